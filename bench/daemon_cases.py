@@ -14,7 +14,7 @@ from typing import NamedTuple
 from bench.directories import CONFIG, QuickFiles
 from bench.measure import Figure
 from tiered.engine.drain import DrainMode
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord
 from tiered.store.location import StoreLocation
 from uploader.config import Settings

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.measure import Figure, compare
 from tiered.config import LogConfig
 from tiered.format.batch import encode_batch
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord
 

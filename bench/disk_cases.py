@@ -17,7 +17,7 @@ from bench.directories import CONFIG, QuickFiles
 from bench.measure import Figure, compare
 from tiered.config import TopicConfig
 from tiered.format.batch import decode_records
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord, TopicPartition

@@ -14,7 +14,7 @@ from bench.directories import CONFIG, QuickFiles
 from bench.measure import Figure, compare
 from tiered.config import TopicConfig
 from tiered.format.batch import encode_batch
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)

@@ -32,7 +32,7 @@ from tiered.format.batch import decode_records, encode_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.crc import crc32c
 from tiered.format.root import Cleaned
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import NewRecord, Row, SealedIndexes, SegmentDescriptor, TopicPartition

@@ -14,7 +14,7 @@ from demo import picture, positions, tiers
 from demo.flights import AIRCRAFT, FLIGHTS, TOPIC, flights
 from demo.processes import Daemon, DemoError, Job
 from demo.stage import Stage, without_java
-from tiered.local.disk.uploads import JOURNAL_NAME
+from tiered.local.disk.uploader_files import JOURNAL_NAME
 
 APPEND_TIMEOUT_S = 600
 READ_TIMEOUT_S = 300

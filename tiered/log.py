@@ -45,7 +45,7 @@ from tiered.errors import (
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.kernels import AT_WORK
 from tiered.format.locks import SafeEvent
-from tiered.local.directory.directories import LocalTier, check_paths
+from tiered.local.directory.multi_directory_log import LocalTier, check_paths
 from tiered.local.directory.tasks import ThreadWorkers
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo

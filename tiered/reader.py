@@ -20,11 +20,11 @@ from tiered.config import S3Keywords
 from tiered.display import html_table, names_without
 from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
-from tiered.local.directory.view import LogView
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import known_topic
-from tiered.local.partition.foreign import need_topic_id
+from tiered.local.disk.uploader_files import known_topic
 from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_only_partition import need_topic_id
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.read.follow import COUNT_S, Counter, Followers

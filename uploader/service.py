@@ -29,7 +29,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.local.directory.figures import read_report, report_metrics
-from tiered.local.disk.uploads import PauseFile
+from tiered.local.disk.uploader_files import PauseFile
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from tiered.config import LogConfig, TopicConfig
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 
 TP = TopicPartition("crash", 0)

@@ -28,7 +28,7 @@ from tiered.cli.main import run
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ClosedError, LocalIOError, TieredError
 from tiered.format.batch import decode_records, encode_batch
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.disk import FaultyFiles
 

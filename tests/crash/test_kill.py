@@ -15,7 +15,7 @@ from tests.crash.appender import TP
 from tiered.config import LogConfig
 from tiered.format.batch import decode_records
 from tiered.format.kernels import Record
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 
 ROUNDS = int(os.environ.get("TIERED_CRASH_ROUNDS", "8"))
 SEED = int(os.environ.get("TIERED_CRASH_SEED", str(random.SystemRandom().randrange(2**32))))
@@ -87,7 +87,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(tmp_path: Path)
 
 def test_a_second_process_is_refused_and_told_who_holds_the_log(tmp_path: Path) -> None:
     code = (
-        "import sys; from tiered.local.directory.manager import LocalLog; from tiered.errors import LockedError\n"
+        "import sys; from tiered.local.directory.log_directory import LocalLog; from tiered.errors import LockedError\n"
         "try: LocalLog.open(sys.argv[1])\n"
         "except LockedError as error: print(error)\n"
     )
@@ -113,7 +113,7 @@ def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
 
 def test_a_fork_cannot_touch_its_parents_log(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from tiered.local.directory.manager import LocalLog; from tiered.model import *\n"
+        "import os, sys; from tiered.local.directory.log_directory import LocalLog; from tiered.model import *\n"
         "from tiered.errors import ForkedLogError\n"
         "log = LocalLog.open(sys.argv[1]); log.create_topic('t')\n"
         "p = log.partition(TopicPartition('t', 0)); p.append([NewRecord(b'parent')])\n"

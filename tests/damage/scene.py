@@ -21,7 +21,7 @@ from tiered.format.control import ControlType, marker
 from tiered.format.header import BatchHeader
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.keys import LOG_SUFFIX, local_name
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord, TopicPartition

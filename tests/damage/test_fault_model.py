@@ -43,7 +43,7 @@ from tiered.format.keys import (
     topic_key,
 )
 from tiered.format.root import decode_root
-from tiered.local.directory.directories import LocalTier
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.log import Log
 from tiered.model import Row
 from tiered.remote.root_view import RootView

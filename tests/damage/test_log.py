@@ -17,7 +17,7 @@ from tests.damage.sampling import ACTIVE, SEALED, SEED, SHARE, both_kinds, sampl
 from tests.damage.scene import CONFIG, EVERY, TP, QuickFiles, Scene, Seen, State, fresh, observe, truth
 from tests.support.admin import check
 from tiered.errors import TieredError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.model import SealedSegment
 from tiered.remote.upload import plan_upload, upload_segment

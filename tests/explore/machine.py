@@ -18,7 +18,7 @@ from tiered.errors import TieredError
 from tiered.format.batch import encode_batch
 from tiered.local.disk.claims import NO_PROOF, ClaimProof
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import EpochEntry, NewRecord, SealedIndexes, TopicPartition
 
 TOPIC_ID = UUID(int=77)

@@ -20,7 +20,7 @@ from tiered.format.codecs import Codec
 from tiered.format.header import _HEADER, HEADER_BYTES
 from tiered.format.kernels import Record
 from tiered.format.lz4_frame import has_linked_blocks
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import HeaderName, TopicPartition
 from tiered.testing.clock import FakeClock
 

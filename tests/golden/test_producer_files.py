@@ -12,7 +12,7 @@ from tests.support.given import append_given
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds

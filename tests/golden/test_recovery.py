@@ -15,7 +15,7 @@ from tiered.format.checkpoint import decode_epochs, decode_partition_metadata
 from tiered.format.keys import parse_partition_dir
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.testing.clock import FakeClock, SeededIds
 

@@ -14,7 +14,7 @@ from tests.unit.remote.building import TRUSTED, RemoteLog
 from tiered.arrow import ArrowDecoder
 from tiered.format.batch import decode_records, read_header
 from tiered.format.rows import Rows
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import EpochEntry, TopicPartition
 from tiered.remote.upload import upload_segment

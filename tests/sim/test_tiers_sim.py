@@ -23,7 +23,7 @@ from tiered.engine.inline import Run
 from tiered.errors import DiskFullError, FencedError, OffsetGapError, TieredError
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.root import Root
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import Row, TopicPartition
 from tiered.plan import ownership
 from tiered.read.stream import ReadRange

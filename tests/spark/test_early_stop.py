@@ -37,7 +37,7 @@ from tiered.spark.source import TieredDataSource
 source = TieredDataSource({"path": sys.argv[1], "subscribe": "flights"})
 reader = source.reader(source.schema())
 rows = sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
-print(rows, [name for name in ("pandas", "tiered.local.directory.manager") if name in sys.modules])
+print(rows, [name for name in ("pandas", "tiered.local.directory.log_directory") if name in sys.modules])
 """
 
 

@@ -22,7 +22,7 @@ from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.format.keys import Role, root_key
 from tiered.format.rows import Rows
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import AbortedTxn, NewRecord, TopicPartition
 from tiered.remote.catalog import Catalog
 from tiered.remote.pins import live_pins

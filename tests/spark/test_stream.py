@@ -23,7 +23,7 @@ from tiered.format.control import ControlType, marker
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.root import STATE_DELETING
 from tiered.format.rows import Rows
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import AbortedTxn, NewRecord, Row, TopicPartition
 from tiered.remote.gc.deletion import start_deletion, tend_deletion
 from tiered.remote.topics import load_topic, register_topic

@@ -34,7 +34,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import partition_prefix
 from tiered.format.root import STATE_DELETING, encode_root
 from tiered.format.rows import Rows
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.maintenance import MaintenanceKind

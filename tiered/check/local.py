@@ -47,7 +47,7 @@ from tiered.format.keys import (
     partition_dir,
 )
 from tiered.format.segment_stats import SegmentStats
-from tiered.local.directory.view import DirectoryView, StrangeFolder, find_gone, gone_text
+from tiered.local.directory.read_only_log import DirectoryView, StrangeFolder, find_gone, gone_text
 from tiered.local.disk.checkpoints import (
     CLEAN_SHUTDOWN_NAME,
     CLEANER_NAME,
@@ -59,7 +59,7 @@ from tiered.local.disk.claims import ClaimProof, Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files
 from tiered.local.disk.topics import read_topics
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint, known_of
+from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint, known_of
 from tiered.local.disk.volume import expected_topics, set_apart
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource

@@ -13,8 +13,8 @@ from tiered.cli.disk_truncate import truncate
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, DiskFullError
 from tiered.local.cleaning.cleaner import CleaningStatus
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition

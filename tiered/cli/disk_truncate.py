@@ -9,8 +9,8 @@ import click
 
 from tiered.errors import ConfigError, LockedError, OffsetOutOfRangeError
 from tiered.format.batch import read_header
-from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.uploads import uploader_lock
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.disk.uploader_files import uploader_lock
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import Positions, TopicPartition
 from tiered.program.application import (

@@ -16,11 +16,11 @@ from tiered.errors import CorruptionError, NotFoundError, RemotePermissionError,
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.kernels import AT_WORK, PURE
 from tiered.format.keys import TOPICS_PREFIX
-from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.view import find_gone, gone_text
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import find_gone, gone_text
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application, Command, pass_application
 from tiered.program.open_reader import directory_error
 from tiered.program.open_store import location, open_remote

@@ -15,7 +15,7 @@ from tiered.cli.topic_transfer import transfer
 from tiered.config import MAX_PARTITIONS, TopicConfig, unknown_key
 from tiered.errors import ConfigError, TieredError
 from tiered.format.keys import check_topic_name
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.topics import TopicInfo, read_topics
 from tiered.program.application import (

@@ -6,7 +6,7 @@ import click
 
 from tiered.errors import ConfigError, NotFoundError
 from tiered.format.keys import partition_dir
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import TopicPartition
 from tiered.program.application import Application, Command, confirm, pass_application
 from tiered.program.open_log import open_in_bucket, refuse_internal

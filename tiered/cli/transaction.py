@@ -15,7 +15,7 @@ from tiered.errors import NotFoundError
 from tiered.format.batch import encode_marker
 from tiered.format.control import ControlType
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC, TxnState, TxnValue
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.transactions.state_log import replay_state
 from tiered.model import TopicPartition

@@ -14,14 +14,14 @@ from tiered.engine.disk import Granted, LogExtent
 from tiered.engine.partition import SegmentRef
 from tiered.engine.scanner import Look, Scanner, living
 from tiered.errors import FencedError, LockedError, TieredError, UnknownTopicError
-from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.view import find_gone, gone_error
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import find_gone, gone_error
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
-from tiered.local.disk.uploads import (
+from tiered.local.disk.uploader_files import (
     PAUSE_NAME,
     UPLOADER_FILES,
     PartitionUpload,

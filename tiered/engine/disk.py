@@ -13,10 +13,10 @@ from uuid import UUID
 
 from tiered.engine.partition import SegmentRef
 from tiered.errors import NotFoundError, TieredError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
 

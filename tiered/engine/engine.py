@@ -28,7 +28,7 @@ from tiered.engine.status import PartitionView
 from tiered.engine.topics import Topics
 from tiered.engine.worker import Worker
 from tiered.errors import CommitUnknown, TieredError
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
 

@@ -48,13 +48,13 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.claims import ClaimProof
 from tiered.local.disk.files import sweep_temporaries
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, PauseFile, uploader_lock
+from tiered.local.disk.uploader_files import UPLOADER_FILES, PartitionUpload, PauseFile, uploader_lock
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import Row, TopicPartition
 from tiered.plan.ownership import is_own_claim

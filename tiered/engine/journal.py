@@ -23,7 +23,7 @@ from tiered.errors import ClosedError, NotFoundError
 from tiered.format.keys import LOG_SUFFIX
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
-from tiered.local.disk.uploads import JOURNAL_NAME
+from tiered.local.disk.uploader_files import JOURNAL_NAME
 from tiered.model import TopicPartition
 
 COMPACT_LINES = 1_000

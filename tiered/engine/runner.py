@@ -27,7 +27,7 @@ from tiered.engine.sealing import Sealer
 from tiered.engine.status import PartitionView
 from tiered.engine.wakeup import Wakeup
 from tiered.errors import TieredError
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.store.aio_driver import in_thread
 

@@ -22,14 +22,14 @@ from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundEr
 from tiered.format.checkpoint import decode_epochs, decode_meta_properties
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import LOG_SUFFIX, log_name, partition_dir
-from tiered.local.directory.view import DirectoryView
+from tiered.local.directory.read_only_log import DirectoryView
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import DirectoryLock, Holder
 from tiered.local.disk.names import log_bases
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, read_topics
-from tiered.local.disk.uploads import PartitionUpload, PauseFile, UploadCheckpoint
+from tiered.local.disk.uploader_files import PartitionUpload, PauseFile, UploadCheckpoint
 from tiered.local.disk.volume import PARTITION_METADATA_NAME, read_topic_id
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition

@@ -40,7 +40,7 @@ from tiered.errors import (
 from tiered.format.keys import Role, join_uid
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import Root
-from tiered.local.disk.uploads import known_of, known_topic
+from tiered.local.disk.uploader_files import known_of, known_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.lineage import need_same_records
 from tiered.plan.ownership import RestoredFrom, VolumeProof, is_own_claim

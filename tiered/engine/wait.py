@@ -20,8 +20,8 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.local.directory.directories import LocalTier
-from tiered.local.disk.uploads import PartitionUpload, PauseFile
+from tiered.local.directory.multi_directory_log import LocalTier
+from tiered.local.disk.uploader_files import PartitionUpload, PauseFile
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
 from tiered.store.location import StoreLocation

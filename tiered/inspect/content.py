@@ -18,7 +18,7 @@ from tiered.format.coordinator_records import (
 )
 from tiered.format.kafka_struct import Layout
 from tiered.format.kernels import Record
-from tiered.local.directory.view import PartitionFolder, folder_named
+from tiered.local.directory.read_only_log import PartitionFolder, folder_named
 from tiered.program.record_format import encoded_fields
 
 DECODERS = ("auto", "utf-8", "hex", "base64", "json", "integer", "long")

@@ -27,7 +27,7 @@ from tiered.format.keys import (
     segment_key,
 )
 from tiered.inspect.small_files import is_known
-from tiered.local.directory.view import DirectoryView, PartitionFolder, folder_named
+from tiered.local.directory.read_only_log import DirectoryView, PartitionFolder, folder_named
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.names import log_bases

@@ -14,8 +14,8 @@ from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
-from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.uploads import known_partitions
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.disk.uploader_files import known_partitions
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application

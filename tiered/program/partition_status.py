@@ -15,12 +15,12 @@ from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotF
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import log_name
 from tiered.format.root import STATE_DELETING
-from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.view import gone_partitions, gone_text, left_the_disk, noted_ends
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import gone_partitions, gone_text, left_the_disk, noted_ends
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known

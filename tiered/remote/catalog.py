@@ -148,8 +148,8 @@ class Catalog(RootView):
     """One partition's catalog. Claims of the writer's role need ``persist`` (``remote.claim``).
 
     ``is_empty`` checks the disk of a volume that claims without records, after its proof is stored. A concurrent first
-    append finds the proof, or is found here (``local.partition.beginning``). ``root``, ``etag``: last acknowledged or
-    read; None and ``""`` before.
+    append finds the proof, or is found here (``local.partition.first_append_guard``). ``root``, ``etag``: last
+    acknowledged or read; None and ``""`` before.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tiered.clock import SystemClock
 from tiered.format.keys import Role
-from tiered.local.directory.view import LogView
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import TopicPartition
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog

@@ -27,7 +27,7 @@ from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFou
 from tiered.format.checkpoint import decode_offsets
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.format.keys import LOG_SUFFIX, partition_dir
-from tiered.local.directory.view import DirectoryView, find_gone
+from tiered.local.directory.read_only_log import DirectoryView, find_gone
 from tiered.local.disk.checkpoints import (
     CLEAN_SHUTDOWN_NAME,
     CLEANER_NAME,
@@ -41,7 +41,7 @@ from tiered.local.disk.claims import CLAIMS_NAME, Claims
 from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, write_topics
-from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME, UploadCheckpoint
+from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, UploadCheckpoint
 from tiered.local.disk.volume import (
     NO_ID,
     PARTITION_METADATA_NAME,

@@ -39,7 +39,7 @@ from tiered.format.txn_index import encode_txns
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.epochs import EPOCHS_NAME, LeaderEpochs, assigned
 from tiered.local.disk.names import SPARSE_NAME, local_files, log_bases, snapshot_offsets
-from tiered.local.recovery.order import salvage
+from tiered.local.recovery.batch_order_check import salvage
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, noted_size

@@ -13,7 +13,7 @@ from tiered.errors import LocalIOError
 from tiered.local.disk.checkpoints import OffsetsFile
 from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.lock import DirectoryLock
-from tiered.local.disk.uploads import uploader_lock
+from tiered.local.disk.uploader_files import uploader_lock
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import READ_BYTES
 from tiered.repair.plan import Act

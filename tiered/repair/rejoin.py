@@ -23,7 +23,7 @@ from tiered.clock import Clock
 from tiered.display import html_table
 from tiered.errors import ConfigError, LocalIOError, NotFoundError, UnknownTopicError
 from tiered.format.keys import partition_dir
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
@@ -33,7 +33,7 @@ from tiered.local.disk.checkpoints import (
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.topics import TOPICS_NAME
-from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.model import TopicPartition
 from tiered.repair.log_dir import RepairDirectory
 from tiered.store.base import Steps, blocking

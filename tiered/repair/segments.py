@@ -22,7 +22,7 @@ from tiered.erase.undone import undone_steps
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import MAX_BUNDLE_BYTES
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, aside_key, segment_key
-from tiered.local.directory.view import LogView
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import Row, SealedSegment, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.remote.catalog_view import CatalogView

@@ -59,7 +59,7 @@ from tiered.format.keys import (
 )
 from tiered.format.segment_stats import SegmentStats
 from tiered.format.txn_index import TXN_ENTRY_BYTES
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
@@ -71,7 +71,7 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.disk.topics import TopicInfo, write_topics
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.segment.cut import carry_out_cut, find_cut
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile

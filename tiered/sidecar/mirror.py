@@ -61,7 +61,7 @@ from tiered.format.keys import (
     partition_dir,
     snapshot_name,
 )
-from tiered.local.directory.view import DirectoryView
+from tiered.local.directory.read_only_log import DirectoryView
 from tiered.local.disk.checkpoints import (
     CLEANER_NAME,
     LOG_START_NAME,
@@ -75,7 +75,7 @@ from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.files import Files
 from tiered.local.disk.lock import SIDECAR_NAME
 from tiered.local.disk.names import bases_of, local_files, log_bases, snapshot_offsets
-from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.local.disk.volume import (
     PARTITION_METADATA_NAME,
     ensure_volume,

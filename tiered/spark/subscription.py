@@ -19,8 +19,8 @@ from tiered.clock import SystemClock
 from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.root import STATE_DELETING
-from tiered.local.directory.view import LogView
-from tiered.local.disk.uploads import known_partitions
+from tiered.local.directory.read_only_log import LogView
+from tiered.local.disk.uploader_files import known_partitions
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known

@@ -52,7 +52,7 @@ from tiered.store.driver import drive, drive_stream
 from tiered.store.runner import Runner
 
 if TYPE_CHECKING:
-    from tiered.local.directory.manager import LocalLog
+    from tiered.local.directory.log_directory import LocalLog
     from tiered.local.partition.partition import PartitionLog
 
 Batches = Iterator[tuple[BatchHeader, bytes | memoryview] | BatchRun]
@@ -77,7 +77,7 @@ class Sources:
             return None
         if self._log is None:
             # Imported here, so that a worker that reads the bucket alone does not load the modules of the disk.
-            from tiered.local.directory.manager import LocalLog  # noqa: PLC0415
+            from tiered.local.directory.log_directory import LocalLog  # noqa: PLC0415
 
             try:
                 self._log = LocalLog.open(Path(self._local_dir), read_only=True)

@@ -14,8 +14,8 @@ from tiered.check.findings import Severity
 from tiered.config import TopicConfig
 from tiered.format.batch import decode_records, read_header
 from tiered.format.kernels import Record
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds

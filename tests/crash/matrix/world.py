@@ -14,8 +14,8 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import NewRecord, RecordMetadata, TopicPartition

@@ -16,7 +16,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.format.crc import crc32c
 from tiered.format.keys import index_key, root_key, segment_key, topic_key
 from tiered.format.root import Root, decode_root, encode_root
-from tiered.local.directory.directories import LocalTier
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import PosixFiles
 from tiered.log import Log
 from tiered.model import TopicPartition

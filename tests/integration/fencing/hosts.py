@@ -18,7 +18,7 @@ from tests.integration.fencing.application import TOPIC
 from tests.integration.uploader.daemons import ROOT, WAIT_SECONDS, Daemon, environment
 from tiered.check.findings import Severity
 from tiered.format.batch import decode_records
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import TopicPartition
 from tiered.store.location import open_store
 

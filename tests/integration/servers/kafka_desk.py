@@ -13,7 +13,7 @@ from tests.support.given import append_given
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
-from tiered.local.directory.directories import LocalTier
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord, RecordMetadata, TopicPartition
 from tiered.testing.clock import FakeClock

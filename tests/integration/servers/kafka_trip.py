@@ -20,7 +20,7 @@ from tests.support.given import move_start
 from tiered.clock import SystemIds
 from tiered.format.batch import read_header
 from tiered.format.checkpoint import decode_offsets
-from tiered.local.directory.directories import LocalTier
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.model import TopicPartition
 from tiered.testing.clock import FakeClock
 

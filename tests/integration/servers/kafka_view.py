@@ -10,8 +10,8 @@ from tests.integration.servers.kafka import Heard, Seen
 from tests.integration.servers.kafka_wire import ActiveProducer
 from tiered.clock import SystemClock
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import Files
 from tiered.local.partition.list_offsets import offset_for_leader_epoch
 from tiered.local.partition.partition import PartitionLog

@@ -23,7 +23,7 @@ from tests.support.admin import check
 from tiered.check.findings import Severity
 from tiered.config import LogConfig
 from tiered.format.batch import encode_batch
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 

@@ -9,7 +9,7 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.keys import index_key, log_name, partition_dir, segment_key
 from tiered.format.root import Root
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, Row, TopicPartition
 from tiered.remote.catalog import Catalog
 from tiered.store.base import Get, List, ListPage, Missing, Object, Store

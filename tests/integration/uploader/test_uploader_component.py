@@ -14,7 +14,7 @@ from tests.integration.uploader.logs import T0, judge
 from tiered.errors import ClosedError, TieredError
 from tiered.format.batch import encode_batch
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.model import NewRecord, TopicPartition
 from uploader import Uploader
 from uploader.component import AttachedUploader

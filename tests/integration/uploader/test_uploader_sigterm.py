@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.uploader.daemons import Daemon
 from tests.integration.uploader.logs import SMALL, T0, append, judge, make_log, open_log, read_root
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.store.location import open_store
 
 RARELY = ("--scan", "1h", "--http", "off")

@@ -9,7 +9,7 @@ from tests.property.history.settle import settle_producers
 from tests.property.history.world import HOUR_MS, Raised, Subject, World, outcome
 from tests.support.given import move_start
 from tiered.errors import ConfigError
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 
 
 def flush(world: World, subject: Subject) -> None:

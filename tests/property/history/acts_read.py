@@ -6,7 +6,7 @@ from tests.property.history.checks import as_model, check_committed, check_outsi
 from tests.property.history.world import HOUR_MS, Raised, Subject, World, outcome
 from tiered.errors import OffsetOutOfRangeError
 from tiered.format.batch import decode_records, read_header
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 
 
 def read(world: World, subject: Subject) -> None:

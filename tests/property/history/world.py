@@ -11,8 +11,8 @@ from typing import Any
 
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import TieredError
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import FileState
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter

@@ -17,7 +17,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.keys import partition_dir
-from tiered.local.directory.directories import LocalTier
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange

@@ -44,7 +44,7 @@ from tiered.check.findings import Severity
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import ConfigError, FencedError, TieredError
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.model import TopicPartition
 from tiered.plan.commit import SHAPE
 from tiered.remote.root_view import RootView

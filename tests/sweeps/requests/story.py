@@ -27,7 +27,7 @@ from tiered.engine.runner import DirectoryRun
 from tiered.errors import TieredError
 from tiered.format.keys import parse_segment_key, root_key, segment_name, topic_key
 from tiered.format.root import Root, decode_root
-from tiered.local.directory.directories import LocalTier
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.read.bucket import BucketReads

@@ -11,7 +11,7 @@ from tests.support.admin import check
 from tiered.check.findings import Finding, Severity
 from tiered.check.local import LocalCheck
 from tiered.errors import CorruptionError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.model import TopicPartition
 

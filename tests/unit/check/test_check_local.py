@@ -15,7 +15,7 @@ from tiered.check.check import MAX_FINDINGS, CheckOptions
 from tiered.check.findings import NEWER_RELEASE, Finding, Severity
 from tiered.errors import ConfigError, NewerFormatError, NotFoundError, UnknownTopicError
 from tiered.format.batch import assign_offsets
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import TopicPartition
 
 

@@ -23,7 +23,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import Role, SegmentName, hist_key, partition_prefix, segment_key
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MaintenanceKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tiered.clock import SystemClock, SystemIds
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)

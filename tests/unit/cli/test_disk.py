@@ -9,8 +9,8 @@ from tests.unit.cli.building import TP, made
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.directory import LogDirectory
-from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import NewRecord
 
 

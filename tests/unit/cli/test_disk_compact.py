@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import TopicConfig
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)

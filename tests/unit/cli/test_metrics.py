@@ -9,7 +9,7 @@ from tests.unit.cli.building import made
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
 from tiered.local.directory.figures import read_report, store_report
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 
 

@@ -12,7 +12,7 @@ import pytest
 import tiered
 from tests.support.given import move_start
 from tests.unit.cli.conftest import Cli
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import TopicPartition
 from tiered.testing.disk import UnreadableFiles
 

@@ -11,9 +11,9 @@ import tiered
 from tests.unit.cli.conftest import Cli
 from tests.unit.local.counting import CountingFiles
 from tiered.clock import SystemClock
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import uploader_lock
+from tiered.local.disk.uploader_files import uploader_lock
 from tiered.model import TopicPartition
 from tiered.program.open_log import Tiers
 from tiered.program.partition_status import DiskNotes, gather

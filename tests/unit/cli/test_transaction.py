@@ -10,7 +10,7 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.cli import cat
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
 

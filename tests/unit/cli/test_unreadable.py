@@ -12,7 +12,7 @@ from tests.support.admin import check
 from tests.unit.cli.conftest import Cli, Result
 from tiered.check.check import CheckOptions, CheckReport
 from tiered.check.findings import Findings, Severity
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.testing.disk import UnreadableFiles
 
@@ -38,8 +38,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> type[UnreadableFiles]:
         def __init__(self, *paths: Path, number: int = errno.EACCES) -> None:
             super().__init__(*paths, number=number)
             for module in (
-                "local.directory.manager",
-                "local.directory.view",
+                "local.directory.log_directory",
+                "local.directory.read_only_log",
                 "inspect.targets",
                 "admin",
             ):

@@ -22,7 +22,7 @@ from tiered.engine.reports import Exit, Report, Step, StepKind
 from tiered.engine.sealing import Sealer
 from tiered.engine.status import PartitionView
 from tiered.errors import ConfigError, RemotePermissionError, RemoteUnavailableError, TieredError
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import Row, TopicPartition
 from tiered.plan.pauses import Pause
 from tiered.testing.clock import FakeClock

@@ -15,8 +15,8 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig
 from tiered.engine.drain import DrainMode
 from tiered.errors import TieredError
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.log import Log
 from tiered.store.base import Outcome, Put, Store, StoreRequest
 from tiered.store.location import StoreLocation

@@ -10,7 +10,7 @@ from tiered.engine.inline import Driver, Tiering
 from tiered.engine.journal import Journal
 from tiered.format.keys import Role
 from tiered.format.root import Root
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog

@@ -20,10 +20,10 @@ from tiered.engine.steps import PartSizes
 from tiered.errors import FencedError, LockedError
 from tiered.format.keys import root_key
 from tiered.format.root import Root, decode_root
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
-from tiered.local.partition.beginning import BEGIN_PATIENCE_S
+from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
+from tiered.local.partition.first_append_guard import BEGIN_PATIENCE_S
 from tiered.local.segment.active import ActiveSegment
 from tiered.model import NewRecord, TopicPartition
 from tiered.store.base import Get, Object

@@ -14,7 +14,7 @@ from tiered.engine.inline import LIMITS
 from tiered.engine.journal import Journal
 from tiered.errors import DataLocalError, TieredError
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import PauseFile
+from tiered.local.disk.uploader_files import PauseFile
 from tiered.model import Row
 from tiered.plan import commit
 from tiered.plan.pauses import ALL_TOPICS, Pause

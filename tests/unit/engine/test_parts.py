@@ -18,7 +18,7 @@ from tiered.engine.partition import SegmentRef
 from tiered.engine.steps import BucketSteps, PartSizes
 from tiered.errors import CorruptionError, FencedError, LocalIOError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.keys import join_uid
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog

@@ -15,7 +15,7 @@ from tiered.engine.drain import DrainMode
 from tiered.engine.limits import EngineLimits
 from tiered.engine.reports import StepKind
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import PAUSE_NAME, PauseFile
+from tiered.local.disk.uploader_files import PAUSE_NAME, PauseFile
 from tiered.plan.pauses import ALL_TOPICS, Pause
 
 PAUSE = Pause(5, "the bucket moves")

@@ -15,7 +15,7 @@ from tiered.engine.drain import DrainMode
 from tiered.engine.journal import Journal
 from tiered.engine.limits import EngineLimits
 from tiered.engine.runner import DirectoryRun
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics

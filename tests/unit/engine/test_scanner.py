@@ -9,7 +9,7 @@ import pytest
 
 from tiered.config import TopicConfig
 from tiered.engine.scanner import COLD_LOOKS, Look, Scanner
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock

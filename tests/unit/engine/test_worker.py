@@ -14,7 +14,7 @@ from tiered.engine.failure import RECHECK_PERMISSION_MS, retry_delay_ms
 from tiered.engine.limits import EngineLimits
 from tiered.engine.reports import Level, StepKind
 from tiered.errors import CommitUnknown, ConfigError, CorruptionError, FencedError
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.plan.backoff import BACKOFF_MAX_SECONDS
 
 CAP_MS = int(BACKOFF_MAX_SECONDS * 1000)

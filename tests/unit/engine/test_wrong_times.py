@@ -12,7 +12,7 @@ import pytest
 import tiered
 from tests.support.admin import check, restore
 from tiered.config import DAY_MS, TopicConfig
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind
 from tiered.remote.maintain import Maintainer

@@ -18,7 +18,7 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
 
 FAULTS = (RemoteUnavailableError,) * 4 + (RemotePermissionError, ConfigError)

@@ -13,7 +13,7 @@ import tiered
 from tiered.errors import CorruptionError
 from tiered.format.batch import encode_batch
 from tiered.format.segment_builder import BatchesSource, SegmentBuilder
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import LendingSource, NewRecord, SealedSegment, TopicPartition
 
 FIRST_MS = 1_700_000_000_000

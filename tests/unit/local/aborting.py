@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tiered
 from tiered.format.txn_index import decode_txns, encode_txns
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import SealedIndexes, TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream

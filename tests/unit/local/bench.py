@@ -13,7 +13,7 @@ from tiered.format.codecs import Codec
 from tiered.format.kernels import Record
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import NewRecord, TopicPartition

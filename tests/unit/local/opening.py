@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tiered.config import LogConfig
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles
 

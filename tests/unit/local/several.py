@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import decode_records
-from tiered.local.directory.directories import LocalTier
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.model import TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth

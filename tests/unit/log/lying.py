@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tiered.config import TopicConfig
 from tiered.format.root import decode_root
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.store.base import Outcome, Put, PutResult, PutStatus, StoreRequest
 from tiered.store.memory import MemoryStore

@@ -31,11 +31,11 @@ from tiered.errors import (
 )
 from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.claims import CLAIMS_NAME, Claims
 from tiered.local.disk.files import FileState, PosixFiles
-from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME, uploader_lock
+from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, uploader_lock
 from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
 from tiered.remote.catalog import Catalog

@@ -12,7 +12,7 @@ import pytest
 import tiered
 from tiered import aio
 from tiered.errors import CorruptionError, LocalIOError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.testing.clock import FakeClock
 
 

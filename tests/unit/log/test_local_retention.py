@@ -10,7 +10,7 @@ from tiered.clock import SystemIds
 from tiered.config import TopicConfig
 from tiered.engine.inline import Tiering
 from tiered.errors import OffsetGapError, OffsetOutOfRangeError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream

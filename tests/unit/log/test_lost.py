@@ -21,7 +21,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.engine.drain import DrainMode
 from tiered.errors import ConfigError, CorruptionError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.keys import root_key, topic_key
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.topics import decode_topic, encode_topic

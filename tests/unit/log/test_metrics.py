@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import tiered
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.metrics import Metric, metric, render
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds

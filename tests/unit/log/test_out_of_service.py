@@ -16,11 +16,11 @@ from tiered.cli.main import run
 from tiered.engine.drain import DrainMode
 from tiered.engine.reports import Exit
 from tiered.errors import CorruptionError, LocalIOError
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import SealRequest
+from tiered.local.disk.uploader_files import SealRequest
 from tiered.model import TopicPartition
 from tiered.store.location import StoreLocation
 from tiered.testing.disk import UnreadableFiles

@@ -13,7 +13,7 @@ import tiered
 from tiered.clock import SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import DataLocalError, RemoteUnavailableError
-from tiered.local.directory.directories import LocalTier
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.log import SYNC_RETRY_S, Log
 from tiered.store.base import ABSENT, Get, Outcome, Put, StoreRequest
 from tiered.store.layers import AioLayeredStore, LayeredStore

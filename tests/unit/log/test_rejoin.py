@@ -13,7 +13,7 @@ from tests.support.admin import plan_rejoin, rejoin
 from tiered.cli.main import run
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, FencedError, LocalIOError, LockedError, UnknownTopicError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles, translate
 from tiered.model import TopicPartition
 

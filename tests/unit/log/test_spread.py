@@ -13,9 +13,9 @@ import tiered
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.drain import DrainMode
 from tiered.errors import DataLocalError, FencedError, LocalIOError, TieredError
-from tiered.local.directory.directories import LocalTier
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import uploader_lock
+from tiered.local.disk.uploader_files import uploader_lock
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.store.location import StoreLocation, open_store

@@ -20,7 +20,7 @@ from tiered.engine.drain import DrainMode
 from tiered.errors import FencedError, LogDestroyedError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.store.location import StoreLocation, open_store
 from uploader import Uploader

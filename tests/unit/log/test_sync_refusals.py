@@ -10,7 +10,7 @@ from tests.unit.store.emulator import Emulator
 from tiered.config import TopicConfig
 from tiered.engine.inline import Tiering
 from tiered.errors import ConditionalWritesUnsupportedError, ConfigError, OffsetGapError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.store.base import Store
 from tiered.store.memory import MemoryStore

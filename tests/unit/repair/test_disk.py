@@ -13,7 +13,7 @@ from tests.support.admin import apply_repair, check, plan_repair
 from tests.support.buckets import SETTINGS, TP, Bucket, bucket, write
 from tiered.check.findings import Severity
 from tiered.errors import NewerFormatError
-from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME
+from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME
 from tiered.repair.plan import EXIT_LEFT, RepairOptions, RepairPlan
 from tiered.store.memory import MemoryStore
 

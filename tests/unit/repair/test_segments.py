@@ -15,7 +15,7 @@ from tests.support.buckets import STORES, TP, Bucket, bucket, write
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER
-from tiered.local.directory.view import LogView
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import EpochEntry
 from tiered.remote.catalog_view import CatalogView
 from tiered.repair.plan import RepairOptions

@@ -34,7 +34,7 @@ from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
 from tiered.format.root import Cleaned, decode_root
 from tiered.format.rows import Rows
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import DiskSpace, PosixFiles, translate
 from tiered.model import NewRecord, Row, TopicPartition

@@ -17,7 +17,7 @@ from tiered.errors import ConfigError, CorruptionError, FencedError, NotFoundErr
 from tiered.format.keys import FLAG_HOLE, Role, index_key
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.model import Row, TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.catalog import Catalog

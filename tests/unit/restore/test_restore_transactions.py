@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.admin import check, restore
 from tiered.check.check import CheckOptions
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import TopicPartition
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog

@@ -37,7 +37,7 @@ from tiered.errors import (
 )
 from tiered.format.checkpoint import encode_offsets
 from tiered.format.keys import log_name, topic_key
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.checkpoints import CLEANER_NAME, LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME
 from tiered.local.disk.claims import CLAIMS_NAME, Claims
 from tiered.local.disk.files import FileState, PosixFiles, translate

@@ -11,7 +11,7 @@ from tiered.check.check import CheckOptions
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.keys import index_key
-from tiered.local.directory.directories import LocalTier
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.log import Log
 from tiered.model import BytesSource, TopicPartition
 from tiered.plan.maintenance import MaintenanceKind

@@ -14,7 +14,7 @@ import uploader.upkeep
 from tiered.engine.reports import Step, StepKind
 from tiered.errors import CorruptionError, RemoteUnavailableError
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import PauseFile
+from tiered.local.disk.uploader_files import PauseFile
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.plan.pauses import Pause

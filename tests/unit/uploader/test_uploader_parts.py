@@ -18,9 +18,9 @@ from tiered.engine.partition import SegmentRef
 from tiered.engine.scanner import Look, Scanner
 from tiered.engine.status import PartitionView, Waiting
 from tiered.errors import ClosedError, ConfigError, LocalIOError, NotFoundError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import JOURNAL_NAME, OFFSET_CHECKPOINT_NAME
+from tiered.local.disk.uploader_files import JOURNAL_NAME, OFFSET_CHECKPOINT_NAME
 from tiered.model import NewRecord, TopicPartition
 from tiered.program.settings import parse_http
 from tiered.program.uploader_status import UnsafeReason, reasons_of, verdict

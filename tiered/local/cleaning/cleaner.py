@@ -33,7 +33,7 @@ from tiered.local.cleaning.rounds import (
 )
 from tiered.local.cleaning.subjects import AT_WORK, NOT_COMPACTED, PAUSED, CleanerCheckpoint, Subject, Subjects, refusal
 from tiered.local.partition.context import DirectoryContext
-from tiered.local.partition.roster import Roster
+from tiered.local.partition.open_partitions import Roster
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 from tiered.plan.batch_filter import CleaningReport

@@ -20,7 +20,7 @@ from tiered.errors import NotFoundError
 from tiered.local.cleaning.rounds import CleanerFigures
 from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import Files
-from tiered.local.partition.roster import Roster
+from tiered.local.partition.open_partitions import Roster
 from tiered.local.partition.writer import PartitionWriter
 from tiered.metrics import Metric, metric
 from tiered.model import Positions, TopicPartition

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tiered.errors import ConfigError, TieredError
-from tiered.local.directory.notes import Noted
+from tiered.local.directory.checkpoints import Noted
+from tiered.local.directory.read_only_log import STRANGE_HINT, DirectoryView, gone_error, gone_partitions
 from tiered.local.directory.registry import LeavingDirectories
-from tiered.local.directory.view import STRANGE_HINT, DirectoryView, gone_error, gone_partitions
 from tiered.local.disk.files import Files, disk_failed
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
 from tiered.local.disk.volume import discovered, expected_topics, read_topic_ids, set_apart, without_absent
-from tiered.local.partition.roster import Roster, Sleeper
+from tiered.local.partition.open_partitions import Roster, Sleeper
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")

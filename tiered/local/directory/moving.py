@@ -34,9 +34,9 @@ from tiered.format.keys import (
     partition_dir,
     renamed_dir,
 )
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import DirectoryView
 from tiered.local.directory.registry import remove_tree
-from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.files import Files, make_inside
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.volume import read_topic_id

@@ -28,9 +28,9 @@ from tiered.local.disk.checkpoints import usable_id
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo, write_topics
-from tiered.local.disk.uploads import uploader_lock
+from tiered.local.disk.uploader_files import uploader_lock
 from tiered.local.partition.context import DirectoryContext
-from tiered.local.partition.roster import Roster
+from tiered.local.partition.open_partitions import Roster
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")

@@ -11,7 +11,7 @@ from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.tasks import Workers
 from tiered.local.disk.files import disk_failed
 from tiered.local.partition.context import DirectoryContext
-from tiered.local.partition.roster import Roster
+from tiered.local.partition.open_partitions import Roster
 
 LOGGER = logging.getLogger("tiered.local")
 

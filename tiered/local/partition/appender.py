@@ -23,11 +23,11 @@ from tiered.format.batch import read_header
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.pure_kernels import NO_PRODUCER as NOT_NUMBERED
 from tiered.local.disk.forks import FORKS
-from tiered.local.partition.beginning import Beginning
 from tiered.local.partition.context import APPEND, PartitionContext
 from tiered.local.partition.durability import Durability
-from tiered.local.partition.incoming import coordinator_batch, settle_batches
+from tiered.local.partition.first_append_guard import Beginning
 from tiered.local.partition.maintenance import Maintenance
+from tiered.local.partition.producer_batches import coordinator_batch, settle_batches
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts, BatchTuple

@@ -24,7 +24,7 @@ from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.space import DiskReserve
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.deleted_files import DeletedFiles
 from tiered.local.partition.log_segments import LogSegments
 from tiered.model import TopicPartition

@@ -13,8 +13,8 @@ from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.segment.active import ActiveSegment
-from tiered.local.segment.extents import Extent, SealedExtents
 from tiered.local.segment.factory import FoundSegment, SegmentFactory
+from tiered.local.segment.read_view import Extent, SealedExtents
 from tiered.local.segment.sealed import SealedLocalSegment
 
 

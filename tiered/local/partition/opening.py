@@ -8,7 +8,7 @@ from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import make_inside
 from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.disk.volume import ensure_topic_id
 from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.partition import PartitionLog

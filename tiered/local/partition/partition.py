@@ -14,10 +14,10 @@ from tiered.errors import ConfigError, ForkedLogError
 from tiered.format.batch_scanner import BatchRun
 from tiered.format.locks import Signal
 from tiered.local.disk.files import Files
-from tiered.local.disk.uploads import PartitionUpload
-from tiered.local.partition.foreign import ForeignPartition
-from tiered.local.segment.extents import View
+from tiered.local.disk.uploader_files import PartitionUpload
+from tiered.local.partition.read_only_partition import ForeignPartition
 from tiered.local.segment.isolation import aborted_txns, last_stable_offset, open_txns
+from tiered.local.segment.read_view import View
 from tiered.local.segment.reading import (
     largest_timestamp,
     offset_for_time,

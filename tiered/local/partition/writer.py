@@ -15,16 +15,16 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.appender import Appender
-from tiered.local.partition.beginning import Beginning
 from tiered.local.partition.context import DirectoryContext, PartitionContext
 from tiered.local.partition.durability import Durability
+from tiered.local.partition.first_append_guard import Beginning
 from tiered.local.partition.log_segments import LogSegments
 from tiered.local.partition.maintenance import Maintenance
 from tiered.local.partition.producers import PartitionProducers
-from tiered.local.segment.extents import Extent, View
 from tiered.local.segment.factory import FoundSegment, SegmentFactory
+from tiered.local.segment.read_view import Extent, View
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition

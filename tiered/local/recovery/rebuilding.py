@@ -27,7 +27,7 @@ from tiered.format.offset_index import IndexPace
 from tiered.format.pure_kernels import Survey
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import tells_of_producers
-from tiered.local.recovery.order import BatchOrder
+from tiered.local.recovery.batch_order_check import BatchOrder
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import SegmentPlace, abort_markers, verify_txn_index

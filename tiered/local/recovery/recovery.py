@@ -28,7 +28,7 @@ from tiered.format.keys import INDEX_SUFFIXES, log_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import remove_snapshots_above, snapshot_offsets, tells_of_producers
-from tiered.local.recovery.order import BatchOrder, salvage
+from tiered.local.recovery.batch_order_check import BatchOrder, salvage
 from tiered.local.recovery.rebuilding import Rebuilding, has_entries, known_prefix, rebuild_txn_index
 from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.indexes import (

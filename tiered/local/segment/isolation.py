@@ -17,7 +17,7 @@ from tiered.format.header import read_header
 from tiered.format.keys import SNAPSHOT_SUFFIX, parse_local_name, snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.local.disk.files import Files
-from tiered.local.segment.extents import Extent, View
+from tiered.local.segment.read_view import Extent, View
 from tiered.local.segment.reading import read_batches
 from tiered.model import AbortedTxn
 from tiered.plan.producer import read_producer

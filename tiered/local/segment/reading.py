@@ -15,7 +15,7 @@ from tiered.format.batch import decode_records
 from tiered.format.batch_scanner import BatchPosition, BatchRun, Offsets, walk_headers
 from tiered.format.header import read_header
 from tiered.local.disk.files import Files
-from tiered.local.segment.extents import Extent, View, out_of_range
+from tiered.local.segment.read_view import Extent, View, out_of_range
 from tiered.local.segment.scan import BUFFER_BYTES, FIRST_BYTES, LogFile
 
 T = TypeVar("T")

@@ -35,7 +35,7 @@ from tiered.format.segment_stats import SegmentStats
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import PLAIN_NAME, log_bases, snapshot_offsets
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.segment.scan import LogFile
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.producer import read_producer

@@ -15,7 +15,7 @@ from tiered.config import LogConfig
 from tiered.format.batch import decode_records, read_header
 from tiered.format.kernels import Record
 from tiered.format.keys import parse_partition_dir
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.volume import read_topic_id

@@ -17,8 +17,8 @@ from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundEr
 from tiered.format.batch import decode_records
 from tiered.local.cleaning.rounds import CleaningStoppedError
 from tiered.local.cleaning.subjects import PAUSED
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.reading import read_batches

@@ -12,10 +12,10 @@ from tests.unit.local.bench import TP, CaseBench, batch
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench
 from tests.unit.local.partition.producer_bench import PID, ProducerBench
 from tiered.format.batch import decode_records
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.model import AbortedTxn
 from tiered.testing.disk import FaultyFiles
 

@@ -16,8 +16,8 @@ from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.batch import decode_records
 from tiered.format.checkpoint import decode_clean_shutdown, encode_partition_metadata
 from tiered.format.keys import parse_partition_dir
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import TP, CaseBench
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 

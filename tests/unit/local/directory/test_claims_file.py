@@ -12,7 +12,7 @@ import pytest
 from tiered.errors import CorruptionError, DiskFullError, LocalIOError
 from tiered.local.disk.claims import CLAIMS_NAME, REWRITE_BYTES, ClaimProof, Claims
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import PartitionUpload, known_partitions, known_topic
+from tiered.local.disk.uploader_files import PartitionUpload, known_partitions, known_topic
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import Known
 

@@ -12,11 +12,11 @@ from tests.support.admin import apply_repair, check, plan_rejoin, plan_repair, r
 from tests.unit.local.opening import opened
 from tests.unit.local.several import Mortal
 from tiered.errors import ConfigError, CorruptionError, LocalPermissionError
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME
 from tiered.local.disk.topics import read_leaving
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import NewRecord, TopicPartition
 from tiered.repair.bench import Workbench
 from tiered.repair.disk import plan_disk

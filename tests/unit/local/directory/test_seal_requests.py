@@ -11,7 +11,7 @@ import pytest
 from tests.unit.local.bench import TP, CaseBench
 from tiered.errors import LocalIOError, TieredError
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import SEAL_ANSWER_NAME, SEAL_REQUEST_NAME, SealRequest
+from tiered.local.disk.uploader_files import SEAL_ANSWER_NAME, SEAL_REQUEST_NAME, SealRequest
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tiered.errors import TieredError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import FileState, PosixFiles
 from tiered.model import NewRecord, TopicPartition

@@ -9,10 +9,10 @@ import pytest
 
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import CorruptionError, LocalPermissionError, UnknownTopicError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
-from tiered.local.partition.roster import WAKE_AT_ONCE
+from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
+from tiered.local.partition.open_partitions import WAKE_AT_ONCE
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles

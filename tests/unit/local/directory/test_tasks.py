@@ -11,7 +11,7 @@ import pytest
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError
 from tiered.local.directory.figures import TASKS_NAME, UpkeepReport, read_report
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.tasks import Task, Tasks
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition

@@ -13,7 +13,7 @@ from tiered.config import TopicConfig
 from tiered.errors import ClosedError, ConfigError, LocalPermissionError, LockedError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir
 from tiered.local.disk.topics import TOPICS_NAME
-from tiered.local.disk.uploads import PartitionUpload, uploader_lock
+from tiered.local.disk.uploader_files import PartitionUpload, uploader_lock
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth

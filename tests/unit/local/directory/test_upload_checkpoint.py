@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME, PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, PartitionUpload, UploadCheckpoint
 from tiered.model import TopicPartition
 
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -12,7 +12,7 @@ from tests.unit.local.cleaning.cleaning_bench import CLEAN, CLEANED, DIRTY, KEYE
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError, LockedError
 from tiered.format.batch import decode_records
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.tasks import InlineWorkers, ThreadWorkers, Workers
 from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles

@@ -11,10 +11,10 @@ import tiered
 from tiered.clock import SystemClock
 from tiered.config import LogConfig
 from tiered.errors import CorruptionError, NewerFormatError
-from tiered.local.directory.view import ReadOnlyDirectory
+from tiered.local.directory.read_only_log import ReadOnlyDirectory
 from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.model import TopicPartition
 
 NAME = RECOVERY_POINT_NAME

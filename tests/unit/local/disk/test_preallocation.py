@@ -15,7 +15,7 @@ from tests.unit.local.several import SMALL, TP, opened, values
 from tiered.errors import DiskFullError
 from tiered.format.batch import decode_records
 from tiered.format.keys import log_name
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tiered.config import LogConfig, TopicConfig
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles

@@ -31,7 +31,7 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format import pure_kernels
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import NewRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock
 

@@ -11,7 +11,7 @@ from tests.support.given import move_start, start_over
 from tests.unit.local.bench import RECORD_BYTES, CaseBench
 from tiered.config import LogConfig
 from tiered.errors import LocalIOError, LocalPermissionError, LockedError, OffsetOutOfRangeError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import on_nth

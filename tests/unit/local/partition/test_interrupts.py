@@ -10,7 +10,7 @@ import pytest
 from tiered.config import TopicConfig
 from tiered.errors import ClosedError, LocalIOError, TieredError
 from tiered.format.batch import decode_records
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord, TopicPartition

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)

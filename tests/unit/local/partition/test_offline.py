@@ -11,9 +11,9 @@ from tests.unit.local.cleaning.cleaning_bench import CLEAN, KEYED_BYTES
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import LocalIOError, TieredError
 from tiered.format.batch import decode_records
-from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.figures import read_report
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import PosixFiles, disk_failed, translate
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds

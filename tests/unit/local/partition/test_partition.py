@@ -29,9 +29,9 @@ from tiered.errors import (
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.claims import ClaimProof
-from tiered.local.disk.uploads import PartitionUpload, SealRequest, UploadCheckpoint
+from tiered.local.disk.uploader_files import PartitionUpload, SealRequest, UploadCheckpoint
 from tiered.model import EpochEntry, NewRecord, SealedSegment, TopicPartition
 from tiered.plan.roll import RollReason
 from tiered.testing.clock import START_MS

@@ -18,7 +18,7 @@ from tiered.format.batch_scanner import BatchRun, Offsets, walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.keys import log_name
 from tiered.format.pure_kernels import Block
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.segment.reading import read_batches, read_runs

@@ -18,7 +18,7 @@ from tiered.format.keys import log_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.txn_index import decode_txns
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.model import AbortedTxn
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import PowerCut, on_nth

@@ -12,7 +12,7 @@ import tiered
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.directory import LogDirectory
 from tiered.errors import DiskFullError, LocalIOError, TieredError
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk import files as files_module
 from tiered.local.disk.files import PosixFiles
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth

@@ -29,7 +29,7 @@ from tiered.check.findings import Severity
 from tiered.errors import CorruptionError
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.names import PLAIN_NAME
 from tiered.local.segment.seal import read_note

@@ -11,9 +11,9 @@ import tiered
 from tests.unit.local.aborting import TP, cut_entry, flip_first_offset, forget_notes, sealed_indexes, visible
 from tiered.errors import CorruptionError
 from tiered.format.txn_index import decode_txns
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.model import AbortedTxn
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream

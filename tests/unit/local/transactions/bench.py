@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import decode_records, read_header
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
 from tiered.testing.clock import FakeClock, SeededIds

@@ -20,8 +20,8 @@ from tiered.errors import (
 )
 from tiered.format.batch import decode_records, read_header
 from tiered.format.coordinator_records import TxnState, decode_transaction, decode_transaction_key, state_partition
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp

@@ -15,8 +15,8 @@ from tests.unit.local.transactions.bench import STATE, A, B, C, TxnBench
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, ForkedLogError, MarkersPendingError
 from tiered.format.coordinator_records import TxnState, encode_transaction, encode_transaction_key
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.transactions.coordinator import TxnProducer

@@ -18,8 +18,8 @@ from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files, snapshot_offsets
 from tiered.local.disk.volume import read_topic_id
-from tiered.local.segment.extents import Extent, SealedExtents, View
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
+from tiered.local.segment.read_view import Extent, SealedExtents, View
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import SealedLocalSegment

@@ -15,9 +15,9 @@ from tests.unit.local.bench import started
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import LocalIOError, NotDurableError, TooManyOpenFilesError
 from tiered.format.batch import decode_records
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.disk.fd_pool import FIRST_LEASE, PooledFiles, default_open_files
 from tiered.local.disk.files import PosixFiles, translate
-from tiered.local.disk.handles import FIRST_LEASE, PooledFiles, default_open_files
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles

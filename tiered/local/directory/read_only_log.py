@@ -40,7 +40,7 @@ from tiered.local.disk.checkpoints import (
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles, no_directory
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.disk.volume import (
     BROKER_OWN_DIRS,
     NO_ID,
@@ -52,8 +52,8 @@ from tiered.local.disk.volume import (
     set_apart,
     without_absent,
 )
-from tiered.local.partition.foreign import ForeignPartition, need_topic_id
 from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_only_partition import ForeignPartition, need_topic_id
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")

@@ -24,12 +24,12 @@ from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundEr
 from tiered.format.checkpoint import encode_uuid
 from tiered.format.keys import check_topic_name
 from tiered.local.directory.figures import UpkeepReport
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.moving import move, settle
 from tiered.local.directory.tasks import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id
+from tiered.local.disk.fd_pool import PooledFiles, default_open_files
 from tiered.local.disk.files import Files, PosixFiles
-from tiered.local.disk.handles import PooledFiles, default_open_files
 from tiered.local.disk.topics import TopicInfo, read_topics
 from tiered.local.disk.volume import read_volume
 from tiered.local.partition.partition import PartitionLog

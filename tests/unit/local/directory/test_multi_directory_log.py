@@ -16,8 +16,8 @@ from tests.unit.local.several import SMALL, TP, Mortal, opened, values
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, LocalIOError, LockedError, TieredError, UnknownTopicError
 from tiered.format.batch import decode_records, encode_batch
-from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.model import EpochEntry, NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth

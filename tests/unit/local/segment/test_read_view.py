@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.local.bench import CaseBench
-from tiered.local.segment.extents import Extent, SealedExtents
+from tiered.local.segment.read_view import Extent, SealedExtents
 
 START_MS = 1_700_000_000_000
 SEED = 8

@@ -17,7 +17,7 @@ from tiered.config import UNLIMITED, TopicConfig
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.keys import partition_dir
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.opening import open_writer, writable_log
 from tiered.local.partition.partition import PartitionLog

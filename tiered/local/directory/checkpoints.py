@@ -18,7 +18,7 @@ from tiered.local.disk.checkpoints import (
 )
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
-from tiered.local.partition.roster import Roster
+from tiered.local.partition.open_partitions import Roster
 from tiered.local.recovery.recovery import LOST_POINT, UNKNOWN_POINT
 from tiered.model import TopicPartition
 

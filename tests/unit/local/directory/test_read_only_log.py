@@ -14,8 +14,8 @@ from tiered.config import TopicConfig
 from tiered.engine.scanner import Scanner
 from tiered.errors import LogDestroyedError, NotFoundError
 from tiered.format.batch import decode_records
-from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.view import DirectoryView, LogView
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import DirectoryView, LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock

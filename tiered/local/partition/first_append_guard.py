@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiered.errors import FencedError
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import PartitionContext
 
 BEGIN_PATIENCE_S = 5.0

@@ -23,6 +23,8 @@ from tiered.errors import (
 )
 from tiered.format.keys import partition_dir
 from tiered.local.cleaning.cleaner import LogCleaner
+from tiered.local.directory.background_tasks import BackgroundTasks
+from tiered.local.directory.checkpoints import DirectoryNotes, SealNotes
 from tiered.local.directory.figures import (
     UpkeepReport,
     directory_metrics,
@@ -33,12 +35,10 @@ from tiered.local.directory.figures import (
     written_metrics,
 )
 from tiered.local.directory.loading import finish_deletions, open_partitions, take_inventory
-from tiered.local.directory.notes import DirectoryNotes, SealNotes
+from tiered.local.directory.read_only_log import ReadOnlyDirectory, check_usable, left_the_disk, no_partition
 from tiered.local.directory.registry import LeavingDirectories, TopicRegistry
 from tiered.local.directory.service import DirectoryService
 from tiered.local.directory.tasks import EVERY_TICK, InlineWorkers, Task, Tasks, Workers, run_all
-from tiered.local.directory.upkeep import BackgroundTasks
-from tiered.local.directory.view import ReadOnlyDirectory, check_usable, left_the_disk, no_partition
 from tiered.local.disk.checkpoints import (
     META_PROPERTIES_NAME,
     NO_BROKER_EPOCH,
@@ -47,13 +47,13 @@ from tiered.local.disk.checkpoints import (
     take_clean_mark,
 )
 from tiered.local.disk.claims import Claims
+from tiered.local.disk.fd_pool import PooledFiles, default_open_files
 from tiered.local.disk.files import Files, PosixFiles, no_directory, sweep_temporaries
-from tiered.local.disk.handles import PooledFiles, default_open_files
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import (
+from tiered.local.disk.uploader_files import (
     SEAL_REQUEST_NAME,
     UPLOADER_FILES,
     PartitionUpload,
@@ -62,8 +62,8 @@ from tiered.local.disk.uploads import (
 )
 from tiered.local.disk.volume import NO_ID, ensure_volume
 from tiered.local.partition.context import DirectoryContext
+from tiered.local.partition.open_partitions import Roster
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.roster import Roster
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.transactions.coordinator import Transactions
 from tiered.local.transactions.producer_ids import ProducerIds
@@ -80,7 +80,7 @@ class LocalLog:
     :meth:`tick` about once a second; it starts no thread but those of ``workers``, on which rounds of compaction run. A
     disk that fails takes it offline as a whole (``directory.service``). ``roster``: the partitions that this process
     writes; ``registry``: the topics that it may change; ``uploads``, ``claims``, ``seal_requests``: the files of
-    ``disk.uploads``; ``cleaner``: compaction.
+    ``disk.uploader_files``; ``cleaner``: compaction.
     """
 
     def __init__(

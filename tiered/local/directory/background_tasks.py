@@ -28,12 +28,12 @@ from functools import partial
 
 from tiered.format.coordinator_records import is_state_log
 from tiered.local.cleaning.cleaner import LogCleaner
-from tiered.local.directory.notes import DirectoryNotes
+from tiered.local.directory.checkpoints import DirectoryNotes
 from tiered.local.directory.registry import LeavingDirectories
 from tiered.local.directory.tasks import EVERY_TICK, Task, TaskResult, Tasks, Workers, run_all
-from tiered.local.disk.uploads import SealRequest
+from tiered.local.disk.uploader_files import SealRequest
 from tiered.local.partition.context import DirectoryContext
-from tiered.local.partition.roster import Roster
+from tiered.local.partition.open_partitions import Roster
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 
