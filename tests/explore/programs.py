@@ -26,7 +26,6 @@ from tiered.format.keys import join_uid, parse_segment_key
 from tiered.plan.commit import SHAPE, Shape
 from tiered.plan.maintenance import MaintenanceAction, MaintenanceKind
 from tiered.plan.root_lower_bounds import Known
-from tiered.remote.catalog import CommitLimits
 from tiered.remote.maintain import Maintainer
 from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
@@ -57,7 +56,7 @@ class Engine(BucketSteps):
 
     def catalog(self, tp: Any) -> Any:
         catalog = yield from super().catalog(tp)
-        catalog._limits = CommitLimits(shape=self._shape)
+        catalog._shape = self._shape
         return catalog
 
 
@@ -133,7 +132,7 @@ class Keeper:
 
     def __init__(self, shape: Shape, owner: str) -> None:
         self._maintainer = Maintainer(TP, TOPIC_ID, without_grace(TopicConfig()), owner=owner, known=Known(made=True))
-        self._maintainer._catalog._limits = CommitLimits(shape=shape)
+        self._maintainer._catalog._shape = shape
         self.uids: tuple[str, ...] = ()
 
     def spy(self, steps: Steps[Any]) -> Steps[Any]:

@@ -78,7 +78,7 @@ from tiered.remote.refusal import Exclusive, refusal_error
 from tiered.remote.root_history import copy_root, is_copied_after, may_prune, prune_history, removes_rows, store_copy
 from tiered.remote.root_view import RootView, root_get
 from tiered.remote.roots import root_body
-from tiered.remote.store_clock import StoreClock
+from tiered.remote.store_clock import MAX_CLOCK_LEAD_MS, StoreClock
 from tiered.store.base import (
     Blocking,
     Get,
@@ -89,29 +89,10 @@ from tiered.store.base import (
     Time,
 )
 
-MAX_CLOCK_LEAD_MS = 3_600_000
-"""Most that this machine's clock may be ahead of the store's at a commit, because grace times count from commits.
-
-A machine whose clock is behind commits by the store's clock. Otherwise what it removed would be past its grace at once.
-This machine's clock is compared, not the root's ``ts_ms``, which never goes back. After one commit dated ahead
-(``file://`` has only the machine's clock), ``ts_ms`` would block commits until real time has caught up. Instead each
-commit on such a root adds a millisecond. Its grace times last longer, never shorter.
-"""
-
-
 COMMIT_COPIES = 5
 """Copies of a root's tables in a commit: before, after, encoding, body, read-back."""
 COMMIT_PAGES_BYTES = 1024 * 1024
 """Memory for the pages of one commit, encoded and not. A leaf of 1,024 rows and an inner page use a quarter."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitLimits:
-    """Bounds of one commit, all its attempts included, and of the sizes of a catalog's parts."""
-
-    deadline_ms: int = COMMIT_DEADLINE_MS
-    max_clock_lead_ms: int = MAX_CLOCK_LEAD_MS
-    shape: Shape = SHAPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +141,15 @@ class Catalog(RootView):
         *,
         persist: Persist | None = None,
         is_empty: Callable[[], bool] | None = None,
-        limits: CommitLimits | None = None,
+        shape: Shape = SHAPE,
         known: Known = NOTHING_KNOWN,
     ) -> None:
         super().__init__(topic_id, partition, topic, known)
-        self._limits = limits or CommitLimits()
+        self._shape = shape
         self._persist = persist
         self._is_empty = is_empty
         self._held: _Held | None = None
-        self._clock = StoreClock(self.name, self._limits.max_clock_lead_ms)
+        self._clock = StoreClock(self.name)
         self._token = ""  # of the claim of this process
         self._kept = _PersistedIds()
         self._pruned_epoch = 0
@@ -304,7 +285,7 @@ class Catalog(RootView):
         with self._alone:
             held = self._require_claim()
             owner = f"{held.owner}: {reason}" if reason else held.owner
-            deadline = yield from deadline_after(self._limits.deadline_ms)
+            deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
             base = sent = self._current()
             folded, is_timed = Folded(base, ()), False
 
@@ -440,7 +421,7 @@ class Catalog(RootView):
 
     def _claim(self, role: Role, owner: str, volume: VolumeProof | None) -> Steps[Claim]:
         """Claim the role by compare-and-swap. Judge the volume on each root that is found."""
-        deadline = yield from deadline_after(self._limits.deadline_ms)
+        deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
         token = yield NewId()
         before = sent = self._current()
         proof = volume
@@ -557,19 +538,19 @@ class Catalog(RootView):
         return self._held
 
     def _stamp(self, role: Role, epoch: int, owner: str, commit_id: str, time: Time) -> Stamp:
-        return Stamp(commit_id, self._clock.commit_ms(time), role, epoch, owner, self._limits.shape)
+        return Stamp(commit_id, self._clock.commit_ms(time), role, epoch, owner, self._shape)
 
     def _stale(self, taken: Time, now: Time) -> bool:
         """Return True if a commit dated ``taken`` is too old to be sent.
 
         The grace of removed objects counts from that date: after a day's suspension readers would have none left.
         """
-        return max(now.now_ms - taken.now_ms, int((now.monotonic - taken.monotonic) * 1000)) > self._limits.deadline_ms
+        return max(now.now_ms - taken.now_ms, int((now.monotonic - taken.monotonic) * 1000)) > COMMIT_DEADLINE_MS
 
     def _dated_ahead(self, root: Root, time: Time) -> str:
         """Return one sentence if an earlier commit was dated far ahead of the store's clock, otherwise ``""``."""
         lead_ms = self._clock.lead_ms(root.commit.ts_ms, time)
-        if lead_ms <= self._limits.max_clock_lead_ms:
+        if lead_ms <= MAX_CLOCK_LEAD_MS:
             return ""
         return (
             f"{self.name}: the catalog was dated {lead_ms} ms ahead of the store's clock, by a fast clock; "

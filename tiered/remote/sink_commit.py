@@ -37,8 +37,8 @@ from tiered.plan.commit import Intent, Stamp
 from tiered.plan.ownership import Refusal, RefusalReason, sink_refused
 from tiered.plan.pages import spill
 from tiered.plan.sink_commit import HandoverIntent, StageIntent
-from tiered.remote.catalog import CommitLimits
 from tiered.remote.conditional_put import (
+    COMMIT_DEADLINE_MS,
     LOOK,
     Cell,
     Deadline,
@@ -98,10 +98,10 @@ class SinkView(RootView):
     ``topic`` is None if only another attempt's decision names the partition: the name is taken from its root then.
     """
 
-    def __init__(self, topic_id: UUID, partition: int, topic: str | None, limits: CommitLimits) -> None:
+    def __init__(self, topic_id: UUID, partition: int, topic: str | None) -> None:
         super().__init__(topic_id, partition, topic or topic_id.hex)
         self._is_named = topic is not None
-        self.clock = StoreClock(self.name, limits.max_clock_lead_ms)
+        self.clock = StoreClock(self.name)
 
     def _check(self, root: Root, previous: Root | None) -> None:
         if not self._is_named:  # the registry was not read for it
@@ -141,10 +141,9 @@ class Sink:
     writes to; an earlier attempt may have decided for others.
     """
 
-    def __init__(self, owner: str, topics: Mapping[UUID, str], limits: CommitLimits | None = None) -> None:
+    def __init__(self, owner: str, topics: Mapping[UUID, str]) -> None:
         self._owner = owner
         self._topics = topics
-        self._limits = limits or CommitLimits()
         self._views: dict[tuple[UUID, int], SinkView] = {}
 
     def decide(self, decision: Decision) -> Steps[Decision]:
@@ -168,7 +167,7 @@ class Sink:
         }
         seen = MappingProxyType({target: root.version for target, root in roots.items()})
         decision = dataclasses.replace(decision, partitions=MappingProxyType(partitions), seen=seen, generation=0)
-        return (yield from _decided(decision, (yield from deadline_after(self._limits.deadline_ms))))
+        return (yield from _decided(decision, (yield from deadline_after(COMMIT_DEADLINE_MS))))
 
     def commit_staged(self, decision: Decision) -> Steps[tuple[Landed, ...]]:
         """Commit a decision in each partition that it touches. Changes nothing where it is committed already.
@@ -184,7 +183,7 @@ class Sink:
             for target in targets
         ]
         views = [self._view(*target) for target in targets]
-        swapped = yield from swap_roots(views, intents, self._owner, self._limits)
+        swapped = yield from swap_roots(views, intents, self._owner)
         landed = []
         for (topic_id, partition), (root, made), intent in zip(targets, swapped, intents, strict=True):
             length = sum([row.next for row in intent.rows])
@@ -196,17 +195,14 @@ class Sink:
         view = self._views.get((topic_id, partition))
         if view is None:
             topic = self._topics.get(topic_id)
-            view = self._views[topic_id, partition] = SinkView(topic_id, partition, topic, self._limits)
+            view = self._views[topic_id, partition] = SinkView(topic_id, partition, topic)
         return view
 
 
-def hand_over(
-    ids: PartitionIds, partitions: Sequence[int], to: str, owner: str, limits: CommitLimits | None = None
-) -> Steps[list[tuple[Root, bool]]]:
+def hand_over(ids: PartitionIds, partitions: Sequence[int], to: str, owner: str) -> Steps[list[tuple[Root, bool]]]:
     """Hand partitions over to ``spark`` or to ``local`` logs. Return each root, and True if this call changed it."""
-    limits = limits or CommitLimits()
-    views = [SinkView(ids.topic_id, partition, ids.topic, limits) for partition in partitions]
-    return (yield from swap_roots(views, [HandoverIntent(to)] * len(views), owner, limits))
+    views = [SinkView(ids.topic_id, partition, ids.topic) for partition in partitions]
+    return (yield from swap_roots(views, [HandoverIntent(to)] * len(views), owner))
 
 
 def load_views(views: Sequence[SinkView]) -> Steps[None]:
@@ -339,26 +335,22 @@ def read_decisions(keys: Sequence[str]) -> Steps[list[Decision | None]]:
 # -- one CAS a partition -----------------------------------------------------------------------------------------
 
 
-def swap_roots(
-    views: Sequence[SinkView], intents: Sequence[Intent], owner: str, limits: CommitLimits
-) -> Steps[list[tuple[Root, bool]]]:
+def swap_roots(views: Sequence[SinkView], intents: Sequence[Intent], owner: str) -> Steps[list[tuple[Root, bool]]]:
     """Commit one intent for each partition, in groups. Return each root with it, and True if this call put it there.
 
     For intents that are settled by content (NOTHING: it is there already): a lost or unknown answer is followed by a
     look. Raises the first error after all were tried.
     """
-    deadline = yield from deadline_after(limits.deadline_ms)
+    deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     ends: list[tuple[Root, bool] | TieredError] = []
     for at in range(0, len(views), ROOTS_TOGETHER):
         group = zip(views[at : at + ROOTS_TOGETHER], intents[at : at + ROOTS_TOGETHER], strict=True)
-        swaps = [_swap_root(view, intent, owner, limits, deadline) for view, intent in group]
+        swaps = [_swap_root(view, intent, owner, deadline) for view, intent in group]
         ends += yield from side_by_side(swaps)
     return results_of(ends)
 
 
-def _swap_root(
-    view: SinkView, intent: Intent, owner: str, limits: CommitLimits, deadline: Deadline
-) -> Steps[tuple[Root, bool]]:
+def _swap_root(view: SinkView, intent: Intent, owner: str, deadline: Deadline) -> Steps[tuple[Root, bool]]:
     """Commit one intent. Return a root that contains it, and True if this call put it there.
 
     Unlike the commit of a catalog it is not dated again after a suspension before the PUT. A sink removes no rows and
@@ -382,7 +374,7 @@ def _swap_root(
             return LOOK
         commit_id: str = yield NewId()
         epoch = seen.value.writer.epoch
-        stamp = Stamp(commit_id, view.clock.commit_ms(time), Role.WRITER, epoch, owner, limits.shape)
+        stamp = Stamp(commit_id, view.clock.commit_ms(time), Role.WRITER, epoch, owner)
         planned = view.planned(intent, stamp)
         if isinstance(planned, Root):
             planned = yield from store_pages(planned, deadline)

@@ -5,13 +5,21 @@ from __future__ import annotations
 from tiered.errors import ConfigError
 from tiered.store.base import Object, Time
 
+MAX_CLOCK_LEAD_MS = 3_600_000
+"""Most that this machine's clock may be ahead of the store's at a commit, because grace times count from commits.
+
+A machine whose clock is behind commits by the store's clock. Otherwise what it removed would be past its grace at once.
+This machine's clock is compared, not the root's ``ts_ms``, which never goes back. After one commit dated ahead
+(``file://`` has only the machine's clock), ``ts_ms`` would block commits until real time has caught up. Instead each
+commit on such a root adds a millisecond. Its grace times last longer, never shorter.
+"""
+
 
 class StoreClock:
     """Store's clock, estimated from the dates of its answers. ``name``: the partition's, for messages."""
 
-    def __init__(self, name: str, max_lead_ms: int) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._max_lead_ms = max_lead_ms
         self._date: tuple[int, float] | None = None  # in ms, and the monotonic instant at which it was so
 
     def note(self, got: object, time: Time) -> None:
@@ -32,7 +40,7 @@ class StoreClock:
         After a sleep the machine's time is right, but its monotonic clock did not count the sleep. A new answer
         decides.
         """
-        return self.lead_ms(time.now_ms, time) > self._max_lead_ms
+        return self.lead_ms(time.now_ms, time) > MAX_CLOCK_LEAD_MS
 
     def trusted_ms(self, time: Time) -> int:
         """Return this machine's time, or the store's if the two are far apart."""
@@ -40,7 +48,7 @@ class StoreClock:
 
     def agrees(self, time: Time) -> bool:
         """Return True if this machine's clock is near the store's, judged by the answers so far."""
-        return abs(self.lead_ms(time.now_ms, time)) <= self._max_lead_ms
+        return abs(self.lead_ms(time.now_ms, time)) <= MAX_CLOCK_LEAD_MS
 
     def commit_ms(self, time: Time) -> int:
         """Return a commit's time: this machine's, or the store's if later. Raises ConfigError if it is far ahead."""

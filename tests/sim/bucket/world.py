@@ -36,8 +36,8 @@ from tiered.check.check import CheckOptions
 from tiered.check.findings import Severity
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import ConfigError, TieredError
-from tiered.plan.commit import SHAPE, Shape
-from tiered.remote.catalog import CommitLimits
+from tiered.plan.commit import SHAPE, Shape, Stamp
+from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import RootView
 from tiered.remote.roots import PartitionIds
 from tiered.remote.sink_commit import Sink, hand_over
@@ -376,14 +376,15 @@ class World:
 
 @contextlib.contextmanager
 def catalogs_of(shape: Shape) -> Iterator[None]:
-    """Catalogs that are given no limits have these."""
-    kept = CommitLimits.__init__.__defaults__
-    assert kept is not None
-    CommitLimits.__init__.__defaults__ = (*kept[:-1], shape)
+    """Catalogs and sinks that are given no shape have this one."""
+    of_catalogs, of_sinks = Catalog.__init__.__kwdefaults__, Stamp.__init__.__defaults__
+    assert of_catalogs is not None
+    Catalog.__init__.__kwdefaults__ = of_catalogs | {"shape": shape}
+    Stamp.__init__.__defaults__ = (shape,)
     try:
         yield
     finally:
-        CommitLimits.__init__.__defaults__ = kept
+        Catalog.__init__.__kwdefaults__, Stamp.__init__.__defaults__ = of_catalogs, of_sinks
 
 
 def _short(request: StoreRequest) -> str:

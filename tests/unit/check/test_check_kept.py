@@ -26,7 +26,7 @@ from tiered.format.root import encode_root
 from tiered.format.rows import Rows
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row
-from tiered.remote.catalog import Catalog, CommitLimits
+from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import Collector, page_key_of
 from tiered.remote.root_view import RootView
@@ -50,8 +50,8 @@ def seen(log: Scenario, *, read_data: bool = False) -> list[Finding]:
 
 def trimmed(log: Scenario, **shape: int) -> Catalog:
     """The first two segments leave the newest catalog."""
-    limits = CommitLimits(shape=replace(TINY, leaf_rows=2, tail_rows=3, **shape))
-    catalog = Catalog(log.root().topic_id, 0, TOPIC, limits=limits, persist=lambda *_: None)
+    small = replace(TINY, leaf_rows=2, tail_rows=3, **shape)
+    catalog = Catalog(log.root().topic_id, 0, TOPIC, shape=small, persist=lambda *_: None)
     drive(log.store, catalog.claim("m", "test"))
     drive(log.store, catalog.trim(log.rows()[1].next))
     return catalog

@@ -30,8 +30,7 @@ from tiered.plan.commit import SHAPE
 from tiered.plan.erasure import Selection
 from tiered.plan.invariants import check_root
 from tiered.plan.maintenance import MaintenanceKind
-from tiered.remote import catalog
-from tiered.remote.catalog import Catalog, CommitLimits
+from tiered.remote.catalog import Catalog
 from tiered.remote.gc.garbage import Collector
 from tiered.remote.maintain import Maintainer
 from tiered.remote.pins import Pin
@@ -267,8 +266,8 @@ def test_now_deletes_the_old_objects_and_nothing_else(bucket: Bucket) -> None:
 @pytest.mark.parametrize("entries", [2, 3, 5])
 def test_now_deletes_what_stands_in_pages_of_the_trash(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large erasure leaves more than a root names itself. What others have left there keeps its grace."""
-    limits = CommitLimits(shape=replace(SHAPE, trash_entries=entries, trash_page=2))
-    monkeypatch.setattr(catalog, "CommitLimits", lambda: limits)
+    shape = replace(SHAPE, trash_entries=entries, trash_page=2)
+    monkeypatch.setitem(Catalog.__init__.__kwdefaults__, "shape", shape)
     bucket = Bucket()
     maintainer = Maintainer(TP, TOPIC_ID, TopicConfig(), owner="m:2")
     trim = bucket.run(maintainer.plan((MaintenanceKind.RETENTION,), begin_at=100)).actions[0]
@@ -293,8 +292,8 @@ def test_now_deletes_what_stands_in_pages_of_the_trash(entries: int, monkeypatch
 def test_a_snapshot_that_came_meanwhile_holds_what_stands_in_pages_of_the_trash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    limits = CommitLimits(shape=replace(SHAPE, trash_entries=2, trash_page=2))
-    monkeypatch.setattr(catalog, "CommitLimits", lambda: limits)
+    shape = replace(SHAPE, trash_entries=2, trash_page=2)
+    monkeypatch.setitem(Catalog.__init__.__kwdefaults__, "shape", shape)
     bucket = Bucket()
     view, replaced = RootView(TOPIC_ID, 0, "flights"), frozenset((row.id_hi, row.id_lo) for row in bucket.rows)
     bucket.run(create_snapshot(view, "release"))

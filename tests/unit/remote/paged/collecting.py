@@ -17,7 +17,7 @@ from tiered.format.rows import Rows
 from tiered.model import Row
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.commit import Shape
-from tiered.remote.catalog import Catalog, CommitLimits
+from tiered.remote.catalog import Catalog
 from tiered.remote.gc.garbage import Collected, Collector
 from tiered.remote.pages import PageCache, read_pages
 from tiered.store.base import (
@@ -46,7 +46,7 @@ class Place:
 
     def desk(self, name: str, shape: Shape = TINY) -> Desk:
         desk = self.world.desk(name)
-        desk.catalog = Catalog(TOPIC_ID, 0, "flights", persist=desk._persist, limits=CommitLimits(shape=shape))
+        desk.catalog = Catalog(TOPIC_ID, 0, "flights", persist=desk._persist, shape=shape)
         return desk
 
     def put(self, key: str, body: bytes = b"x") -> None:

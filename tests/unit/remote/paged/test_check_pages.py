@@ -17,7 +17,7 @@ from tiered.inspect.small_files import small_items
 from tiered.model import BytesSource
 from tiered.plan.housekeeping import GcFloorIntent
 from tiered.plan.ownership import VolumeProof
-from tiered.remote.catalog import Catalog, CommitLimits
+from tiered.remote.catalog import Catalog
 from tiered.remote.gc.garbage import page_key_of
 from tiered.store.driver import drive
 
@@ -31,8 +31,8 @@ def log(tmp_path: Path) -> Iterator[Scenario]:
 
 def maintaining(log: Scenario, **changes: int) -> Catalog:
     """A maintainer's catalog with tiny pages, claimed."""
-    limits = CommitLimits(shape=replace(TINY, leaf_rows=2, tail_rows=3, **changes))
-    catalog = Catalog(log.root().topic_id, 0, TOPIC, limits=limits, persist=lambda *_: None)
+    small = replace(TINY, leaf_rows=2, tail_rows=3, **changes)
+    catalog = Catalog(log.root().topic_id, 0, TOPIC, shape=small, persist=lambda *_: None)
     drive(log.store, catalog.claim("m", "test"))
     return catalog
 

@@ -19,7 +19,7 @@ from tiered.format.keys import FLAG_MAINTAINER, index_key, segment_key
 from tiered.model import Row
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.housekeeping import GcFloorIntent
-from tiered.remote.catalog import Catalog, CommitLimits
+from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import Collector
 from tiered.remote.reader import RemotePartition
@@ -67,8 +67,8 @@ def race(monkeypatch: pytest.MonkeyPatch) -> Race:
 
 def maintaining(log: Scenario) -> Catalog:
     """A maintainer's catalog with pages of two rows, claimed."""
-    limits = CommitLimits(shape=replace(TINY, leaf_rows=2, tail_rows=3))
-    catalog = Catalog(log.root().topic_id, 0, TOPIC, limits=limits)
+    small = replace(TINY, leaf_rows=2, tail_rows=3)
+    catalog = Catalog(log.root().topic_id, 0, TOPIC, shape=small)
     drive(log.store, catalog.claim("m", "test"))
     return catalog
 

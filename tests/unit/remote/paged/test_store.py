@@ -20,8 +20,9 @@ from tiered.format.keys import FLAG_MAINTAINER, hist_key, parse_hist_key, parse_
 from tiered.format.root import Cleaned, Root, decode_root, encode_root
 from tiered.model import Row
 from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
+from tiered.plan.commit import SHAPE
 from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent, StateIntent
-from tiered.remote.catalog import Catalog, CommitLimits
+from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.pages import PageCache, PageGone
 from tiered.remote.root_history import HIST_AGE_MS, HIST_EVERY, HIST_KEPT
@@ -30,7 +31,6 @@ from tiered.store.base import ABSENT, Delete, Get, List, ListPage, Object, Put, 
 
 T = TypeVar("T")
 GOLDEN = Path(__file__).parents[3] / "golden/data/root-of-2500-rows.olc1"
-LIMITS = CommitLimits(shape=TINY)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def desk(world: World) -> Desk:
 
 
 def small(desk: Desk) -> Desk:
-    desk.catalog._limits = LIMITS
+    desk.catalog._shape = TINY
     return desk
 
 
@@ -149,7 +149,7 @@ def test_without_its_page_no_root_is_sent(world: World, desk: Desk) -> None:
 
 
 def test_a_claim_makes_no_page(world: World, desk: Desk) -> None:
-    desk.catalog._limits = CommitLimits()
+    desk.catalog._shape = SHAPE
     made = fill(desk, 20, 20)
     again = small(world.desk())
     again.token, again.last_append = desk.token, desk.last_append
@@ -203,7 +203,7 @@ def test_what_lies_below_the_start_is_never_shown(world: World, desk: Desk) -> N
 def test_a_trim_reads_two_pages_at_most_and_writes_none(world: World, desk: Desk) -> None:
     fill(desk, 100)
     other = maintainer(world)
-    other.catalog._limits = CommitLimits(shape=dataclasses.replace(TINY, trash_entries=1000))
+    other.catalog._shape = dataclasses.replace(TINY, trash_entries=1000)
     for start in (5, 133, 400, 401, 905):
         before = len(world.store.puts)
         _, gets = counted(world, other.catalog.trim(start))
