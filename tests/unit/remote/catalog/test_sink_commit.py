@@ -164,7 +164,7 @@ def test_nothing_is_decided_while_a_local_log_owns_a_partition() -> None:
     world.run(sink.commit_staged(world.run(sink.decide(decided("q", 0, 0, 1)))))
     with pytest.raises(FencedError, match="proven not to be in it"):
         world.run(desk.catalog.append([desk.row(0, 10)]))
-    with pytest.raises(FencedError, match="--to local"):
+    with pytest.raises(FencedError, match="topic transfer flights local"):
         desk.claim()
 
 
