@@ -98,7 +98,7 @@ cdef extern from * nogil:
         uint64_t* high, uint64_t* low
     )
 
-Put = pure_kernels.Put
+KeysPut = pure_kernels.KeysPut
 Kept = pure_kernels.Kept
 PutRun = pure_kernels.PutRun
 KeptRun = pure_kernels.KeptRun
@@ -407,7 +407,7 @@ cdef class KeyTable:
             if data is None:
                 return None
             self.put_all(&b, start, &records, &newest, &how)
-            return Put(records, newest, how == FULL, how == STOPPED)
+            return KeysPut(records, newest, how == FULL, how == STOPPED)
         finally:
             PyBuffer_Release(&view)
 

@@ -94,7 +94,7 @@ class Block(bytearray):
     __slots__ = ()
 
 
-class Put(NamedTuple):
+class KeysPut(NamedTuple):
     """Result of putting the records of a batch: ``records`` examined; ``newest`` is the last offset put, or -1.
 
     ``full``: no room for the next record with a key. ``odd``: the caller must take the next record, or what follows the
@@ -358,7 +358,7 @@ class KeyTable:
         """Return the newest offset of ``key``, -1 if it was never put."""
         return self._offsets.get(self.digest(key), -1)
 
-    def put_batch(self, batch: Buffer, start: int) -> Put | None:
+    def put_batch(self, batch: Buffer, start: int) -> KeysPut | None:
         """Put the keys of a verified batch at offsets from ``start`` on, compressed or not.
 
         Raises ``CorruptionError`` if decompression fails. None: the batch is odd, such as an old format; nothing was

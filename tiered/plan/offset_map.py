@@ -18,7 +18,7 @@ from tiered.format.batch_scanner import first_of
 from tiered.format.control import ControlType, control_type
 from tiered.format.header import Buffer
 from tiered.format.kernels import HASH_SECRET, KeyTable, Record
-from tiered.format.pure_kernels import Kept, KeptRun, Put, PutRun
+from tiered.format.pure_kernels import Kept, KeptRun, KeysPut, PutRun
 from tiered.model import AbortedTxn
 
 DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024
@@ -79,7 +79,7 @@ class OffsetMap:
         """Return True if the dirty part has a newer record of ``key`` than the one at ``offset``."""
         return self.get(key) > offset
 
-    def put_batch(self, batch: Buffer, start: int) -> Put | None:
+    def put_batch(self, batch: Buffer, start: int) -> KeysPut | None:
         """Put one batch; see :meth:`~tiered.format.pure_kernels.KeyTable.put_batch`."""
         done = self._keys.put_batch(batch, start)
         if done is not None and done.newest >= 0:
