@@ -27,7 +27,7 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.read_only_partition import need_topic_id
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
-from tiered.read.follow import COUNT_S, Counter, Followers
+from tiered.read.follow import COUNT_S, Followers, PartitionCounter
 from tiered.read.stream import ReadRange, TierStream
 from tiered.read.topic import TopicReads, Wanted, arrow_of, release_steps
 from tiered.store.base import Blocking, Steps
@@ -238,7 +238,7 @@ class Reader:
             name,
             partitions,
             open_stream=partial(self._stream, seen),
-            counter=Counter(partial(self._count_steps, name, seen), COUNT_S),
+            counter=PartitionCounter(partial(self._count_steps, name, seen), COUNT_S),
             followers=self._followers,
             now_ms=self._clock.now_ms,
             runner=self._runner,

@@ -16,7 +16,7 @@ from tiered.format.batch import HEADER_BYTES
 from tiered.format.coordinator_records import is_state_log
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
-from tiered.read.follow import COUNT_HERE_S, Counter, Followers
+from tiered.read.follow import COUNT_HERE_S, Followers, PartitionCounter
 from tiered.read.stream import TierStream
 from tiered.read.topic import TopicReads
 from tiered.store.base import Steps
@@ -26,7 +26,7 @@ from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord, Transaction
 
 if TYPE_CHECKING:
     from tiered.config import TopicConfig
-    from tiered.local.partition.appender import Appender as PartitionAppender
+    from tiered.local.partition.appender import PartitionAppender as PartitionAppender
     from tiered.local.partition.partition import PartitionLog
 
 MEMORY = "memory"
@@ -79,7 +79,7 @@ class Topic(TopicReads):
         waiter: _Waiter,
         appenders: AppenderThread,
     ) -> None:
-        counter = Counter(self._count_steps, COUNT_HERE_S)
+        counter = PartitionCounter(self._count_steps, COUNT_HERE_S)
         super().__init__(
             name,
             len(logs),

@@ -35,7 +35,7 @@ R = TypeVar("R")
 Place = AioStore | str | Path
 
 
-class Plan(Generic[D, R]):
+class AsyncPlan(Generic[D, R]):
     """Plan of a change (``tiered.admin.Plan`` for asyncio)."""
 
     def __init__(self, details: D, apply: Callable[[], Awaitable[R]]) -> None:
@@ -51,6 +51,9 @@ class Plan(Generic[D, R]):
     async def apply(self) -> R:
         """Carry the plan out as ``Plan.apply`` does."""
         return await self._apply()
+
+
+Plan = AsyncPlan
 
 
 async def check(
@@ -114,7 +117,7 @@ async def repair(
     from_version: int | None = None,
     accept_loss: bool = False,
     **s3: Unpack[S3Keywords],
-) -> Plan[RepairPlan, int]:
+) -> AsyncPlan[RepairPlan, int]:
     """Run ``tiered.admin.repair``. A cancelled ``apply()`` leaves complete repairs only."""
     options = RepairOptions(
         None if from_dir is None else arguments.path("from_dir", from_dir),
@@ -130,15 +133,17 @@ async def repair(
 
     async with _runner(remote, s3) as runner:
         plan = await runner.run(plan_repair_steps(arguments.selected(selected), options, remote=remote is not None))
-    return Plan(plan, apply)
+    return AsyncPlan(plan, apply)
 
 
-async def rejoin(log_dir: str | Path, selected: Selected = (), *, clock: Clock | None = None) -> Plan[RejoinPlan, None]:
+async def rejoin(
+    log_dir: str | Path, selected: Selected = (), *, clock: Clock | None = None
+) -> AsyncPlan[RejoinPlan, None]:
     """Run ``tiered.admin.rejoin``. A cancellation of ``apply()`` takes effect only after its end."""
     clock = clock or SystemClock()
     chosen = arguments.selected_partitions(selected)
     plan = await AioRunner().run(plan_rejoin_steps(arguments.path("log_dir", log_dir), chosen, clock))
-    return Plan(plan, lambda: AioRunner().run(rejoin_steps(plan, clock, PosixFiles())))
+    return AsyncPlan(plan, lambda: AioRunner().run(rejoin_steps(plan, clock, PosixFiles())))
 
 
 async def erase(
@@ -153,7 +158,7 @@ async def erase(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
-) -> Plan[TopicErasePlan, EraseReport]:
+) -> AsyncPlan[TopicErasePlan, EraseReport]:
     """Run ``tiered.admin.erase``. A cancelled ``apply()`` is completed by another one."""
     clock, ids = arguments.clock_and_ids(clock, ids)
     selection = Selection.asked(keys, prefixes, before, clock.now_ms())
@@ -167,7 +172,7 @@ async def erase(
         entry = await runner.run(need_entry(arguments.text("topic", topic)))
         numbers = arguments.chosen_partitions(topic, entry.partitions, arguments.partition_or_none(partition))
         plan = await runner.run(plan_topic_steps(entry, numbers, selection))
-    return Plan(plan, apply)
+    return AsyncPlan(plan, apply)
 
 
 async def snapshot(

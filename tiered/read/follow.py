@@ -49,7 +49,7 @@ class Opener(Protocol):
     def __call__(self, partition: int, opened: list[TierStream]) -> Steps[TierStream]: ...
 
 
-class Counter(NamedTuple):
+class PartitionCounter(NamedTuple):
     """Steps that return the number of partitions now, and the seconds between two counts."""
 
     number: Callable[[], Steps[int]]
@@ -121,7 +121,7 @@ class Following:
 
     topic: str
     partitions: Sequence[int]
-    counter: Counter | None
+    counter: PartitionCounter | None
     open: Opener
     wanted: ReadRange
     isolation: str
@@ -186,7 +186,7 @@ class Following:
         return _Followed(stream, Cursor(start), stop, *paces, now_s, signalled)
 
     def _add_new(
-        self, counter: Counter, rows: dict[int, _Followed], opened: list[TierStream], signal: Signal
+        self, counter: PartitionCounter, rows: dict[int, _Followed], opened: list[TierStream], signal: Signal
     ) -> Steps[bool]:
         """Begin to read the partitions that were added. Return True if there are any."""
         try:

@@ -16,7 +16,7 @@ from tiered.format.kernels import ConsumerRecord
 from tiered.model import Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier
 from tiered.plan.visibility import Hidden
-from tiered.read.follow import Counter, Emitter, Followers, Following
+from tiered.read.follow import Emitter, Followers, Following, PartitionCounter
 from tiered.read.stream import (
     ISOLATION_LEVELS,
     ON_TRIMMED,
@@ -160,7 +160,7 @@ class TopicReads:
         partitions: int,
         *,
         open_stream: Callable[[TopicPartition], Steps[TierStream]],
-        counter: Counter,
+        counter: PartitionCounter,
         followers: Followers,
         now_ms: Callable[[], int],
         runner: Runner,

@@ -25,7 +25,7 @@ from tiered.format.pure_kernels import NO_PRODUCER as NOT_NUMBERED
 from tiered.local.disk.forks import FORKS
 from tiered.local.partition.context import APPEND, PartitionContext
 from tiered.local.partition.durability import Durability
-from tiered.local.partition.first_append_guard import Beginning
+from tiered.local.partition.first_append_guard import FirstAppendGuard
 from tiered.local.partition.maintenance import Maintenance
 from tiered.local.partition.producer_batches import coordinator_batch, settle_batches
 from tiered.local.partition.producers import PartitionProducers
@@ -47,7 +47,7 @@ PRODUCER_ID = slice(43, 51)
 NO_PRODUCER = b"\xff" * 8
 
 
-class Appender:
+class PartitionAppender:
     """Appends of batches. Thread-safe.
 
     An append takes the partition's lock. It takes the flush lock after that one is free, if it sealed a segment.
@@ -60,7 +60,7 @@ class Appender:
         durability: Durability,
         maintenance: Maintenance,
         producers: PartitionProducers,
-        beginning: Beginning,
+        beginning: FirstAppendGuard,
     ) -> None:
         self._now_ms = context.clock.now_ms
         self._forks = FORKS.count

@@ -25,7 +25,7 @@ NO_EPOCH = -2
 """Below that of any note, -1 included: that of a restore."""
 
 
-class Beginning:
+class FirstAppendGuard:
     """Guard of the first record of an empty log. Reads small files, with one ``stat`` each while nothing changes.
 
     ``granted`` is the proof under which this process knows where the log begins, and its claim epoch. The caller that

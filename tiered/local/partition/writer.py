@@ -16,10 +16,10 @@ from tiered.format.producer_snapshot import ProducerEntry
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
-from tiered.local.partition.appender import Appender
+from tiered.local.partition.appender import PartitionAppender
 from tiered.local.partition.context import DirectoryContext, PartitionContext
 from tiered.local.partition.durability import Durability
-from tiered.local.partition.first_append_guard import Beginning
+from tiered.local.partition.first_append_guard import FirstAppendGuard
 from tiered.local.partition.log_segments import LogSegments
 from tiered.local.partition.maintenance import Maintenance
 from tiered.local.partition.producers import PartitionProducers
@@ -61,12 +61,12 @@ class PartitionWriter:
         )
         upload = PartitionUpload(0) if around.config.remote and not is_state_log(tp.topic) else None
         self.context = context = PartitionContext(around, self.segments, epochs, upload)
-        self.beginning = beginning = Beginning(context)
+        self.beginning = beginning = FirstAppendGuard(context)
         self.producers = producers = PartitionProducers(context)
         self.durability = durability = Durability(context, flushed=recovery_point)
         self.maintenance = Maintenance(context, durability=durability, producers=producers)
         context.mend = self.maintenance.mend
-        self.appender = Appender(
+        self.appender = PartitionAppender(
             context, durability=durability, maintenance=self.maintenance, producers=producers, beginning=beginning
         )
         self._take_over(topic.config)
