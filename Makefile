@@ -41,12 +41,13 @@ test: $(STAMP)  ## all tests that need no server of their own, on two processes,
 test-fast: $(STAMP)  ## the tests that mirror the product, without Java, servers, builds and long histories (about three minutes on two cores)
 	@scripts/quick-temp $(PY) -m pytest tests/unit -m "not servers and not spark and not long" --ignore tests/unit/house/test_build.py -q -n $(WORKERS)
 
-lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness, the table of mutants
+lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness, wording, the table of mutants
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(PY) scripts/tidy.py
+	@$(PY) scripts/words.py
 	@$(PY) scripts/mutants.py --check
 
 docs: $(STAMP)  ## the site in build/site; a broken link or block of a page fails it
