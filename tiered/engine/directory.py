@@ -27,7 +27,6 @@ from tiered.local.disk.uploader_files import (
     PartitionUpload,
     PauseFile,
     SealRequest,
-    UploadCheckpoint,
     uploader_lock,
 )
 from tiered.local.segment.sealed import SealedLocalSegment
@@ -46,7 +45,7 @@ class LogDirectory:
         self._ids = ids
         self._scanner = Scanner(path, self.files, clock, segments=self.segments_of)
         self._lock: DirectoryLock = uploader_lock(path, self.files)
-        self._checkpoint = UploadCheckpoint(path, self.files)
+        self._checkpoint = self._scanner.checkpoint
         self._request = SealRequest(path, self.files)
         self._busy = threading.RLock()
         self._noting = PlainLock()

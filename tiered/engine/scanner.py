@@ -59,16 +59,15 @@ class Look:
 
 @dataclass(slots=True)
 class _Known:
-    """Result of the last scan of a partition."""
+    """Result of the last scan of a partition. ``reported``: the bases of its sealed segments, in order."""
 
     topic_id: UUID
     seen: PartitionSeen | None = None
-    reported: dict[int, SegmentRef] = field(default_factory=dict)
+    reported: tuple[int, ...] = ()
     active_base: int = -1
     active_since_ms: int = -1
     active_ns: int = -1
     grows: bool = False
-    since_ms: dict[int, int] = field(default_factory=dict)
 
 
 class FolderWatch:
@@ -93,7 +92,8 @@ class FolderWatch:
         """Return all partitions, each of which is read."""
         self._names = self._files.names(self._directory)  # first: a later change is seen the next time
         self._tps = look()
-        self._folders = [partition_dir(tp) for tp in self._tps]
+        listed = {name: name for name in self._names}  # one string for each name
+        self._folders = [listed.get(name, name) for name in map(partition_dir, self._tps)]
         self._changed_ns, self._sure = [-1] * len(self._tps), [False] * len(self._tps)
         return self._tps
 
@@ -159,8 +159,10 @@ class Scanner:
         self._clock = clock
         self._segments = segments
         self._known: dict[TopicPartition, _Known] = {}
+        self._since_ms: dict[tuple[TopicPartition, int], int] = {}  # first byte of segments that are not reported yet
+        self._ids: dict[UUID, UUID] = {}  # one object for all partitions of a topic
         self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
-        self._checkpoint = UploadCheckpoint(directory, files)
+        self.checkpoint = UploadCheckpoint(directory, files)
         self._pause_file = PauseFile(directory, files)
         self._pauses: Mapping[str, Pause] = {}
         self._writer = "?"
@@ -200,7 +202,7 @@ class Scanner:
             self._pauses = look.pauses = pauses
         settings = self._topics_seen
         look.gone += self._look_at_settings()
-        flushed, noted = self._recovery_points.read(), self._checkpoint.read()
+        flushed, noted = self._recovery_points.read(), self.checkpoint.read()
         due = None
         if not whole and not self.broken and settings == self._topics_seen:
             due = self._watch.due(self._known, flushed, noted)
@@ -220,14 +222,14 @@ class Scanner:
             if seen is not None:
                 look.seen.append(seen)
         self.broken = broken
-        for tp in [tp for tp in self._known if tp not in found] if due is None else ():
-            del self._known[tp]
-            look.gone.append(tp)
+        if due is None:
+            look.gone += [tp for tp in list(self._known) if tp not in found and self.forget(tp)]
         return look
 
     def forget(self, tp: TopicPartition) -> bool:
         """Make the next scan report all of a partition. Return True if any of it was reported before."""
         self._watch.forget()
+        self._since_ms = {key: ms for key, ms in self._since_ms.items() if key[0] != tp}
         return self._known.pop(tp, None) is not None
 
     def _look_at_settings(self) -> list[TopicPartition]:
@@ -322,7 +324,8 @@ class Scanner:
 
     def _partitions(self) -> list[TopicPartition]:
         found = DirectoryView.look(self.directory, self._files).partitions
-        return [tp for tp in found if not is_state_log(tp.topic)]
+        known = {tp: tp for tp in self._known}  # one object for each name
+        return [known.get(tp, tp) for tp in found if not is_state_log(tp.topic)]
 
     def _scan_partition(self, tp: TopicPartition, flushed: int, noted: int) -> PartitionSeen | None:
         known = self._known.get(tp)
@@ -336,7 +339,7 @@ class Scanner:
         if active is None:
             raise NotFoundError(f"{tp}: the active segment was renamed during the scan")
         config = self._configs.get(tp.topic)
-        self._watch_active(known, bases[-1], active.size, active.modified_ns // 1_000_000)
+        self._watch_active(tp, known, bases[-1], active.size, active.modified_ns // 1_000_000)
         seen = PartitionSeen(
             tp=tp,
             topic_id=known.topic_id,
@@ -349,32 +352,28 @@ class Scanner:
             seal_ms=NO_TOPIC_SEAL_MS if config is None else config.seal_ms,
         )
         known.grows, known.active_ns = known.seen is None or known.seen.active_bytes != active.size, active.modified_ns
-        sealed = []
-        for base, end in self._segments(tp, bases):
-            if base not in known.reported:
-                known.reported[base] = ref = self._sealed(known, folder, base, end)
-                sealed.append(ref)
-        for base in [base for base in known.reported if base < bases[0]]:
-            del known.reported[base]
+        segments, reported = tuple(self._segments(tp, bases)), set(known.reported)
+        sealed = tuple([self._sealed(tp, folder, *each) for each in segments if each[0] not in reported])
+        known.reported = tuple([base for base, _ in segments])
         before, known.seen = known.seen, seen
         if sealed:
-            return replace(seen, sealed=tuple(sealed))
+            return replace(seen, sealed=sealed)
         return seen if seen != before else None
 
-    def _watch_active(self, known: _Known, base: int, size: int, modified_ms: int) -> None:
+    def _watch_active(self, tp: TopicPartition, known: _Known, base: int, size: int, modified_ms: int) -> None:
         """Note about when the first byte came: the file itself has only the time of the last one."""
         if base != known.active_base:
             if known.active_since_ms >= 0:
-                known.since_ms[known.active_base] = known.active_since_ms
+                self._since_ms[tp, known.active_base] = known.active_since_ms
             known.active_base, known.active_since_ms = base, -1
         if size and known.active_since_ms < 0:
             known.active_since_ms = min(modified_ms, self._clock.now_ms())
 
-    def _sealed(self, known: _Known, folder: Path, base: int, end: int) -> SegmentRef:
+    def _sealed(self, tp: TopicPartition, folder: Path, base: int, end: int) -> SegmentRef:
         state = self._files.state(folder / f"{base:020d}{LOG_SUFFIX}")
         if state is None:
             raise NotFoundError(f"segment {base} was deleted during the scan")
-        since_ms = known.since_ms.pop(base, state.modified_ns // 1_000_000)
+        since_ms = self._since_ms.pop((tp, base), state.modified_ns // 1_000_000)
         return SegmentRef(base, end, state.size, since_ms)
 
     def _interval_bytes(self, tp: TopicPartition) -> int:
@@ -384,7 +383,7 @@ class Scanner:
         found = read_topic_id(self.directory / partition_dir(tp), self._files)
         if found is None:
             raise NotFoundError(f"{tp}: there is no {PARTITION_METADATA_NAME}")
-        return found
+        return self._ids.setdefault(found, found)
 
 
 def _least_end(active_base: int, active_bytes: int, flushed: int) -> int:

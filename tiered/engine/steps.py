@@ -21,7 +21,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
-from uuid import UUID
 
 from tiered.engine.disk import Disk, Granted
 from tiered.engine.journal import Entry, Journal
@@ -146,7 +145,7 @@ class BucketSteps:
         self._catalogs: dict[TopicPartition, Catalog] = {}
         self._unfinished: dict[TopicPartition, dict[int, Unfinished]] = {}  # under the current claim, by base offset
         self._idle: dict[TopicPartition, None] = {}  # partitions with a catalog in memory, the longest idle first
-        self._resting: dict[TopicPartition, tuple[UUID, Rest]] = {}  # idle longer: the rest of a catalog
+        self._resting: dict[TopicPartition, Rest] = {}  # idle longer: the rest of a catalog
         self._unseen: set[TopicPartition] = set()  # committed, but the root could not be read back: claim again
 
     # ------------------------------------------------------------------ the store, topics
@@ -222,9 +221,9 @@ class BucketSteps:
         catalog = self._catalogs.get(tp)
         if catalog is None:
             disk = self._disk
-            topic_id, rest = self._resting.pop(tp, (disk.topic_id(tp), None))
+            rest = self._resting.pop(tp, None)
             catalog = self._catalogs[tp] = Catalog(
-                topic_id,
+                disk.topic_id(tp) if rest is None else rest.topic_id,
                 tp.partition,
                 tp.topic,
                 persist=functools.partial(disk.claims.keep, tp),
@@ -252,7 +251,7 @@ class BucketSteps:
             rest = None if catalog is None or longest in self._unseen else catalog.rest()
             if catalog is not None and rest is not None:
                 del self._catalogs[longest]
-                self._resting[longest] = (catalog.topic_id, rest)
+                self._resting[longest] = rest
 
     def claim(self, tp: TopicPartition) -> Steps[Granted]:
         """Claim the writer role. A writer's proof is on the disk before the PUT that carries it.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
@@ -74,7 +75,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 def decode_offsets(text: str) -> dict[TopicPartition, int]:
     """Return the entries in file order; the last duplicate wins. Raises ``CorruptionError``."""
     return {
-        TopicPartition(topic, _integer(partition, "partition")): _integer(offset, "offset")
+        TopicPartition(sys.intern(topic), _integer(partition, "partition")): _integer(offset, "offset")
         for topic, partition, offset in _decode_lines(text, 3)
     }
 

@@ -32,6 +32,7 @@ import enum
 import functools
 import hashlib
 import re
+import sys
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -673,7 +674,7 @@ def parse_partition_dir(name: str) -> PartitionDir:
         raise ConfigError(
             f"directory {name!r} is of partition {partition}", hint=f"a topic has at most {MAX_PARTITIONS} partitions"
         )
-    return PartitionDir(TopicPartition(topic, int(partition)), kind)
+    return PartitionDir(TopicPartition(sys.intern(topic), int(partition)), kind)
 
 
 def _bad_dir(name: str) -> ConfigError:

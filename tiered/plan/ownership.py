@@ -109,7 +109,7 @@ def hold(value: str, *more: str) -> str:
     Beyond ``HELD_LIMIT`` the first and the newest stay: the root was seen to carry the first (``since``), which must
     outlive any number of pending ones.
     """
-    ids = list(dict.fromkeys(held_ids(HELD_SEPARATOR.join((value, *more)))))
+    ids = list(dict.fromkeys([id_ for each in (value, *more) for id_ in held_ids(each)]))
     return HELD_SEPARATOR.join(ids if len(ids) <= HELD_LIMIT else [ids[0], *ids[1 - HELD_LIMIT :]])
 
 

@@ -116,6 +116,7 @@ class _PersistedIds:
 class Rest(NamedTuple):
     """All that is kept of a catalog without doubts while nothing of it is under way. ``end`` is its next offset."""
 
+    topic_id: UUID
     held: _Held
     token: str
     kept: _PersistedIds
@@ -174,7 +175,7 @@ class Catalog(RootView):
         known = self.known
         version, start = max(known.version, root.version), max(known.start_offset, root.start_offset)
         end = max(known.next_offset, root.next_offset)
-        return Rest(held, self._token, self._kept, version, start, end, self._pruned_epoch)
+        return Rest(self.topic_id, held, self._token, self._kept, version, start, end, self._pruned_epoch)
 
     def go_on(self, rest: Rest) -> None:
         """Go on under the claim of an earlier catalog. No root that is older than its last one is believed."""

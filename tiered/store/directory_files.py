@@ -29,6 +29,9 @@ from tiered.store.directory_paths import (
 )
 from tiered.store.sources import pieces_of
 
+DURABLE_KNOWN = 1024
+"""Limit of the folders that are known to be durable. Another one costs a ``mkdir`` and an fsync more."""
+
 KEY_LOCKS = 64
 """Lock files of a store; a conditional write holds the one that its key hashes to."""
 
@@ -40,7 +43,7 @@ class DirectoryFiles:
         self.root = root
         self.internal = root / INTERNAL_DIR
         self._ids = ids
-        self._durable: set[Path] = set()
+        self._durable: set[str] = set()
         self._swept = False
         self._sweep_lock = threading.Lock()
 
@@ -143,7 +146,8 @@ class DirectoryFiles:
 
     def _make_durable_dir(self, path: Path) -> None:
         """Make a folder such that its own entry, and those above it, survive a power cut, even if it existed."""
-        if path in self._durable or path == self.root:
+        name = str(path)
+        if name in self._durable or path == self.root:
             return
         self._make_durable_dir(path.parent)
         try:
@@ -151,7 +155,9 @@ class DirectoryFiles:
         except FileExistsError:
             raise damaged(str(path), 0, "a file stands where a folder of keys has to be") from None
         sync_dir(path.parent)
-        self._durable.add(path)
+        if len(self._durable) >= DURABLE_KNOWN:
+            self._durable.clear()
+        self._durable.add(name)
 
 
 def sweep_temporary(folder: Path) -> int:

@@ -16,6 +16,7 @@ that knows only version 1 refuses this one instead of taking it for "never claim
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -162,7 +163,7 @@ class Claims:
     def _apply(self, entries: Any) -> None:
         try:
             for topic, partition, found in entries:
-                tp = TopicPartition(str(topic), int(partition))
+                tp = TopicPartition(sys.intern(str(topic)), int(partition))
                 if found is None:
                     self._proofs.pop(tp, None)
                 else:
@@ -280,8 +281,9 @@ class Claims:
 
 
 def _line(proofs: Mapping[TopicPartition, ClaimProof | None]) -> bytes:
-    entries = [[tp.topic, tp.partition, None if proof is None else _as_json(proof)] for tp, proof in proofs.items()]
-    payload = json.dumps(entries, separators=(",", ":")).encode()
+    entries = ([tp.topic, tp.partition, None if proof is None else _as_json(proof)] for tp, proof in proofs.items())
+    texts = [json.dumps(entry, separators=(",", ":")) for entry in entries]  # no object of each at once
+    payload = f"[{','.join(texts)}]".encode()
     return b"%s%08x%s%s}\n" % (_BEFORE_CRC, crc32c(payload), _BEFORE_SET, payload)
 
 

@@ -21,6 +21,7 @@ directory has seen of its bucket, from the checkpoint and the claims.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,18 +118,9 @@ class UploadCheckpoint:
 
     def write(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
         """Replace the whole file, durably. Only the holder of the uploader lock may."""
-        entries = [
-            {
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "end_offset": upload.end_offset,
-                "claim_epoch": upload.claim_epoch,
-                "fenced": upload.fenced,
-                "start_offset": upload.start_offset,
-            }
-            for tp, upload in sorted(uploads.items())
-        ]
-        self._file.store(_bytes({"partitions": entries}), MappingProxyType(dict(uploads)))
+        lines = ", ".join([_entry(tp, upload) for tp, upload in sorted(uploads.items())])  # no object of each at once
+        data = f'{{"partitions": [{lines}], "version": {VERSION}}}\n'.encode()
+        self._file.store(data, MappingProxyType(dict(uploads)))
 
     def update(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
         """Write the file with these partitions changed and all others as they are."""
@@ -141,9 +133,22 @@ class UploadCheckpoint:
             self.write({tp: upload for tp, upload in known.items() if tp not in gone})
 
 
+def _entry(tp: TopicPartition, upload: PartitionUpload) -> str:
+    return json.dumps(
+        {
+            "claim_epoch": upload.claim_epoch,
+            "end_offset": upload.end_offset,
+            "fenced": upload.fenced,
+            "partition": tp.partition,
+            "start_offset": upload.start_offset,
+            "topic": tp.topic,
+        }
+    )
+
+
 def _uploads(value: Mapping[str, Any]) -> Mapping[TopicPartition, PartitionUpload]:
     uploads = {
-        TopicPartition(str(entry["topic"]), int(entry["partition"])): PartitionUpload(
+        TopicPartition(sys.intern(str(entry["topic"])), int(entry["partition"])): PartitionUpload(
             int(entry["end_offset"]),
             int(entry["claim_epoch"]),
             bool(entry["fenced"]),
