@@ -44,7 +44,7 @@ class Ending:
         self.drain = Drain.begin(request, engine.partitions)
         engine.report(Report(Level.INFO, "drain_started", f"sending {request.mode.value} data, then ending"))
         self._sealer.drain()
-        engine.ask_again()
+        engine.poke(refused=True)
         self._changed.set()
 
     def look_again(self) -> None:
@@ -129,15 +129,15 @@ class Ending:
         if drain is None:
             return
         if drain.request.last and not self._sealer.writer and drain.follow(p):
-            outcome.retry_now(p, self._engine.now_ms())
+            p.trouble = outcome.retry_now(p.trouble, self._engine.now_ms())
             self._sealer.seal_now()
         self._changed.set()
 
     def _obstacle(self, p: Partition) -> Failure | None:
-        topic = self._engine.topics.of(p)
-        if topic.failure is not None and topic.failure.kind in outcome.REFUSED:
-            return topic.failure
-        sealing = self._sealer.failure
+        registering = self._engine.topics.of(p).trouble.failure
+        if registering is not None and registering.kind in outcome.REFUSED:
+            return registering
+        sealing = self._sealer.trouble.failure
         if sealing is not None and sealing.kind is FailureKind.FATAL and not p.works:
             return sealing
         return p.obstacle()

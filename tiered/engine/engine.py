@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from tiered.engine import outcome, rules, status
 from tiered.engine.bucket import StepBucket
-from tiered.engine.failure import Dice, Failure, FailureKind
+from tiered.engine.failure import Dice, Failure, FailureKind, Trouble
 from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import Partition, PartitionSeen, Phase
 from tiered.engine.queue import UploadQueue
@@ -33,6 +34,9 @@ from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
 
 REJOIN_HINT = "`tiered repair rejoin` moves this log's own tail aside and resumes at the bucket's end"
+
+FRESH_WORKERS = 64
+"""Coroutines that begin at once with a claim. Other partitions are entries in a line until one has claimed or waits."""
 
 T = TypeVar("T")
 Note = Callable[[TopicPartition, PartitionUpload], None]
@@ -85,6 +89,8 @@ class Engine:
         self._lazy = lazy
         self._watched = watched
         self._workers: dict[TopicPartition, Worker] = {}
+        self._fresh: set[TopicPartition] = set()  # workers that have neither claimed nor waited yet
+        self._line: dict[TopicPartition, Partition] = {}  # partitions that have work, and no worker yet
         self._leaving: dict[asyncio.Task[None], None] = {}  # tasks of removed partitions
         self._behind: dict[TopicPartition, None] = {}
 
@@ -114,12 +120,14 @@ class Engine:
         if p is None:
             return
         self._behind.pop(tp, None)
+        self._line.pop(tp, None)
         self.topics.remove(p)
         worker = self._workers.pop(tp, None)
         if worker is not None:
             self._leaving[worker.task] = None
             worker.task.add_done_callback(lambda task: self._leaving.pop(task, None))
             worker.task.cancel()
+        self.has_waited(p)
 
     def pause(self, pauses: Mapping[str, Pause]) -> None:
         """Set the paused topics. Their work in progress is finished and committed."""
@@ -137,21 +145,15 @@ class Engine:
     def _pause_of(self, p: Partition) -> Pause | None:
         return self.pauses.get(p.tp.topic) or self.pauses.get(ALL_TOPICS)
 
-    def poke(self) -> None:
-        """End the waits for retries: a caller waits for the uploads."""
+    def poke(self, *, refused: bool = False) -> None:
+        """End the waits for retries: a caller waits for the uploads. With ``refused``, refused work is retried, too."""
         now_ms = self.now_ms()
-        self.topics.retry_now(now_ms)
+        for topic in self.topics:
+            topic.trouble = outcome.retry_now(topic.trouble, now_ms, refused=refused)
+            topic.changed.set()
         for p in list(self.partitions.values()):
-            outcome.retry_now(p, now_ms)
+            p.trouble = outcome.retry_now(p.trouble, now_ms, refused=refused)
             self.changed(p)
-
-    def ask_again(self) -> None:
-        """End the waits for retries, and retry refused work once: the run ends by a current answer."""
-        now_ms = self.now_ms()
-        self.topics.retry_now(now_ms, refused=True)
-        for p in self.partitions.values():
-            outcome.ask_again(p, now_ms)
-        self.poke()
 
     def go_by(self, limits: EngineLimits) -> None:
         """Apply new limits."""
@@ -165,7 +167,7 @@ class Engine:
         found = []
         for _, p in sorted(self.partitions.items()):
             topic = self.topics.of(p)
-            found.append(status.view_of(p, now_ms, topic.failure, topic.registered))
+            found.append(status.view_of(p, now_ms, topic.trouble.failure, topic.registered))
         return found
 
     def counts(self) -> tuple[int, int]:
@@ -184,10 +186,10 @@ class Engine:
 
     def is_alone(self) -> bool:
         """Return True if no other step can run beside the one that is about to begin."""
-        if len(self._workers) != 1:
+        workers = list(self._workers.values())
+        if self._line or len(workers) + len(self.topics.tasks()) != 1:
             return False
-        (worker,) = self._workers.values()
-        return worker.p.uploading <= 1 and worker.p.next_upload() is None
+        return not workers or (workers[0].p.uploading <= 1 and workers[0].p.next_upload() is None)
 
     def ends(self, p: Partition) -> bool:
         """Return True if nothing more of the partition begins in this run."""
@@ -207,29 +209,57 @@ class Engine:
             self._behind.pop(p.tp, None)
         blocked = p.blocked()
         if blocked is not None:
-            repeat_ms = self.limits.repeat_report_ms
-            self._report(outcome.once(p, Level.ERROR, *blocked, now_ms=self.now_ms(), repeat_ms=repeat_ms))
+            p.trouble = self._reported(p.trouble, Level.ERROR, *blocked, p.tp)
         self.when_changed(p)
         self.track(p)
         worker = self._workers.get(p.tp)
         if worker is not None:
             worker.wake()
-        elif self.has_work(p):
-            worker = self._workers[p.tp] = Worker(p, self)
-            worker.task.add_done_callback(partial(self._ended, worker))
+        elif self.has_work(p) and self.topics.registered(p):
+            if p.phase is Phase.NEW:
+                self._line[p.tp] = p
+                self._begin_claims()
+            else:
+                self._begin(p)
+
+    def has_waited(self, p: Partition) -> None:
+        """Let the next partition begin: this one has made its claim, or waits for something else."""
+        if p.tp in self._fresh:
+            self._fresh.discard(p.tp)
+            self._begin_claims()
+
+    def _begin_claims(self) -> None:
+        """Begin coroutines of a few partitions in line for a claim: at a start thousands are in it."""
+        while self._line and len(self._fresh) < FRESH_WORKERS:
+            tp = next(iter(self._line))
+            p = self._line.pop(tp)
+            if tp not in self._workers and self.has_work(p):
+                self._fresh.add(tp)
+                self._begin(p)
+        if not self._line:
+            self._line = {}  # a table that was long stays so
+
+    def _begin(self, p: Partition) -> None:
+        worker = self._workers[p.tp] = Worker(p, self)
+        worker.task.add_done_callback(partial(self._ended, worker))
 
     def _ended(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """Remove the worker. Changes of the same turn of the loop begin another coroutine."""
         if self._workers.get(worker.p.tp) is worker:
             del self._workers[worker.p.tp]
+            self.has_waited(worker.p)
         if task.cancelled():
             return
         if (bug := task.exception()) is not None:
             self.crash(bug)
         else:
-            if self.retries:
-                self.bucket.rest(worker.p.tp)
+            self.rest(worker.p)
             self.changed(worker.p)
+
+    def rest(self, p: Partition) -> None:
+        """Note that nothing of a partition is under way: its catalog may leave the memory."""
+        if self.retries:
+            self.bucket.rest(p.tp)
 
     def crash(self, bug: BaseException) -> None:
         """End the run with an error that no step handles: a silent half-dead uploader is the worst outcome."""
@@ -273,23 +303,35 @@ class Engine:
 
     def failed(self, p: Partition, failure: Failure, doing: str) -> None:
         """Note a failure: the partition backs off alone, and goes on by itself."""
-        repeat_ms = self.limits.repeat_report_ms
-        self._report(outcome.failed(p, failure, doing, self.now_ms(), dice=self.dice, repeat_ms=repeat_ms))
+        p.trouble = self.failure_noted(p.trouble, failure, doing, p.tp)
         p.given_up = not self.retries
         self.changed(p)
 
     def succeeded(self, p: Partition, doing: str) -> None:
-        """Note that a step succeeded."""
-        self._report(outcome.succeeded(p, doing))
+        """Note that a step succeeded. A refused commit stays the failure until the catalog goes beyond it."""
+        refused = p.refused
+        p.trouble = outcome.still_refused(p, refused) if refused else self.success_noted(p.trouble, doing, p.tp)
 
-    def settle_failed(self, p: Partition, failure: Failure) -> None:
-        """Note that a sweep failed. The sweep is retried, and commits do not wait for it."""
-        p.settle_attempts += 1
-        p.settled = not self.retries  # the next claim sweeps it
-        p.settle_at_ms = self.now_ms() + outcome.delay_ms(failure, p.settle_attempts, self.dice)
-        if p.settle_attempts == 1:
-            text = f"{p.tp}: what the last run left is still in the bucket: {failure.message}"
-            self.report(Report(Level.WARN, "settle_failed", text, p.tp, (("code", failure.code),)))
+    def failure_noted(self, before: Trouble, failure: Failure, doing: str, tp: TopicPartition | None = None) -> Trouble:
+        """Return the record with one more failure, and report it if that is due."""
+        after = outcome.failed(before, failure, doing, self.now_ms(), self.dice)
+        level = Level.WARN if failure.kind in outcome.PASSING else Level.ERROR
+        return self._reported(after, level, failure.code, outcome.text_of(failure, doing), tp)
+
+    def success_noted(self, before: Trouble, doing: str, tp: TopicPartition | None = None) -> Trouble:
+        """Return the record after a success, and report a recovery."""
+        after, report = outcome.succeeded(before, doing, tp)
+        if report is not None:
+            self._listener.report(report)
+        return after
+
+    def _reported(self, before: Trouble, level: Level, code: str, text: str, tp: TopicPartition | None) -> Trouble:
+        """Return the record after a report, unless the same was reported lately."""
+        repeat_ms = self.limits.repeat_report_ms
+        after, report = outcome.once(before, level, code, text, tp, now_ms=self.now_ms(), repeat_ms=repeat_ms)
+        if report is not None:
+            self._listener.report(report)
+        return after
 
     def fence_diverged(self, p: Partition) -> bool:
         """Fence the partition if this disk holds records at offsets that the bucket has given to others."""
@@ -303,7 +345,9 @@ class Engine:
     def fence(self, p: Partition, failure: Failure) -> None:
         """Stop a partition for good: a newer claim owns it."""
         self.drop_claim(p)
-        self._report(outcome.fenced(p, failure, self.now_ms(), repeat_ms=self.limits.repeat_report_ms))
+        p.phase, p.trouble = Phase.FENCED, replace(p.trouble, failure=failure, doing="fenced")
+        text = outcome.text_of(failure, "the partition is fenced")
+        p.trouble = self._reported(p.trouble, Level.ERROR, "fenced", text, p.tp)
         self._note(p.tp, PartitionUpload(p.known_committed, p.claim_epoch, True, p.remote_start))
         self.changed(p)
 
@@ -323,22 +367,20 @@ class Engine:
         """Note since when the partition waits for its current reason."""
         if self._watched and self.partitions.get(p.tp) is p:
             topic = self.topics.of(p)
-            status.track(p, topic.failure, topic.registered, self.now_ms())
+            status.track(p, topic.trouble.failure, topic.registered, self.now_ms())
 
     def report(self, report: Report) -> None:
         """Report to the operator."""
         self._listener.report(report)
 
-    def _report(self, report: Report | None) -> None:
-        if report is not None:
-            self._listener.report(report)
-
     # ------------------------------------------------------------------ the end
 
     async def idle(self) -> None:
         """Wait until no partition has work. Raise the error of a crash."""
-        while self._workers and not self.bugs.done():
-            tasks = [worker.task for worker in self._workers.values()]
+        while not self.bugs.done():
+            tasks = [*[worker.task for worker in self._workers.values()], *self.topics.tasks()]
+            if not tasks:
+                break
             await asyncio.wait([*tasks, self.bugs], return_when=asyncio.FIRST_COMPLETED)
         if self.bugs.done():
             self.bugs.result()
@@ -352,9 +394,9 @@ class Engine:
     async def stop(self) -> None:
         """Cancel the work in progress, and wait for its end. The journal names it for the next start."""
         self.stopped = True
-        tasks = [worker.task for worker in self._workers.values()]
+        tasks = [*[worker.task for worker in self._workers.values()], *self.topics.tasks()]
         for task in tasks:
             task.cancel()
-        tasks += [*self._leaving, *self.topics.cancel()]
+        tasks += self._leaving
         await asyncio.gather(*tasks, return_exceptions=True)
         self.bugs.cancel()

@@ -1,4 +1,4 @@
-"""A failure as data, and how long a partition waits after it, by its kind."""
+"""A failure as data, the record of failures in a row, and the wait after each kind."""
 
 from __future__ import annotations
 
@@ -59,6 +59,21 @@ class Failure:
         else:
             kind = FailureKind.FATAL
         return Failure(kind, error.code, error.message, error.hint, error.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Failures in a row of one thing that is retried. ``reported_*``: the last report of them, -1 and empty: none."""
+
+    failure: Failure | None = None
+    doing: str = ""
+    attempts: int = 0
+    retry_at_ms: int = 0
+    reported_ms: int = -1
+    reported_code: str = ""
+
+
+NO_TROUBLE = Trouble()
 
 
 class Dice(Protocol):

@@ -520,13 +520,16 @@ class Run:
 
     def report(self, report: Report) -> None:
         """Log events that no error reports."""
-        if report.event in ("settle_failed", "resumed"):
+        if report.event == "resumed":
             _logger.warning("%s", report.message)
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
         """Store the first error of each partition. An error of more than one partition ends the run."""
         del seconds
-        if not isinstance(error, TieredError) or step.kind is StepKind.SETTLE:
+        if not isinstance(error, TieredError):
+            return
+        if step.kind is StepKind.SETTLE:
+            _logger.warning("%s: what the last run left is still in the bucket: %s", step.tp, error.message)
             return
         if step.tp is None:
             self._topic_errors[step.topic] = error
@@ -546,8 +549,9 @@ class Run:
         tp = p.tp
         if tp in self._errors:
             return self._errors[tp]
-        if p.phase is Phase.FENCED and p.failure is not None:
-            return FencedError(p.failure.message, hint=p.failure.hint)
+        failure = p.trouble.failure
+        if p.phase is Phase.FENCED and failure is not None:
+            return FencedError(failure.message, hint=failure.hint)
         if p.known_committed >= end:
             return None
         if tp.topic in self._topic_errors:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.engine.failure import FATAL_ATTEMPTS, Failure, FailureKind
+from tiered.engine.failure import FATAL_ATTEMPTS, NO_TROUBLE, Failure, FailureKind, Trouble
 from tiered.engine.limits import MAX_COMMIT_SEGMENTS
 from tiered.errors import DataLocalError, OffsetGapError
 from tiered.model import Row, TopicPartition
@@ -102,7 +102,8 @@ class Partition:
 
     ``committed`` is -1 until a claim has read the root. ``doubt_end`` is the end of a commit of which only the next
     claim can say whether it is in the root; 0: none. ``resume_at``: a log without records has yet to begin there.
-    ``given_up``: no more of its work begins in this run.
+    ``given_up``: no more of its work begins in this run. ``settled``: the uploads of dead claims were swept, with
+    ``sweep`` as the failures of that.
     """
 
     tp: TopicPartition
@@ -124,15 +125,9 @@ class Partition:
     committing: bool = False
     doubt_end: int = 0
     settled: bool = True
-    settle_attempts: int = 0
-    settle_at_ms: int = 0
-    attempts: int = 0
+    sweep: Trouble = NO_TROUBLE
     refusal: RefusedCommit | None = None
-    retry_at_ms: int = 0
-    failure: Failure | None = None
-    failed_doing: str = ""
-    reported_ms: int = NONE_MS
-    reported_code: str = ""
+    trouble: Trouble = NO_TROUBLE
     pause: Pause | None = None
     given_up: bool = False
     wait_code: str = ""
@@ -191,7 +186,7 @@ class Partition:
     def moves(self) -> bool:
         """Return True while it goes on by itself: work is under way, or a stored segment is about to be committed."""
         first = self.works.get(self.committed)
-        return self.at_work or (self.failure is None and first is not None and first.row is not None)
+        return self.at_work or (self.trouble.failure is None and first is not None and first.row is not None)
 
     @property
     def known_committed(self) -> int:
@@ -246,9 +241,10 @@ class Partition:
         if self.pause is not None:
             text = f"{self.tp}: {self.pause}"
             return Failure(FailureKind.FATAL, "paused", text, PAUSED_HINT, DataLocalError.exit_code)
-        if self.failure is not None and self.failure.kind in NEEDS_OPERATOR:
-            again = self.failure.kind is FailureKind.FATAL and self.attempts < FATAL_ATTEMPTS
-            return None if again else self.failure
+        failure = self.trouble.failure
+        if failure is not None and failure.kind in NEEDS_OPERATOR:
+            again = failure.kind is FailureKind.FATAL and self.trouble.attempts < FATAL_ATTEMPTS
+            return None if again else failure
         return None
 
     # ------------------------------------------------------------------ what a step changes
@@ -266,8 +262,7 @@ class Partition:
 
     def forget_committed(self) -> None:
         """Drop the segments that the root covers."""
-        for base in [base for base, work in self.works.items() if work.segment.end <= self.committed]:
-            del self.works[base]
+        self.works = {base: work for base, work in self.works.items() if work.segment.end > self.committed}
 
     # ------------------------------------------------------------------ how far it is behind
 

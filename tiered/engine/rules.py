@@ -36,7 +36,7 @@ def upload_due(p: Partition, wanted: Wanted) -> Work | None:
     if p.phase is not Phase.CLAIMED or p.pause is not None or p.given_up:
         return None  # stored segments are committed all the same
     work = p.next_upload()
-    if work is None or (p.uploading and (p.attempts or p.one_by_one)):
+    if work is None or (p.uploading and (p.trouble.attempts or p.one_by_one)):
         return None
     if p.refused is not None and work.segment.base != p.committed:
         return None
@@ -62,12 +62,12 @@ def commit_at_ms(p: Partition, limits: EngineLimits) -> int:
 
 def settle_due(p: Partition, now_ms: int) -> bool:
     """Return True if the uploads of dead claims are due for a sweep. No commit comes before the first attempt."""
-    return p.phase is Phase.CLAIMED and not p.settled and p.settle_at_ms <= now_ms
+    return p.phase is Phase.CLAIMED and not p.settled and p.sweep.retry_at_ms <= now_ms
 
 
 def next_ms(p: Partition, limits: EngineLimits) -> int:
     """Return when the passing of time alone makes something due; -1: never."""
-    times = [commit_at_ms(p, limits), NONE_MS if p.settled else p.settle_at_ms]
+    times = [commit_at_ms(p, limits), NONE_MS if p.settled else p.sweep.retry_at_ms]
     return min((at_ms for at_ms in times if at_ms != NONE_MS), default=NONE_MS)
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from tiered.clock import Clock, IdSource
 from tiered.engine.bucket import Bucket
@@ -30,6 +32,7 @@ from tiered.errors import TieredError
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.store.aio_driver import in_thread
+from tiered.store.threads import ThreadPool
 
 SCAN_MS = 5_000
 TICK_MS = 1_000
@@ -50,6 +53,11 @@ IDLE_PAUSES = 250
 """Length of the pause after a scan without changes, as a multiple of its duration."""
 SEEN_AT_ONCE = 256
 """Partitions of one scan that are processed before the loop turns."""
+
+T = TypeVar("T")
+
+DIRECTORY_THREADS = 2
+"""Threads of what reads or writes all partitions. The memory allocator keeps such large buffers in each thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,7 @@ class DirectoryRun:
     ) -> None:
         """``lazy``: a one-shot run claims no partition that the checkpoint notes as wholly committed."""
         self._directory = directory
+        self._threads = ThreadPool(DIRECTORY_THREADS, "tiered-directory")
         self._clock = clock
         self._listener = listener
         self._start = (clock.now_ms(), clock.monotonic())
@@ -230,15 +239,19 @@ class DirectoryRun:
         await asyncio.gather(*background, return_exceptions=True)
         await self.engine.stop()
         await self._write_notes()
+        self._threads.shutdown(wait=False)
 
     # ------------------------------------------------------------------ what is on the disk
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def _scan(self, *, whole: bool = True) -> None:
         """Scan, one at a time: an older scan must not be applied after a newer one."""
         async with self._scanning:
             begun = self._clock.monotonic()
             try:
-                look = await in_thread(self._directory.scan, whole=whole)
+                look = await self._on_disk(partial(self._directory.scan, whole=whole))
             except TieredError as failure:
                 self.scan_failure = failure
                 raise
@@ -263,7 +276,7 @@ class DirectoryRun:
                 await asyncio.sleep(0)  # work begins, and probes are answered
 
     async def _seal(self) -> bool:
-        by_writer = await in_thread(self._directory.seal)
+        by_writer = await self._on_disk(self._directory.seal)
         await self._scan()
         return by_writer
 
@@ -331,7 +344,7 @@ class DirectoryRun:
         if not notes:
             return 0
         try:
-            named = await in_thread(self._directory.note, notes)
+            named = await self._on_disk(partial(self._directory.note, notes))
         except (TieredError, OSError) as error:
             self._listener.trouble("checkpoint_failed", error)
             return -1
@@ -352,7 +365,7 @@ class DirectoryRun:
         while True:
             await self._resuming.wait()
             try:
-                await in_thread(self._directory.resume)
+                await self._on_disk(self._directory.resume)
             except (TieredError, OSError) as error:
                 self._listener.trouble("resume_failed", error)
                 await asyncio.sleep(RESUME_RETRY_SECONDS)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tiered.engine import outcome
-from tiered.engine.failure import Failure
+from tiered.engine.failure import NO_TROUBLE, Failure
 from tiered.engine.partition import NONE_MS
-from tiered.engine.reports import Level, Report, Step, StepKind
+from tiered.engine.reports import Step, StepKind
 from tiered.engine.wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ class Sealer:
         self.when_sealed: Callable[[], None] = lambda: None
         self._changed = Wakeup()
         self._not_before_ms = 0
-        self._attempts = 0
-        self.failure: Failure | None = None
+        self.trouble = NO_TROUBLE
         self._at_work = False
         self.writer = ""
         self._draining = False
@@ -55,7 +53,7 @@ class Sealer:
 
     def seal_now(self) -> None:
         """End the wait: a drain has found more to seal."""
-        self._not_before_ms, self.failure = self._engine.now_ms(), None
+        self._not_before_ms, self.trouble = self._engine.now_ms(), NO_TROUBLE
         self._changed.set()
 
     def look_again(self) -> None:
@@ -88,19 +86,13 @@ class Sealer:
             idle_ms = self._engine.limits.seal_idle_ms
             times = (p.seal_at(idle_ms) for p in self._engine.partitions.values() if p.active_bytes)
             due = min((at_ms for at_ms in times if at_ms != NONE_MS), default=NONE_MS)
-        return due if due == NONE_MS else max(due, self._not_before_ms)
+        return due if due == NONE_MS else max(due, self._not_before_ms, self.trouble.retry_at_ms)
 
     def _sealed(self, found: bool | Failure) -> None:
-        now_ms = self._engine.now_ms()
-        if not isinstance(found, Failure):
-            self.failure, self._attempts = None, 0
-            self._not_before_ms = now_ms + WRITER_SEAL_MS
-            if found and self._draining and not self.writer:
-                self._not_before_ms = now_ms + WRITER_GONE_MS  # the writer ended during the request
+        engine, doing = self._engine, "sealing the active segments"
+        if isinstance(found, Failure):
+            self.trouble = engine.failure_noted(self.trouble, found, doing)
             return
-        self._attempts += 1
-        self.failure = found
-        self._not_before_ms = now_ms + outcome.delay_ms(found, self._attempts, self._engine.dice)
-        if self._attempts == 1:
-            text = f"the active segments were not sealed: {found.message}"
-            self._engine.report(Report(Level.WARN, "seal_failed", text, None, (("code", found.code),)))
+        self.trouble = engine.success_noted(self.trouble, doing)
+        writer_ended = found and self._draining and not self.writer  # during the request
+        self._not_before_ms = engine.now_ms() + (WRITER_GONE_MS if writer_ended else WRITER_SEAL_MS)

@@ -69,13 +69,13 @@ class PartitionView:
 
 def wait_of(p: Partition, topic_failure: Failure | None, topic_registered: bool) -> tuple[str, str, str]:
     """Return why ``p`` waits as (code, reason, what unblocks it); the code is empty if it does not wait."""
-    failure = p.failure or topic_failure
+    failure = p.trouble.failure or topic_failure
     if p.phase is Phase.FENCED:
         message = failure.message if failure else "a newer claim owns the partition"
         hint = (failure.hint if failure else "") or "`tiered repair rejoin` makes this log a fresh volume"
         return "fenced", message, hint
     if failure is not None:
-        return _failure_wait(failure, p.failed_doing or "registering the topic")
+        return _failure_wait(failure, p.trouble.doing or "registering the topic")
     if not topic_registered:
         return "topic", "the topic is being registered in the bucket", "an answer of the store"
     if p.phase is Phase.CLAIMING:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tiered.engine import outcome
-from tiered.engine.failure import Failure, FailureKind
-from tiered.engine.partition import NONE_MS, Partition
-from tiered.engine.reports import Level, Report, Step, StepKind
+from tiered.engine.failure import NO_TROUBLE, Failure, Trouble
+from tiered.engine.partition import Partition
+from tiered.engine.reports import Step, StepKind
 from tiered.engine.wakeup import Wakeup
 from tiered.model import TopicPartition
 
@@ -25,10 +24,7 @@ class TopicRow:
 
     name: str
     registered: bool = False
-    attempts: int = 0
-    retry_at_ms: int = 0
-    failure: Failure | None = None
-    reported_ms: int = NONE_MS
+    trouble: Trouble = NO_TROUBLE
     members: dict[TopicPartition, Partition] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
     changed: Wakeup = field(default_factory=Wakeup)
@@ -69,63 +65,31 @@ class Topics:
             topic.task.add_done_callback(partial(self._ended, topic))
         return topic.registered
 
-    def retry_now(self, now_ms: int, *, refused: bool = False) -> None:
-        """End the waits for a retry. With ``refused``, also forget refusals and end their waits."""
-        for topic in self:
-            if topic.failure is None:
-                continue
-            if refused and topic.failure.kind in outcome.REFUSED:
-                topic.failure = None
-            elif topic.failure.kind is not FailureKind.RETRIABLE:
-                continue
-            topic.retry_at_ms = now_ms
-            topic.changed.set()
-
-    def cancel(self) -> list[asyncio.Task[None]]:
-        """Cancel the attempts."""
-        tasks = [topic.task for topic in self if topic.task is not None]
-        for task in tasks:
-            task.cancel()
-        return tasks
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Return the attempts under way."""
+        return [topic.task for topic in self if topic.task is not None]
 
     def mark_registered(self, p: Partition) -> None:
         """Note that this process has registered the topic of a partition before."""
         self.of(p).registered = True
 
     async def _register(self, topic: TopicRow) -> None:
-        engine = self._engine
+        engine, doing = self._engine, f"registering the topic {topic.name}"
         while not topic.registered and any(engine.has_work(p) for p in topic.members.values()):
             now_ms = engine.now_ms()
-            if topic.retry_at_ms > now_ms:
-                await topic.changed.wait((topic.retry_at_ms - now_ms) / 1000)
+            if topic.trouble.retry_at_ms > now_ms:
+                await topic.changed.wait((topic.trouble.retry_at_ms - now_ms) / 1000)
                 continue
             found = await engine.attempt(
                 Step(StepKind.REGISTER, topic.name), partial(engine.bucket.register, topic.name)
             )
             if isinstance(found, Failure):
-                self._failed(topic, found)
+                topic.trouble = engine.failure_noted(topic.trouble, found, doing)
             else:
-                if topic.failure is not None:
-                    engine.report(Report(Level.INFO, "recovered", f"topic {topic.name} is registered"))
-                topic.registered, topic.failure, topic.attempts = True, None, 0
+                topic.registered, topic.trouble = True, engine.success_noted(topic.trouble, doing)
             for p in list(topic.members.values()):
+                p.given_up = p.given_up or not (topic.registered or engine.retries)
                 engine.changed(p)
-
-    def _failed(self, topic: TopicRow, failure: Failure) -> None:
-        engine, now_ms = self._engine, self._engine.now_ms()
-        topic.attempts += 1
-        first = topic.failure is None or topic.failure.code != failure.code
-        topic.failure = failure
-        for p in topic.members.values():
-            p.given_up = not engine.retries
-        topic.retry_at_ms = now_ms + outcome.delay_ms(failure, topic.attempts, engine.dice)
-        if first or now_ms >= topic.reported_ms + engine.limits.repeat_report_ms:
-            topic.reported_ms = now_ms
-            level = Level.WARN if failure.kind is FailureKind.RETRIABLE else Level.ERROR
-            hint = f" ({failure.hint})" if failure.hint else ""
-            text = f"topic {topic.name} is not registered: {failure.message}{hint}"
-            fields = (("code", failure.code),)
-            engine.report(Report(level, "failed" if first else "still_failing", text, None, fields))
 
     def _ended(self, topic: TopicRow, task: asyncio.Task[None]) -> None:
         topic.task = None

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tiered.engine import outcome, rules
-from tiered.engine.failure import Failure, FailureKind
+from tiered.engine.failure import NO_TROUBLE, Failure, FailureKind
 from tiered.engine.partition import NONE_MS, Partition, Phase, Work
 from tiered.engine.reports import Level, Report, Step, StepKind
 from tiered.engine.wakeup import Wakeup
@@ -40,10 +40,8 @@ class Worker:
                 now_ms = engine.now_ms()
                 if p.uploading and (p.phase is not Phase.CLAIMED or engine.ends(p)):
                     await self._end_uploads()  # the claim is gone, or the run ends: first they have to end
-                elif p.retry_at_ms > now_ms:
-                    await self._wait(p.retry_at_ms)
-                elif not engine.topics.registered(p):
-                    await self._wait(NONE_MS)
+                elif p.trouble.retry_at_ms > now_ms:
+                    await self._wait(p.trouble.retry_at_ms)
                 elif p.phase is Phase.NEW:
                     await self._claim()
                 elif rules.settle_due(p, now_ms):
@@ -71,6 +69,9 @@ class Worker:
 
     async def _wait(self, until_ms: int) -> None:
         """Wait for a change, until ``until_ms`` at most. The status record of the row has the reason."""
+        if not self.p.at_work:
+            self._engine.rest(self.p)  # thousands may wait, as for an upload slot
+        self._engine.has_waited(self.p)
         await self._changed.wait(None if until_ms == NONE_MS else (until_ms - self._engine.now_ms()) / 1000)
 
     # ------------------------------------------------------------------ the steps
@@ -89,6 +90,7 @@ class Worker:
             finally:
                 if p.phase is Phase.CLAIMING:
                     p.phase = Phase.NEW
+                engine.has_waited(p)
         if isinstance(granted, Failure):
             if granted.kind is FailureKind.FENCED:
                 engine.fence(p, granted)
@@ -104,7 +106,7 @@ class Worker:
         if engine.fence_diverged(p):
             return
         p.claimed(granted.claim_epoch, granted.next_offset)
-        p.settled, p.settle_at_ms, p.settle_attempts, p.doubt_end = False, 0, 0, 0
+        p.settled, p.sweep, p.doubt_end = False, NO_TROUBLE, 0
         engine.succeeded(p, "claiming the writer role")
         engine.note(p)
         fields = (("claim_epoch", p.claim_epoch), ("uploaded_offset", p.committed))
@@ -125,13 +127,14 @@ class Worker:
                 text = f"{swept} uploads that an earlier claim left were swept"
                 engine.report(Report(Level.INFO, "settled", text, p.tp))
         else:
-            engine.settle_failed(p, swept)
+            p.settled = not engine.retries  # the next claim sweeps it; commits do not wait for it
+            p.sweep = engine.failure_noted(p.sweep, swept, f"sweeping what the last run left of {p.tp}", p.tp)
         engine.changed(p)
 
     def upload_due(self) -> Work | None:
         """Return the segment whose upload may begin now."""
         p = self.p
-        return None if p.retry_at_ms > self._engine.now_ms() else rules.upload_due(p, self._engine.wanted)
+        return None if p.trouble.retry_at_ms > self._engine.now_ms() else rules.upload_due(p, self._engine.wanted)
 
     def start_upload(self, work: Work) -> None:
         """Begin an upload in a slot of the queue."""
@@ -198,7 +201,7 @@ class Worker:
             if found.kind is FailureKind.UNKNOWN:
                 p.doubt_end = end
             if found.kind is FailureKind.FATAL:  # a new claim reads the catalog as it is, and uploads again
-                outcome.refused(p, found, end)
+                outcome.commit_refused(p, found, end)
             if found.kind in (FailureKind.UNKNOWN, FailureKind.FATAL):
                 engine.drop_claim(p)
             engine.failed(p, found, outcome.committing(p))
