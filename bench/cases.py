@@ -23,6 +23,7 @@ from bench.daemon_cases import daemon_partitions
 from bench.directories import many_partitions, unclean_open
 from bench.disk_cases import group_commit, random_reads, transactions
 from bench.follow_cases import follow
+from bench.idle_cases import daemon_idle
 from bench.local_cases import compaction
 from bench.measure import Figure, compare
 from bench.minio_cases import minio
@@ -329,6 +330,7 @@ CASES = (
     rewrites,
     catch_up,
     daemon_memory,
+    daemon_idle,
 )
 
 SHORT = (encode, decode)

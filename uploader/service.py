@@ -85,7 +85,7 @@ class Service:
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIds()
         self._directory = self._directory_of(place, settings)
-        self._store_metrics = StoreMetrics()
+        self.store_metrics = StoreMetrics()
         # For uploads and maintenance together, and for the log if it has limits.
         self._limits = options.limits or Limits.from_config(settings.store_limits, clock=self._clock)
         self._limits.report_slowed(self._slowed_down)
@@ -93,12 +93,12 @@ class Service:
             options,
             clock=self._clock,
             ids=self._ids,
-            metrics=self._store_metrics,
+            metrics=self.store_metrics,
             limits=self._limits,
             notice_outages=True,
         )
         self._metrics = Metrics(
-            self._store_metrics,
+            self.store_metrics,
             self.views,
             by_partition=settings.partition_labels,
             writer=self._noted_by_the_writer,
@@ -391,17 +391,17 @@ class Service:
         return report if self._maintenance is None else {**report, "maintenance": self._maintenance.status()}
 
     def _oldest_request(self) -> dict[str, Any]:
-        oldest, now = self._store_metrics.oldest(), self._clock.monotonic()
+        oldest, now = self.store_metrics.oldest(), self._clock.monotonic()
         return {
             "op": "" if oldest is None else oldest.op,
-            "seconds": self._store_metrics.oldest_seconds(now),
-            "overdue": self._store_metrics.overdue(now) is not None,
+            "seconds": self.store_metrics.oldest_seconds(now),
+            "overdue": self.store_metrics.overdue(now) is not None,
         }
 
     def _look_around(self) -> None:
         """Log overdue requests, note the worst problem beside the lock and show progress, once a second."""
         now = self._clock.monotonic()
-        silent = self._store_metrics.say_overdue(now, self._place.store.url)
+        silent = self.store_metrics.say_overdue(now, self._place.store.url)
         if silent or self._trouble or self._telemetry.has_warned:
             self._telemetry.has_warned = False
             reasons = reasons_of(self.status())
