@@ -26,6 +26,7 @@ from tiered.store.location import StoreLocation
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 from uploader.config import Settings
 from uploader.service import Service, ServicePlace
+from uploader.start import share_memory
 
 TOPICS = 10
 FEW, MANY, MANY_ON_S3 = 300, 10_000, 2_000
@@ -85,6 +86,7 @@ def _at_rest(path: Path, remote: str, partitions: int) -> _Rest:
 
 
 def _daemon(path: str, remote: str, partitions: int, answer: Connection) -> None:
+    share_memory()  # as the program does
     logging.disable(logging.WARNING)
     with asyncio.Runner(loop_factory=DaemonLoop) as runner:
         answer.send(runner.run(_measured(path, remote, partitions)))

@@ -50,7 +50,7 @@ TOPICS_PREFIX = "topics/"
 PROBE_PREFIX = "probe/"
 DECISIONS_PREFIX = "txn/"
 ERASURES_PREFIX = "erasures/"
-PREFIXES_KEPT = 4096
+PREFIXES_KEPT = 1024
 """Cached prefixes of partitions; each costs a hash."""
 
 FLAG_MAINTAINER = 0x1
