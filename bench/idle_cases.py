@@ -19,8 +19,8 @@ from bench.directories import QuickFiles
 from bench.gate import AT_MOST
 from bench.measure import Figure
 from tiered.config import LogConfig
-from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME
 from tiered.store.aio_driver import DaemonLoop
 from tiered.store.location import StoreLocation
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
