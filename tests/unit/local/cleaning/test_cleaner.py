@@ -52,22 +52,6 @@ def test_what_is_not_durable_supersedes_nothing(bench: CleaningBench) -> None:
     assert bench.pairs == ["c1", "b2", "a3", "d1", "a4", "b3", "a5"]
 
 
-def test_tombstones_go_a_round_after_their_horizon(bench: CleaningBench) -> None:
-    bench.put("a1", "b1", "a-")
-    bench.seal()
-    bench.clean()
-    assert bench.pairs == ["b1", "a-"]
-    bench.put("b2")
-    bench.seal()
-    bench.clean()
-    assert bench.pairs == ["a-", "b2"]
-    bench.clock.advance(bench.partition.config.delete_retention_ms / 1000)
-    bench.put("c1")
-    bench.seal()
-    bench.clean()
-    assert bench.pairs == ["b2", "c1"]
-
-
 def test_records_of_an_open_transaction_and_behind_it_are_not_cleaned(bench: CleaningBench) -> None:
     dirty(bench)
     batch = encode_batch(
@@ -155,14 +139,6 @@ def test_the_task_obeys_ratio_switch_and_period(bench: CleaningBench) -> None:
     bench.clock.advance(15)
     bench.log.tick()
     assert bench.pairs == CLEANED
-
-
-def test_deletion_runs_too_where_the_policy_says_both(tmp_path: Path) -> None:
-    bench = CleaningBench(tmp_path / "log", cleanup_policy="compact,delete", retention_bytes=1)
-    bench.put(*DIRTY)
-    bench.seal()
-    bench.log.cleaner.run(bench.clock.now_ms())
-    assert bench.partition.positions().start_offset == 6
 
 
 def test_why_a_partition_is_not_cleaned(bench: CleaningBench) -> None:

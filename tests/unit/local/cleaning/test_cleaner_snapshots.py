@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
-
-import pytest
 
 from tests.unit.local.cleaning.cleaning_bench import CLEAN
 from tests.unit.local.partition.producer_bench import ProducerBench
-from tiered.testing.disk import PowerCut, on_nth
 
 
 def made(tmp_path: Path) -> ProducerBench:
@@ -37,19 +33,6 @@ def test_snapshots_of_bases_that_vanish_go_at_the_swap(tmp_path: Path) -> None:
     assert not bench.names(".deleted")
     state = bench.state.entries()
     bench.reopen()
-    assert bench.snapshots == [base for base in bench.bases if base]
-    assert bench.state.entries() == state
-
-
-@pytest.mark.parametrize("nth", range(1, 20, 2))
-def test_a_crash_while_names_change_leaves_no_snapshot_without_a_segment(tmp_path: Path, nth: int) -> None:
-    bench = made(tmp_path)
-    state = bench.state.entries()
-    bench.files.fail = on_nth(nth, "rename", PowerCut)
-    with contextlib.suppress(PowerCut):
-        bench.log.cleaner.clean(bench.partition.tp)
-    bench.files.fail = None
-    bench.unclean()
     assert bench.snapshots == [base for base in bench.bases if base]
     assert bench.state.entries() == state
 

@@ -7,39 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.given import append_given, move_start, start_over
-from tests.unit.local.bench import TP, CaseBench, batch
+from tests.support.given import move_start, start_over
+from tests.unit.local.bench import TP, CaseBench
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench
-from tests.unit.local.partition.producer_bench import PID, ProducerBench
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
-from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
-from tiered.model import AbortedTxn
 from tiered.testing.disk import FaultyFiles
-
-
-def recovery_point(bench: CaseBench) -> int:
-    return next(iter(OffsetsFile(bench.directory, RECOVERY_POINT_NAME, PosixFiles()).read().values()))
-
-
-def test_a_gap_that_a_cut_left_is_not_promised(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.fill(2)
-    bench.append(b"a", b"b", b"c")
-    bench.partition.flush()
-    bench.partition.truncate_to(4)  # in the middle of a batch: the log goes on at 4 and holds what is below 2
-    assert (bench.partition.positions().end_offset, recovery_point(bench)) == (4, 2)
-    bench.append(b"torn")
-    bench.kill()
-    log = bench.folder / f"{0:020d}.log"
-    log.write_bytes(log.read_bytes()[:-5])
-    bench.open()
-    assert bench.partition.positions().end_offset == 2
-    assert bench.offsets() == [0, 1]
-    bench.fill(1)
-    assert bench.offsets() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("ticks", [False, True])
@@ -78,69 +52,6 @@ def test_what_follows_a_cut_below_the_log_start_survives_a_kill(tmp_path: Path, 
     assert (positions.start_offset, positions.end_offset, bench.offsets()) == (5, 7, [5, 6])
 
 
-def test_a_log_start_that_was_lowered_for_a_cut_is_noted_again(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.fill(10)
-    move_start(bench.partition, 8)
-    bench.log.checkpoint()
-    bench.partition.truncate_to(5)
-    bench.fill(3)
-    assert move_start(bench.partition, 8) == 8
-    bench.log.checkpoint()
-    bench.kill()
-    bench.open()
-    assert bench.partition.positions().start_offset == 8
-
-
-def test_a_gap_that_two_cuts_left_is_not_promised(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.fill(2)
-    bench.append(b"a", b"b", b"c")
-    bench.partition.flush()
-    bench.partition.truncate_to(3)
-    bench.append(b"d", b"e", b"f")
-    bench.partition.truncate_to(5)  # 3 was promised, and went whole with what straddled 5
-    assert (bench.partition.positions().flushed_offset, bench.partition.positions().end_offset) == (3, 5)
-    bench.append(b"torn")
-    bench.kill()
-    log = bench.folder / f"{0:020d}.log"
-    log.write_bytes(log.read_bytes()[:-5])
-    bench.open()
-    assert bench.partition.positions().end_offset == 2
-    assert bench.bases == [0]
-
-
-def test_a_cut_above_a_gap_does_not_promise_it(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.fill(2)
-    bench.append(b"a", b"b", b"c")
-    bench.partition.flush()
-    bench.partition.truncate_to(4)
-    bench.fill(2)  # 4 and 5, not flushed
-    bench.partition.truncate_to(5)
-    assert (bench.partition.positions().flushed_offset, recovery_point(bench)) == (4, 2)
-    bench.append(b"torn")
-    bench.kill()
-    log = bench.folder / f"{0:020d}.log"
-    log.write_bytes(log.read_bytes()[:-5])
-    bench.open()
-    assert (bench.partition.positions().end_offset, bench.offsets()) == (5, [0, 1, 4])
-    bench.fill(1)
-    assert bench.offsets() == [0, 1, 4, 5]
-
-
-def test_a_log_that_starts_again_has_no_gap(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.fill(1)
-    bench.append(*[b"v"] * 9)
-    bench.partition.truncate_to(9)
-    start_over(bench.partition, 5)
-    bench.fill(4)
-    bench.partition.flush()
-    bench.log.checkpoint()
-    assert recovery_point(bench) == 9
-
-
 @pytest.mark.parametrize("held", [True, False])
 def test_an_empty_log_that_begins_further_up_forgets_nothing_that_a_bucket_holds(tmp_path: Path, held: bool) -> None:
     bench = CaseBench(tmp_path / "log")
@@ -157,26 +68,6 @@ def test_an_empty_log_that_begins_further_up_forgets_nothing_that_a_bucket_holds
     assert bench.writer.log_start == (0 if held else 9)
 
 
-def test_a_gap_that_was_filled_and_flushed_is_promised(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.append(b"a", b"b", b"c")
-    bench.partition.truncate_to(2)
-    bench.append(b"d")
-    bench.partition.flush()
-    bench.log.checkpoint()
-    assert recovery_point(bench) == 3
-
-
-def test_the_start_lies_behind_a_gap_when_all_before_it_went(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.fill(3)
-    bench.partition.roll()
-    bench.partition.roll(9)
-    assert bench.partition.delete_local_before(9) == [0]
-    assert bench.writer.log_start == 9
-    assert bench.epochs == [(0, 9)]
-
-
 def test_a_gap_after_the_last_clean_segment_is_not_cleaned_for_ever(tmp_path: Path) -> None:
     bench = CleaningBench(tmp_path / "log")
     bench.put("a1", "a2")
@@ -190,59 +81,6 @@ def test_a_gap_after_the_last_clean_segment_is_not_cleaned_for_ever(tmp_path: Pa
     report = bench.clean()
     assert report is not None
     assert (report.first_dirty, report.end_offset) == (2, 6)
-
-
-def test_what_is_stable_is_not_below_the_start_after_a_kill(tmp_path: Path) -> None:
-    bench = ProducerBench(tmp_path / "log")
-    bench.send(0, txn=True)
-    bench.partition.roll()
-    bench.plain(1)
-    bench.partition.roll()
-    bench.plain(1)
-    bench.partition.roll()
-    move_start(bench.partition, 1)
-    bench.log.checkpoint()
-    bench.partition.delete_local_before(2)
-    bench.unclean()
-    assert (bench.writer.log_start, bench.lso) == (2, 2)
-
-
-def test_aborted_transactions_survive_a_power_cut_after_a_cut(tmp_path: Path) -> None:
-    bench = ProducerBench(tmp_path / "log")
-    bench.send(0, txn=True)
-    bench.mark(abort=True)
-    bench.plain(2)
-    bench.partition.truncate_to(3)
-    bench.log.flush()
-    bench.log.checkpoint()
-    bench.kill()
-    bench.files.cut_power(random.Random(1))
-    bench.open()
-    assert bench.aborted() == [AbortedTxn(PID, 0, 1, 2)]
-
-
-@pytest.mark.parametrize("data", [bytes(12), bytes(8) + b"\0\0\0\x01"])
-def test_a_time_index_that_names_no_batch_is_made_again(tmp_path: Path, data: bytes) -> None:
-    bench = CaseBench(tmp_path / "log")
-    append_given(bench.partition, batch(0, -1) + batch(1, 70))
-    bench.partition.roll()
-    bench.log.close()
-    (bench.folder / f"{0:020d}.timeindex").write_bytes(data)
-    bench.open()
-    assert bench.partition.offset_for_time(50) == (1, 70)
-    assert bench.times(0).entries == [(70, 1)]
-
-
-def test_a_time_index_that_lost_its_last_entries_is_made_again(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
-    append_given(bench.partition, batch(0, 10) + batch(1, 20) + batch(2, 30))
-    bench.partition.roll()
-    bench.log.close()
-    path = bench.folder / f"{0:020d}.timeindex"
-    path.write_bytes(path.read_bytes()[:-12])
-    bench.open()
-    assert bench.partition.offset_for_time(25) == (2, 30)
-    assert bench.times(0).entries == [(20, 1), (30, 2)]
 
 
 def test_a_growing_segment_is_read_from_outside_whatever_its_index_says(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -23,8 +22,6 @@ from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
-READABLE_ROOTS = ("main", "compact-after1", "compact-after2", "unclean-kill/after", "unclean-damaged/after")
-
 
 def open_copy(source: Path, target: Path) -> LocalLog:
     """A writable copy of a golden directory, opened for writing."""
@@ -33,27 +30,6 @@ def open_copy(source: Path, target: Path) -> LocalLog:
         path.chmod(0o755 if path.is_dir() else 0o644)
     clock = FakeClock(1_800_000_000_000)
     return LocalLog.open(target, clock=clock, ids=SeededIds(1), config=LogConfig(disk_reserve_bytes=0))
-
-
-@pytest.mark.parametrize("root", READABLE_ROOTS)
-def test_every_partition_reads_as_kafkas_consumer_saw_it(kafka_fixtures: Path, root: str) -> None:
-    with LocalLog.open(kafka_fixtures / root, read_only=True) as log:
-        compared = 0
-        for name in fixtures.partitions(kafka_fixtures, root):
-            offsets = fixtures.expected_offsets(kafka_fixtures, name, root)
-            if offsets is None:
-                continue
-            partition = log.partition(parse_partition_dir(name).tp)
-            positions = partition.positions()
-            assert (name, positions.start_offset, positions.end_offset) == (name, offsets.earliest, offsets.latest)
-            found = records_of(partition, offsets.earliest)
-            expected = list(fixtures.expected_records(kafka_fixtures, name, root))
-            assert [r.offset for r in found] == [e.offset for e in expected]
-            for record, want in zip(found, expected, strict=True):
-                assert (record.timestamp, record.key, record.headers) == (want.timestamp, want.key, want.headers)
-                assert want.matches_value(record.value)
-            compared += 1
-    assert compared > 0
 
 
 def test_lookups_by_time_are_exact_over_every_segment(kafka_fixtures: Path) -> None:
@@ -89,23 +65,6 @@ def test_sealed_segments_of_a_broker_describe_their_files(kafka_fixtures: Path) 
             assert indexes.txn_index == segment.path.with_suffix(".txnindex").read_bytes()
             assert indexes.producer_snapshot[:2] == b"\x00\x01"
             assert [e.epoch for e in indexes.leader_epochs] == [0]
-
-
-@pytest.mark.parametrize("root", ["unclean-kill", "unclean-damaged"])
-def test_recovery_ends_where_the_brokers_own_recovery_ended(kafka_fixtures: Path, tmp_path: Path, root: str) -> None:
-    damage = fixtures.manifest(kafka_fixtures)["roots"].get(f"{root}/before", {}).get("damage", {})
-    with open_copy(kafka_fixtures / root / "before", tmp_path / "log") as log:
-        for name in fixtures.partitions(kafka_fixtures, f"{root}/after"):
-            offsets = fixtures.expected_offsets(kafka_fixtures, name, f"{root}/after")
-            assert offsets is not None, json.dumps(damage)
-            partition = log.partition(parse_partition_dir(name).tp)
-            positions = partition.positions()
-            found = records_of(partition, positions.start_offset)
-            expected = list(fixtures.expected_records(kafka_fixtures, name, f"{root}/after"))
-            assert (name, [r.offset for r in found]) == (name, [e.offset for e in expected])
-            assert (name, positions.end_offset) == (name, offsets.latest)
-            next_offset = partition.append([NewRecord(b"carried on", key=b"k")]).offset
-            assert next_offset == offsets.latest
 
 
 def test_bytes_that_recovery_cuts_are_kept_beside_the_segment(kafka_fixtures: Path, tmp_path: Path) -> None:

@@ -445,23 +445,3 @@ def test_a_copy_of_a_deleted_topic_becomes_no_partition(tmp_path: Path) -> None:
     with opened(tmp_path) as logs:
         assert values(logs) == [b"new"]
     assert not future.exists()
-
-
-@pytest.mark.parametrize("gone", [False, True])
-@pytest.mark.parametrize("nth", [*range(1, 60, 2), *range(60, 240, 7)])
-def test_a_crash_in_a_move_loses_nothing(tmp_path: Path, nth: int, gone: bool) -> None:
-    """``gone``: nor does whoever then removes the folder of which there is a complete copy."""
-    files = FaultyFiles()
-    logs = filled(tmp_path, files)
-    files.fail = on_nth(nth, "*", PowerCut)
-    with contextlib.suppress(PowerCut):
-        logs.move(TP, tmp_path / "b")
-    files.fail = None
-    stopped(logs)
-    if gone and list(tmp_path.glob("b/*-future/tiered-move-ready")):
-        shutil.rmtree(tmp_path / "a" / "t-0", ignore_errors=True)
-    with opened(tmp_path) as logs:
-        assert values(logs) == [b"%d" % i for i in range(20)]
-        assert logs.partitions() == [TP, TopicPartition("t", 1)]
-        assert logs.partition(TP).append([NewRecord(b"20")]).offset == 20
-        assert not list(tmp_path.glob("*/*-future"))

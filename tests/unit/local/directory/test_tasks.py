@@ -14,7 +14,7 @@ from tiered.local.directory.figures import TASKS_NAME, UpkeepReport, read_report
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.tasks import Task, Tasks
 from tiered.local.disk.files import PosixFiles
-from tiered.model import NewRecord, TopicPartition
+from tiered.model import NewRecord
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles
 
@@ -79,24 +79,6 @@ def test_one_partition_that_fails_stops_neither_the_others_nor_the_next_task(tmp
     assert (noted["flush"].failures, noted["flush"].last_error) == (1, "")
     with pytest.raises(LocalIOError, match="not everything is durable"):
         log.close()
-
-
-def test_flush_ms_and_flush_messages(tmp_path: Path) -> None:
-    clock = FakeClock()
-    with opened(tmp_path, clock) as log:
-        log.create_topic("time", 1, TopicConfig(flush_ms=5000))
-        log.create_topic("count", 1, TopicConfig(flush_messages=3))
-        time, count = (log.partition(TopicPartition(name, 0)) for name in ("time", "count"))
-        for partition in (time, count):
-            partition.append([NewRecord(b"x"), NewRecord(b"y")])
-        clock.advance(4.999)
-        log.tick()
-        assert (time.positions().flushed_offset, count.positions().flushed_offset) == (0, 0)
-        clock.advance(0.001)
-        log.tick()
-        assert time.positions().flushed_offset == 2
-        count.append([NewRecord(b"z")])
-        assert count.positions().flushed_offset == 3
 
 
 def test_notes_that_cannot_be_read_are_no_tasks(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from pathlib import Path
 
@@ -12,11 +11,10 @@ from tests.unit.local.opening import opened
 from tiered.config import TopicConfig
 from tiered.errors import ClosedError, ConfigError, LocalPermissionError, LockedError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir
-from tiered.local.disk.topics import TOPICS_NAME
 from tiered.local.disk.uploader_files import PartitionUpload, uploader_lock
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock
-from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
+from tiered.testing.disk import FaultyFiles
 
 UID = "0123456789abcdef0123456789abcdef"
 
@@ -153,30 +151,3 @@ def test_a_tiered_topic_is_not_deleted_under_an_uploader(tmp_path: Path) -> None
             log.delete_topic("t")
         assert log.partition(tp).append([NewRecord(b"x")]).offset == 0
         log.delete_topic("t")
-
-
-@pytest.mark.parametrize("nth", range(1, 40))
-def test_a_crash_at_any_step_leaves_the_topic_or_nothing_of_it(tmp_path: Path, nth: int) -> None:
-    files = FaultyFiles()
-    log = opened(tmp_path, files=files)
-    log.create_topic("t", 2)
-    log.create_topic("u", 1)
-    for tp in log.partitions():
-        log.partition(tp).append([NewRecord(b"x")])
-    log.flush()
-    files.fail = on_nth(nth, "*", PowerCut)
-    with contextlib.suppress(PowerCut):
-        log.delete_topic("t")
-    files.fail = None
-    lock = log._directory_lock
-    assert lock is not None
-    lock.release()
-    before = (tmp_path / TOPICS_NAME).read_text()
-    with opened(tmp_path) as log:
-        there = "t" in log.topics()
-        assert there == ('"t": {' in before)
-        assert log.partitions() == [
-            TopicPartition(t, p) for t, p in (("t", 0), ("t", 1), ("u", 0)) if t == "u" or there
-        ]
-        assert {log.partition(tp).positions().end_offset for tp in log.partitions()} == {1}
-    assert directories(tmp_path) == (["t-0", "t-1", "u-0"] if there else ["u-0"])

@@ -19,8 +19,6 @@ from tiered.errors import (
 )
 from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
-from tiered.format.kernels import Record
-from tiered.format.keys import parse_partition_dir, renamed_dir
 from tiered.local.partition.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -30,7 +28,7 @@ from tiered.local.partition.list_offsets import (
     list_offset,
     offset_for_leader_epoch,
 )
-from tiered.model import NewRecord, TimestampType, TopicPartition
+from tiered.model import NewRecord, TimestampType
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 from tiered.testing.clock import START_MS
 
@@ -134,16 +132,6 @@ def test_case_29_a_base_below_the_active_segment_is_refused(tmp_path: Path) -> N
     assert bench.append(b"v") == 10
 
 
-def test_a_roll_above_the_end_leaves_offsets_out(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.fill(3)
-    assert bench.partition.roll(10)
-    assert bench.append(b"v") == 10
-    assert bench.offsets() == [0, 1, 2, 10]
-    bench.reopen()
-    assert (bench.bases, bench.offsets()) == ([0, 10], [0, 1, 2, 10])
-
-
 def test_case_30_rolls_do_not_move_the_end(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     for i in range(100):
@@ -234,22 +222,6 @@ def test_the_earliest_offset_has_no_epoch_above_it(tmp_path: Path) -> None:
     bench.writer.epochs.assign(3, 10)
     assert list_offset(bench.partition, EARLIEST) == (5, -1, -1)
     assert list_offset(bench.partition, LATEST) == (11, -1, 3)
-
-
-def test_case_35_names_of_directories_on_their_way_out() -> None:
-    for kind in ("delete", "future", "stray"):
-        parsed = parse_partition_dir(f"topic.with.dot-0.{'a' * 32}-{kind}")
-        assert (parsed.tp, parsed.kind) == (TopicPartition("topic.with.dot", 0), kind)
-    for name in ("foo", "-0", "topic-", "topic-abc", ""):
-        with pytest.raises(ConfigError) as caught:
-            parse_partition_dir(name)
-        assert repr(name) in caught.value.message or name in caught.value.message
-
-
-def test_case_36_a_long_topic_name_still_fits_when_deleted() -> None:
-    name = renamed_dir(TopicPartition("t" * 249, 12), "a" * 32, "delete")
-    assert len(name) <= 255
-    assert parse_partition_dir(name).kind == "delete"
 
 
 def test_case_60_a_batch_of_another_codec_is_encoded_anew_others_keep_their_bytes(tmp_path: Path) -> None:
@@ -351,38 +323,6 @@ def test_bases_beyond_31_bits(tmp_path: Path) -> None:
     bench.fill(1)
     bench.reopen()
     assert bench.offsets() == list(range(base, base + 4))
-
-
-def values_of(records: list[Record]) -> list[bytes | None]:
-    return [record.value for record in records]
-
-
-def test_what_was_cut_is_not_read_and_what_follows_is(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=5, index_interval_bytes=1)
-    for i in range(12):
-        bench.append(b"%d" % (i % 10), timestamp=START_MS + i)
-    bench.partition.flush()
-    bench.partition.truncate_to(7)
-    assert bench.partition.positions().flushed_offset == 7
-    bench.append(b"n", timestamp=START_MS)
-    assert values_of(bench.records()) == [b"%d" % i for i in range(7)] + [b"n"]
-    assert bench.partition.offset_for_time(START_MS + 6) == (6, START_MS + 6)
-    assert bench.partition.offset_for_time(START_MS + 7) is None
-    bench.kill()
-    bench.open()
-    assert values_of(bench.records()) == [b"%d" % i for i in range(7)] + [b"n"]
-
-
-def test_a_batch_across_the_cut_goes_whole(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.fill(2)
-    bench.append(b"a", b"b", b"c")
-    bench.partition.truncate_to(4)
-    assert bench.partition.positions().end_offset == 4
-    assert bench.append(b"v") == 4
-    assert bench.offsets() == [0, 1, 4]
-    bench.reopen()
-    assert bench.offsets() == [0, 1, 4]
 
 
 def test_a_tiered_log_is_cut_below_the_bucket_only_by_name(tmp_path: Path) -> None:

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import tiered
 from tests.golden.foreign import batch, field, lz4_block, lz4_frame, named, plain_records, record
 from tests.support.admin import check
 from tests.support.given import append_given
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench
-from tiered.arrow import ArrowDecoder
 from tiered.check.check import CheckOptions
 from tiered.check.findings import Severity
 from tiered.config import LogConfig, TopicConfig
@@ -109,19 +107,6 @@ def test_a_batch_of_too_many_records_is_refused_before_they_are_decoded(
         assert partition.positions().end_offset == 7
 
 
-def test_readers_see_the_name_as_java_does(tmp_path: Path) -> None:
-    with tiered.open(tmp_path) as log:
-        topic = log.topic("t", create=True)
-        topic.append_batches(ODD)
-        (one,) = topic.read()
-        assert one.headers == SHOWN
-        copy = topic.append(one.value, key=one.key, headers=one.headers)
-        assert copy.offset == 1
-        assert raw_names(list(topic.read())) == [NAME, NAME]  # type: ignore[arg-type]  # only headers are looked at
-    (rows,) = ArrowDecoder(TP, columns=("headers",)).record_batches([(read_header(ODD), ODD)])
-    assert rows.to_pylist() == [{"headers": [{"key": key, "value": value} for key, value in SHOWN]}]
-
-
 def undecodable() -> dict[str, bytes]:
     """Batches with right CRCs and headers that a broker would not take of a client."""
     data = plain_records(3)
@@ -155,15 +140,3 @@ def test_a_clients_batch_that_nobody_could_decode_is_an_invalid_record(tmp_path:
         assert isinstance(caught.value.__cause__, CodecUnavailableError) == (name == "codec 6")
         assert partition.positions().end_offset == 0
         assert partition.append_batches(good).offset == 0
-
-
-def test_check_finds_records_that_nobody_can_decode(tmp_path: Path) -> None:
-    directory = tmp_path / "log"
-    with LocalLog.open(directory) as log:
-        log.create_topic("t", 1)
-        append_given(log.partition(TP), of_integers())
-        log.partition(TP).roll()
-    assert check(directory, None).findings == ()
-    (found,) = check(directory, None, CheckOptions(read_data=True)).findings
-    assert (found.code, found.position, found.offset) == ("record", 0, 0)
-    assert "but its fields end" in found.message

@@ -19,41 +19,8 @@ from tiered.plan.producer import ProducerStamp
 TP = TopicPartition("t", 0)
 
 
-class InterruptedFiles(PosixFiles):
-    """Raises KeyboardInterrupt right after the n-th write of a ``.log`` that was armed for."""
-
-    armed = False
-
-    def write_at(self, handle: int, data: bytes, position: int) -> None:
-        super().write_at(handle, data, position)
-        if self.armed and len(data) > 60:
-            self.armed = False
-            raise KeyboardInterrupt
-
-
 def values(log: LocalLog) -> list[bytes | None]:
     return [r.value for batch in log.partition(TP).read_batches(0) for r in decode_records(batch)]
-
-
-def test_what_an_interrupt_left_of_a_write_is_cut_back_by_the_next_append(tmp_path: Path) -> None:
-    files = InterruptedFiles()
-    log = LocalLog.open(tmp_path, files=files)
-    log.create_topic("t", 1, TopicConfig())
-    partition = log.partition(TP)
-    partition.append([NewRecord(b"acknowledged")])
-    files.armed = True
-    with pytest.raises(KeyboardInterrupt):
-        partition.append([NewRecord(b"long " * 50)])
-    assert partition.append([NewRecord(b"short")]).offset == 1
-    assert values(log) == [b"acknowledged", b"short"]
-    files.armed = True
-    with pytest.raises(KeyboardInterrupt):
-        partition.append([NewRecord(b"longer " * 50)])
-    log.close()
-    with LocalLog.open(tmp_path) as again:
-        assert again.was_clean
-        assert again.partition(TP).append([NewRecord(b"after")]).offset == 2
-        assert values(again) == [b"acknowledged", b"short", b"after"]
 
 
 class InterruptedAt(PosixFiles):

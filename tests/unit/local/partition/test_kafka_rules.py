@@ -148,49 +148,6 @@ def test_flushes_by_count_and_by_time(tmp_path: Path) -> None:
     assert timed.partition.positions().flushed_offset == 2
 
 
-def test_retention_at_its_edges(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", retention_ms=0)
-    bench.fill(2)
-    bench.retain()
-    assert bench.bases == [0]  # as old as now is not older
-    bench.clock.advance(0.001)
-    bench.retain()
-    assert bench.bases == [2]
-    sized = CaseBench(tmp_path / "sized", per_segment=5, retention_bytes=12 * RECORD_BYTES)
-    sized.fill(23)
-    sized.retain()
-    assert sized.bases == [10, 15, 20]  # 13 records are left: one segment less would be 8
-    sized.retain()
-    assert sized.bases == [10, 15, 20]
-
-
-@pytest.mark.parametrize(("policy", "bases"), [("compact", [0, 2]), ("compact,delete", [2])])
-def test_a_topic_that_is_only_compacted_expires_nothing(tmp_path: Path, policy: str, bases: list[int]) -> None:
-    bench = CaseBench(tmp_path / "log", cleanup_policy=policy, retention_ms=1, retention_bytes=0)
-    bench.fill(2, key=b"k", timestamp=5)
-    bench.partition.roll()
-    bench.retain()
-    assert bench.bases == bases
-
-
-def test_what_a_truncation_does_with_epochs_and_the_log_start(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=3)
-    bench.fill(10)
-    bench.partition.new_leader_epoch(4)
-    bench.partition.truncate_to(10)  # at the end: data stay, an epoch without records goes
-    assert (bench.epochs, bench.partition.positions().end_offset) == ([(0, 0)], 10)
-    with pytest.raises(ConfigError):
-        bench.partition.truncate_to(-1)
-    move_start(bench.partition, 5)
-    bench.partition.truncate_to(4)
-    positions = bench.partition.positions()
-    assert (positions.start_offset, positions.end_offset, bench.bases) == (4, 4, [0, 3])
-    bench.partition.delete_local_before(3)
-    bench.partition.truncate_to(2)  # below the first segment: everything goes
-    positions = bench.partition.positions()
-    assert (positions.start_offset, positions.end_offset, bench.bases, bench.epochs) == (2, 2, [2], [])
-
-
 def test_a_log_start_below_the_first_segment_is_raised_with_its_epochs(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=2)
     bench.fill(6)
@@ -290,26 +247,6 @@ def test_an_epoch_that_is_assigned_takes_those_behind_it_away(
     for bad in ((-1, 3), (3, -1)):
         with pytest.raises(ConfigError):
             known.assign(*bad)
-
-
-@pytest.mark.parametrize(
-    ("offset", "from_start", "from_end"),
-    [
-        (4, [(1, 5), (3, 8)], []),
-        (5, [(1, 5), (3, 8)], []),
-        (6, [(1, 6), (3, 8)], [(1, 5)]),
-        (8, [(3, 8)], [(1, 5)]),
-        (20, [(3, 20)], [(1, 5), (3, 8)]),
-    ],
-)
-def test_epochs_are_cut_at_both_ends(
-    tmp_path: Path, offset: int, from_start: list[tuple[int, int]], from_end: list[tuple[int, int]]
-) -> None:
-    start, end_ = epochs(tmp_path / "s", (1, 5), (3, 8)), epochs(tmp_path / "e", (1, 5), (3, 8))
-    start.truncate_from_start(offset)
-    end_.truncate_from_end(offset)
-    assert [tuple(e) for e in start.entries] == from_start
-    assert [tuple(e) for e in end_.entries] == from_end
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -27,7 +26,6 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.batch import decode_records, encode_batch, read_header
-from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.claims import ClaimProof
@@ -35,7 +33,7 @@ from tiered.local.disk.uploader_files import PartitionUpload, SealRequest, Uploa
 from tiered.model import EpochEntry, NewRecord, SealedSegment, TopicPartition
 from tiered.plan.roll import RollReason
 from tiered.testing.clock import START_MS
-from tiered.testing.disk import PowerCut, on_nth
+from tiered.testing.disk import on_nth
 
 UNTYPED: Any = NewRecord
 
@@ -111,27 +109,6 @@ def test_one_bad_record_refuses_the_whole_call(
     assert bench.append(b"next") == 0
 
 
-def test_limits_of_age_and_compacted_topics(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "log", message_timestamp_before_max_ms=1000, cleanup_policy="compact")
-    bench.append(b"v", key=b"k", timestamp=START_MS - 1000)
-    with pytest.raises(InvalidTimestampError, match=str(START_MS - 1001)):
-        bench.append(b"v", key=b"k", timestamp=START_MS - 1001)
-    with pytest.raises(InvalidRecordError, match="no key"):
-        bench.append(b"v")
-    assert bench.append(None, key=b"k") == 1  # type: ignore[arg-type]  # a tombstone
-
-
-def test_encoded_batches_keep_their_bytes_and_get_offsets(bench: Bench) -> None:
-    bench.append(b"first")
-    sent = encode_batch([NewRecord(b"a", timestamp=START_MS), NewRecord(b"b", timestamp=START_MS)], codec=Codec.GZIP)
-    metadata = bench.partition.append_batches(sent + sent)
-    assert (metadata.offset, metadata.end_offset) == (1, 5)
-    stored = [bytes(batch) for batch in bench.partition.read_batches(1)]
-    assert [batch[16:] for batch in stored] == [sent[16:], sent[16:]]
-    assert bench.values(1) == [b"a", b"b", b"a", b"b"]
-    assert [read_header(batch).leader_epoch for batch in stored] == [0, 0]
-
-
 @pytest.mark.parametrize("change", ["empty", "short", "crc", "trailing", "control", "count"])
 def test_hostile_batches_are_refused_whole(bench: Bench, change: str) -> None:
     good = encode_batch([NewRecord(b"a", timestamp=START_MS)])
@@ -146,14 +123,6 @@ def test_hostile_batches_are_refused_whole(bench: Bench, change: str) -> None:
     with pytest.raises(InvalidRecordError):
         bench.partition.append_batches(good + bad if bad else bad)
     assert bench.partition.positions().end_offset == 0
-
-
-def test_topics_with_a_codec_recode(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "log", compression_type="zstd")
-    bench.append(b"a" * 500)
-    bench.partition.append_batches(encode_batch([NewRecord(b"b" * 500, timestamp=START_MS)], codec=Codec.GZIP))
-    assert [read_header(batch).codec for batch in bench.partition.read_batches(0)] == [Codec.ZSTD, Codec.ZSTD]
-    assert bench.values() == [b"a" * 500, b"b" * 500]
 
 
 def test_sealed_segments_say_what_their_files_are(bench: Bench) -> None:
@@ -230,23 +199,6 @@ def test_the_age_of_the_tail_survives_a_clean_restart(bench: Bench) -> None:
     assert len(bench.partition.sealed_segments()) == 1
 
 
-def test_record_time_rolls_before_the_append(bench: Bench) -> None:
-    bench.append(b"a", timestamp=0)
-    bench.append(b"b", timestamp=604_800_000)
-    assert bench.partition.sealed_segments() == []
-    bench.append(b"c", timestamp=604_800_001)
-    assert [s.end_offset for s in bench.partition.sealed_segments()] == [2]
-
-
-def test_full_indexes_roll(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "log", index_interval_bytes=0, segment_index_bytes=40, seal_ms=-1)
-    for i in range(12):
-        bench.append(b"v", timestamp=START_MS + i)
-    assert [s.base_offset for s in bench.partition.sealed_segments()] == [0, 3, 6]
-    sizes = [len(s.indexes().time_index) for s in bench.partition.sealed_segments()]
-    assert sizes == [24, 24, 24]
-
-
 def test_reads_across_segments_with_limits(bench: Bench) -> None:
     fill(bench, 40)
     assert bench.values(7, 31) == [b"%030d" % i for i in range(7, 31)]
@@ -267,15 +219,6 @@ def test_a_batch_larger_than_the_buffer_is_read_whole(tmp_path: Path) -> None:
     bench.append(b"x" * 1_000_000)
     bench.append(b"after")
     assert [len(v or b"") for v in bench.values()] == [5, 1_000_000, 5]
-
-
-def test_lookup_by_time_with_timestamps_out_of_order(bench: Bench) -> None:
-    stamps = [50, 10, 70, 20, 70, 90, 30, 85, 100, 5] * 4
-    for i, stamp in enumerate(stamps):
-        bench.append(b"%030d" % i, timestamp=START_MS + stamp)
-    for wanted in range(0, 103):
-        expected = next(((i, START_MS + s) for i, s in enumerate(stamps) if s >= wanted), None)
-        assert bench.partition.offset_for_time(START_MS + wanted) == expected
 
 
 def test_local_files_go_only_below_the_committed_end(bench: Bench) -> None:
@@ -334,17 +277,6 @@ def test_a_cut_makes_the_sealed_segments_that_stay_durable(bench: Bench) -> None
     bench.partition.truncate_to(bench.partition.positions().end_offset - 1)
     synced = {path for effect, path in bench.files.effects if effect == "sync"}
     assert synced >= {bench.directory / "t-0" / f"{base:020}.log" for base in bases}
-
-
-def test_a_purely_local_log_moves_its_start(bench: Bench) -> None:
-    fill(bench, 30)
-    bases = bench.partition.delete_local_before(20)
-    assert bases == [0, 10]
-    assert bench.partition.positions().start_offset == 20
-    bench.log.close()
-    bench.open()
-    assert bench.partition.positions().start_offset == 20
-    assert bench.values(20) == [b"%030d" % i for i in range(20, 30)]
 
 
 def test_retention_runs_on_its_timer_and_only_when_asked_for(tmp_path: Path) -> None:
@@ -410,19 +342,6 @@ def test_a_fresh_volume_keeps_its_start_through_a_crash(bench: Bench) -> None:
     assert bench.append(b"a") == 500
 
 
-def test_a_full_disk_refuses_and_leaves_the_log_whole(bench: Bench) -> None:
-    bench.append(b"a")
-    bench.files.fail = on_nth(1, "write", 28)
-    with pytest.raises(DiskFullError):
-        bench.append(b"b" * 100)
-    bench.files.fail = None
-    assert bench.append(b"c") == 1
-    assert bench.values() == [b"a", b"c"]
-    bench.log.close()
-    bench.open()
-    assert bench.values() == [b"a", b"c"]
-
-
 def test_appends_stop_at_the_reserve_and_go_on_with_room(bench: Bench) -> None:
     bench.log.close()
     bench.open(disk_reserve_bytes=1000, disk_check_bytes=200)
@@ -449,33 +368,6 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_any_more(bench: Bench) -> 
         bench.log.close()
     bench.open()
     assert bench.append(b"b") == 1
-
-
-@pytest.mark.parametrize("nth", range(1, 40))
-def test_a_power_cut_at_any_effect_of_a_roll_loses_nothing_flushed(tmp_path: Path, nth: int) -> None:
-    bench = Bench(tmp_path / "log", segment_bytes=1000, index_interval_bytes=100)
-    fill(bench, 5)
-    bench.partition.flush()
-    bench.files.fail = on_nth(nth, "*", PowerCut)
-    try:
-        fill(bench, 12)
-        bench.partition.roll()
-        bench.partition.flush()
-        whole = True
-    except PowerCut:
-        whole = False
-    bench.files.fail = None
-    holder = bench.log._directory_lock
-    assert holder is not None
-    assert holder._handle is not None
-    holder._release()
-    bench.open()
-    end = bench.partition.positions().end_offset
-    assert 5 <= end <= 17
-    assert end == 17 or not whole
-    wanted = [b"%030d" % i for i in [*range(5), *range(12)]]
-    assert bench.values() == wanted[:end]
-    assert bench.append(b"next") == end
 
 
 def test_rot_below_the_recovery_point_is_never_cut(bench: Bench) -> None:
@@ -523,44 +415,6 @@ def test_notes_and_checkpoints_that_cannot_be_written_fail_no_append(bench: Benc
     bench.files.fail = None
     assert bench.values() == [b"%030d" % i for i in range(25)]
     assert [s.descriptor.records for s in bench.partition.sealed_segments()] == [10, 10]
-
-
-@pytest.mark.parametrize("damage", ["missing", "zeroed", "ragged", "lying"])
-@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_damaged_indexes_below_the_recovery_point_are_rebuilt(bench: Bench, damage: str, suffix: str) -> None:
-    fill(bench, 25)
-    bench.log.close()
-    path = bench.directory / "t-0" / f"{10:020d}{suffix}"
-    good = path.read_bytes()
-    bad = {"missing": None, "zeroed": bytes(len(good)), "ragged": good + b"\1", "lying": good[::-1]}[damage]
-    path.unlink()
-    if bad is not None:
-        path.write_bytes(bad)
-    bench.open()
-    assert bench.values(13, 16) == [b"%030d" % i for i in range(13, 16)]
-    assert bench.partition.offset_for_time(START_MS) == (0, START_MS)
-    assert path.read_bytes() == good
-
-
-def test_threads_share_fsyncs_and_lose_nothing(bench: Bench) -> None:
-    failures: list[Exception] = []
-
-    def work(number: int) -> None:
-        try:
-            for i in range(40):
-                end = bench.partition.append([NewRecord(b"%d:%d" % (number, i))]).end_offset
-                bench.partition.flush()
-                assert bench.partition.positions().flushed_offset >= end
-        except Exception as error:  # noqa: BLE001 - reported by the main thread
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    assert sorted(v for v in bench.values() if v) == sorted(b"%d:%d" % (n, i) for n in range(4) for i in range(40))
 
 
 def test_the_directory_is_kafkas(bench: Bench) -> None:

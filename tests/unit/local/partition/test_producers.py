@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import random
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ from tiered.errors import (
 )
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.codecs import Codec
-from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.model import AbortedTxn, NewRecord
-from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS, ProducerSnapshot
+from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS
 from tiered.testing.clock import START_MS
-from tiered.testing.disk import PowerCut, on_nth
 
 LAST = 2**31 - 1
 
@@ -165,23 +163,6 @@ def test_case_53_the_transaction_index(tmp_path: Path, given: bool, per_segment:
     assert [p for p in range(1, 5) if bench.state.producer(p) is not None] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("only_the_last", [True, False])
-def test_case_53_recovery_of_all_or_of_the_last_segment(tmp_path: Path, only_the_last: bool) -> None:
-    bench = ProducerBench(tmp_path / "log", per_segment=12)
-    case_53(bench, given=False)
-    bases = bench.bases
-    assert len(bases) > 2
-    bench.partition.flush()
-    bench.kill()
-    for name in bench.names(".txnindex"):
-        if not only_the_last or int(name[:20]) == bases[-1]:
-            (bench.folder / name).write_bytes(b"")
-    point = bases[-1] if only_the_last else 0
-    (bench.directory / "recovery-point-offset-checkpoint").write_text(f"0\n1\nt 0 {point}\n")
-    bench.open()
-    assert (bench.bases, bench.end, bench.lso, bench.aborted()) == (bases, 90, 90, ENTRIES)
-
-
 def test_case_54_the_log_start_moves_past_an_open_transaction(bench: ProducerBench) -> None:
     bench.send(0, 10, txn=True)
     bench.partition.roll()
@@ -257,27 +238,6 @@ def test_case_58_a_damaged_snapshot_is_passed_over(tmp_path: Path, damage: Any) 
     assert bench.send(1, 2).offset == 1
     assert newest.read_bytes() == good  # deleted, the older one loaded, and written anew after the replay
     assert bench.send(3).offset == 3
-
-
-@pytest.mark.parametrize("damage", [lambda d: b"", lambda d: d[:-3], lambda d: d[:20] + bytes([d[20] ^ 1]) + d[21:]])
-def test_case_58_a_damaged_snapshot_file_is_deleted_and_the_older_one_loaded(tmp_path: Path, damage: Any) -> None:
-    """The file part alone: two producers, one in each snapshot, and a log whose batches cannot tell."""
-    bench = ProducerBench(tmp_path / "log")
-    older = encode_snapshot([ProducerEntry(7, 0, 4, 0, 0, START_MS)])
-    newer = encode_snapshot([ProducerEntry(7, 0, 5, 1, 0, START_MS), ProducerEntry(8, 0, 5, 1, 0, START_MS)])
-    bench.fill(2)
-    bench.log.close()
-    (bench.folder / "tiered-plain").unlink()
-    (bench.folder / f"{1:020d}.snapshot").write_bytes(older)
-    newest = bench.folder / f"{2:020d}.snapshot"
-    newest.write_bytes(damage(newer))
-    producers = bench.writer.producers
-    found = producers._newest([2, 1])
-    assert found == ProducerSnapshot(1, (ProducerEntry(7, 0, 4, 0, 0, START_MS),))
-    assert bench.snapshots == [1]
-    newest.write_bytes(newer)
-    assert producers._newest([2, 1]) == ProducerSnapshot(2, tuple(decode_snapshot(newer)))
-    assert bench.snapshots == [1, 2]
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4", "snappy"])
@@ -390,29 +350,6 @@ def test_a_snapshot_of_a_broker_counts_more_than_the_mark(tmp_path: Path) -> Non
     bench.open()
     assert bench.send(0, 2).offset == 4
     assert not (bench.folder / "tiered-plain").exists()
-
-
-def test_a_power_cut_around_the_first_producer_forgets_none(tmp_path: Path) -> None:
-    for nth in range(1, 14):
-        bench = ProducerBench(tmp_path / str(nth), per_segment=3)
-        bench.fill(4)
-        bench.partition.flush()
-        bench.log.checkpoint()
-        bench.files.fail = on_nth(nth, "*", PowerCut)
-        sent = 0
-        try:
-            for sequence in range(3):
-                bench.send(sequence)
-                bench.partition.flush()
-                sent = sequence + 1
-        except PowerCut:
-            pass
-        bench.files.cut_power(random.Random(nth))
-        bench.kill()
-        bench.open()
-        if sent:
-            assert bench.state.producer(PID) is not None
-            assert bench.send(sent - 1).offset <= 3 + sent
 
 
 def test_a_refused_first_batch_begins_nothing(bench: ProducerBench) -> None:

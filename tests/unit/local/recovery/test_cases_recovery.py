@@ -21,8 +21,6 @@ from tiered.testing.disk import PowerCut, on_nth
 
 FAR = MAX_RELATIVE_OFFSET + 2
 OFFSET_COUNT = 100
-SPLIT_EFFECTS = 70
-"""So many effects on files does the load of :func:`overflowed` have at least."""
 
 
 def filled(directory: Path, count: int = OFFSET_COUNT) -> CaseBench:
@@ -30,10 +28,6 @@ def filled(directory: Path, count: int = OFFSET_COUNT) -> CaseBench:
     for i in range(count):
         bench.append(b"v", timestamp=START_MS + i)
     return bench
-
-
-def indexes_of(bench: CaseBench) -> list[tuple[list[tuple[int, int]], list[tuple[int, int]]]]:
-    return [(bench.index(base).entries, bench.times(base).entries) for base in bench.bases]
 
 
 def checkpoint(bench: CaseBench) -> str:
@@ -134,21 +128,6 @@ def test_case_64_a_split_begins_a_segment_where_offsets_no_longer_fit(
     assert bench.offsets() == [*offsets, offsets[-1] + 1]
 
 
-@pytest.mark.parametrize("nth", range(1, SPLIT_EFFECTS + 1))
-def test_case_64_a_crash_at_any_step_of_a_split_loses_nothing(tmp_path: Path, nth: int) -> None:
-    bench = CaseBench(tmp_path / "log")
-    data = overflowed(bench)
-    crash = on_nth(nth, "*", PowerCut)
-    bench.files.fail = lambda name, path: crash(name, path) if path.is_relative_to(bench.folder) else 0
-    with pytest.raises(PowerCut):
-        bench.open()
-    bench.files.fail = None
-    bench.open()
-    assert b"".join(bytes(b) for b in bench.partition.read_batches(0)) == data
-    assert bench.bases == [0, FAR]
-    assert all(file.work == "" for file in map(parse_local_name, bench.names("")) if file)
-
-
 def test_case_65_a_log_that_ends_below_its_start_begins_again_there(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=1)
     bench.fill(10)
@@ -187,20 +166,6 @@ def test_case_66_an_empty_active_segment_without_indexes(tmp_path: Path) -> None
     assert (bench.bases, bench.partition.positions().end_offset) == ([0, 5], 5)
     assert len(bench.index(5)) == 0
     assert bench.append(b"v") == 5
-
-
-def test_a_cut_takes_the_aborted_transactions_and_snapshots_above_it(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.fill(10)
-    bench.partition.flush()
-    txns = [AbortedTxn(1, 0, 4, 5), AbortedTxn(1, 5, 8, 9)]
-    (bench.folder / f"{0:020d}.txnindex").write_bytes(encode_txns(txns))
-    for offset in (3, 9):
-        (bench.folder / f"{offset:020d}.snapshot").write_bytes(b"state")
-    bench.partition.truncate_to(6)
-    assert decode_txns((bench.folder / f"{0:020d}.txnindex").read_bytes()) == txns[:1]
-    assert snapshots(bench) == [6]  # one at the end is new, one that is none went
-    assert bench.partition.aborted_txns(0, 10) == txns[:1]
 
 
 def test_an_index_of_aborted_transactions_that_cannot_be_read_is_made_again(tmp_path: Path) -> None:
@@ -268,19 +233,6 @@ def test_replaced_segments_are_read_by_new_reads_and_old_ones_go_on(tmp_path: Pa
     assert [s.descriptor.records for s in bench.partition.sealed_segments()] == [12, 2, 12]
 
 
-def test_case_79_retention_takes_segments_while_they_are_cleaned(tmp_path: Path) -> None:
-    bench = filled(tmp_path / "log", 60)
-    bench.partition.flush()
-    (copy,) = cleaned(bench, {20, 35}, [12, 24])
-    found = copy.finish()
-    bench.partition.delete_local_before(24)
-    assert bench.writer.maintenance.replace_segments([found], [12, 24])
-    assert bench.bases == [12, 36, 48]
-    assert bench.names(".log.deleted") == [f"{base:020d}.log.deleted" for base in (0, 12, 24)]
-    assert bench.offsets() == [35, *range(36, 60)]
-    assert bench.partition.positions().start_offset == 24
-
-
 def test_only_sealed_neighbours_are_replaced(tmp_path: Path) -> None:
     bench = filled(tmp_path / "log", 60)
     bench.partition.flush()
@@ -314,37 +266,6 @@ def test_case_77_a_crash_at_any_step_of_a_replacement_leaves_old_or_new(tmp_path
     assert bench.offsets() in (old, new)
     assert all(file.work == "" for file in map(parse_local_name, bench.names("")) if file)
     assert bench.log.partition(TopicPartition("t", 0)).positions().end_offset == 60
-
-
-def tree(bench: CaseBench) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in bench.folder.iterdir()}
-
-
-def test_a_note_that_outlived_its_log_says_nothing_of_the_next(tmp_path: Path) -> None:
-    """A log that starts again, cut short between the renames of its last segment: the note was left behind."""
-    bench = CaseBench(tmp_path / "log", per_segment=2)
-    bench.fill(3)
-    bench.partition.flush()
-    bench.partition.truncate_to(2)
-    bench.kill()
-    (bench.folder / f"{0:020d}.log").rename(bench.folder / f"{0:020d}.log.deleted")
-    (bench.folder / f"{2:020d}.log").unlink()
-    (bench.folder / f"{2:020d}.seal.deleted").write_bytes((bench.folder / f"{0:020d}.seal").read_bytes())
-    (bench.directory / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 0\n")
-    trees = []
-    for _ in range(3):
-        bench.open()
-        assert bench.names(".seal") == bench.names(".seal.deleted") == []
-        assert bench.offsets() == []
-        bench.kill()
-        trees.append(tree(bench))
-    assert trees[1] == trees[2]
-    bench.open()
-    bench.fill(1)
-    bench.partition.flush()
-    bench.kill()
-    bench.open()
-    assert bench.offsets() == [0]
 
 
 def test_files_that_waited_to_be_removed_at_a_stop_are_gone_after_it_with_their_note(tmp_path: Path) -> None:

@@ -42,26 +42,6 @@ def test_a_segment_with_a_batch_outside_its_offsets_is_not_measured(
         measure(log, len(data), Offsets(base, next_offset))
 
 
-def test_a_sealed_segment_that_is_not_flushed_does_not_leave_the_disk(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=2)
-    bench.fill(2)
-    seen: list[list[int]] = []
-
-    def while_it_is_synced(name: str, path: Path) -> int:
-        if name == "sync" and path.name == log_name(0) and not seen:
-            seen.append([])  # once
-            assert bench.partition.positions().flushed_offset < 2 <= bench.bases[-1]
-            seen.append(bench.partition.delete_local_before(2))
-        return 0
-
-    bench.files.fail = while_it_is_synced
-    bench.fill(1)  # rolls, and fsyncs what it sealed
-    bench.partition.flush()
-    bench.files.fail = None
-    assert seen == [[], []]
-    assert bench.partition.delete_local_before(2) == [0]
-
-
 def test_a_note_that_rotted_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "note"
     stats = SegmentStats(100, 7, 3, 50, 60, 1, 40)

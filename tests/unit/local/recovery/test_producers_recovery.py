@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from tests.support.given import start_over
 from tests.unit.local.bench import TP
 from tests.unit.local.partition.producer_bench import PID, ProducerBench
 from tiered.errors import OutOfOrderSequenceError
-from tiered.format.batch import read_header
 from tiered.format.keys import log_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.txn_index import decode_txns
@@ -21,7 +18,6 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.model import AbortedTxn
 from tiered.testing.clock import START_MS
-from tiered.testing.disk import PowerCut, on_nth
 
 
 @pytest.fixture
@@ -105,63 +101,11 @@ def _is_snapshot_write(operation: str, path: Path) -> bool:
     return operation == "write" and path.name.startswith(f"{13:020d}.snapshot.")
 
 
-def test_producers_below_the_recovery_point_are_remembered(bench: ProducerBench) -> None:
-    """Nothing behind the recovery point says that there are producers; below it nothing is read for the indexes."""
-    bench.plain(3)
-    bench.send(0, txn=True)
-    for _ in range(20):
-        bench.plain(1)
-    bench.partition.flush()
-    bench.log.checkpoint()
-    bench.plain(1)
-    bench.unclean()
-    assert (bench.end, bench.lso) == (25, 3)
-    assert bench.send(0, txn=True).offset == 3
-
-
 def test_after_a_clean_stop_only_the_newest_batch_is_known(bench: ProducerBench) -> None:
     opened(bench)
     bench.reopen()
     assert bench.snapshots == [13]
     check(bench, window=1)
-
-
-def test_a_kill_between_the_marker_and_its_index_entry(bench: ProducerBench) -> None:
-    bench.send(0, 2, txn=True)
-
-    def fail(name: str, path: Path) -> int:
-        if (name, path.suffix) == ("write", ".txnindex"):
-            raise PowerCut
-        return 0
-
-    bench.files.fail = fail
-    with pytest.raises(PowerCut):
-        bench.mark(abort=True)
-    bench.files.fail = None
-    bench.unclean()
-    assert (bench.end, bench.lso, bench.aborted()) == (3, 3, [AbortedTxn(PID, 0, 2, 3)])
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_power_goes(bench: ProducerBench, seed: int) -> None:
-    """What was flushed is there; of the rest a beginning. The state is that of the batches that are there."""
-    dice = random.Random(seed)
-    for sequence in range(dice.randint(1, 4)):
-        bench.send(sequence, txn=True)
-    bench.mark(abort=True)
-    if dice.random() < 0.5:
-        bench.partition.flush()
-    flushed = bench.partition.positions().flushed_offset
-    bench.send(0, epoch=1, txn=True)
-    if dice.random() < 0.5:
-        bench.partition.roll()
-        flushed = bench.partition.positions().flushed_offset
-    bench.mark(abort=True, epoch=1)
-    bench.kill()
-    bench.files.cut_power(dice)
-    bench.open()
-    assert bench.end >= flushed
-    compare(bench)
 
 
 @pytest.mark.parametrize("rolled", [False, True])
@@ -200,121 +144,6 @@ def test_producers_whose_only_snapshot_lies_above_what_a_power_cut_left(bench: P
     assert bench.end == 12
     assert bench.send(0, 2).offset == 0  # a repetition
     assert bench.end == 12
-
-
-def compare(bench: ProducerBench) -> None:
-    """What is stable and aborted is what the batches that are there say; the newest of them is a repetition."""
-    first: dict[int, int] = {}
-    aborted = []
-    newest: dict[int, memoryview] = {}
-    for batch in bench.partition.read_batches(0):
-        header = read_header(batch)
-        who = header.producer_id
-        if header.is_control:
-            begun = first.pop(who, None)
-            newest.pop(who, None)
-            if begun is not None:
-                stable = min(first.values(), default=header.next_offset)
-                aborted.append(AbortedTxn(who, begun, header.last_offset, stable))
-        elif who >= 0:
-            first.setdefault(who, header.base_offset)
-            newest[who] = batch
-    assert sorted(bench.aborted()) == sorted(aborted)
-    assert bench.lso == min(first.values(), default=bench.end)
-    before = bench.end
-    for batch in newest.values():
-        assert bench.partition.append_batches(bytes(batch)).offset == read_header(batch).base_offset
-    assert bench.end == before
-
-
-def busy(bench: ProducerBench) -> None:
-    for epoch in range(3):
-        for pid in (1, 2):
-            bench.send(0, 2, pid=pid, epoch=epoch, txn=True)
-            bench.send(2, pid=pid, epoch=epoch, txn=True)
-        bench.plain(1)
-        bench.mark(abort=True, pid=1, epoch=epoch)
-        if epoch == 1:
-            bench.partition.flush()
-        bench.send(3, pid=2, epoch=epoch, txn=True)
-        if epoch < 2:
-            bench.mark(abort=True, pid=2, epoch=epoch)
-    bench.partition.truncate_to(bench.end - 1)
-
-
-@pytest.mark.parametrize("power", [False, True])
-@pytest.mark.parametrize("per_segment", [None, 4])
-def test_a_stop_at_any_effect(tmp_path: Path, power: bool, per_segment: int | None) -> None:
-    """A kill, or the power going, at every fifth effect on files."""
-    for n in range(1, 200, 5):
-        bench = ProducerBench(tmp_path / str(n), per_segment=per_segment, index_interval_bytes=100)
-        assert bench.end == 0
-        bench.log.checkpoint()
-        bench.files.fail = on_nth(n, "*", PowerCut)
-        try:
-            busy(bench)
-        except PowerCut:
-            pass
-        else:
-            break
-        finally:
-            bench.files.fail = None
-        bench.kill()
-        if power:
-            bench.files.cut_power(random.Random(n))
-        bench.open()
-        compare(bench)
-        bench.log.close()
-        shutil.rmtree(bench.directory)
-    assert n > 30
-
-
-def test_a_recovery_leaves_snapshots_at_the_last_bases_and_at_the_end(tmp_path: Path) -> None:
-    bench = ProducerBench(tmp_path / "log")
-    for sequence in range(4):
-        bench.send(sequence)
-        bench.partition.roll()
-    bench.send(4)
-    bench.kill()
-    for name in bench.names(".snapshot"):
-        (bench.folder / name).unlink()
-    (bench.directory / "recovery-point-offset-checkpoint").unlink()
-    bench.open()
-    assert bench.send(0).offset == 0
-    assert bench.snapshots == [3, 4, 5]
-
-
-def test_a_damaged_snapshot_is_deleted(bench: ProducerBench) -> None:
-    bench.send(0)
-    bench.partition.roll()
-    bench.send(1)
-    bench.reopen()
-    bench.send(2)
-    bench.kill()
-    assert bench.snapshots == [1, 2]
-    (bench.folder / f"{2:020d}.snapshot").write_bytes(b"")
-    bench.open()
-    assert bench.send(2).offset == 2
-    assert bench.snapshots == [1, 3]
-
-
-def test_retention_moves_the_log_start_past_an_open_transaction(bench: ProducerBench) -> None:
-    bench.send(0, 5, txn=True)
-    bench.partition.roll()
-    bench.plain(1)
-    assert bench.lso == 0
-    bench.partition.delete_local_before(5)
-    assert (bench.lso, bench.snapshots) == (5, [5])
-
-
-def test_an_empty_segment_that_makes_way_moves_the_state(bench: ProducerBench) -> None:
-    bench.send(0)
-    bench.partition.roll()
-    bench.partition.roll(9)
-    assert bench.lso == 9
-    bench.reopen()
-    assert bench.send(0).offset == 0
-    assert bench.snapshots == [9]
 
 
 def test_a_tiered_log_keeps_the_state_where_its_disk_begins(tmp_path: Path) -> None:
@@ -379,26 +208,6 @@ def test_a_cut_takes_back_what_producers_wrote(bench: ProducerBench) -> None:
     bench.send(5)
     bench.unclean()
     assert bench.send(5).offset == 4
-
-
-def test_a_log_that_starts_again_knows_nobody(bench: ProducerBench) -> None:
-    opened(bench)
-    bench.partition.roll()
-    start_over(bench.partition, 40)
-    assert (bench.snapshots, bench.lso) == ([], 40)
-    bench.send(9)
-    bench.unclean()
-    assert bench.send(9).offset == 40
-
-
-def test_a_log_from_before_snapshots(bench: ProducerBench) -> None:
-    """After a kill its batches are read."""
-    opened(bench)
-    bench.kill()
-    for name in bench.names(".snapshot"):
-        (bench.folder / name).unlink()
-    bench.open()
-    check(bench, window=3)
 
 
 def test_snapshots_of_nobody_go(bench: ProducerBench) -> None:

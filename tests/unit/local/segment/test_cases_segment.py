@@ -268,6 +268,9 @@ TXNS = [AbortedTxn(0, 0, 10, 11), AbortedTxn(1, 5, 15, 13), AbortedTxn(2, 18, 35
         (10, 35, TXNS, True),
         (11, 35, TXNS[1:], True),
         (20, 41, TXNS[2:], False),
+        (26, 40, TXNS[2:], True),
+        (26, 31, TXNS[2:3], True),
+        (0, 10, TXNS[:1], True),
     ],
 )
 def test_case_17_aborted_transactions_of_a_range(start: int, end: int, found: list[AbortedTxn], complete: bool) -> None:

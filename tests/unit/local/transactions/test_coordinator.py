@@ -75,23 +75,6 @@ def at(state: TxnState) -> Directory:
     return directory
 
 
-@pytest.mark.parametrize("commit", [True, False])
-def test_one_transaction_from_begin_to_end(commit: bool) -> None:
-    d = Directory()
-    d.init()
-    d.begin(A1)
-    d.begin(B0, A0)
-    d.now_ms = 2000
-    d.prepare(commit=commit)
-    assert d.coordinator.markers(ID) == tuple(TxnMarker(tp, 0, 1, 1, not commit) for tp in (A0, A1, B0))
-    d.complete()
-    after = d.coordinator.find(ID)
-    assert after is not None
-    assert after.state is (TxnState.COMPLETE_COMMIT if commit else TxnState.COMPLETE_ABORT)
-    assert (after.partitions, after.start_ms, after.last_update_ms, after.producer_epoch) == ((), 1000, 2000, 1)
-    assert dict(d.reopened().transactions()) == dict(d.coordinator.transactions())
-
-
 def test_partitions_join_once() -> None:
     d = at(TxnState.EMPTY)
     d.begin(A0, B0)
@@ -102,18 +85,6 @@ def test_partitions_join_once() -> None:
     txn = d.coordinator.find(ID)
     assert txn is not None
     assert (txn.partitions, txn.start_ms, txn.last_update_ms) == ((A0, A1, B0), 1000, 3000)
-
-
-def test_a_new_instance_fences_the_old_one() -> None:
-    d = at(TxnState.COMPLETE_COMMIT)
-    old = d.mine
-    d.init()
-    with pytest.raises(ProducerFencedError, match="epoch 2 owns it now"):
-        d.coordinator.add(ID, [A0], **old)
-    with pytest.raises(ProducerFencedError):
-        d.coordinator.prepare(ID, commit=True, **(old | {"producer_id": 99}))
-    assert d.coordinator.state(ID) is TxnState.EMPTY
-    d.begin()
 
 
 ALL = list(TxnState)[:7]
@@ -239,33 +210,6 @@ def test_when_the_epochs_are_used_up_a_new_instance_gets_a_new_id() -> None:
     assert txn is not None
     assert (txn.producer_id, txn.producer_epoch, txn.previous_producer_id) == (6, 0, 5)
     assert d.coordinator.epochs_left("another") == 32_766
-
-
-def test_transactions_that_are_open_too_long() -> None:
-    d = at(TxnState.ONGOING)
-    assert d.coordinator.overdue(61_000) == []
-    assert d.coordinator.overdue(61_001) == [ID]
-    old = d.mine
-    d.do(d.coordinator.fence(ID, now_ms=61_001))
-    assert d.coordinator.overdue(99_999) == []
-    d.complete()
-    with pytest.raises(ProducerFencedError):
-        d.coordinator.add(ID, [A0], **old)
-
-
-def test_ids_that_nobody_uses_are_forgotten() -> None:
-    d = Directory(TransactionCoordinator(id_expiration_ms=500))
-    d.init()
-    assert d.coordinator.forget(1499) == []
-    (step,) = d.coordinator.forget(1500)
-    assert step.record.value is None
-    d.do(step)
-    assert d.coordinator.state(ID) is TxnState.DEAD
-    assert d.reopened().find(ID) is None
-    assert d.coordinator.next_producer_id == d.reopened().next_producer_id == 1  # the id is not given again
-    d.init()
-    d.begin()
-    assert d.coordinator.forget(99_999) == []
 
 
 def test_two_steps_from_one_state_do_not_both_happen() -> None:

@@ -26,8 +26,6 @@ from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
 
-STATE_DIRECTORY = "__transaction_state-0"
-
 
 @pytest.fixture
 def bench(tmp_path: Path) -> TxnBench:
@@ -183,33 +181,6 @@ def test_close_aborts_what_is_open_and_refuses_what_comes(bench: TxnBench) -> No
         transactions.begin("y")
     bench.open()
     assert (bench.stuck(), bench.states(), bench.committed(A)) == ([], {"x": "COMPLETE_ABORT"}, [])
-
-
-def test_a_kill_aborts_what_is_open(bench: TxnBench) -> None:
-    bench.transact("x", b"1")
-    begun(bench, "x", A, C)
-    begun(bench, "y", B)
-    bench.kill()
-    bench.open()
-    assert bench.stuck() == []
-    assert bench.states() == {"x": "COMPLETE_ABORT", "y": "COMPLETE_ABORT"}
-    assert [bench.committed(tp) for tp in (A, B, C)] == [[b"1"], [b"1"], []]
-
-
-def test_a_transaction_whose_records_in_the_state_log_were_lost_is_aborted_too(bench: TxnBench) -> None:
-    """A power cut can take what was not fsynced of the state log and leave the data."""
-    bench.transact("known", b"1")
-    bench.log.partition(STATE).flush()
-    end = bench.log.partition(STATE).positions().end_offset
-    begun(bench, "known", A)
-    begun(bench, "unknown", B)
-    bench.log.partition(STATE).truncate_to(end)
-    bench.kill()
-    bench.open()
-    assert (bench.stuck(), bench.states()) == ([], {"known": "COMPLETE_ABORT"})
-    bench.transact("known", b"2")
-    bench.transact("unknown", b"3")
-    assert bench.committed(B) == [b"1", b"2", b"3"]
 
 
 def test_transactions_of_others_are_left_alone(bench: TxnBench) -> None:

@@ -39,20 +39,6 @@ def write(log: LocalLog | LocalTier, producer: TxnProducer, value: bytes, *tps: 
         log.partition(tp).append_as_producer([NewRecord(value)], ProducerStamp(*producer[1:], 0))
 
 
-def test_what_began_after_a_commit_does_not_get_its_markers(bench: TxnBench) -> None:
-    """A power cut takes the record that a commit was complete, and leaves data of the transaction after it."""
-    bench.transact("x", b"1")
-    decided = bench.log.partition(STATE).positions().end_offset - 1  # without COMPLETE_COMMIT
-    write(bench.log, bench.log.transactions.begin("x"), b"2", A, C)
-    bench.log.partition(STATE).truncate_to(decided)
-    bench.kill()
-    bench.open()
-    assert [bench.committed(tp) for tp in (A, B, C)] == [[b"1"], [b"1"], []]
-    assert (bench.stuck(), bench.states()) == ([], {"x": "COMPLETE_ABORT"})
-    bench.transact("x", b"3", at=(A, B, C))
-    assert [bench.committed(tp) for tp in (A, B, C)] == [[b"1", b"3"], [b"1", b"3"], [b"3"]]
-
-
 def test_nor_does_what_began_under_the_next_producer_id(bench: TxnBench) -> None:
     """The epochs are used up by that commit, so that what follows it has another producer id, and epoch 0."""
     bench.transact("x", b"1")
@@ -72,21 +58,6 @@ def test_nor_does_what_began_under_the_next_producer_id(bench: TxnBench) -> None
     assert (bench.stuck(), bench.committed(A), bench.committed(B)) == ([], [b"1", b"2"], [b"1", b"2"])
     bench.transact("x", b"4")
     assert bench.committed(A) == bench.committed(B) == [b"1", b"2", b"4"]
-
-
-def test_epochs_whose_records_were_lost_are_not_given_again(bench: TxnBench) -> None:
-    bench.transact("x", b"1")
-    bench.log.partition(STATE).flush()
-    end = bench.log.partition(STATE).positions().end_offset
-    bench.log.transactions.begin("x")
-    bench.log.transactions.begin("x")
-    write(bench.log, bench.log.transactions.begin("x"), b"2", A)
-    bench.log.partition(STATE).truncate_to(end)
-    bench.kill()
-    bench.open()
-    assert (bench.stuck(), bench.committed(A)) == ([], [b"1"])
-    bench.transact("x", b"3")
-    assert bench.committed(A) == bench.committed(B) == [b"1", b"3"]
 
 
 def test_a_lost_file_of_ids_loses_no_decision(bench: TxnBench) -> None:
