@@ -45,10 +45,6 @@ NO_SETTINGS: list[Any] = [
 NO_RECORDS: list[Any] = [None, 5, "text", b"bytes", {"a": 1}, ["x"], [5], [(b"a", b"b", b"c")], [None], [("v", b"k")]]
 
 
-def partition_of(call: Callable[[Any], Any]) -> list[tuple[Callable[[Any], Any], Any]]:
-    return [(call, bad) for bad in (*NO_INT, -1, 2, 10**30)]
-
-
 def each(call: Callable[[Any], Any], values: list[Any]) -> list[tuple[Callable[[Any], Any], Any]]:
     return [(call, bad) for bad in values]
 

@@ -19,10 +19,8 @@ from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
 from tiered.engine.inline import Tiering
 from tiered.engine.journal import Journal
-from tiered.engine.partition import SegmentRef
 from tiered.engine.steps import PartSizes
 from tiered.errors import (
-    CommitUnknown,
     ConfigError,
     FencedError,
     RemotePermissionError,
@@ -336,26 +334,6 @@ def test_of_two_fresh_directories_the_first_is_fenced_and_the_second_says_so(
         assert [record.value for record in second.topic("t").read()] == [b"second"]
 
 
-def test_the_leader_epochs_of_two_fresh_directories_differ(tmp_path: Path) -> None:
-    store = HookedStore()
-    with open_log(tmp_path / "1", store) as first, open_log(tmp_path / "2", store) as second:
-        epochs = []
-        for log in (first, second):
-            write(log, "x")
-            epochs.append(log._local.partition(TP).leader_epochs()[-1].epoch)
-    assert epochs == [0, 1]
-
-
-def test_a_fresh_directory_goes_on_where_one_died_before_its_first_upload(tmp_path: Path) -> None:
-    store = HookedStore()
-    with open_log(tmp_path / "dead", store) as log:
-        write(log, "lost with its disk")
-    with open_log(tmp_path / "new", store) as log:
-        assert write(log, "new") == 0
-        log.sync()
-        assert root_of(log, store).next_offset == 1
-
-
 def test_an_uploader_need_not_wait_for_its_next_scan_to_see_a_new_topic(tmp_path: Path) -> None:
     with LocalLog.open(tmp_path / "log", config=LogConfig(remote=True)) as local:
         local.create_topic("t", 1, TOPIC)
@@ -431,91 +409,6 @@ def test_a_daemon_lets_a_log_resume_with_the_producers_that_the_bucket_knows(tmp
 
 
 # ---------------------------------------------------------------------- answers that lie
-
-
-def test_a_root_put_refused_after_its_effect_does_not_fence_its_owner(tmp_path: Path) -> None:
-    store = HookedStore()
-    with open_log(tmp_path / "log", store) as log:
-        write(log, "a")
-        log.sync()
-        for value in ("b", "c"):
-            write(log, value)
-            store.on_root_put = store.deny_after_the_effect
-            with pytest.raises(RemotePermissionError):
-                log.sync()
-        log.sync()
-        assert topic(log).positions(0).uploaded_offset == 3
-        write(log, "d")
-        store.on_root_put = store.deny_after_the_effect
-        with pytest.raises(RemotePermissionError):
-            log.sync()
-    with open_log(tmp_path / "log", store) as log:
-        write(log, "e")
-        log.sync()
-        assert [r.value for r in log.topic("t").read()] == [b"a", b"b", b"c", b"d", b"e"]
-
-
-def test_the_daemon_heals_what_was_refused_after_its_effect(tmp_path: Path) -> None:
-    store = HookedStore()
-    with open_log(tmp_path / "log", store) as log:
-        write(log, "a")
-        store.on_root_put = store.deny_after_the_effect
-        with pytest.raises(RemotePermissionError):
-            log.sync()
-        write(log, "b")
-        log._local.partition(TP).roll()
-    daemon = Daemon(tmp_path / "log", store)
-    daemon.upload_all()
-    daemon.release()
-    with open_log(tmp_path / "log", store) as log:
-        write(log, "c")
-        log.sync()
-        assert root_of(log, store).next_offset == 3
-
-
-def test_a_daemons_commit_counts_only_once_a_root_was_read_back(tmp_path: Path) -> None:
-    store = HookedStore()
-    with open_log(tmp_path / "log", store) as log:
-        write(log, "a")
-        log.sync()
-        write(log, "b")
-        log._local.partition(TP).roll()
-    daemon = Daemon(tmp_path / "log", store)
-
-    def drop_the_commit(put: Put) -> PutResult:
-        store.on_root_put = store.acknowledge_and_drop
-        result = store.inner.execute(put)  # the claim
-        assert isinstance(result, PutResult)
-        return result
-
-    store.on_root_put = drop_the_commit
-    with pytest.raises(CommitUnknown, match="cannot be read back"):
-        daemon.upload_all()
-    daemon.release()
-    with open_log(tmp_path / "log", store) as log:
-        log.sync()
-        assert root_of(log, store).next_offset == 2
-
-
-def test_a_daemon_commits_nothing_under_a_claim_that_is_gone(tmp_path: Path) -> None:
-    store = HookedStore()
-    with open_log(tmp_path / "log", store) as log:
-        write(log, "a")
-        log._local.partition(TP).roll()
-    daemon = Daemon(tmp_path / "log", store)
-
-    async def commit_under_the_first_of_two_claims(bucket: Bucket, segment: SegmentRef) -> None:
-        first = await bucket.drive(bucket.steps.claim(TP))
-        uploaded = await bucket.drive(bucket.steps.upload(TP, segment, first.claim_epoch))
-        second = await bucket.drive(bucket.steps.claim(TP))
-        store.on_root_put = store.acknowledge_and_drop
-        with pytest.raises(CommitUnknown, match=rf"claim {first.claim_epoch} is gone, {second.claim_epoch} is held"):
-            await bucket.drive(bucket.steps.commit(TP, first.claim_epoch, [uploaded]))
-        assert store.on_root_put is not None  # nothing was sent
-
-    segments = sealed_in(daemon.directory.scan())
-    asyncio.run(commit_under_the_first_of_two_claims(daemon.bucket(), segments[0]))
-    daemon.release()
 
 
 def test_local_bytes_stay_until_a_root_was_read_back(tmp_path: Path) -> None:

@@ -107,36 +107,6 @@ def test_a_fresh_directory_goes_on_where_the_bucket_ended_under_a_new_leader_epo
         assert values(reader.topic("t").read()) == [b"%d" % i for i in range(11)]
 
 
-def test_a_copied_volume_is_refused(tmp_path: Path) -> None:
-    import shutil
-
-    url = store_url(tmp_path)
-    with tiered.open(tmp_path / "log", remote=url) as log:
-        log.topic("t", create=True).append(b"0")
-        log.sync(timeout=30)
-    shutil.copytree(tmp_path / "log", tmp_path / "copy")
-    with tiered.open(tmp_path / "log", remote=url) as log:
-        log.topic("t").append(b"1")
-        log.sync(timeout=30)
-    with tiered.open(tmp_path / "copy", remote=url) as log:
-        log.topic("t").append(b"other 1")
-        with pytest.raises(FencedError):
-            log.sync(timeout=30)
-    with tiered.open_reader(url) as reader:
-        assert values(reader.topic("t").read()) == [b"0", b"1"]
-
-
-def test_reopening_the_same_volume_goes_on(tmp_path: Path) -> None:
-    url = store_url(tmp_path)
-    for round_ in range(4):
-        with tiered.open(tmp_path / "log", remote=url) as log:
-            topic = log.topic("t", create=True)
-            assert topic.append(b"%d" % round_).offset == round_
-            log.sync(timeout=30)
-    with tiered.open_reader(url) as reader:
-        assert values(reader.topic("t").read()) == [b"0", b"1", b"2", b"3"]
-
-
 def test_times_and_offsets_are_half_open_and_exclude_each_other(tmp_path: Path) -> None:
     with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
         topic = log.topic("t", create=True, config=SMALL)
@@ -158,21 +128,6 @@ def test_times_and_offsets_are_half_open_and_exclude_each_other(tmp_path: Path) 
             list(topic.read(start=101))
         assert (caught.value.requested, caught.value.earliest, caught.value.latest) == (101, 0, 100)
         assert topic.offsets_for_times(since)[TopicPartition("t", 0)] == (20, since)
-
-
-def test_out_of_order_times_are_found_exactly(tmp_path: Path) -> None:
-    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
-        topic = log.topic("t", create=True, config=SMALL)
-        times = [1_700_000_000_000 + (i * 37 % 100) * 1000 for i in range(200)]
-        for i, ts in enumerate(times):
-            topic.append(b"%d" % i * 40, timestamp=ts)
-            if i == 150:
-                log.sync(timeout=30)
-        since, until = 1_700_000_030_000, 1_700_000_040_000
-        expected = [i for i, ts in enumerate(times) if since <= ts < until]
-        assert [r.offset for r in topic.read(since=since, until=until)] == expected
-        first = next(i for i, ts in enumerate(times) if ts >= 1_700_000_099_000)
-        assert topic.offsets_for_times(1_700_000_099_000)[TopicPartition("t", 0)] == (first, times[first])
 
 
 def test_a_record_without_a_time_is_in_no_range_of_times_wherever_it_lies(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tiered.engine.drain import DrainMode
 from tiered.errors import ConfigError, CorruptionError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.keys import root_key, topic_key
 from tiered.local.directory.log_directory import LocalLog
-from tiered.model import NewRecord, TopicPartition
+from tiered.model import TopicPartition
 from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.topics import decode_topic, encode_topic
 from tiered.restore.plan import RestoreOptions
@@ -30,7 +30,6 @@ from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, ListPage, Ob
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation, open_store
 from tiered.store.memory import MemoryStore
-from uploader import Uploader
 from uploader.config import Settings
 from uploader.service import Service, ServicePlace, serve
 
@@ -174,16 +173,6 @@ def test_the_daemon_claims_nothing_over_a_lost_root(bucket: Bucket) -> None:
     assert "root_missing" in codes(bucket, disk=False)
 
 
-def test_check_names_a_lost_root_and_lists_what_lies_below_it(bucket: Bucket) -> None:
-    assert codes(bucket, disk=True) == codes(bucket, disk=False) == set()
-    bucket.lose(bucket.key)
-    assert codes(bucket, disk=False) == codes(bucket, disk=True) == {"root_missing"}
-    report = check(None, bucket.store, CheckOptions(orphans=True))
-    orphans = [finding for finding in report.findings if finding.code == "orphan"]
-    assert len(orphans) == 2  # .log and .idx
-    assert {finding.partition for finding in orphans} == {0}
-
-
 def test_an_older_root_is_named_by_whoever_knows_better(bucket: Bucket) -> None:
     older = bucket.read(bucket.key)
     with tiered.open_reader(bucket.url) as lasting:
@@ -260,18 +249,6 @@ def test_a_registry_that_says_less_than_the_bucket(bucket: Bucket, damage: Calla
             restore(bucket.store, bucket.directory.with_name("restored"), RestoreOptions(selected=selected))
         assert "t" in refused.value.message
     assert not bucket.directory.with_name("restored").exists()
-
-
-@pytest.mark.parametrize("damage", [one_partition])
-def test_a_reader_that_comes_later_sees_that_the_entry_is_an_older_one(
-    bucket: Bucket, damage: Callable[[Bucket], None]
-) -> None:
-    damage(bucket)
-    with (
-        tiered.open_reader(bucket.url) as reader,
-        pytest.raises(CorruptionError, match="root of partition 1 is in use"),
-    ):
-        reader.topic("t")
 
 
 def test_partitions_that_are_being_added_are_no_damage(bucket: Bucket) -> None:
@@ -370,20 +347,6 @@ def test_partitions_that_were_added_are_registered_before_they_are_uploaded(buck
         assert [record.value for record in topic.read(3)] == [b"in 3"]
     assert codes(bucket, disk=True) == codes(bucket, disk=False) == set()
     assert restore(bucket.store, bucket.directory.with_name("restored")).segments == 3
-
-
-@pytest.mark.parametrize("by_daemon", [False, True])
-def test_partitions_that_are_added_while_the_log_is_open(bucket: Bucket, by_daemon: bool) -> None:
-    """A claim of a partition beyond the entry registers it first."""
-    added = TopicPartition("t", 2)
-    with tiered.open(bucket.directory, remote=bucket.url, uploader=Uploader() if by_daemon else None) as log:
-        log.topic("t").append(b"on", partition=0)
-        log.sync(timeout=60)
-        log._local.alter_topic("t", {}, partitions=3)
-        log._local.partition(added).append([NewRecord(b"in 2")])
-        log.sync(timeout=60)
-    with tiered.open_reader(bucket.url) as reader:
-        assert [record.value for record in reader.topic("t").read(2)] == [b"in 2"]
 
 
 # -- one entry that cannot be read, and the others ---------------------------------------------------------------------
