@@ -13,7 +13,7 @@ from tiered.engine.disk import Granted
 from tiered.engine.failure import RECHECK_PERMISSION_MS, retry_delay_ms
 from tiered.engine.limits import EngineLimits
 from tiered.engine.reports import Level, StepKind
-from tiered.errors import CommitUnknown, ConfigError, CorruptionError, FencedError
+from tiered.errors import CommitUnknown, ConfigError, FencedError
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.plan.backoff import BACKOFF_MAX_SECONDS
 
@@ -39,18 +39,6 @@ def test_random_orders_keep_every_invariant(seed: int) -> None:
         assert [(s.base, s.end) for s in world.disk[at]] == [(base, end) for base, end, _ in truth.commits]
         assert world.noted_ends.get(at, 0) == truth.next_offset
     assert world.engine.queue.running == 0
-
-
-def test_only_the_contiguous_prefix_is_committed() -> None:
-    desk = Desk().claimed()
-    first, second, third = desk.seal(0, 10, 20)
-    desk.store(third, later_ms=1_000)
-    assert desk.commits == []
-    desk.store(second, later_ms=1_000)
-    assert desk.commits == []
-    desk.store(first)
-    (commit,) = desk.commits
-    assert [(r.base, r.next) for r in commit.rows] == [(0, 10), (10, 20), (20, 30)]
 
 
 def test_a_commit_waits_250_ms_for_company() -> None:
@@ -85,13 +73,6 @@ def test_uploads_go_on_while_a_commit_is_under_way() -> None:
     assert len(desk.commits) == 1
     desk.store(second)
     assert [call.segment.base for call in desk.uploads] == [20, 30]
-
-
-def test_what_is_sealed_during_a_commit_is_uploaded_beside_it() -> None:
-    desk = Desk().claimed()
-    desk.store(desk.seal(0)[0])
-    assert len(desk.commits) == 1
-    assert [call.segment.base for call in desk.seal(10)] == [10]
 
 
 def test_a_fenced_commit_stops_the_partition_for_good() -> None:
@@ -274,15 +255,6 @@ def test_nothing_is_committed_before_what_dead_claims_left_was_looked_at(fails: 
         desk.commit(desk.commits[0])
         desk.turn(CAP_MS)
         assert len(desk.of(StepKind.SETTLE)) == 1
-
-
-def test_a_fatal_commit_is_settled_by_a_new_claim_too() -> None:
-    desk = Desk().claimed()
-    (upload,) = desk.seal(0)
-    desk.store(upload)
-    desk.answer(desk.commits[0], CorruptionError("bad"))
-    desk.turn(600_000)
-    assert len(desk.claims) == 1
 
 
 def test_a_refused_commit_is_claimed_for_less_and_less_often() -> None:
