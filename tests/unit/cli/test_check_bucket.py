@@ -12,7 +12,6 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tests.unit.plan.iam_policy.work import write_by_spark
-from tiered.format.keys import parse_segment_key
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, Store, list_all
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
@@ -46,80 +45,6 @@ def hurt(url: str, part: str, change: Hurt) -> None:
         assert isinstance(got, Object)
         store.execute(Delete((key,)))
         store.execute(Put(key, change(bytes(got.data)), ABSENT))
-
-
-def rot(url: str, part: str) -> None:
-    """One bit of a file, as a disk loses it: what the store tells of the object stays as it was."""
-    folder = Path(url.removeprefix("file://"))
-    path = next(path for path in sorted(folder.rglob("*.obj")) if part in str(path))
-    data = bytearray(path.read_bytes())
-    data[20] ^= 0x10
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("part", [".idx", "topics/t"])
-def test_what_has_rotted_below_its_checksum_is_replaced(cli: Cli, url: str, part: str) -> None:
-    before = cli("cat", "t", "--json", "--remote", url).messages
-    assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
-    rot(url, part)
-    assert cli("check", "--remote", url).code == 13
-    assert cli("repair", "t", "--yes", "--remote", url).code == 0
-    assert cli("check", "--read-data", "--remote", url).code == 0
-    assert cli("cat", "t", "--json", "--remote", url).messages == before
-
-
-def test_a_log_that_has_rotted_below_its_checksum_is_named_with_its_offset(cli: Cli, url: str) -> None:
-    before = cli("cat", "t", "--json", "--remote", url).messages
-    assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
-    rot(url, ".log")
-    assert cli("check", "--remote", url).code == 0  # the store tells the checksum that it was given
-    (told,) = cli("check", "--read-data", "--remote", url, "--json").summary["remedies"]
-    assert told == "t:0: `tiered repair t:0 --dry-run` shows what can be repaired, and from what"
-    assert cli("repair", "t:0", "--accept-loss", "--yes", "--remote", url).code == 0
-    assert cli("check", "--read-data", "--remote", url).code == 0
-    kept = [each.get("offset") for each in cli("cat", "t", "--json", "--remote", url).messages]
-    assert kept == [each.get("offset") for each in before[1:]]
-
-
-def test_a_root_and_the_last_bundle_are_made_anew_from_a_copy_and_the_log(cli: Cli, url: str) -> None:
-    before = cli("cat", "t", "--json", "--remote", url).messages
-    with opened(url) as store:
-        keys = [entry.key for entry in drive(store, list_all("")) if entry.key.endswith((".idx", "/root"))]
-        last = max((key for key in keys if key.endswith(".idx")), key=lambda key: key.rpartition("/")[2])
-        store.execute(Delete((last, *(key for key in keys if key.endswith("/root")))))
-    made = cli("repair", "t:0", "--yes", "--json", "--remote", url)
-    assert (made.code, [action["where"].rpartition("/")[2] for action in made.summary["actions"]]) == (
-        0,
-        ["root", last.rpartition("/")[2]],
-    )
-    let_go = cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url)  # it names the bundle that is gone
-    assert let_go.code == 0
-    assert cli("check", "--read-data", "--remote", url).code == 0
-    assert cli("cat", "t", "--json", "--remote", url).messages == before
-
-
-def test_an_entry_that_cannot_be_read_hinders_nobody_who_reads_another_topic(
-    cli: Cli, url: str, tmp_path: Path
-) -> None:
-    assert cli("topic", "create", "other", "--remote", url).code == 0
-    commands = (
-        ("cat", "t"),
-        ("cat", "t", "--last", "3"),
-        ("topic", "show", "t", "--at", "-1h"),
-        ("cat", "t:0", "--as-of", "kept"),
-    )
-    before = [cli(*each, "--json", "--remote", url).messages for each in commands]
-    hurt(url, "topics/other", lambda data: data[:-1])
-    assert [cli(*each, "--json", "--remote", url).messages for each in commands] == before
-    refused = cli("restore", "--log-dir", tmp_path / "all", "--remote", url)
-    assert (
-        refused.code,
-        "name the other topics to go on without it; `tiered repair TOPIC --dry-run`" in refused.err,
-    ) == (
-        13,
-        True,
-    )
-    assert cli("restore", "t", "--log-dir", tmp_path / "new", "--remote", url).code == 0
 
 
 def test_the_verb_for_a_registry_entry_is_named(cli: Cli, url: str) -> None:
@@ -159,19 +84,6 @@ def test_a_damaged_snapshot_is_marked_and_the_others_are_listed(cli: Cli, url: s
     seen = cli("snapshot", "list", "--remote", url)
     assert (seen.code, "damaged" in seen.text, "later" in seen.text) == (13, True, True)
     assert "`tiered snapshot delete kept t:0`" in seen.err
-
-
-def test_a_segment_that_only_a_snapshot_names_is_looked_for(cli: Cli, url: str, tmp_path: Path) -> None:
-    assert cli("erase", "t", "--to", "2999-01-01", "--yes", "--remote", url).code == 3
-    assert cli("check", "--remote", url).code == 0
-    with opened(url) as store:
-        keys = [entry.key for entry in drive(store, list_all("")) if parse_segment_key(entry.key) is not None]
-        old = next(key for key in keys if "/w0" in key and key.endswith(".log"))
-        store.execute(Delete((old,)))
-    checked = cli("check", "--remote", url)
-    assert checked.code == 13
-    assert f"snapshot kept: {old}, with offsets 0 to " in checked.text
-    assert ": the .log is missing; " in checked.text
 
 
 def test_the_verbs_for_roots_and_segments_are_named(cli: Cli, url: str) -> None:
@@ -292,38 +204,6 @@ def test_a_setting_that_nobody_can_go_by_is_set_again(cli: Cli, url: str) -> Non
     assert (refused.code, "segment.bytes" in refused.err) == (2, True)
     assert cli("topic", "set", "t", "segment.bytes=1000", "--remote", url).code == 0
     assert cli("check", "--remote", url).code == 0
-
-
-@pytest.mark.parametrize("left", [0, 40, -10])
-@pytest.mark.parametrize("part", ["*/*/root.obj", "*/*/s/*/*.idx.obj", "topics/t.obj"])
-def test_a_torn_file_of_a_folder_is_told_and_mended_as_an_object_is(
-    cli: Cli, url: str, tmp_path: Path, part: str, left: int
-) -> None:
-    """As a power cut under a file system without journal, or a full disk behind a copy, leaves it."""
-    assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
-    before = cli("cat", "t", "--remote", url)
-    assert before.code == 0
-    torn = sorted((tmp_path / "store").glob(part))[0]
-    torn.write_bytes(torn.read_bytes()[:left])
-    checked = cli("check", "--remote", url)
-    assert checked.code == 13
-    assert str(torn) in checked.err
-    assert cli("repair", "t", "--yes", "--remote", url).code == 0
-    mended = cli("check", "--read-data", "--remote", url)
-    assert mended.code == 0, mended
-    assert cli("cat", "t", "--remote", url) == before
-
-
-def test_a_segment_whose_file_lost_its_end_keeps_all_records(cli: Cli, url: str, tmp_path: Path) -> None:
-    assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
-    before = cli("cat", "t", "--remote", url)
-    torn = sorted((tmp_path / "store").glob("*/*/s/*/*.log.obj"))[1]
-    torn.write_bytes(torn.read_bytes()[:-10])  # of what stands behind the records
-    stopped = cli("cat", "t", "--remote", url)
-    assert (stopped.code, torn.name.removesuffix(".obj") in stopped.err) == (13, True)
-    assert cli("repair", "t:0", "--yes", "--remote", url).code == 0
-    assert cli("check", "--read-data", "--remote", url).code == 0
-    assert cli("cat", "t", "--remote", url) == before
 
 
 def test_a_file_that_was_moved_onto_another_is_told_and_the_rest_is_checked(cli: Cli, url: str, tmp_path: Path) -> None:

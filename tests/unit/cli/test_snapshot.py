@@ -394,16 +394,6 @@ def test_a_restore_with_a_pin_goes_on_through_trim_and_collection(
     assert pins(tmp_path) == []
 
 
-def test_a_restore_as_of_a_snapshot_pins_that_version(cli: Cli, bucket: str, tmp_path: Path) -> None:
-    then = values(bucket)
-    assert cli("snapshot", "create", "release-1", "--remote", bucket).code == 0
-    live(cli, bucket)
-    done = cli("restore", "--remote", bucket, "--log-dir", tmp_path / "new", "--as-of", "release-1", "--pin")
-    assert (done.code, pins(tmp_path)) == (0, [])
-    with tiered.open_reader(log_dir=tmp_path / "new") as reader:
-        assert [record.value for record in reader.topic("t").read(0)] == then
-
-
 def test_cat_with_a_pin(cli: Cli, bucket: str, tmp_path: Path) -> None:
     seen = cli("cat", "t", "--pin", "--remote", bucket, "-n", "3", "--json")
     assert (seen.code, seen.summary["records"], pins(tmp_path)) == (0, 3, [])
