@@ -32,8 +32,6 @@ from tiered.format.control import ControlType, coordinator_epoch, marker
 from tiered.format.kernels import Record
 from tiered.model import NewRecord, TimestampType
 
-RootAndPartition = tuple[str, str]
-
 
 def batches_of(data: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
     for position, header in walk_headers(data):

@@ -52,7 +52,6 @@ PART = UploadPart("a/k", "id", 1, BytesSource(b"body"), 0, 4)
 COMPLETE = CompleteUpload("a/k", "id", (PartStored(1, '"e"'),))
 
 BUSY_KEYS = b"<DeleteResult><Error><Key>prod/a/l</Key><Code>SlowDown</Code></Error></DeleteResult>"
-DENIED_KEYS = b"<DeleteResult><Error><Key>prod/a/l</Key><Code>AccessDenied</Code></Error></DeleteResult>"
 
 REFUSALS: list[tuple[Answer, StoreRequest, type[TieredError], str]] = [
     (Answer(403, "AccessDenied"), Get("a/k"), RemotePermissionError, "s3:ListBucket"),
