@@ -183,7 +183,7 @@ def test_a_topic_that_was_made_again_is_another_one(url: str, ended: bool) -> No
 def test_a_batch_of_a_stream_whose_topic_was_made_again_says_what_to_do(url: str) -> None:
     Attempt(url, 10, job=False).die_behind_the_decision()
     recreate(url)
-    with pytest.raises(LogDestroyedError, match="batch 0 of nightly was decided before") as error:
+    with pytest.raises(LogDestroyedError, match="batch 0 of nightly was decided for a topic that is deleted") as error:
         Attempt(url, 10, job=False).commit()
     assert "write them under another checkpoint" in str(error.value.hint)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.servers.commands import S3Server
+
+collect_ignore = [] if "TIERED_TEST_REMOTE" in os.environ else ["test_remote.py"]  # which needs a bucket of the user
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -80,14 +80,14 @@ def test_without_a_server_of_status_the_note_beside_the_lock_says_it(
         service._telemetry.report(Report(Level.ERROR, "failed", "403"))
         service._look_around()
         assert status("--log-dir", str(directory))[2]["reason"] is None
-        number = service._store_metrics.begin(Get("t/root"), clock.monotonic())
+        number = service.store_metrics.begin(Get("t/root"), clock.monotonic())
         clock.advance(9.9)
         service._look_around()
         assert status("--log-dir", str(directory))[2]["reason"] is None
         clock.advance(0.1)
         service._look_around()
         expect(directory, "silent", "the store does not answer a request")
-        service._store_metrics.add(Get("t/root"), TimeoutError(), 10.0, number)
+        service.store_metrics.add(Get("t/root"), TimeoutError(), 10.0, number)
         service._look_around()
         assert status("--log-dir", str(directory))[2]["reason"] is None
     finally:

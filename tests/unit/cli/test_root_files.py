@@ -41,8 +41,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
     def disk(path: Path) -> None:
         files = UnreadableFiles(path, number=errno.EACCES)
         for module in (
-            "local.directory.manager",
-            "local.directory.view",
+            "local.directory.log_directory",
+            "local.directory.read_only_log",
             "cli.doctor",
             "admin",
         ):

@@ -40,7 +40,7 @@ def test_a_cut_is_durable(tmp_path: Path, behind: int) -> None:
     bench = torn(tmp_path, flushed=6, behind=behind)
     effects = reopened(bench)
     assert bench.partition.positions().flushed_offset == 5 + behind
-    cut = effects.index(("disk", "truncate", log_name(0)))
+    cut = effects.index(("truncate", log_name(0)))
     assert effects[cut + 1] == ("sync", log_name(0))
 
 
@@ -48,7 +48,7 @@ def test_the_torn_bytes_are_durable_before_they_are_cut(tmp_path: Path) -> None:
     bench = torn(tmp_path, flushed=6, behind=1)
     effects = reopened(bench)
     (copy,) = bench.folder.glob("*.torn-*")
-    cut = effects.index(("disk", "truncate", log_name(0)))
+    cut = effects.index(("truncate", log_name(0)))
     assert [name for name, path in effects[:cut] if path == copy.name] == ["open", "write", "sync"]
     assert effects.index(("sync", copy.name)) < effects.index(("sync_directory", bench.folder.name)) < cut
 

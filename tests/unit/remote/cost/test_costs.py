@@ -130,7 +130,7 @@ def test_an_uploader_with_nothing_to_do_asks_nothing(tmp_path: Path) -> None:
         assert log._uploader is not None
         (attached,) = log._uploader._parts
         service = attached._service  # type: ignore[attr-defined]  # what counts its requests
-        bills = Bill(log.request_counts), Bill(service._store_metrics)
+        bills = Bill(log.request_counts), Bill(service.store_metrics)
         for _ in range(5):
             attached.poke()
             attached.status()  # answered on the loop that was poked
