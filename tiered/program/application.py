@@ -204,6 +204,9 @@ def help_of(command: click.Command) -> str | None:
     return ast.get_docstring(found) if isinstance(found, ast.FunctionDef) else None
 
 
+HELP_NAMES = ("-h", "--help")
+
+
 class Command(click.Command):
     """A command that also takes the global options, in a help section of their own.
 
@@ -217,7 +220,10 @@ class Command(click.Command):
         taken = {name for parameter in self.params for name in parameter.opts}
         self.global_params = [option for option in global_options() if not taken.intersection(option.opts)]
         self.params = [*self.params, *self.global_params]
-        self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return both names. Click keeps the option of the first context, which may be made by hand."""
+        return list(HELP_NAMES)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write own options first, then the global ones."""
@@ -238,7 +244,10 @@ class Group(click.Group):
         self.help = _laid_out(help_of(self))
         self.global_params = global_options()
         self.params = [*self.params, *self.global_params]
-        self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return both names. Click keeps the option of the first context, which may be made by hand."""
+        return list(HELP_NAMES)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Print the help on stderr and fail if the group is named without a command."""

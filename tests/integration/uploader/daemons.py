@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[3]
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 
 
 def environment(**more: str) -> dict[str, str]:

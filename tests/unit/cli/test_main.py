@@ -167,7 +167,7 @@ def test_help_and_version_of_every_command(cli: Cli) -> None:
         first = (command.help or "").partition("\n\n")[0]
         assert (entry.about, entry.section in main.SECTIONS) == (first.replace("\n", " "), True)
         shown = cli(name, "-h")
-        assert (shown.code, "Global options:" in shown.text) == (0, True)
+        assert (name, shown.err, shown.code, "Global options:" in shown.text) == (name, "", 0, True)
     for group in (("topic", "list"), ("topic", "create"), ("topic", "show"), ("config",)):
         assert "Example" in cli(*group, "-h").text
     version = cli("--version")
