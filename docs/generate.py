@@ -79,7 +79,7 @@ SENTENCES = {
     "segment.jitter.ms": "random part by which `segment.ms` is shorter",
     "segment.ms": "span of record times in one segment",
 }
-"""What each setting of a topic says. Names and meanings are Kafka's, except those of the bucket."""
+"""One sentence for each setting of a topic. Names and meanings are Kafka's, except those of the bucket."""
 
 
 def python() -> str:

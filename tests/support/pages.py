@@ -114,5 +114,5 @@ def shown_commands() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What a reader's shell has beside the path: where Java is."""
+    """Return the environment of a reader's shell beside the path: where Java is."""
     return {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}

@@ -64,7 +64,7 @@ def content(url: str, topic: str) -> list[list[Record]]:
 
 
 def by_the_library(url: str, kind: MaintenanceKind) -> None:
-    """As ``tiered maintain --only`` does it."""
+    """One kind of work alone, like ``tiered maintain --only``."""
     store = open_store(url)
     for topic in SETTINGS:
         entry = drive(store, load_topic(topic))

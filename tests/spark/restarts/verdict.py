@@ -81,7 +81,7 @@ def judge(store: Store, keys: Sequence[str], topic: str = "flights") -> Verdict:
 
 
 def _sweep(store: Store, topic: str) -> None:
-    """As ``tiered maintain --only collect --orphans``, without the time of grace."""
+    """Collect like ``tiered maintain --only collect --orphans``, without the time of grace."""
     entry = drive(store, load_topic(topic))
     assert entry is not None
     for partition in range(entry.partitions):

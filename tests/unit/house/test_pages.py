@@ -1,4 +1,4 @@
-"""What README.md and the pages of docs show runs as it stands, and what is built holds what it should."""
+"""README.md and the pages of docs: each block runs as it stands, and a build holds what it should."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the pages begin with: a log directory and its bucket, with topics ``flights`` and ``users``."""
+    """Return the log directory and bucket with which the pages begin: topics ``flights`` and ``users``."""
     folder = tmp_path_factory.mktemp("prepared")
     with tiered.open(folder / "data" / "log", remote=f"file://{folder / 'bucket'}") as log:
         for name, key in (("flights", b"N14228"), ("users", b"alice@example.org")):

@@ -1,4 +1,4 @@
-"""What ``doctor`` says of a platform, and the table of README.md."""
+"""Platforms: the answers of ``doctor``, and the table of README.md."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ VERSION = 1
 
 _WITHOUT_TOPICS = (
     "put it back from a copy. Without one, move it away: topics, ids and records are then what the directories tell. "
-    "Lost with it are the topics' settings (`tiered topic set` sets them anew), the knowledge that a missing "
+    "Lost with it are the topics' settings (`tiered topic set` sets them again), the knowledge that a missing "
     "segment or partition is damage, and deletions that had begun"
 )
 
