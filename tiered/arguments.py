@@ -134,6 +134,11 @@ def path(name: str, value: object) -> Path:
     return at_home(name, Path(value))
 
 
+def path_or_none(name: str, value: object) -> Path | None:
+    """Return the path, or None where none is given. Raises ConfigError."""
+    return None if value is None else path(name, value)
+
+
 def at_home(name: str, place: Path) -> Path:
     """Return the path with a leading ``~`` replaced by the home directory, as a shell does.
 

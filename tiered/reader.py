@@ -28,8 +28,8 @@ from tiered.local.partition.read_only_partition import need_topic_id
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.read.follow import COUNT_S, Followers, PartitionCounter
-from tiered.read.stream import ReadRange, TierStream
-from tiered.read.topic import TopicReads, Wanted, arrow_of, release_steps
+from tiered.read.stream import ReadRange, TierStream, Wanted
+from tiered.read.topic import TopicReads, arrow_of, release_steps
 from tiered.store.base import Blocking, Steps
 from tiered.store.metrics import StoreMetrics
 from tiered.store.options import RETRY_DEADLINE_SECONDS, StoreOptions
@@ -81,7 +81,7 @@ def open_reader(
             "nothing to read from", hint='open_reader("s3://bucket/prefix") or open_reader(log_dir="data")'
         )
     place = arguments.StorePlace.of(remote, deadline_seconds, s3)
-    folder = None if log_dir is None else arguments.path("log_dir", log_dir)
+    folder = arguments.path_or_none("log_dir", log_dir)
     clock, ids = arguments.clock_and_ids(clock, ids)
     if arguments.flag("pin", pin) and remote is None:
         raise ConfigError("pin is of a bucket: a disk has no collection", hint="name the bucket, or leave pin out")

@@ -24,7 +24,7 @@ from tiered.check.check import CheckOptions, CheckReport, check_steps
 from tiered.check.findings import OnFinding, Progress, handed_on
 from tiered.clock import Clock, IdSource, SystemClock
 from tiered.config import S3Keywords
-from tiered.erase.topic import EraseReport, TopicErasePlan, erase_topic_steps, need_entry, plan_topic_steps
+from tiered.erase.topic import EraseReport, TopicErasePlan, erase_topic_steps, plan_named_topic
 from tiered.local.disk.files import PosixFiles
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection
@@ -97,7 +97,7 @@ def check(
         UnknownTopicError, RemoteUnavailableError: a check that could not look is an error, never a clean report.
     """
     options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, orphans, subset, pin)
-    directory = None if log_dir is None else arguments.path("log_dir", log_dir)
+    directory = arguments.path_or_none("log_dir", log_dir)
     with _runner(remote, s3) as runner:
         url = None if runner.store is None else runner.store.url
         return runner.run(check_steps(directory, url, options, PosixFiles()), handed_on(progress, on_finding))
@@ -170,11 +170,11 @@ def repair(
         CorruptionError: the operator must choose.
     """
     options = RepairOptions(
-        None if from_dir is None else arguments.path("from_dir", from_dir),
+        arguments.path_or_none("from_dir", from_dir),
         to_version,
         from_version,
         accept_loss,
-        None if log_dir is None else arguments.path("log_dir", log_dir),
+        arguments.path_or_none("log_dir", log_dir),
     )
 
     def apply() -> int:
@@ -235,9 +235,9 @@ def erase(
             return runner.run(erase_topic_steps(plan, owner_of("tiered.admin.erase"), place, now=now))
 
     with _runner(remote, s3, clock, ids) as runner:
-        entry = runner.run(need_entry(arguments.text("topic", topic)))
-        numbers = arguments.chosen_partitions(topic, entry.partitions, arguments.partition_or_none(partition))
-        plan = runner.run(plan_topic_steps(entry, numbers, selection))
+        plan = runner.run(
+            plan_named_topic(arguments.text("topic", topic), arguments.partition_or_none(partition), selection)
+        )
     return Plan(plan, apply)
 
 

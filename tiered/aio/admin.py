@@ -15,7 +15,7 @@ from tiered.check.check import CheckOptions, CheckReport, check_steps
 from tiered.check.findings import OnFinding, Progress, handed_on
 from tiered.clock import Clock, IdSource, SystemClock
 from tiered.config import S3Keywords
-from tiered.erase.topic import EraseReport, TopicErasePlan, erase_topic_steps, need_entry, plan_topic_steps
+from tiered.erase.topic import EraseReport, TopicErasePlan, erase_topic_steps, plan_named_topic
 from tiered.local.disk.files import PosixFiles
 from tiered.plan.erasure import Selection
 from tiered.remote.claim import owner_of
@@ -71,7 +71,7 @@ async def check(
 ) -> CheckReport:
     """Run ``tiered.admin.check``."""
     options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, orphans, subset, pin)
-    directory = None if log_dir is None else arguments.path("log_dir", log_dir)
+    directory = arguments.path_or_none("log_dir", log_dir)
     async with _runner(remote, s3) as runner:
         url = None if runner.store is None else runner.store.url
         return await runner.run(check_steps(directory, url, options, PosixFiles()), handed_on(progress, on_finding))
@@ -120,11 +120,11 @@ async def repair(
 ) -> AsyncPlan[RepairPlan, int]:
     """Run ``tiered.admin.repair``. A cancelled ``apply()`` leaves complete repairs only."""
     options = RepairOptions(
-        None if from_dir is None else arguments.path("from_dir", from_dir),
+        arguments.path_or_none("from_dir", from_dir),
         to_version,
         from_version,
         accept_loss,
-        None if log_dir is None else arguments.path("log_dir", log_dir),
+        arguments.path_or_none("log_dir", log_dir),
     )
 
     async def apply() -> int:
@@ -169,9 +169,9 @@ async def erase(
             return await runner.run(erase_topic_steps(plan, owner_of("tiered.admin.erase"), place, now=now))
 
     async with _runner(remote, s3, clock, ids) as runner:
-        entry = await runner.run(need_entry(arguments.text("topic", topic)))
-        numbers = arguments.chosen_partitions(topic, entry.partitions, arguments.partition_or_none(partition))
-        plan = await runner.run(plan_topic_steps(entry, numbers, selection))
+        plan = await runner.run(
+            plan_named_topic(arguments.text("topic", topic), arguments.partition_or_none(partition), selection)
+        )
     return AsyncPlan(plan, apply)
 
 

@@ -17,8 +17,8 @@ from tiered.arrow.schema import COLUMNS
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import Headers, Positions, RecordMetadata, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan
-from tiered.read.stream import ReadRange, TierBatch, TierStream, Window
-from tiered.read.topic import TopicReads, Wanted, arrow_of, records_of, release_steps
+from tiered.read.stream import ReadRange, TierBatch, TierStream, Wanted, Window
+from tiered.read.topic import TopicReads, arrow_of, records_of, release_steps
 from tiered.store.aio_runner import AioRunner
 from tiered.times import Time
 from tiered.topic import Topic

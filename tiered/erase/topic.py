@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tiered.arguments import chosen_partitions
 from tiered.display import html_table
 from tiered.erase.erase import Erased, ErasePlan, erase_steps, plan_erase_steps, receipt_steps
 from tiered.errors import UnknownTopicError
@@ -80,6 +81,12 @@ def need_entry(topic: str) -> Steps[TopicEntry]:
     if entry is None or entry.state == STATE_DELETING:
         raise UnknownTopicError(f"there is no topic {topic!r}", hint="see `tiered topic list`")
     return entry
+
+
+def plan_named_topic(topic: str, partition: int | None, selection: Selection) -> Steps[TopicErasePlan]:
+    """Return the plan for a topic by name, and all its partitions or one. Raises UnknownTopicError, CorruptionError."""
+    entry = yield from need_entry(topic)
+    return (yield from plan_topic_steps(entry, chosen_partitions(topic, entry.partitions, partition), selection))
 
 
 def plan_topic_steps(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -21,7 +21,7 @@ from tiered.errors import ClosedError, RemoteUnavailableError
 from tiered.format.locks import Signal
 from tiered.plan.backoff import backoff_bound_seconds
 from tiered.plan.pace import Pace
-from tiered.read.stream import Cursor, Part, ReadRange, TierStream
+from tiered.read.stream import Cursor, Part, TierStream, Wanted
 from tiered.store.base import Now, Steps, Time, Wait
 
 DISK_S = (0.05, 1.0)
@@ -114,19 +114,13 @@ class _Followed:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """A read that follows. ``counter``: None to read ``partitions`` alone, not those that are added later.
-
-    ``idle_s``: the read ends after so many seconds without a record.
-    """
+    """A read that follows. ``counter``: None to read the wanted partitions alone, not those that are added later."""
 
     topic: str
-    partitions: Sequence[int]
+    wanted: Wanted
     counter: PartitionCounter | None
     open: Opener
-    wanted: ReadRange
-    isolation: str
     emit: Emitter
-    idle_s: float | None
     followers: Followers
 
     def steps(self, opened: list[TierStream]) -> Steps[None]:
@@ -143,7 +137,7 @@ class Following:
                     row.stream.unwatch(signal)
 
     def _rounds(self, rows: dict[int, _Followed], opened: list[TierStream], signal: Signal) -> Steps[None]:
-        for partition in self.partitions:
+        for partition in self.wanted.partitions:
             rows[partition] = yield from self._begin(partition, opened, signal, is_new=False)
         now_s = last_s = yield from _now_s()
         count_s = math.inf if self.counter is None else now_s + self.counter.interval_s
@@ -160,10 +154,10 @@ class Following:
             now_s = yield from _now_s()
             if moved:
                 last_s = now_s
-            elif self.idle_s is not None and now_s - last_s >= self.idle_s:
+            elif self.wanted.idle_s is not None and now_s - last_s >= self.wanted.idle_s:
                 return
             else:
-                idle_end_s = math.inf if self.idle_s is None else last_s + self.idle_s
+                idle_end_s = math.inf if self.wanted.idle_s is None else last_s + self.wanted.idle_s
                 next_s = min(count_s, idle_end_s, *(row.due for row in rows.values() if not row.ended))
                 yield Wait(signal, min(max(next_s - now_s, 0.0), LONGEST_WAIT_S))
                 now_s = yield from _now_s()
@@ -172,7 +166,7 @@ class Following:
         """Open one partition. One that was added later is read from its start."""
         stream = yield from self.open(partition, opened)
         signalled = stream.watch(signal)
-        wanted = self.wanted
+        wanted = self.wanted.span
         if is_new:
             start = yield from stream.earliest()
         elif wanted.since_ms is not None:
@@ -254,7 +248,7 @@ class Following:
 
     def _emit_new(self, row: _Followed) -> Steps[None]:
         start = row.cursor.at
-        if self.isolation != "read_committed":
+        if self.wanted.isolation != "read_committed":
             yield from self.emit(row.stream, Part(start, row.stop, None), row.cursor)
             return
         end = yield from row.stream.last_stable_offset()

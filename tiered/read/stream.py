@@ -12,7 +12,7 @@ only; ``topic`` runs them on threads, ``aio.topic`` on asyncio.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -158,6 +158,21 @@ class ReadRange:
             None if since is None else parse_time(since, now_ms=now_ms),
             None if until is None else parse_time(until, now_ms=now_ms),
         )
+
+
+class Wanted(NamedTuple):
+    """Checked arguments of a read. ``all_partitions``: none was named.
+
+    ``idle_s``: a read that follows ends after so many seconds without a record.
+    """
+
+    partitions: Sequence[int]
+    span: ReadRange
+    isolation: str = "read_uncommitted"
+    on_trimmed: str = "raise"
+    follow: bool = False
+    all_partitions: bool = False
+    idle_s: float | None = None
 
 
 class TierStream:

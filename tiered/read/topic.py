@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tiered import arguments
 from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
@@ -26,6 +26,7 @@ from tiered.read.stream import (
     ReadRange,
     TierBatch,
     TierStream,
+    Wanted,
     Window,
 )
 from tiered.store.base import Emit, Steps
@@ -103,18 +104,6 @@ class PartitionStream:
         """Yield the records that ``TierStream.records`` emits, one by one."""
         steps = self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
         return chain.from_iterable(self._runner.stream(steps, self.steps.release))
-
-
-class Wanted(NamedTuple):
-    """Checked arguments of a read. ``all_partitions``: none was named."""
-
-    partitions: Sequence[int]
-    span: ReadRange
-    isolation: str = "read_uncommitted"
-    on_trimmed: str = "raise"
-    follow: bool = False
-    all_partitions: bool = False
-    idle_s: float | None = None
 
 
 def records_of(wanted: Wanted) -> Emitter:
@@ -272,17 +261,8 @@ class TopicReads:
         """Emit what ``emit`` makes of the wanted records. Adds each stream to ``opened``; the caller releases them."""
         if wanted.follow:
             counter = self._counter if wanted.all_partitions else None
-            yield from Following(
-                self.name,
-                wanted.partitions,
-                counter,
-                self._open_steps,
-                wanted.span,
-                wanted.isolation,
-                emit,
-                wanted.idle_s,
-                self._followers,
-            ).steps(opened)
+            following = Following(self.name, wanted, counter, self._open_steps, emit, self._followers)
+            yield from following.steps(opened)
             return
         for partition in wanted.partitions:
             stream = yield from self._open_steps(partition, opened)
