@@ -25,10 +25,13 @@ import pytest
 import tiered
 from tests.crash.striking import KINDS, SAMPLE, SEED, VALUE, WHOLE, Interrupt, Striker
 from tiered.cli.main import run
+from tiered.clock import SystemClock
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ClosedError, LocalIOError, TieredError
 from tiered.format.batch import decode_records, encode_batch
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.lock import DirectoryLock
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.disk import FaultyFiles
 
@@ -173,6 +176,21 @@ def test_an_exception_at_any_bytecode_leaves_the_log_right_or_offline(tmp_path: 
             print(f"bytecode {striker.at} of {count.seen}: {striker.places}")
             raise
     world.log.close()
+
+
+@pytest.mark.crash
+def test_an_exception_at_any_bytecode_of_an_acquire_leaves_the_lock_to_the_next(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path, PosixFiles())
+    count = Striker(Interrupt)
+    count.run(lambda: lock.acquire(SystemClock()))
+    lock.release()
+    for at in range(1, count.seen + 1):
+        striker = Striker(Interrupt, at)
+        striker.run(lambda: lock.acquire(SystemClock()))
+        lock.release()
+        following = DirectoryLock(tmp_path, PosixFiles())
+        assert following.try_acquire(SystemClock()), striker.places
+        following.release()
 
 
 def in_transaction(world: World) -> None:

@@ -43,7 +43,7 @@ class ThreadPool(Executor):
         _POOLS.add(self)
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may submit work, too
         self._work: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
         self._unfinished = 0  # jobs that wait or are at work

@@ -118,14 +118,12 @@ class ProcessFiles(TraceFiles):
         if len(kept) < len(data):
             raise _no_space(effect)
 
-    def try_lock(self, path: Path) -> int | None:
-        handle = self.open_write(path)
+    def try_lock(self, handle: int, path: Path) -> bool:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.close(handle)
-            return None
-        return handle
+            return False
+        return True
 
     def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
         self._check(handle)

@@ -35,10 +35,9 @@ class Mortal(FaultyFiles):
         super().__init__()
         self._locks: set[int] = set()
 
-    def try_lock(self, path: Path) -> int | None:
-        handle = super().try_lock(path)
-        if handle is not None:
-            self._locks.add(handle)
+    def open_lock(self, path: Path) -> int:
+        handle = super().open_lock(path)
+        self._locks.add(handle)
         return handle
 
     def close(self, handle: int) -> None:

@@ -92,7 +92,8 @@ class PooledFiles:
         # These need no lease.
         self.rename, self.unlink, self.remove_directory = inner.rename, inner.unlink, inner.remove_directory
         self.state, self.set_modified, self.is_directory = inner.state, inner.set_modified, inner.is_directory
-        self.try_lock, self.space, self.link = inner.try_lock, inner.space, inner.link
+        self.open_lock, self.try_lock = inner.open_lock, inner.try_lock
+        self.space, self.link = inner.space, inner.link
 
     @property
     def open_count(self) -> int:

@@ -139,8 +139,11 @@ class Files(Protocol):
     def patch(self, path: Path, data: bytes, position: int, *, sync: bool) -> None:
         """End a small file with ``data``, at ``position``; created if missing. Later bytes are cut off first."""
 
-    def try_lock(self, path: Path) -> int | None:
-        """Return a handle with the exclusive lock of the file (created if missing), None if it is taken."""
+    def open_lock(self, path: Path) -> int:
+        """Open the file, created if missing, for :meth:`try_lock`."""
+
+    def try_lock(self, handle: int, path: Path) -> bool:
+        """Lock the file for this handle until it is closed. Return False if another handle has the lock."""
 
     def space(self, path: Path) -> DiskSpace | None:
         """Return free and total bytes, None where the file system reports no size (ramfs, some of FUSE)."""
@@ -349,16 +352,17 @@ class PosixFiles:
         finally:
             self.close(file)
 
-    def try_lock(self, path: Path) -> int | None:
-        handle = self.open_write(path)
+    def open_lock(self, path: Path) -> int:
+        return self.open_write(path)
+
+    def try_lock(self, handle: int, path: Path) -> bool:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(handle)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                return None
+                return False
             raise translate(error, "lock", path) from error
-        return handle
+        return True
 
     def space(self, path: Path) -> DiskSpace | None:
         with _translated("statvfs", path):

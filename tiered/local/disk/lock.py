@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.clock import Clock
-from tiered.errors import LockedError, NotFoundError, TieredError
+from tiered.errors import LockedError, NotFoundError
 from tiered.local.disk.checkpoints import first_json
 from tiered.local.disk.files import Files, FileState, translate
 from tiered.times import format_time
@@ -69,6 +69,7 @@ class DirectoryLock:
         self.path = directory / name
         self._files = files
         self._handle: int | None = None
+        self._locked = False
         self._file: tuple[int, int] | None = None
         self._state: FileState | None = None
         self._owner = 0
@@ -85,7 +86,7 @@ class DirectoryLock:
                 hint="open it read-only; to start over, stop `tiered-uploader run --sidecar` and remove the directory",
             )
         begun = clock.monotonic()
-        while (handle := self._files.try_lock(self.path)) is None:
+        while (handle := self._try()) is None:
             holder = self.holder()
             patience = patience_seconds if holder.passing else 0.0 if holder.pid else UNTOLD_SECONDS
             if clock.monotonic() - begun >= min(patience, patience_seconds):
@@ -99,9 +100,6 @@ class DirectoryLock:
                     raise LockedError(f"{self.path.parent} is open in this process already: {holder}", hint=hint)
                 raise LockedError(f"{self.path.parent} is held by {holder}", hint=hint)
             clock.sleep(LOOK_SECONDS)
-        self._handle, self._file, self._owner = handle, _file_of(handle), os.getpid()
-        self._state = self._files.state(self.path)
-        _HELD.add(self)
         note = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -111,21 +109,37 @@ class DirectoryLock:
         }
         try:
             self._files.write_at(handle, json.dumps(note).encode() + b"\n", 0)  # a longer one of the dead ends below
-        except TieredError:
+        except BaseException:
             self._release()
             raise
+
+    def _try(self) -> int | None:
+        """Take the lock if it is free, and return the file's handle."""
+        if self._locked:
+            return None
+        self._release()  # the file of an acquire that an interrupt ended
+        self._owner = os.getpid()
+        self._handle = handle = self._files.open_lock(self.path)  # noted first: an interrupt loses no locked file
+        self._file = _file_of(handle)
+        if not self._files.try_lock(handle, self.path):
+            self._release()
+            return None
+        self._state = self._files.state(self.path)
+        _HELD.add(self)
+        self._locked = True
+        return handle
 
     @property
     def is_held(self) -> bool:
         """Return True between :meth:`acquire` and :meth:`release`."""
-        return self._handle is not None
+        return self._locked
 
     def check(self) -> None:
         """Raise LocalIOError if the directory was removed, or replaced by another, while this object holds the lock.
 
         Open files outlive their names: without this check, writes would go on into files that are deleted.
         """
-        if self._handle is None or self._state is None:
+        if not self._locked or self._state is None:
             return
         now = self._files.state(self.path)
         if now is not None and now.inode == self._state.inode:
@@ -165,13 +179,14 @@ class DirectoryLock:
         if self._handle is None:
             return
         try:
-            if self._owner == os.getpid():  # a forked child only closes its copy: the note is the parent's
+            if self._locked and self._owner == os.getpid():  # a forked child closes its copy; the note stays
                 self._files.truncate(self._handle, 0)
         finally:
             self._release()
 
     def _release(self) -> None:
         _HELD.discard(self)
+        self._locked = False
         if self._handle is None:
             return
         # An interrupt may have ended an earlier release before the close, or just after it: forgotten last, the lock

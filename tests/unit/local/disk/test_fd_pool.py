@@ -208,8 +208,8 @@ def test_a_closed_handle_is_an_error(tmp_path: Path) -> None:
 
 def test_descriptors_that_are_no_leases_pass_through(tmp_path: Path) -> None:
     files = PooledFiles(PosixFiles(), LIMIT)
-    lock = files.try_lock(tmp_path / ".lock")
-    assert lock is not None
+    lock = files.open_lock(tmp_path / ".lock")
+    assert files.try_lock(lock, tmp_path / ".lock")
     assert lock < FIRST_LEASE
     files.write_at(lock, b"note", 0)
     files.truncate(lock, 2)
