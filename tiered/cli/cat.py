@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -14,7 +14,7 @@ from tiered.arguments import chosen_partitions
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, OffsetGapError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
-from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
+from tiered.program.application import Application, Command, pass_application, split_topic
 from tiered.program.open_reader import open_reader, pass_over, topic_to_read
 from tiered.program.output import counted
 from tiered.program.places import LogPlace, need_one_partition, range_of, range_options
@@ -28,9 +28,6 @@ WRITE_BYTES = 64 * 1024
 LOOK_BACK_OFFSETS = 1_000_000
 """Most offsets, beyond the number of records, in which the last records are searched."""
 
-POLL_SECONDS = 0.5
-"""Seconds between two looks for new records. Of a remote tier each is a conditional GET a partition."""
-
 
 @click.command("cat", cls=Command, exits={14: "offset in no tier"})
 @click.argument("topic", metavar="TOPIC[:P]")
@@ -43,9 +40,6 @@ POLL_SECONDS = 0.5
 @click.option("--template", metavar="T", help=r"format of a record: %s value %k key %o offset %p %t %T %h \n")
 @click.option("--isolation", type=ISOLATION, default="read_uncommitted", show_default=True)
 @click.option("--pin", is_flag=True, help="keep garbage collection away from what is read, however long it takes")
-@click.option(
-    "--interval", type=Seconds(min=0.05), default=POLL_SECONDS, show_default=True, help="of --follow, seconds"
-)
 @pass_application
 def command(app: Application, *, topic: str, begin: str | None, end: str | None, **options: Any) -> int:
     r"""Print records: those in the bucket first, then those on this disk.
@@ -63,7 +57,7 @@ def command(app: Application, *, topic: str, begin: str | None, end: str | None,
     ends = range_of(begin, end, app.clock.now_ms())
     last, follow, limit = options["last"], options["follow"], options["limit"]
     _refuse_pairs({"--from": begin, "--to": end, "--follow": follow or None, **_named(options, "last", "key", "as_of")})
-    render = renderer(app, options["template"])
+    printer = _Printer(app, renderer(app, options["template"]))
     wanted = _with_key(options["key"])
     app.out.begin("cat", topic=name, records=0, complete=False)
     with open_reader(app, options["as_of"], pin=options["pin"]) as reader:
@@ -73,21 +67,18 @@ def command(app: Application, *, topic: str, begin: str | None, end: str | None,
             for tp, taken in reader.taken(name, partition=partition).items():
                 app.out.say(f"{tp}: {taken}")
         need_one_partition(name, len(partitions), *ends)
-        begins: Mapping[int, int | str | None] = dict.fromkeys(partitions, ends[0].offset)
-        code = 0
+        reading = _CatReading(app, source, ends, options["isolation"])
         if last is not None:
-            find = partial(last_start, app, source, last=last, isolation=options["isolation"])
-            begins, code = begin_each(app, name, partitions, find)
+            reading.begin_each(partitions, partial(last_start, app, source, last=last, isolation=options["isolation"]))
         elif follow:
-            begins, code = begin_each(app, name, partitions, partial(_first, source, ends[0]))
+            reading.begin_each(partitions, partial(_first, source, ends[0]))
         if follow:
-            printed = _follow(app, source, begins, wanted, render=render, limit=limit, options=options)
+            app.out.endless = limit is None
+            records = reading.follow(whole_topic=partition is None, before_wait=printer.pause)
         else:
-            reading = _CatReading(
-                app, source, name, ends, options["isolation"], on_trimmed="raise" if last is None else "jump"
-            )
-            printed = print_records(app, islice(wanted(reading.records(begins)), limit), render)
-            code = reading.code or code
+            records = reading.records(partitions)
+        printed = printer.print(islice(wanted(records), limit))
+        code = reading.code
     app.out.summary(code, records=printed, complete=not code)
     app.out.detail(counted(printed, "record"))
     return code
@@ -120,40 +111,52 @@ def _with_key(key: str | None) -> Callable[[Iterator[ConsumerRecord]], Iterator[
 
 
 class _CatReading:
-    """Records of several partitions, one after the other. ``code``: exit code of partitions that were passed over."""
+    """Records of several partitions. ``code``: exit code of partitions that were passed over."""
 
-    def __init__(
-        self,
-        app: Application,
-        source: TopicReads,
-        name: str,
-        ends: tuple[LogPlace, LogPlace],
-        isolation: str,
-        *,
-        on_trimmed: str,
-    ) -> None:
-        self._app, self._source, self._name, self._ends = app, source, name, ends
-        self._isolation, self._on_trimmed = isolation, on_trimmed
+    def __init__(self, app: Application, source: TopicReads, ends: tuple[LogPlace, LogPlace], isolation: str) -> None:
+        self._app, self._source, self._ends, self._isolation = app, source, ends, isolation
+        self._begins: dict[int, int] | None = None
         self.code = 0
 
-    def records(self, begins: Mapping[int, int | str | None]) -> Iterator[ConsumerRecord]:
-        """Yield the records. A partition in another directory of the log is a warning, unless it is the only one."""
-        first, last = self._ends
-        for chosen, begin in begins.items():
+    def begin_each(self, partitions: Sequence[int], find: Callable[[int], int]) -> None:
+        """Find each partition's first offset. Those in another directory are warnings, unless it is the only one."""
+        self._begins = {}
+        for partition in partitions:
+            try:
+                self._begins[partition] = find(partition)
+            except UnknownTopicError as elsewhere:
+                self._pass_over(partition, elsewhere, len(partitions))
+
+    def records(self, partitions: Sequence[int]) -> Iterator[ConsumerRecord]:
+        """Yield the records that exist now, one partition after the other, from the offsets found or the range."""
+        (first, last), begins = self._ends, self._begins
+        for partition in partitions if begins is None else begins:
             try:
                 yield from self._source.read(
-                    chosen,
-                    start=begin,
+                    partition,
+                    start=first.offset if begins is None else begins[partition],
                     end=last.offset,
                     since=first.time_ms,
                     until=last.time_ms,
                     isolation=self._isolation,
-                    on_trimmed=self._on_trimmed,
+                    on_trimmed="raise" if begins is None else "jump",
                 )
             except UnknownTopicError as elsewhere:
-                if len(begins) == 1:
-                    raise
-                self.code = max(self.code, pass_over(self._app, self._name, chosen, elsewhere))
+                self._pass_over(partition, elsewhere, len(partitions))
+
+    def follow(self, *, whole_topic: bool, before_wait: Callable[[], None]) -> Iterator[ConsumerRecord]:
+        """Return the records from the offsets found on, with those to come."""
+        return self._source.follow_from(
+            self._begins or {},
+            isolation=self._isolation,
+            whole_topic=whole_topic and not self.code,
+            before_wait=before_wait,
+        )
+
+    def _pass_over(self, partition: int, elsewhere: UnknownTopicError, partitions: int) -> None:
+        if partitions == 1:
+            raise elsewhere
+        self.code = self.code or pass_over(self._app, self._source.name, partition, elsewhere)
 
 
 def _first(source: TopicReads, begin: LogPlace, partition: int) -> int:
@@ -163,48 +166,6 @@ def _first(source: TopicReads, begin: LogPlace, partition: int) -> int:
         found = stream.offset_for_time(begin.time_ms)
         return stream.latest() if found is None else found[0]
     return stream.offset("earliest" if begin.offset is None else begin.offset)
-
-
-def _follow(
-    app: Application,
-    source: TopicReads,
-    begins: Mapping[int, Any],
-    wanted: Callable[[Iterator[ConsumerRecord]], Iterator[ConsumerRecord]],
-    *,
-    render: Callable[[ConsumerRecord], bytes],
-    limit: int | None,
-    options: Mapping[str, Any],
-) -> int:
-    """Print records in rounds until ``limit`` is reached. Return their number."""
-    app.out.endless = limit is None
-    printed, next_offsets = 0, dict(begins)
-    while True:
-        left = None if limit is None else limit - printed
-        new = wanted(_new_records(source, next_offsets, options["isolation"]))
-        printed += _round(app, new, render=render, limit=left)
-        app.out.summary_fields["records"] = printed
-        if printed == limit or not next_offsets:
-            return printed
-        app.clock.sleep(options["interval"])
-        app.out.need_reader()
-
-
-def _round(
-    app: Application, records: Iterator[ConsumerRecord], *, render: Callable[[ConsumerRecord], bytes], limit: int | None
-) -> int:
-    """Print the records that exist now. Return their number."""
-    printed = print_records(app, records if limit is None else islice(records, limit), render)
-    app.out.flush()
-    return printed
-
-
-def _new_records(source: TopicReads, next_offsets: dict[int, int], isolation: str) -> Iterator[ConsumerRecord]:
-    """Yield records from ``next_offsets`` on, and advance it with each record."""
-    for partition, start in list(next_offsets.items()):
-        # "jump": a follower that retention has overtaken continues at the new beginning.
-        for record in source.read(partition, start=start, isolation=isolation, on_trimmed="jump"):
-            next_offsets[partition] = record.offset + 1
-            yield record
 
 
 def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRecord], bytes]:
@@ -218,43 +179,39 @@ def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRec
     return terminal_line if app.out.is_terminal else plain_line
 
 
-def print_records(
-    app: Application, records: Iterator[ConsumerRecord], render: Callable[[ConsumerRecord], bytes]
-) -> int:
-    """Print all of ``records``. Return their number."""
-    printed = 0
-    waiting: list[bytes] = []
-    waiting_bytes = 0
-    try:
-        for record in records:
-            line = render(record)
-            waiting.append(line)
-            waiting_bytes += len(line)
-            printed += 1
-            if waiting_bytes >= WRITE_BYTES:
-                app.out.data(b"".join(waiting))
-                app.out.summary_fields["records"] = printed
-                waiting, waiting_bytes = [], 0
-    finally:
-        # Records read before damage or Ctrl-C are printed, too.
-        app.out.data(b"".join(waiting))
-        app.out.summary_fields["records"] = printed
-    return printed
+class _Printer:
+    """Lines of records on their way to standard output, many in one write."""
 
+    def __init__(self, app: Application, render: Callable[[ConsumerRecord], bytes]) -> None:
+        self._out, self._render = app.out, render
+        self._lines: list[bytes] = []
+        self._printed = 0
 
-def begin_each(
-    app: Application, topic: str, partitions: Sequence[int], find: Callable[[int], int]
-) -> tuple[dict[int, int], int]:
-    """Return each partition's first offset, and the exit code. Those in another directory are warnings."""
-    begins, code = dict[int, int](), 0
-    for partition in partitions:
+    def print(self, records: Iterable[ConsumerRecord]) -> int:
+        """Print all of ``records``. Return their number."""
+        waiting_bytes = 0
         try:
-            begins[partition] = find(partition)
-        except UnknownTopicError as elsewhere:
-            if len(partitions) == 1:
-                raise
-            code = pass_over(app, topic, partition, elsewhere)
-    return begins, code
+            for record in records:
+                line = self._render(record)
+                waiting_bytes = waiting_bytes + len(line) if self._lines else len(line)
+                self._lines.append(line)
+                if waiting_bytes >= WRITE_BYTES:
+                    self._write()
+        finally:
+            self._write()  # records read before damage or Ctrl-C are printed, too
+        return self._printed
+
+    def pause(self) -> None:
+        """Write out everything, before a wait for new records. Raises StdoutClosed if the pipe has no reader."""
+        self._write()
+        self._out.flush()
+        self._out.need_reader()
+
+    def _write(self) -> None:
+        lines, self._lines = self._lines, []
+        self._printed += len(lines)
+        self._out.data(b"".join(lines))
+        self._out.summary_fields["records"] = self._printed
 
 
 def last_start(app: Application, source: TopicReads, partition: int, *, last: int, isolation: str) -> int:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from tiered.errors import ClosedError, RemoteUnavailableError
@@ -114,7 +114,10 @@ class _Followed:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """A read that follows. ``counter``: None to read the wanted partitions alone, not those that are added later."""
+    """A read that follows. ``counter``: None to read the wanted partitions alone, not those that are added later.
+
+    ``starts``: first offsets of partitions, instead of the wanted start. ``before_wait`` is called before each wait.
+    """
 
     topic: str
     wanted: Wanted
@@ -122,6 +125,8 @@ class Following:
     open: Opener
     emit: Emitter
     followers: Followers
+    starts: Mapping[int, int] = field(default_factory=dict)
+    before_wait: Callable[[], None] | None = None
 
     def steps(self, opened: list[TierStream]) -> Steps[None]:
         """Emit records until the caller stops, the range ends, or nothing comes for ``idle_s``.
@@ -159,6 +164,8 @@ class Following:
             else:
                 idle_end_s = math.inf if self.wanted.idle_s is None else last_s + self.wanted.idle_s
                 next_s = min(count_s, idle_end_s, *(row.due for row in rows.values() if not row.ended))
+                if self.before_wait is not None:
+                    self.before_wait()
                 yield Wait(signal, min(max(next_s - now_s, 0.0), LONGEST_WAIT_S))
                 now_s = yield from _now_s()
 
@@ -167,7 +174,9 @@ class Following:
         stream = yield from self.open(partition, opened)
         signalled = stream.watch(signal)
         wanted = self.wanted.span
-        if is_new:
+        if partition in self.starts:
+            start = self.starts[partition]
+        elif is_new:
             start = yield from stream.earliest()
         elif wanted.since_ms is not None:
             found = yield from stream.offset_for_time(wanted.since_ms)

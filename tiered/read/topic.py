@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -162,7 +162,7 @@ class TopicReads:
         self._now_ms = now_ms
         self._runner = runner
 
-    __dir__ = names_without("check_partition", "chosen", "stream")
+    __dir__ = names_without("check_partition", "chosen", "follow_from", "stream")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} partitions={self.partitions}>"
@@ -219,6 +219,21 @@ class TopicReads:
         opened: list[TierStream] = []
         steps = self._reading(wanted, records_of(wanted), opened=opened)
         return chain.from_iterable(self._runner.stream(steps, partial(release_steps, opened)))
+
+    def follow_from(
+        self, starts: Mapping[int, int], *, isolation: str, whole_topic: bool, before_wait: Callable[[], None]
+    ) -> Iterator[ConsumerRecord]:
+        """Follow partitions from an offset of their own each, and continue after trimmed records.
+
+        ``whole_topic``: follow partitions that are added, too. ``before_wait`` is called before each wait.
+        """
+        wanted = Wanted(list(starts), ReadRange(), isolation, on_trimmed="jump")
+        opened: list[TierStream] = []
+        counter = self._counter if whole_topic else None
+        following = Following(
+            self.name, wanted, counter, self._open_steps, records_of(wanted), self._followers, starts, before_wait
+        )
+        return chain.from_iterable(self._runner.stream(following.steps(opened), partial(release_steps, opened)))
 
     def _range(
         self,

@@ -67,15 +67,14 @@ def test_debug_shows_the_traceback(cli: Cli, directory: Path, monkeypatch: pytes
 def test_sigterm_while_following(cli: Cli, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = []
 
-    def one_round(*_: object, **__: object) -> int:
+    def one_round(_: Output) -> None:
         rounds.append(1)
         if len(rounds) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return 0
 
-    monkeypatch.setattr(cat, "_round", one_round)
+    monkeypatch.setattr(Output, "need_reader", one_round)
     before = signal.getsignal(signal.SIGTERM)
-    done = cli("cat", "-f", "t", "--log-dir", directory, "--interval", "0.05")
+    done = cli("cat", "-f", "t", "--log-dir", directory)
     assert (done.code, "terminated" in done.err) == (143, True)
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -107,7 +106,7 @@ def test_a_closed_pipe_is_no_error(directory: Path) -> None:
 
 def test_a_follower_ends_when_nobody_reads_although_nothing_comes(directory: Path) -> None:
     program = "import sys; sys.argv[0] = 'tiered'; from tiered.cli.main import main; main()"
-    arguments = ("cat", "-f", "t", "--last", "0", "--log-dir", str(directory), "--interval", "0.05")
+    arguments = ("cat", "-f", "t", "--last", "0", "--log-dir", str(directory))
     with subprocess.Popen(
         [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

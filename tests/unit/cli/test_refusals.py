@@ -237,7 +237,6 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("config that is empty", "status --config {base}/nothing.toml", 2, "nothing.toml: it is empty", b""),
     ("until before since", "cat t --log-dir {d} --from 2013-01-01 --to 2012-01-01", 2, "is before --from", b""),
     ("seconds that are none", "append t --log-dir {d} --timeout nan", 2, "'nan' is not a number of seconds", b"x"),
-    ("pause that is none", "cat t -f --log-dir {d} --interval nan", 2, "'nan' is not a number of seconds", b""),
     ("count is a word", "cat t --log-dir {d} -n x", 2, "'x' is not a whole number", b""),
     ("seconds are a word", "append t --log-dir {d} --timeout x", 2, "'x' is not a number", b"x"),
     ("read no bucket", "check --log-dir {d} --read-data", 2, "--read-data looks into the bucket", b""),

@@ -14,12 +14,12 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tiered.cli import append, cat
+from tiered.cli import append
 from tiered.cli.main import COMMANDS
 from tiered.cli.main import tiered as tiered_program
 from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, TieredError
 from tiered.local.disk.files import translate
-from tiered.program.output import counted
+from tiered.program.output import Output, counted
 from tiered.spark.commands import jobs
 from uploader.cli import program as uploader_program
 
@@ -139,11 +139,12 @@ def test_an_interrupted_append_says_what_was_appended(
 
 
 def test_a_follower_has_no_end_to_come_before(cli: Cli, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: object, **__: object) -> int:
+    def stop(_: Output) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cat, "_round", stop)
-    assert cli("cat", "-f", "t", "--log-dir", directory).err == "interrupted after 0 records\n"
+    monkeypatch.setattr(Output, "need_reader", stop)
+    followed = cli("cat", "-f", "t", "--log-dir", directory)
+    assert (len(followed.out.split()), followed.err) == (30, "interrupted after 30 records\n")
 
 
 def test_a_full_output_device_is_named(directory: Path) -> None:
