@@ -15,18 +15,22 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from tiered.arguments import at_home
-from tiered.clock import Clock, SystemClock, SystemIds
+from tiered.clock import SystemClock, SystemIds
 from tiered.config import parse_duration_ms
 from tiered.engine.directory import LogDirectory
 from tiered.engine.drain import DrainMode
 from tiered.engine.reports import Exit
 from tiered.engine.wait import follow
 from tiered.errors import ConfigError, LockedError, UnknownTopicError
+from tiered.format.coordinator_records import is_state_log
+from tiered.local.directory.log_directory import LocalLog
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploader_files import PauseFile, UploadCheckpoint
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
 from tiered.program.application import help_of, write_commands, write_exits
 from tiered.program.error_text import as_error
-from tiered.program.output import complain, counted
+from tiered.program.output import columns, complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.setting_options import LIMIT_OPTIONS, setting_option
 from tiered.store.aio_driver import DaemonLoop
@@ -49,6 +53,7 @@ _PLACE = (
     click.option("--config", "config_path", envvar="TIERED_CONFIG", help="Settings in TOML (or TIERED_CONFIG)."),
     setting_option("log_format"),
     click.option("--debug", is_flag=True, envvar="TIERED_DEBUG", help="Show tracebacks and more log lines."),
+    click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
 )
 _WORK = (
     setting_option("uploads"),
@@ -135,13 +140,15 @@ def program() -> None:
 @setting_option("lag_limit")
 @setting_option("maintain", is_flag=True, default=None)
 @setting_option("maintain_every")
-def run(config_path: str | None, debug: bool, **flags: Any) -> None:
+def run(config_path: str | None, debug: bool, dry_run: bool, **flags: Any) -> None:
     """Runs until SIGTERM; then drains. SIGHUP reads the configuration file again, and says what needs a restart.
 
     Example: tiered-uploader run --log-dir /var/lib/tiered --remote s3://acme-logs/prod
     """
-
     settings = _settings(flags, config_path)
+    if dry_run:
+        _print_plan(settings, DrainMode.ALL)
+        return
     form = _configure_logs(settings, debug)
     signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: _settings(flags, config_path))
     service = Service(_place(settings), settings, notify=Notify())
@@ -152,7 +159,7 @@ def run(config_path: str | None, debug: bool, **flags: Any) -> None:
 @_options(*_PLACE, *_WORK)
 @click.option("--wait/--no-wait", default=True, help="Roll active segments too, also through a writer (the default).")
 @click.option("--timeout", help="Give up after this time with status 75, as 60s. Default: wait.")
-def sync(config_path: str | None, debug: bool, wait: bool, timeout: str | None, **flags: Any) -> None:
+def sync(config_path: str | None, debug: bool, dry_run: bool, wait: bool, timeout: str | None, **flags: Any) -> None:
     """Uploads and commits everything once, then ends: for cron and preStop hooks.
 
     With --wait active segments are rolled first: here if no process has the log open, else by that process. With
@@ -160,12 +167,41 @@ def sync(config_path: str | None, debug: bool, wait: bool, timeout: str | None, 
     bucket holds it all (a commit that was read back before is not asked for again, so also while the store is down),
     75 if data stays local, 11 if a newer claim owns a partition, 12 if the store refuses.
     """
-    settings = _settings(flags, config_path)
+    settings, mode, timeout_ms = _settings(flags, config_path), _MODES[wait], _timeout_ms(timeout)
+    if dry_run:
+        _print_plan(settings, mode)
+        return
     form = _configure_logs(settings, debug, brief=True)
-    ending, counts = _sync(settings, DrainMode.ALL if wait else DrainMode.SEALED, _timeout_ms(timeout), form)
+    ending, counts = _sync(settings, mode, timeout_ms, form)
     if form == "text" and (ending.code == 0 or counts):
         click.echo(_committed(counts), err=True)
     _end(ending, form)
+
+
+_MODES = {True: DrainMode.ALL, False: DrainMode.SEALED}
+"""Records that a sync sends with --wait and with --no-wait."""
+
+
+def _print_plan(settings: Settings, mode: DrainMode) -> None:
+    """Print the offsets that wait for an upload, as this disk knows them. Takes no lock and asks no store."""
+    place, files, rows, total = _place(settings), PosixFiles(), list[list[object]](), 0
+    uploads, pauses = UploadCheckpoint(place.directory, files).read(), PauseFile(place.directory, files).read()
+    with LocalLog.open(settings.sidecar or place.directory, files=files, read_only=True) as log:
+        for tp in (tp for tp in log.partitions() if not is_state_log(tp.topic)):
+            if tp in log.out_of_service:
+                rows.append([tp, None, None, None, "out of service"])
+                continue
+            partition = log.partition(tp)
+            positions, sealed = partition.positions(), partition.sealed_segments()
+            start = positions.local_start_offset
+            end = positions.end_offset if mode is DrainMode.ALL else sealed[-1].end_offset if sealed else start
+            uploaded = uploads[tp].end_offset if tp in uploads else start
+            note = "paused" if pauses.keys() & {tp.topic, ALL_TOPICS} else ""
+            rows.append([tp, uploaded, max(end, uploaded), max(end - uploaded, 0), note])
+            total += max(end - uploaded, 0)
+    for line in columns(["partition", "uploaded", "to offset", "offsets", "note"], rows):
+        click.echo(line)
+    click.echo(f"dry run: would upload {counted(total, 'offset')}", err=True)
 
 
 def _timeout_ms(text: str | None) -> int | None:
@@ -212,7 +248,9 @@ def _sync(
 @_options(*_PLACE)
 @click.option("--reason", default="", help="Why, as `tiered status` shows it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def pause(topics: tuple[str, ...], reason: str, as_json: bool, config_path: str | None, **flags: Any) -> None:
+def pause(
+    topics: tuple[str, ...], reason: str, as_json: bool, dry_run: bool, config_path: str | None, **flags: Any
+) -> None:
     """Stops uploading TOPICS, or all of them, until resume; also over restarts. Appends go on, and data stays local.
 
     What is being uploaded is finished and committed. A daemon, and an uploader inside an application, heed it within a
@@ -235,15 +273,14 @@ def pause(topics: tuple[str, ...], reason: str, as_json: bool, config_path: str 
         since = {name: before[name].since_ms if name in before else clock.now_ms() for name in names}
         return {**before, **{name: Pause(since[name], reason) for name in names}}
 
-    directory.pause(paused)
-    _tell_pauses(directory, clock, as_json=as_json)
+    _change_pauses(directory, paused, as_json=as_json, dry_run=dry_run)
 
 
 @program.command()
 @click.argument("topics", nargs=-1)
 @_options(*_PLACE)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def resume(topics: tuple[str, ...], as_json: bool, config_path: str | None, **flags: Any) -> None:
+def resume(topics: tuple[str, ...], as_json: bool, dry_run: bool, config_path: str | None, **flags: Any) -> None:
     """Lets uploads of TOPICS go on; without a name all of them."""
     directory = _paused_directory(flags, config_path)
 
@@ -256,8 +293,7 @@ def resume(topics: tuple[str, ...], as_json: bool, config_path: str | None, **fl
                 )
         return {name: each for name, each in before.items() if topics and name not in topics}
 
-    directory.pause(resumed)
-    _tell_pauses(directory, SystemClock(), as_json=as_json)
+    _change_pauses(directory, resumed, as_json=as_json, dry_run=dry_run)
 
 
 def _paused_directory(flags: dict[str, Any], config_path: str | None) -> LogDirectory:
@@ -275,14 +311,27 @@ def _names_hint(what: str, names: Iterable[str]) -> str:
     return f"{what} {', '.join(sorted(names)[:NAMES]) or 'none'}"
 
 
-def _tell_pauses(directory: LogDirectory, clock: Clock, *, as_json: bool) -> None:
-    found = {
+def _change_pauses(
+    directory: LogDirectory,
+    edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]],
+    *,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
+    """Store the pauses that ``edit`` returns, unless it is a dry run, and print them."""
+    if dry_run:
+        pauses = edit(directory.pauses())
+    else:
+        directory.pause(edit)
+        pauses = directory.pauses()
+    found: dict[str, Any] = {
         "message_type": "pauses",
-        "now_ms": clock.now_ms(),
-        "paused": status.pauses_as_json(directory.pauses()),
+        "now_ms": SystemClock().now_ms(),
+        "dry_run": dry_run,
+        "paused": status.pauses_as_json(pauses),
     }
     text = "\n".join(status.paused_lines(found)) or f"no uploads from {directory.path} are paused"
-    click.echo(json.dumps(found) if as_json else text)
+    click.echo(json.dumps(found) if as_json else f"dry run: {text}" if dry_run else text)
 
 
 def _run(serving: Coroutine[Any, Any, Exit]) -> Exit:

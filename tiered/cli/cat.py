@@ -146,7 +146,7 @@ class _CatReading:
 
     def follow(self, *, whole_topic: bool, before_wait: Callable[[], None]) -> Iterator[ConsumerRecord]:
         """Return the records from the offsets found on, with those to come."""
-        return self._source.follow_from(
+        return self._source._follow_from(
             self._begins or {},
             isolation=self._isolation,
             whole_topic=whole_topic and not self.code,

@@ -12,7 +12,8 @@ from tiered.check.check import EXIT_WARNINGS
 from tiered.cli.disk_truncate import truncate
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, DiskFullError
-from tiered.local.cleaning.cleaner import CleaningStatus
+from tiered.local.cleaning.preview import CleaningStatus, preview_read_only
+from tiered.local.cleaning.subjects import CleanerCheckpoint
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import PosixFiles
@@ -30,6 +31,7 @@ from tiered.program.application import (
 from tiered.program.open_log import open_directory
 from tiered.program.open_reader import folder, need_topic
 from tiered.program.output import columns, counted, human_bytes
+from tiered.program.places import LogPlace, need_one_partition, range_of
 
 MAX_ROUNDS = 1000
 """Most rounds over one partition. More than one is needed only if its keys do not fit into memory."""
@@ -58,8 +60,14 @@ def compact(app: Application, *, selected: str | None) -> int:
       tiered disk compact flights:0 --log-dir data --yes
     """
     plan_only = app.dry_run
-    with open_directory(app) as log:
-        found = [log.cleaner.status(tp) for tp in _partitions(log, selected)]
+    with open_directory(app, read_only=plan_only) as log:
+        checkpoint = CleanerCheckpoint(log.directory, log.files)
+        found = [
+            preview_read_only(log.partition(tp), checkpoint, log.files, app.clock)
+            if plan_only
+            else log.cleaner.status(tp)
+            for tp in _partitions(log, selected)
+        ]
         due = [status for status in found if status.candidate is not None and status.candidate.cleanable_bytes]
         reports: dict[TopicPartition, CleaningReport] = {}
         if due and not plan_only:
@@ -157,14 +165,14 @@ def _line(tp: TopicPartition, report: CleaningReport) -> str:
 
 @command.command("drop", exits={3: "some segments stay: the bucket lacks them"})
 @click.argument("selected", metavar="TOPIC[:P]")
-@click.option("--to", "before", type=click.IntRange(min=0), metavar="OFFSET", help="only segments of earlier offsets")
+@click.option("--to", "end", metavar="WHERE", help="end before this place: an offset, a time or s@TIME")
 @pass_application
-def drop(app: Application, *, selected: str, before: int | None) -> int:
+def drop(app: Application, *, selected: str, end: str | None) -> int:
     """Delete sealed segments from the disk now that the bucket holds, whatever local.retention.* keeps.
 
     The log stays as it is: those records are read from the bucket. Use it for a full disk, and after `tiered erase`.
     No program may write to the directory meanwhile. Segments go oldest first. With --to the last one is the segment
-    that holds the record before OFFSET.
+    that holds the record before that place.
 
     \b
     Examples:
@@ -172,9 +180,11 @@ def drop(app: Application, *, selected: str, before: int | None) -> int:
       tiered disk drop users:3 --to 120000 --log-dir data --yes
     """
     topic, partition = split_topic(selected)
+    _, before = range_of(None, end, app.clock.now_ms())
     with open_directory(app, read_only=app.dry_run) as log:
         need_topic(topic, log.topics())
         numbers = chosen_partitions(topic, log.topics()[topic].partitions, partition)
+        need_one_partition(topic, len(numbers), before)
         found = [_Drop(log.partition(TopicPartition(topic, number)), before) for number in numbers]
         lines = [line for each in found for line in each.lines()]
         if not app.dry_run:
@@ -191,7 +201,7 @@ def drop(app: Application, *, selected: str, before: int | None) -> int:
 class _Drop:
     """Segments to delete from the disk of one partition: those that the checkpoint says are in the bucket."""
 
-    def __init__(self, partition: PartitionLog, before: int | None) -> None:
+    def __init__(self, partition: PartitionLog, before: LogPlace) -> None:
         if partition.upload is None:
             raise ConfigError(
                 f"{partition.tp} is not tiered: no bucket holds what would leave the disk",
@@ -200,7 +210,7 @@ class _Drop:
         self._partition = partition
         self._uploaded = partition.upload.end_offset
         view = partition.positions()
-        last = view.end_offset if before is None else min(before, view.end_offset)
+        last = min(_offset_of(partition, before), view.end_offset)
         meant = [each for each in partition.sealed_segments() if each.base_offset < last]
         self.going = [each for each in meant if each.end_offset <= self._uploaded]
         end = self.going[-1].end_offset if self.going else view.local_start_offset
@@ -234,6 +244,16 @@ class _Drop:
             "uploaded_offset": self._uploaded,
             "stays": self.stays,
         }
+
+
+def _offset_of(partition: PartitionLog, end: LogPlace) -> int:
+    """Return the offset of a place on this disk. A time after all records is the end."""
+    if end.time_ms is not None:
+        found = partition.offset_for_time(end.time_ms)
+        return MAX_LONG if found is None else found[0]
+    if isinstance(end.offset, int):
+        return end.offset
+    return 0 if end.offset == "earliest" else MAX_LONG
 
 
 @command.command("move")

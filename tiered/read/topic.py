@@ -162,7 +162,7 @@ class TopicReads:
         self._now_ms = now_ms
         self._runner = runner
 
-    __dir__ = names_without("check_partition", "chosen", "follow_from", "stream")
+    __dir__ = names_without("check_partition", "chosen", "stream")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} partitions={self.partitions}>"
@@ -220,7 +220,7 @@ class TopicReads:
         steps = self._reading(wanted, records_of(wanted), opened=opened)
         return chain.from_iterable(self._runner.stream(steps, partial(release_steps, opened)))
 
-    def follow_from(
+    def _follow_from(
         self, starts: Mapping[int, int], *, isolation: str, whole_topic: bool, before_wait: Callable[[], None]
     ) -> Iterator[ConsumerRecord]:
         """Follow partitions from an offset of their own each, and continue after trimmed records.

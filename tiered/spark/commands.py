@@ -261,18 +261,22 @@ def export(
       tiered spark export flights --format delta --to s3a://acme-lake/flights \\
         --checkpoint s3a://acme-lake/checkpoints/flights --remote s3://acme-logs/prod
     """
-    from tiered.spark.jobs.export import ExportTarget, export  # noqa: PLC0415
+    from tiered.spark.jobs.export import ExportTarget, export, plan  # noqa: PLC0415
 
     for topic in topics:
         refuse_internal(topic)
     target = ExportTarget(kind, _absolute(checkpoint), _absolute(to) if to else None, table, pairs("--option", options))
+    names = tuple(sorted(set(topics)))
+    if runner.app.dry_run:
+        planned = {"dry_run": True, "topics": names, "to": target.path or target.table, "format": kind}
+        return runner.app.out.result("spark export", planned, [plan(runner, names, target)])
     read = {
         "isolation.level": isolation,
         "includeHeaders": str(headers).lower(),
         "failOnDataLoss": str(not skip_lost).lower(),
         "maxBytesPerTrigger": str(batch_bytes),
     }
-    fields = export(runner, tuple(sorted(set(topics))), target, read)
+    fields = export(runner, names, target, read)
     line = f"{fields['rows']} records exported in {fields['batches']} batches"
     return runner.app.out.result(
         "spark export", fields, [line if fields["rows"] else "nothing new was there to export"]

@@ -20,6 +20,13 @@ def test_sync_says_in_one_line_what_it_committed(tmp_path: Path) -> None:
     directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"
     make_log(directory, records=2_000)
     place = ("--log-dir", str(directory), "--remote", url)
+    planned = call("sync", *place, "--dry-run")
+    assert (planned.returncode, planned.stderr) == (0, "dry run: would upload 2,000 offsets\n")
+    assert [line.split() for line in planned.stdout.splitlines()[1:]] == [
+        ["t-0", "0", "1,000", "1,000"],
+        ["t-1", "0", "1,000", "1,000"],
+    ]
+    assert not (tmp_path / "store").exists()
     done = call("sync", *place)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "2,000 records committed in t-0, t-1\n")
     again = call("sync", *place)

@@ -22,6 +22,9 @@ def test_it_continues_where_the_last_run_ended(spark: SparkSession, tmp_path: Pa
     with log(tmp_path, {"flights": {}}) as opened:
         for at in range(0, 100, 20):
             opened.topic("flights").append_many(records(at, 20))
+    planned = export(tmp_path, "--dry-run")
+    assert (planned.code, planned.summary["topics"]) == (0, ["flights"]), planned.err
+    assert not (tmp_path / "out").exists()
     first = export(tmp_path)
     assert (first.code, first.summary["rows"]) == (0, 100), first.err
     again = export(tmp_path)

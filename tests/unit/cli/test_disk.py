@@ -173,6 +173,9 @@ def test_what_the_bucket_holds_leaves_the_disk_at_once(cli: Cli, tmp_path: Path)
     planned = cli(*words, "--to", str(before[1] + 1), "--dry-run", "--json")
     (one,) = planned.summary["partitions"]
     assert (planned.code, one["segments"], one["end_offset"], bases()) == (0, 2, before[2], before)
+    for place, segments in (("beginning", 0), ("-1d", 0), ("end", sum(base < 40 for base in before))):
+        (one,) = cli(*words, "--to", place, "--dry-run", "--json").summary["partitions"]
+        assert (place, one["segments"]) == (place, segments)
     assert cli(*words, "--to", str(before[1] + 1), "--yes").code == 0
     assert bases() == before[2:]
     done = cli(*words, "--yes", "--json")

@@ -37,6 +37,8 @@ def paused(log_dir: Path) -> dict[str, str]:
 
 
 def test_topics_are_paused_and_resumed_by_name(log_dir: Path) -> None:
+    assert call(log_dir, "pause", "t", "--dry-run").startswith("dry run: uploads of t have been paused for 0s;")
+    assert paused(log_dir) == {}
     told = call(log_dir, "pause", "t", "u", "--reason", "the bucket moves")
     assert told.splitlines() == [
         f"uploads of {name} have been paused for 0s: the bucket moves; unblocked by `tiered-uploader resume {name}`"

@@ -25,13 +25,14 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
+from tiered.local.cleaning.preview import CleaningStatus, preview
 from tiered.local.cleaning.rounds import (
     CleanerCounts,
     CleanerFigures,
     CleaningRound,
     CleaningStoppedError,
 )
-from tiered.local.cleaning.subjects import AT_WORK, NOT_COMPACTED, PAUSED, CleanerCheckpoint, Subject, Subjects, refusal
+from tiered.local.cleaning.subjects import AT_WORK, PAUSED, CleanerCheckpoint, Subject, Subjects, refusal
 from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.open_partitions import Roster
 from tiered.local.partition.writer import PartitionWriter
@@ -39,10 +40,8 @@ from tiered.model import TopicPartition
 from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.cleaning import (
     CleaningCandidate,
-    SegmentState,
     choose_filthiest,
     cleaning_candidate,
-    group_segments,
 )
 from tiered.plan.offset_map import ENTRY_BYTES
 from tiered.plan.token_bucket import TokenBucket
@@ -60,19 +59,6 @@ DISK_IN_THE_WAY = (DiskFullError, LocalIOError, LocalPermissionError)
 
 MAX_NAP_SECONDS = 1.0
 """Longest single sleep of a throttled round, which checks for a stop between two of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class CleaningStatus:
-    """Preview of a round over one partition. ``refused``: why there is none; ``groups``: bases that may become one.
-
-    The groups are those of a map with room for every key.
-    """
-
-    tp: TopicPartition
-    refused: str = ""
-    candidate: CleaningCandidate | None = None
-    groups: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(slots=True)
@@ -180,15 +166,7 @@ class LogCleaner:
                 state = self._subjects.settle(self._subjects.look(writer)).state
         except TieredError as error:
             return CleaningStatus(tp, error.message)
-        candidate = cleaning_candidate(state, now_ms)
-        if candidate is None:
-            return CleaningStatus(tp, NOT_COMPACTED)
-        end = candidate.first_uncleanable
-        groups: tuple[tuple[SegmentState, ...], ...] = ()
-        if candidate.cleanable_bytes:
-            groups = group_segments(state.segments, map_end=end, first_uncleanable=end, config=state.config)
-        bases = tuple(tuple(segment.base_offset for segment in group) for group in groups)
-        return CleaningStatus(tp, candidate=candidate, groups=bases)
+        return preview(state, now_ms)
 
     @contextmanager
     def paused(self, *tps: TopicPartition) -> Iterator[None]:

@@ -136,23 +136,27 @@ class Subjects:
     def _segment(self, segment: SealedLocalSegment) -> SegmentState:
         known = self._seen.get(segment)
         if known is None or known.end_offset != segment.end_offset:  # a gap was left after it since
-            lookup = segment.lookup
-            first = -1
-            if segment.size_bytes:
-                with LogFile(self._files, segment.path) as log:
-                    first = log.header_at(0, segment.size_bytes).max_timestamp
-            known = SegmentState(
-                base_offset=segment.base_offset,
-                end_offset=segment.end_offset,
-                size_bytes=segment.size_bytes,
-                max_timestamp=lookup.last_time[0],
-                first_batch_timestamp=first,
-                offset_index_bytes=lookup.offset_count * OFFSET_ENTRY_BYTES,
-                time_index_bytes=lookup.time_count * TIME_ENTRY_BYTES,
-                modified_ms=segment.appended_ms,
-            )
-            self._seen[segment] = known
+            known = self._seen[segment] = segment_state(self._files, segment)
         return known
+
+
+def segment_state(files: Files, segment: SealedLocalSegment) -> SegmentState:
+    """Read what the choice of a round needs to know of a segment."""
+    lookup = segment.lookup
+    first = -1
+    if segment.size_bytes:
+        with LogFile(files, segment.path) as log:
+            first = log.header_at(0, segment.size_bytes).max_timestamp
+    return SegmentState(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        max_timestamp=lookup.last_time[0],
+        first_batch_timestamp=first,
+        offset_index_bytes=lookup.offset_count * OFFSET_ENTRY_BYTES,
+        time_index_bytes=lookup.time_count * TIME_ENTRY_BYTES,
+        modified_ms=segment.appended_ms,
+    )
 
 
 def refusal(writer: PartitionWriter) -> str:
