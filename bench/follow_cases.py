@@ -75,7 +75,8 @@ def _followed(topic: tiered.Topic) -> list[float]:
     """Return the seconds from the beginning of an append to the record at a read that follows."""
     seen, found = threading.Semaphore(0), []
     sent: list[float] = []
-    read = topic.read(0, start="latest", end=topic.positions(0).end_offset + RECORDS, follow=True)
+    first = topic.positions(0).end_offset
+    read = topic.read(0, start=first, end=first + RECORDS, follow=True)
     ready = threading.Event()
 
     def wait() -> None:
@@ -84,7 +85,6 @@ def _followed(topic: tiered.Topic) -> list[float]:
             found.append(time.perf_counter() - sent[record.offset - first])
             seen.release()
 
-    first = topic.positions(0).end_offset
     thread = threading.Thread(target=wait)
     thread.start()
     ready.wait()
