@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast lint docs format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore
-.PHONY: spark-restarts sim mutants cases bench wheels clean setup
+.PHONY: spark-restarts sim mutants cases bench wheels release-check clean setup
 
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
@@ -106,6 +106,9 @@ bench: $(STAMP)  ## figures beside aiokafka, confluent-kafka and plain boto3, as
 
 wheels: $(STAMP)  ## wheels with compiled kernels in dist, one for each of PYTHONS that is found (default: 3.11 3.12 3.13)
 	@scripts/wheels $(PYTHONS)
+
+release-check: wheels  ## the wheels in fresh environments: version, contents, README, format 1, an upgrade and its rollback
+	@$(PY) scripts/release_check.py $(PYTHONS)
 
 clean:  ## remove everything that the other targets made, .venv and caches included
 	@rm -rf $(VENV) build dist .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis htmlcov .coverage

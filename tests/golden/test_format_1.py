@@ -1,0 +1,77 @@
+"""The published format 1: a reader that shares no code with the writer finds all records, and so does the product."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiered
+from tests.golden import plain_reader
+from tests.golden.release import ARCHIVE, records
+from tiered.cli.main import run
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked(tmp_path_factory.mktemp("format-1"))
+
+
+def unpacked(folder: Path) -> Path:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(release: Path) -> Any:
+    return json.loads((release / "records.json").read_text())
+
+
+def by_level(found: Iterator[tuple[str, int, list[plain_reader.Batch]]]) -> dict[str, dict[str, list[Any]]]:
+    return {
+        name: {
+            level: [as_json(record) for record in plain_reader.visible(batches, start, committed=committed)]
+            for level, committed in (("read_uncommitted", False), ("read_committed", True))
+        }
+        for name, start, batches in found
+    }
+
+
+def as_json(record: Any) -> list[Any]:
+    offset, timestamp, key, value, headers = record
+    return [offset, timestamp, text(key), text(value), [[name, text(content)] for name, content in headers]]
+
+
+def text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def test_a_foreign_reader_finds_all_records_of_the_bucket(release: Path, expected: Any) -> None:
+    assert by_level(plain_reader.bucket_partitions(release / "bucket")) == expected["bucket"]
+
+
+def test_a_foreign_reader_finds_all_records_of_the_disk(release: Path, expected: Any) -> None:
+    assert by_level(plain_reader.disk_partitions(release / "log")) == expected["log"]
+
+
+def test_this_release_finds_all_records(release: Path, expected: Any) -> None:
+    assert records(tiered.open_reader(f"file://{release / 'bucket'}")) == expected["bucket"]
+    assert records(tiered.open_reader(log_dir=release / "log")) == expected["log"]
+
+
+def test_this_release_checks_and_writes_on(tmp_path: Path) -> None:
+    release = unpacked(tmp_path)
+    remote = f"file://{release / 'bucket'}"
+    assert run(["check", "--remote", remote, "--read-data"]) == 0
+    with tiered.open(release / "log", remote=remote) as log:
+        receipt = log.topic("shapes").append(b"of a later release")
+        log.sync()
+    with tiered.open_reader(remote) as reader:
+        assert [each.value for each in reader.topic("shapes").read(0)][-1] == b"of a later release"
+        assert receipt.offset == 3
