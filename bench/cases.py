@@ -32,10 +32,10 @@ from bench.remote_cases import catch_up, daemon_memory, rewrites, upload_cost
 from bench.spark_cases import scrub, spark_planning, spark_staging, spark_triggers
 from bench.spark_scans import spark_scans
 from bench.start_cases import index_lookup, start
+from tests.support.moto import locked_moto
 from tiered.format.batch import decode_records, encode_batch, verify_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.model import NewRecord
-from tiered.testing.moto import locked_moto
 
 RECORD_KEY = b"C-%013d"
 VALUE = (b'{"carrier":"UA","flight":1545,"origin":"EWR","dest":"IAH","delay":2}' * 2)[:84]

@@ -18,12 +18,12 @@ from bench.daemon_cases import IN_MEMORY
 from bench.directories import QuickFiles
 from bench.gate import AT_MOST
 from bench.measure import Figure
+from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tiered.config import LogConfig
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME
 from tiered.store.aio_driver import DaemonLoop
 from tiered.store.location import StoreLocation
-from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 from uploader.config import Settings
 from uploader.service import Service, ServicePlace
 from uploader.start import share_memory

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
+from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 
 BUCKET = "contract"
 VERSIONED_BUCKET = "contract-versions"

@@ -24,6 +24,7 @@ import pytest
 
 import tiered
 from tests.crash.striking import KINDS, SAMPLE, SEED, VALUE, WHOLE, Interrupt, Striker
+from tests.support.faulty_files import FaultyFiles
 from tiered.cli.main import run
 from tiered.clock import SystemClock
 from tiered.config import LogConfig, TopicConfig
@@ -33,7 +34,6 @@ from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import DirectoryLock
 from tiered.model import NewRecord, TopicPartition
-from tiered.testing.disk import FaultyFiles
 
 SIGNALS = 5000 if WHOLE else 300
 DEPTH = 3

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import PowerCut, on_nth
 from tests.unit.local.bench import TP
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench
 from tiered.config import DAY_MS
 from tiered.errors import TieredError
 from tiered.model import NewRecord
-from tiered.testing.disk import PowerCut, on_nth
 
 KEYS = "abcdef"
 STEPS = 80

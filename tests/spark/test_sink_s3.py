@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.spark.staging import job_and_its_repetition, need_first_job_alone
-from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
+from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 
 
 def test_a_job_and_its_repetition(monkeypatch: pytest.MonkeyPatch) -> None:

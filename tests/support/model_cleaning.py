@@ -1,16 +1,16 @@
-"""What a round of compaction leaves of a :class:`~tiered.testing.model.ModelLog`, by Kafka's rules."""
+"""What a round of compaction leaves of a :class:`~tests.support.model_log.ModelLog`, by Kafka's rules."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from tests.support.model_log import ModelBatch, ModelLog
 from tiered.config import DAY_MS
 from tiered.format.batch import BatchHeader
 from tiered.format.control import ControlType
 from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.testing.model import ModelBatch, ModelLog
 
 PRODUCER_EXPIRATION_MS = DAY_MS
 """A producer that wrote nothing for so long, by its record timestamps, is forgotten (``producer.id.expiration.ms``)."""

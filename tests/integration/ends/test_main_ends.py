@@ -14,7 +14,7 @@ import pytest
 
 import tiered
 from tests.integration.ends.program import RECORDS
-from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
+from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 300.0

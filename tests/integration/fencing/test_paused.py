@@ -17,8 +17,8 @@ import pytest
 from tests.integration.fencing.application import TOPIC
 from tests.integration.fencing.hosts import Application, Remote, daemon, judge, on_disk, program, started, stopped
 from tests.integration.uploader.daemons import WAIT_SECONDS, Daemon
+from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.support.proxy import Fault, FaultKind, FaultProxy
-from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 
 _numbers = itertools.count()
 HOLD, ANSWER = FaultKind.HOLD, FaultKind.HOLD_ANSWER

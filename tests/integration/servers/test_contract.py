@@ -11,11 +11,11 @@ import pytest
 
 from tests.integration.servers.commands import BUCKET, S3Server
 from tests.integration.servers.conftest import use
+from tests.support.moto import make_bucket
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import ABSENT, AioStore, Get, Put, Store
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import S3Target
-from tiered.testing.moto import make_bucket
 from tiered.testing.store_contract import BlockingStore, StoreContract, found, landed, listed, same
 
 NUMBERS = itertools.count()

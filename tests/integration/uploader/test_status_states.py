@@ -12,13 +12,13 @@ import pytest
 from tests.integration.uploader.daemons import Daemon, call, status
 from tests.integration.uploader.logs import make_log
 from tests.support.engine import seen_views
+from tests.support.moto import locked_moto
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.engine.reports import Level, Report
 from tiered.local.disk.files import DiskSpace, PosixFiles
 from tiered.store.base import Get
 from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
-from tiered.testing.moto import locked_moto
 from uploader.config import Settings
 from uploader.service import Service, ServicePlace
 

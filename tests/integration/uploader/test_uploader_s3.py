@@ -10,13 +10,13 @@ import pytest
 from tests.integration.uploader.daemons import call
 from tests.integration.uploader.logs import T0, T1, judge, make_log, open_log
 from tests.integration.uploader.stores import Hasty
+from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.engine.drain import DrainMode
 from tiered.format.batch import encode_batch
 from tiered.model import NewRecord
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
-from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 from uploader.config import Settings
 from uploader.service import Service, ServicePlace
 

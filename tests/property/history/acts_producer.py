@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.property.history.acts_append import records
 from tests.property.history.checks import same
 from tests.property.history.world import Raised, Subject, World, outcome
+from tests.support.model_log import SEQUENCES, ModelProducer, ModelStamp
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.model import NewRecord
-from tiered.testing.model import SEQUENCES, ModelProducer, ModelStamp
 
 IDEMPOTENT = (1, 2, 3)
 TRANSACTIONAL = (11, 12, 13, 14)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.property.history.acts_append import records
 from tests.property.history.checks import check_ends, same
 from tests.property.history.world import Raised, Subject, World, outcome
+from tests.support.model_log import ModelStamp
 from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
@@ -12,7 +13,6 @@ from tiered.local.transactions.coordinator import TxnProducer
 from tiered.local.transactions.producer_ids import LEAST_ID
 from tiered.model import TopicPartition
 from tiered.plan.producer import ProducerStamp
-from tiered.testing.model import ModelStamp
 
 NAMES = ("invoices", "audit")
 STATE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.property.history.world import Subject, World
+from tests.support.model_log import ModelBatch, ModelLog, ModelProducer, ModelStamp
 from tiered.config import DAY_MS
 from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.control import ControlType, control_type, coordinator_epoch
@@ -14,7 +15,6 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
-from tiered.testing.model import ModelBatch, ModelLog, ModelProducer, ModelStamp
 
 
 def same(actual: Any, expected: Any, what: str) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tests.property.history.checks import check, end_on_disk, entries_of, forget, is_idle, last_offset_of, same
 from tests.property.history.world import Subject, World
+from tests.support.model_log import ModelBatch, ModelLog, ModelProducer, replayed
 from tiered.format.control import ControlType
 from tiered.model import EpochEntry
 from tiered.plan.producer import BatchSpan
-from tiered.testing.model import ModelBatch, ModelLog, ModelProducer, replayed
 
 
 def settle(world: World, *, clean: bool) -> None:

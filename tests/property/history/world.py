@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.faulty_files import FaultyFiles
+from tests.support.model_log import ModelLog
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import TieredError
 from tiered.local.directory.log_directory import LocalLog
@@ -18,8 +20,6 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import EpochEntry, TopicPartition
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles
-from tiered.testing.model import ModelLog
 
 HOUR_MS = 3_600_000
 SMALL: dict[str, Any] = {

@@ -12,8 +12,8 @@ import pytest
 
 import tiered
 from tests.spark.jobs.building import inline, records, run
+from tests.support.moto import CREDENTIALS, make_bucket
 from tiered.spark.jobs.run import JobRunner, TaskCall, Work
-from tiered.testing.moto import CREDENTIALS, make_bucket
 
 __all__ = ["inline"]
 
@@ -21,7 +21,7 @@ BUCKET, REGION = "bulk", "us-east-1"
 
 SERVER = """
 import sys
-from tiered.testing.moto import locked_moto
+from tests.support.moto import locked_moto
 with locked_moto() as url:
     print(url, flush=True)
     sys.stdin.read()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin import check, plan_repair, restore
+from tests.support.faulty_files import FaultyFiles
 from tests.unit.aio.on_the_loop import OnTheLoop
 from tests.unit.check.building import RECORDS, TOPIC, Scenario, scenario
 from tiered import aio
@@ -18,7 +19,6 @@ from tiered.check.findings import Finding
 from tiered.errors import CorruptionError, DiskFullError, FencedError
 from tiered.model import TopicPartition
 from tiered.testing.clock import SeededIds
-from tiered.testing.disk import FaultyFiles
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import boto3
 import pytest
 
 import tiered
+from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.unit.cli.conftest import Cli
 from tiered import aio
 from tiered.errors import RemotePermissionError
-from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 
 REMOTE = "s3://archived/p"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.faulty_files import UnreadableFiles
 from tests.support.given import move_start
 from tests.unit.cli.conftest import Cli
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import TopicPartition
-from tiered.testing.disk import UnreadableFiles
 
 META, TOPICS = "meta.properties", "tiered-topics.json"
 POINTS, STARTS, MARKS = (f"{name}-offset-checkpoint" for name in ("recovery-point", "log-start", "replication"))

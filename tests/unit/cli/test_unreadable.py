@@ -9,12 +9,12 @@ import pytest
 
 import tiered
 from tests.support.admin import check
+from tests.support.faulty_files import UnreadableFiles
 from tests.unit.cli.conftest import Cli, Result
 from tiered.check.check import CheckOptions, CheckReport
 from tiered.check.findings import Findings, Severity
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
-from tiered.testing.disk import UnreadableFiles
 
 FIRST, LAST = f"{0:020d}", f"{22:020d}"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.faulty_files import FaultyFiles
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.codecs import Codec
@@ -18,7 +19,6 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles
 
 TP = TopicPartition("t", 0)
 

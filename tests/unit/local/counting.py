@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tiered.testing.disk import FaultyFiles
+from tests.support.faulty_files import FaultyFiles
 
 
 class CountingFiles(FaultyFiles):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support.faulty_files import FaultyFiles
 from tiered.config import LogConfig
 from tiered.local.directory.log_directory import LocalLog
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles
 
 
 def opened(path: Path, clock: FakeClock | None = None, files: FaultyFiles | None = None) -> LocalLog:

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.faulty_files import FaultyFiles, PowerCut, on_nth
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import decode_records
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.model import TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 
 TP = TopicPartition("t", 0)
 

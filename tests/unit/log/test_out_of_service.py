@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.faulty_files import UnreadableFiles
 from tiered import aio
 from tiered.cli.main import run
 from tiered.engine.drain import DrainMode
@@ -23,7 +24,6 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import SealRequest
 from tiered.model import TopicPartition
 from tiered.store.location import StoreLocation
-from tiered.testing.disk import UnreadableFiles
 from uploader.config import Settings
 from uploader.service import Service, ServicePlace, serve
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.faulty_files import FaultyFiles
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.drain import DrainMode
 from tiered.errors import DataLocalError, FencedError, LocalIOError, TieredError
@@ -20,7 +21,6 @@ from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.store.location import StoreLocation, open_store
 from tiered.store.options import StoreOptions
-from tiered.testing.disk import FaultyFiles
 from uploader import Settings, Uploader
 from uploader.service import Service, ServicePlace, serve
 

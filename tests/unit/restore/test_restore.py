@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.support.admin import apply_repair, check, plan_repair, restore
+from tests.support.faulty_files import FaultyFiles
 from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
 from tiered.clock import SystemClock
 from tiered.config import TopicConfig
@@ -51,7 +52,6 @@ from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import START_MS
-from tiered.testing.disk import FaultyFiles
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
 pytestmark = pytest.mark.usefixtures("both_catalogs")

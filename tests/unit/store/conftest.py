@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.moto import CREDENTIALS
 from tests.unit.store.scripted import Script, scripted_server
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import AioStore, Store
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import S3Target
-from tiered.testing.moto import CREDENTIALS
 from tiered.testing.store_contract import BlockingStore
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tiered.testing.moto import CREDENTIALS
+from tests.support.moto import CREDENTIALS
 
 
 @dataclass(frozen=True)

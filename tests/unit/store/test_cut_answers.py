@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.errors import RemoteUnavailableError
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import ABSENT, Get, List, ListPage, Missing, Object, Put, PutResult, PutStatus, StoreRequest
 from tiered.store.location import StoreLocation
 from tiered.store.s3 import LEND_BYTES
-from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.moto import CREDENTIALS
 from tests.unit.store.scripted import Answer, Script
 from tiered.errors import ConfigError, RemotePermissionError
 from tiered.model import BytesSource
@@ -33,7 +34,6 @@ from tiered.store.base import (
 from tiered.store.location import StoreLocation
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import S3Target
-from tiered.testing.moto import CREDENTIALS
 from tiered.testing.store_contract import BlockingStore
 
 OWNER = "123456789012"

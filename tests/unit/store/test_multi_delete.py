@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.errors import ConfigError, RemotePermissionError
 from tiered.store.base import ABSENT, AioStore, Delete, Deleted, List, ListPage, Outcome, Put, Store, StoreRequest
@@ -18,7 +19,6 @@ from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
 from tiered.store.retry import Retries
 from tiered.testing.clock import FakeClock
-from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 from tiered.testing.store_contract import BlockingStore
 
 PREFIXES = itertools.count()

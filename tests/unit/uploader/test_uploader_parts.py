@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.engine import sealed_in
+from tests.support.faulty_files import FaultyFiles
 from tests.unit.engine.world import topic_id, tp
 from tiered.config import TopicConfig
 from tiered.engine.drain import DrainMode
@@ -26,7 +27,6 @@ from tiered.program.settings import parse_http
 from tiered.program.uploader_status import UnsafeReason, reasons_of, verdict
 from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
-from tiered.testing.disk import FaultyFiles
 from uploader import status
 from uploader.config import Settings, resolve
 from uploader.health import HealthServer, Probes

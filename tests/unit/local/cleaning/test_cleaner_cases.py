@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from tests.support.faulty_files import PowerCut, on_nth
 from tests.support.given import move_start
 from tests.unit.local.bench import TP
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench, dirty
 from tiered.local.disk.checkpoints import CLEANER_NAME
-from tiered.testing.disk import PowerCut, on_nth
 
 BEFORE = ("a1", "b1", "a2", "c1", "b2", "a3", "d1", "a4", "b3", "c-")
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import FaultyFiles
 from tests.support.given import move_start, start_over
 from tests.unit.local.bench import TP, CaseBench
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
-from tiered.testing.disk import FaultyFiles
 
 
 @pytest.mark.parametrize("ticks", [False, True])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin import apply_repair, check, plan_rejoin, plan_repair, rejoin
+from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.opening import opened
 from tests.unit.local.several import Mortal
 from tiered.errors import ConfigError, CorruptionError, LocalPermissionError
@@ -23,7 +24,6 @@ from tiered.repair.disk import plan_disk
 from tiered.repair.plan import EXIT_LEFT, RepairAction, RepairOptions
 from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
-from tiered.testing.disk import FaultyFiles
 
 GONE, OTHER = TopicPartition("t", 1), TopicPartition("t", 0)
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.faulty_files import FaultyFiles, PowerCut, on_nth
 from tests.support.given import append_given, move_start
 from tests.unit.local.several import SMALL, TP, Mortal, opened, values
 from tiered.config import TopicConfig
@@ -20,7 +21,6 @@ from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.model import EpochEntry, NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 
 
 def test_case_47_counts_differ_by_at_most_one(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import FaultyFiles, PowerCut, on_nth
 from tests.unit.local.bench import TP, CaseBench
 from tiered.errors import LocalIOError, TieredError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import SEAL_ANSWER_NAME, SEAL_REQUEST_NAME, SealRequest
-from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 
 
 def tick(bench: CaseBench) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import FaultyFiles
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import CorruptionError, LocalPermissionError, UnknownTopicError
 from tiered.local.directory.log_directory import LocalLog
@@ -15,7 +16,6 @@ from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.open_partitions import WAKE_AT_ONCE
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles
 
 COUNT = WAKE_AT_ONCE + 6
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import FaultyFiles
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError
 from tiered.local.directory.figures import TASKS_NAME, UpkeepReport, read_report
@@ -16,7 +17,6 @@ from tiered.local.directory.tasks import Task, Tasks
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles
 
 
 def opened(path: Path, clock: FakeClock, files: FaultyFiles | None = None) -> LocalLog:

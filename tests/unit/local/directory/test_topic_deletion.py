@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.opening import opened
 from tiered.config import TopicConfig
 from tiered.errors import ClosedError, ConfigError, LocalPermissionError, LockedError, UnknownTopicError
@@ -14,7 +15,6 @@ from tiered.format.keys import parse_partition_dir
 from tiered.local.disk.uploader_files import PartitionUpload, uploader_lock
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock
-from tiered.testing.disk import FaultyFiles
 
 UID = "0123456789abcdef0123456789abcdef"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.cleaning.cleaning_bench import CLEAN, CLEANED, DIRTY, KEYED_BYTES
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError, LockedError
@@ -18,7 +19,6 @@ from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles
 
 TPS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.bench import started
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import LocalIOError, NotDurableError, TooManyOpenFilesError
@@ -20,7 +21,6 @@ from tiered.local.disk.fd_pool import FIRST_LEASE, PooledFiles, default_open_fil
 from tiered.local.disk.files import PosixFiles, translate
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles
 
 LIMIT = 8
 

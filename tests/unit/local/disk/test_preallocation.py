@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import FaultyFiles, PowerCut, on_nth
 from tests.support.given import start_over
 from tests.unit.local.bench import RECORD_BYTES, CaseBench
 from tests.unit.local.counting import CountingFiles
@@ -18,7 +19,6 @@ from tiered.format.keys import log_name
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS
-from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 
 FULL = 5 * RECORD_BYTES
 

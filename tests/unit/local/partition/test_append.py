@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
+from tests.support.faulty_files import FaultyFiles, on_nth
 from tests.unit.format.odd_records import Own, lists
 from tests.unit.format.twins import at_work, compiled, needs_both, outcome
 from tests.unit.local.bench import TP, CaseBench
@@ -37,7 +38,6 @@ from tiered.local.partition.writer import PartitionWriter
 from tiered.model import NewRecord
 from tiered.partitioner import Partitioner
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles, on_nth
 
 FIELD = st.none() | st.binary(max_size=60)
 TIME = st.sampled_from([-1, -1, -1, START_MS, START_MS - 5000, START_MS + 2000, START_MS + 10**8, -7])

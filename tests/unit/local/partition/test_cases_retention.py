@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import on_nth
 from tests.support.given import move_start, start_over
 from tests.unit.local.bench import RECORD_BYTES, CaseBench
 from tiered.errors import LocalIOError, LocalPermissionError, OffsetOutOfRangeError
 from tiered.testing.clock import START_MS
-from tiered.testing.disk import on_nth
 
 
 def test_case_37_an_expired_log_is_one_empty_segment_at_its_end(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.model_cleaning import Cleaned, clean
+from tests.support.model_log import ModelLog, ModelStamp
 from tests.unit.local.bench import Bench
 from tiered.config import TopicConfig
 from tiered.errors import InvalidTimestampError, OutOfOrderSequenceError, ProducerFencedError
@@ -14,7 +15,6 @@ from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType
 from tiered.model import AbortedTxn, NewRecord
 from tiered.testing.clock import START_MS
-from tiered.testing.model import ModelLog, ModelStamp
 
 
 @pytest.mark.parametrize(("end", "complaint"), [(1, "promised 2"), (4, "middle of a call"), (6, "appended 5")])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.cleaning.cleaning_bench import CLEAN, KEYED_BYTES
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import LocalIOError, TieredError
@@ -17,7 +18,6 @@ from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import PosixFiles, disk_failed, translate
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles
 
 A, B, ASLEEP = (TopicPartition("t", p) for p in range(3))
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.faulty_files import on_nth
 from tests.unit.local.bench import TP, Bench
 from tiered.errors import (
     ClosedError,
@@ -33,7 +34,6 @@ from tiered.local.disk.uploader_files import PartitionUpload, SealRequest, Uploa
 from tiered.model import EpochEntry, NewRecord, SealedSegment, TopicPartition
 from tiered.plan.roll import RollReason
 from tiered.testing.clock import START_MS
-from tiered.testing.disk import on_nth
 
 UNTYPED: Any = NewRecord
 

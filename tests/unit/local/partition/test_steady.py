@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.bench import Bench
 from tiered.errors import NotFoundError, OffsetOutOfRangeError
-from tiered.testing.disk import FaultyFiles
 
 
 class GoingAway(FaultyFiles):

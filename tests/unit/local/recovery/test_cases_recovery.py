@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import PowerCut, on_nth
 from tests.support.given import append_given, move_start
 from tests.unit.local.bench import CaseBench, batch
 from tiered.errors import ConfigError
@@ -17,7 +18,6 @@ from tiered.local.segment.replacement import SegmentCopy
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 from tiered.testing.clock import START_MS
-from tiered.testing.disk import PowerCut, on_nth
 
 FAR = MAX_RELATIVE_OFFSET + 2
 OFFSET_COUNT = 100

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.faulty_files import FaultyFiles, PowerCut, on_nth
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.directory import LogDirectory
 from tiered.errors import DiskFullError, LocalIOError, TieredError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk import files as files_module
 from tiered.local.disk.files import PosixFiles
-from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 
 THREADS, ROUNDS = 8, 60
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support.faulty_files import FaultyFiles
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import decode_records, read_header
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles
 
 A, B, C = (TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("ledger", 0))
 STATE = TopicPartition("__transaction_state", 0)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import PowerCut, on_nth
 from tests.unit.local.transactions.bench import A, B, C, TxnBench
 from tiered.local.transactions.coordinator import TxnProducer
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
-from tiered.testing.disk import PowerCut, on_nth
 
 LIVES = 4
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_files import PowerCut, on_nth
 from tests.unit.local.transactions.bench import A, B, TxnBench
 from tiered.errors import (
     CommitUnknown,
@@ -17,7 +18,6 @@ from tiered.errors import (
 )
 from tiered.model import NewRecord
 from tiered.plan.producer import ProducerStamp
-from tiered.testing.disk import PowerCut, on_nth
 
 STATE_DIRECTORY = "__transaction_state-0"
 

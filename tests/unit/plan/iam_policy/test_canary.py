@@ -18,6 +18,7 @@ import pytest
 from botocore.config import Config
 
 import tiered
+from tests.support.moto import locked_moto, make_bucket
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tests.unit.cli.conftest import Cli
 from tests.unit.plan.iam_policy.work import read, samples, write
@@ -26,7 +27,6 @@ from tiered.spark.source import TieredDataSource
 from tiered.store.base import ABSENT, Get, Put
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
-from tiered.testing.moto import locked_moto, make_bucket
 from uploader.config import resolve
 
 CANARY = {

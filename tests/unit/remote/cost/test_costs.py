@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.support.proxy import FaultProxy
 from tests.unit.remote.cost.bill import Bill, Line
 from tiered.erase.erase import erase_steps, plan_erase_steps
@@ -29,7 +30,6 @@ from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics
 from tiered.store.options import StoreOptions
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
-from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 from uploader import Uploader
 
 OLD_MS = START_MS - 2 * 3_600_000
