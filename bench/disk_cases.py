@@ -19,7 +19,7 @@ from tiered.config import TopicConfig
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -115,7 +115,7 @@ def group_commit(rounds: int) -> list[Figure]:
 
 
 @contextmanager
-def _segments(count: int, records: int) -> Iterator[PartitionLog]:
+def _segments(count: int, records: int) -> Iterator[WriteLog]:
     """One partition of ``count`` segments of ``records`` each; timestamps rise by one per record."""
     with tempfile.TemporaryDirectory() as folder:
         with LocalLog.open(Path(folder), files=QuickFiles(), config=CONFIG) as log:
@@ -132,7 +132,7 @@ def _segments(count: int, records: int) -> Iterator[PartitionLog]:
 class RandomReads:
     """Reads of one record each, at offsets and times drawn from a seed."""
 
-    def __init__(self, partition: PartitionLog) -> None:
+    def __init__(self, partition: WriteLog) -> None:
         self._partition = partition
         dice = random.Random(SEED)
         self.offsets = [dice.randrange(partition.end_offset) for _ in range(RANDOM_READS)]

@@ -49,7 +49,7 @@ from tiered.local.directory.multi_directory_log import LocalTier, check_paths
 from tiered.local.directory.tasks import ThreadWorkers
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
 from tiered.read.follow import Followers
@@ -341,7 +341,7 @@ class Log:
                 self._appenders.spread(topic, count)
             return count
 
-    def _logs_of(self, info: TopicInfo) -> list[PartitionLog | TieredError]:
+    def _logs_of(self, info: TopicInfo) -> list[WriteLog | TieredError]:
         return [self._partition_or_error(TopicPartition(info.name, p)) for p in range(info.partitions)]
 
     def _open_topic(self, name: str) -> Topic:
@@ -358,7 +358,7 @@ class Log:
             appenders=self._appenders,
         )
 
-    def _partition_or_error(self, tp: TopicPartition) -> PartitionLog | TieredError:
+    def _partition_or_error(self, tp: TopicPartition) -> WriteLog | TieredError:
         """Return a partition, or the error if it is out of service or on another broker. Others stay usable."""
         try:
             return self._local.partition(tp)
@@ -373,7 +373,7 @@ class Log:
         return stream
 
     def _stream(self, tp: TopicPartition) -> TierStream:
-        log: PartitionLog | None = None
+        log: WriteLog | None = None
         try:
             log = self._local.partition(tp)
         except UnknownTopicError:
@@ -411,7 +411,7 @@ class Log:
         self._check_uploader()
         producer = self._local.transactions.begin(transactional_id, timeout_ms)
 
-        def wait(logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        def wait(logs: Mapping[TopicPartition, WriteLog]) -> None:
             if durability == "remote":  # with the markers
                 ends = {tp: log.positions().end_offset for tp, log in logs.items()}
                 self.wait_uploaded(ends, DEFAULT_REMOTE_TIMEOUT_S)

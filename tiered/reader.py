@@ -23,7 +23,7 @@ from tiered.format.kernels import ConsumerRecord
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import known_topic
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.read_only_partition import need_topic_id
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
@@ -257,7 +257,7 @@ class Reader:
         return info, {} if self._bucket is None else _known_on_disk(local, name)
 
     def _stream(self, seen: _Seen, tp: TopicPartition) -> Steps[TierStream]:
-        local: PartitionLog | None = None
+        local: ReadLog | None = None
         if self._local is not None:
             local = yield Blocking(partial(self._local.held, tp))
             if local is not None and seen.on_disk is not None:

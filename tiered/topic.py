@@ -27,7 +27,7 @@ from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord, Transaction
 if TYPE_CHECKING:
     from tiered.config import TopicConfig
     from tiered.local.partition.appender import PartitionAppender as PartitionAppender
-    from tiered.local.partition.partition import PartitionLog
+    from tiered.local.partition.write_log import WriteLog
 
 MEMORY = "memory"
 DURABILITIES = (MEMORY, "disk", "remote")
@@ -71,7 +71,7 @@ class Topic(TopicReads):
         name: str,
         *,
         config: TopicConfig,
-        logs: Sequence[PartitionLog | TieredError],
+        logs: Sequence[WriteLog | TieredError],
         open_stream: Callable[[TopicPartition], Steps[TierStream]],
         now_ms: Callable[[], int],
         runner: Runner,
@@ -110,7 +110,7 @@ class Topic(TopicReads):
         header = ("partition", "start", "end", "flushed", "uploaded")
         return html_table(f"Topic {self.name}, {self.partitions} partitions", header, rows)
 
-    def _spread(self, logs: Sequence[PartitionLog | TieredError]) -> None:
+    def _spread(self, logs: Sequence[WriteLog | TieredError]) -> None:
         """Replace the topic's partitions while other threads append."""
         # In this order: a partition that was checked or chosen, before or meanwhile, is in both lists.
         self._writers = [None if self._is_internal else _appender_of(log) for log in logs]
@@ -265,7 +265,7 @@ class Topic(TopicReads):
             if not isinstance(log, TieredError):
                 log.flush()
 
-    def log(self, partition: int) -> PartitionLog:
+    def log(self, partition: int) -> WriteLog:
         """Return one partition of this disk, for a broker's operations: raw appends, fetches, truncation, producers.
 
         Raises ConfigError for the coordinator's own topic, and the error of a partition that is out of service.
@@ -344,7 +344,7 @@ class Topic(TopicReads):
         writer = self._writers[partition]
         return None if writer is None else writer.append(records, given=True)
 
-    def _usable(self, partition: int) -> PartitionLog:
+    def _usable(self, partition: int) -> WriteLog:
         found = self._logs[self.check_partition(partition)]
         if isinstance(found, TieredError):
             raise found.with_traceback(None)
@@ -381,9 +381,9 @@ class Topic(TopicReads):
             self._waiter.wait_uploaded(wanted, DEFAULT_REMOTE_TIMEOUT_S)
 
 
-def _appender_of(log: PartitionLog | TieredError) -> PartitionAppender | None:
+def _appender_of(log: WriteLog | TieredError) -> PartitionAppender | None:
     """Return the appender of a partition; None if it is out of service or read-only."""
-    return log.to_write().appender if not isinstance(log, TieredError) and log.writable else None
+    return None if isinstance(log, TieredError) else log.appender
 
 
 def _new_record(given: object, index: int) -> NewRecord:

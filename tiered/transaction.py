@@ -31,7 +31,7 @@ from tiered.errors import (
     ProducerFencedError,
     TieredError,
 )
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.coordinator import Transactions, TxnProducer
 from tiered.model import Headers, NewRecord, RecordMetadata, TopicPartition
 from tiered.plan.producer import SEQUENCES, ProducerStamp
@@ -82,7 +82,7 @@ class TransactionTarget(Protocol):
     ) -> tuple[Sequence[object], list[tuple[int, Sequence[object]]]]:
         """Return all records, and by partition those that fall into it."""
 
-    def log(self, partition: int) -> PartitionLog:
+    def log(self, partition: int) -> WriteLog:
         """Return one partition."""
 
 
@@ -99,7 +99,7 @@ class Transaction:
         *,
         default: TransactionTarget | None,
         find: Callable[[str], TransactionTarget],
-        wait: Callable[[Mapping[TopicPartition, PartitionLog]], None],
+        wait: Callable[[Mapping[TopicPartition, WriteLog]], None],
     ) -> None:
         self.transactional_id = producer.transactional_id
         self._state = "open"
@@ -110,7 +110,7 @@ class Transaction:
         self._wait = wait
         self._lock = threading.RLock()
         self._sequences: dict[TopicPartition, int] = {}
-        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._logs: dict[TopicPartition, WriteLog] = {}
         self._broken: TieredError | None = None
 
     @property

@@ -23,7 +23,7 @@ from tiered.format.kernels import ConsumerRecord
 from tiered.format.keys import LOG_SUFFIX, local_name
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
@@ -86,7 +86,7 @@ class Scene:
         return [Place(*found) for found in walk_headers(self.path(base).read_bytes())]
 
     @contextmanager
-    def opened(self, *, read_only: bool) -> Iterator[PartitionLog]:
+    def opened(self, *, read_only: bool) -> Iterator[ReadLog]:
         log = LocalLog.open(
             self.root,
             clock=FakeClock(START_MS),
@@ -110,7 +110,7 @@ def kill(log: LocalLog) -> None:
     assert lock is not None
     assert lock._handle is not None
     lock._release()
-    for writer in log.roster.writers.values():
+    for writer in log.roster.logs.values():
         writer.segments.active.close()
 
 
@@ -182,7 +182,7 @@ def _content(record: ConsumerRecord) -> tuple[object, ...]:
     return record.offset, record.timestamp, record.key, record.value, headers
 
 
-def _from_the_middle(partition: PartitionLog, offsets: tuple[int, ...]) -> tuple[object, ...]:
+def _from_the_middle(partition: ReadLog, offsets: tuple[int, ...]) -> tuple[object, ...]:
     found = []
     for start in offsets:
         batch = next(iter(partition.read_batches(start)), None)
@@ -199,7 +199,7 @@ def outcome(read: Callable[[], tuple[object, ...]]) -> Seen:
         return type(error).__name__
 
 
-def observe(partition: PartitionLog, offsets: tuple[int, ...]) -> dict[str, Seen]:
+def observe(partition: ReadLog, offsets: tuple[int, ...]) -> dict[str, Seen]:
     """Every way to read, each on its own."""
     stream = PartitionStream.open(TP, local=partition, remote=None)
     stamps = range(START_MS, START_MS + BATCHES * STEP_MS, STEP_MS // 2)

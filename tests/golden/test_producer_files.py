@@ -13,7 +13,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
@@ -33,7 +33,7 @@ class Fed:
         self.log = LocalLog.open(self.directory, clock=FakeClock(MADE_MS), ids=SeededIds(1), config=config)
 
     @property
-    def partition(self) -> PartitionLog:
+    def partition(self) -> WriteLog:
         return self.log.partition(TP)
 
     @property

@@ -16,7 +16,7 @@ from tiered.format.keys import parse_partition_dir
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.testing.clock import FakeClock, SeededIds
 
 INTERVAL_BYTES = 256
@@ -47,7 +47,7 @@ def recovered(kafka_fixtures: Path, root: str, target: Path) -> LocalLog:
     return LocalLog.open(target, clock=FakeClock(1_800_000_000_000), ids=SeededIds(1), config=config)
 
 
-def partition(log: LocalLog, name: str) -> PartitionLog:
+def partition(log: LocalLog, name: str) -> WriteLog:
     return log.partition(parse_partition_dir(name).tp)
 
 

@@ -15,14 +15,14 @@ from tiered.arrow import ArrowDecoder
 from tiered.format.batch import decode_records, read_header
 from tiered.format.rows import Rows
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.model import EpochEntry, TopicPartition
 from tiered.remote.upload import upload_segment
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
 NEWEST_EPOCH = 1_000
-Pair = tuple[str, PartitionLog, RemoteFace]
+Pair = tuple[str, ReadLog, RemoteFace]
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ class Story:
         with contextlib.suppress(TieredError):
             self.bench.clean()
         self.bench.files.fail = None
-        if self.bench.writer.context.offline is not None:
+        if self.bench.partition.context.offline is not None:
             self.bench.kill()
             self.bench.open(**self.settings)
 

@@ -35,7 +35,7 @@ from tiered.format.keys import partition_prefix
 from tiered.format.root import STATE_DELETING, encode_root
 from tiered.format.rows import Rows
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.plan.read import Tier
@@ -288,7 +288,7 @@ class Leaving(Sources):
 
     directory: Path
 
-    def local(self, piece: Piece) -> PartitionLog | None:
+    def local(self, piece: Piece) -> ReadLog | None:
         found = super().local(piece)
         if found is not None:
             found.positions()
@@ -322,13 +322,13 @@ def test_what_was_read_of_the_disk_before_it_left_is_not_read_again(
     write_local(directory, 100, 130)
     slices = bucket.reader(local_dir=directory).partitions()
     bucket.log.add(seal(batches(60, 130)))
-    read_runs = PartitionLog.read_runs
+    read_runs = ReadLog.read_runs
 
-    def leaving(log: PartitionLog, start: int, end: int | None = None) -> Iterator[BatchRun]:
+    def leaving(log: ReadLog, start: int, end: int | None = None) -> Iterator[BatchRun]:
         yield next(read_runs(log, start, end))
         raise OffsetOutOfRangeError("it left", requested=100, earliest=130, latest=130)
 
-    monkeypatch.setattr(PartitionLog, "read_runs", leaving)
+    monkeypatch.setattr(ReadLog, "read_runs", leaving)
     (piece,) = [piece for part in slices for piece in part.pieces if piece.tier is Tier.LOCAL]
     sources = Sources(bucket.store, str(directory))
     stretches = PinnedPiece(piece, sources, fail_on_data_loss=True).stretches()

@@ -6,32 +6,30 @@ from tiered.format.batch import BatchHeader, decode_records, least_timestamp, ve
 from tiered.format.batch_scanner import BatchWalk, corrupt_at
 from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
-from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import RecordMetadata
 from tiered.plan.producer import Origin, read_producer
 from tiered.plan.producer_state import Duplicate
 
 
-def append_given(partition: PartitionLog, data: bytes) -> RecordMetadata:
+def append_given(partition: WriteLog, data: bytes) -> RecordMetadata:
     """Append whole batches, byte for byte, at the offsets that they have."""
-    writer = partition.to_write()
     for _, piece in BatchWalk(corrupt_at).whole(memoryview(data)):
         header = verify_batch(piece)
-        with writer.context.lock:
-            rolled = _store(writer, header, bytes(piece))
-        writer.appender.settle_append(rolled)
+        with partition.context.lock:
+            rolled = _store(partition, header, bytes(piece))
+        partition.appender.settle_append(rolled)
     return RecordMetadata(*partition.tp, header.base_offset, header.max_timestamp, header.next_offset)
 
 
-def _store(writer: PartitionWriter, header: BatchHeader, piece: bytes) -> bool:
-    context, segments = writer.context, writer.segments
+def _store(partition: WriteLog, header: BatchHeader, piece: bytes) -> bool:
+    context, segments = partition.context, partition.segments
     first = header.base_offset
     if header.magic < 2 and header.codec is not Codec.NONE:  # a wrapper says only where it ends
         first = next(iter(decode_records(piece))).offset
-    assert first >= segments.end, f"{writer.tp} ends at {segments.end}, the batch begins at {first}"
+    assert first >= segments.end, f"{partition.tp} ends at {segments.end}, the batch begins at {first}"
     batch = read_producer(header, piece)
-    answer = writer.producers.prepare([] if batch is None else [batch], Origin.COORDINATOR)
+    answer = partition.producers.prepare([] if batch is None else [batch], Origin.COORDINATOR)
     assert not isinstance(answer, Duplicate)
     if first > segments.end:
         segments.mark_sparse()
@@ -42,21 +40,20 @@ def _store(writer: PartitionWriter, header: BatchHeader, piece: bytes) -> bool:
     least = least_timestamp(header, piece)
     facts = (len(piece), header.last_offset, header.records_count, least, header.max_timestamp)
     crc = crc32c(piece, segments.active.crc32c)
-    return writer.appender.store(piece, facts, crc, context.around.clock.now_ms(), answer=answer)
+    return partition.appender.store(piece, facts, crc, context.around.clock.now_ms(), answer=answer)
 
 
-def move_start(partition: PartitionLog, offset: int) -> int:
+def move_start(partition: WriteLog, offset: int) -> int:
     """Let the log start at ``offset``, as a broker does where a consumer deletes records. Return the start."""
-    writer = partition.to_write()
-    with writer.context.lock:
-        if offset > writer.log_start:
-            writer.maintenance._raise_log_start(offset)
-        return writer.log_start
+    with partition.context.lock:
+        if offset > partition.log_start:
+            partition.maintenance._raise_log_start(offset)
+        return partition.log_start
 
 
-def start_over(partition: PartitionLog, offset: int, log_start: int | None = None) -> None:
+def start_over(partition: WriteLog, offset: int, log_start: int | None = None) -> None:
     """Forget all records. The log begins at ``offset``, as that of a broker which fetches its replica again."""
-    cut = partition.to_write().maintenance
+    cut = partition.maintenance
     with cut._durability.lock, cut._context.lock:
         cut._restart(offset, offset if log_start is None else log_start)
         cut._context.unassigned = True

@@ -27,7 +27,7 @@ from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord
 if TYPE_CHECKING:
     import pyarrow
 
-    from tiered.local.partition.partition import PartitionLog
+    from tiered.local.partition.write_log import WriteLog
 
 RECORDS_PER_TURN = 512
 """Most records that a stream decodes before the event loop has a turn."""
@@ -314,7 +314,7 @@ class AsyncTopic(AsyncTopicReads):
         """Run ``Topic.flush``."""
         await self._worker.call(self._topic.flush)
 
-    def log(self, partition: int) -> PartitionLog:
+    def log(self, partition: int) -> WriteLog:
         """Return one partition of this disk (``tiered.Topic.log``). Its calls block on the disk: use a thread."""
         return self._topic.log(partition)
 

@@ -38,7 +38,7 @@ from tiered.format.accumulator import Accumulator
 from tiered.format.batch import encode_batch
 from tiered.format.locks import SafeEvent
 from tiered.local.disk.plain_lock import PlainLock
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, RecordMetadata
 from tiered.times import Time
 
@@ -119,7 +119,7 @@ class AppendTarget(Protocol):
     def _place(self, key: bytes | None, partition: int | None) -> int:
         """Return the partition that the caller named, otherwise that of the key."""
 
-    def log(self, partition: int) -> PartitionLog:
+    def log(self, partition: int) -> WriteLog:
         """Return the log of one partition."""
 
     def _check_durability(self, durability: str) -> None:

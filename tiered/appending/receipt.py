@@ -10,7 +10,7 @@ from typing import Protocol
 from tiered import arguments
 from tiered.errors import AppendTimeoutError, TieredError
 from tiered.format.accumulator import AccumulatedBatch, AccumulatedRecord
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import RecordMetadata
 
 BATCH_OVERHEAD_BYTES = 61
@@ -25,7 +25,7 @@ class PendingBatch(AccumulatedBatch):
 
     __slots__ = ("callbacks", "done", "due", "event", "log", "partition", "pieces")
 
-    def __init__(self, log: PartitionLog, due: float) -> None:
+    def __init__(self, log: WriteLog, due: float) -> None:
         super().__init__(BATCH_OVERHEAD_BYTES)
         self.log = log
         self.partition = log.tp.partition

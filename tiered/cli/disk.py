@@ -17,7 +17,7 @@ from tiered.local.cleaning.subjects import CleanerCheckpoint
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import PosixFiles
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 from tiered.plan.batch_filter import CleaningReport
 from tiered.program.application import (
@@ -201,7 +201,7 @@ def drop(app: Application, *, selected: str, end: str | None) -> int:
 class _Drop:
     """Segments to delete from the disk of one partition: those that the checkpoint says are in the bucket."""
 
-    def __init__(self, partition: PartitionLog, before: LogPlace) -> None:
+    def __init__(self, partition: WriteLog, before: LogPlace) -> None:
         if partition.upload is None:
             raise ConfigError(
                 f"{partition.tp} is not tiered: no bucket holds what would leave the disk",
@@ -220,7 +220,7 @@ class _Drop:
         """Delete the segments. Their files are unlinked when the call returns."""
         if self.going:
             self._partition.delete_local_before(self.going[-1].end_offset)
-            self._partition.to_write().maintenance.empty_trash(MAX_LONG)
+            self._partition.maintenance.empty_trash(MAX_LONG)
 
     def lines(self) -> list[str]:
         size_bytes = sum(segment.size_bytes for segment in self.going)
@@ -246,7 +246,7 @@ class _Drop:
         }
 
 
-def _offset_of(partition: PartitionLog, end: LogPlace) -> int:
+def _offset_of(partition: WriteLog, end: LogPlace) -> int:
     """Return the offset of a place on this disk. A time after all records is the end."""
     if end.time_ms is not None:
         found = partition.offset_for_time(end.time_ms)

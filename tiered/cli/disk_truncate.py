@@ -11,7 +11,7 @@ from tiered.errors import ConfigError, LockedError, OffsetOutOfRangeError
 from tiered.format.batch import read_header
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.uploader_files import uploader_lock
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import Positions, TopicPartition
 from tiered.program.application import (
     Application,
@@ -83,7 +83,7 @@ def _check(tp: TopicPartition, offset: int, positions: Positions) -> None:
         )
 
 
-def _whole_batches(log: PartitionLog, offset: int) -> int:
+def _whole_batches(log: WriteLog, offset: int) -> int:
     """Return the end of a log that is cut at ``offset``. A batch that reaches beyond is removed whole."""
     try:
         first = next(iter(log.read_batches(offset, offset + 1, verify=False)), None)

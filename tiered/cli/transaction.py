@@ -16,7 +16,7 @@ from tiered.format.batch import encode_marker
 from tiered.format.control import ControlType
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC, TxnState, TxnValue
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.state_log import replay_state
 from tiered.model import TopicPartition
 from tiered.plan.transactions import TransactionCoordinator
@@ -111,7 +111,7 @@ def _owns(value: TxnValue, producer_id: int) -> bool:
     return value.state in _OPEN and value.producer_id == producer_id
 
 
-def _end(app: Application, log: PartitionLog, producer_id: int) -> bool:
+def _end(app: Application, log: WriteLog, producer_id: int) -> bool:
     """Abort a transaction that is still open. Return False if the coordinator ended it when the log was opened."""
     txn = next((txn for txn in log.open_txns() if txn.producer_id == producer_id), None)
     if txn is None:

@@ -55,7 +55,7 @@ from tiered.local.disk.files import sweep_temporaries
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import UPLOADER_FILES, PartitionUpload, PauseFile, uploader_lock
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import Row, TopicPartition
 from tiered.plan.ownership import is_own_claim
 from tiered.plan.pauses import Pause
@@ -678,6 +678,6 @@ def _look() -> Steps[None]:
     yield Get("topics/.look", 0, 1)
 
 
-def _is_empty(log: PartitionLog) -> bool:
+def _is_empty(log: WriteLog) -> bool:
     positions = log.positions()
     return positions.end_offset == positions.local_start_offset

@@ -82,7 +82,7 @@ class Part(NamedTuple):
 
 
 class LocalPartition(Protocol):
-    """Methods of the hot tier that a stream calls (``local.partition.PartitionLog`` has them)."""
+    """Methods of the hot tier that a stream calls (``local.partition.read_log.ReadLog`` has them)."""
 
     def positions(self) -> Positions:
         """Return the start and end offsets of this disk."""

@@ -21,7 +21,7 @@ from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.root import STATE_DELETING
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.uploader_files import known_partitions
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.read.topic import PartitionStream
@@ -61,7 +61,7 @@ class PinnedPartition:
 
     tp: TopicPartition
     topic_id: str
-    local: PartitionLog | None
+    local: ReadLog | None
     remote: RemotePartition | None
     stream: PartitionStream
     runner: Runner
@@ -107,7 +107,7 @@ class Subscription:
         self._options, self._store = options, store
         self._local = LogView.open(Path(options.local_dir), clock=SystemClock()) if options.local_dir else None
         self._known: Mapping[TopicPartition, Known] = {}
-        self._on_disk: Mapping[TopicPartition, PartitionLog] = {}
+        self._on_disk: Mapping[TopicPartition, ReadLog] = {}
         self._opened: dict[TopicPartition, PinnedPartition] = {}
         self._cache = ByteCache()
         self.topics: Mapping[str, ChosenTopic] = {}

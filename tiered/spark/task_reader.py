@@ -53,7 +53,7 @@ from tiered.store.runner import Runner
 
 if TYPE_CHECKING:
     from tiered.local.directory.log_directory import LocalLog
-    from tiered.local.partition.partition import PartitionLog
+    from tiered.local.partition.read_log import ReadLog
 
 Batches = Iterator[tuple[BatchHeader, bytes | memoryview] | BatchRun]
 
@@ -68,7 +68,7 @@ class Sources:
         self._local_dir = local_dir
         self._log: LocalLog | None = None
 
-    def local(self, piece: Piece) -> PartitionLog | None:
+    def local(self, piece: Piece) -> ReadLog | None:
         """Return the partition on disk, None if it has left the disk or the topic of this name is another one now.
 
         Raises NotFoundError if the directory does not exist: then a disk is missing, and the partition has not left it.

@@ -274,7 +274,7 @@ def go_on(world: World) -> None:
             world.flush(tp)
         except TieredError as error:
             refused[tp] = error
-        offline = world.writer(tp).context.offline is not None
+        offline = world.partition(tp).context.offline is not None
         promise = world.ledger.promise(tp, len(world.files.effects), power=False)
         try:
             verify_partition(world.partition(tp), promise, world.expired, offline=offline)
@@ -282,7 +282,7 @@ def go_on(world: World) -> None:
             refused[tp] = error
     for tp, error in refused.items():
         assert "offline" in error.message or "closed" in error.message, f"{type(error).__name__}: {error}"
-        whole = disk_failed(world.writer(tp).context.offline)  # which takes all of its directory
+        whole = disk_failed(world.partition(tp).context.offline)  # which takes all of its directory
         assert whole or tp not in world.untouched, f"{tp} had nothing to do with it: {error}"
 
 

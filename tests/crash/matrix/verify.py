@@ -16,7 +16,7 @@ from tiered.format.batch import decode_records, read_header
 from tiered.format.kernels import Record
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
@@ -56,7 +56,7 @@ class Reopened:
         return {path: data for path, data in read_tree(self.root).items() if path.name not in RUNNING}
 
 
-def read_records(partition: PartitionLog) -> list[Record]:
+def read_records(partition: ReadLog) -> list[Record]:
     """Everything, control records included."""
     start = partition.positions().start_offset
     records = [record for batch in partition.read_batches(start) for record in decode_records(batch)]
@@ -91,7 +91,7 @@ def verify_topics(log: LocalLog | LocalTier, ledger: Ledger, at: int) -> None:
             assert there[name] == set(range(log.topics()[name].partitions)), f"topic {name} has only {there[name]}"
 
 
-def verify_partition(partition: PartitionLog, promise: Promise, expired: set[bytes], *, offline: bool = False) -> None:
+def verify_partition(partition: ReadLog, promise: Promise, expired: set[bytes], *, offline: bool = False) -> None:
     """Records, offsets, start, end, transactions, indexes of one partition."""
     positions = partition.positions()
     start, end = positions.start_offset, positions.end_offset
@@ -122,7 +122,7 @@ def verify_partition(partition: PartitionLog, promise: Promise, expired: set[byt
     verify_epochs(partition, start, promise.start_ceiling)
 
 
-def verify_epochs(partition: PartitionLog, start: int, leaving: int) -> None:
+def verify_epochs(partition: ReadLog, start: int, leaving: int) -> None:
     """The checkpoint of leader epochs says of every batch what the batch says.
 
     Below ``leaving`` it may have forgotten: records go after it, and after a crash some may be there still.
@@ -140,7 +140,7 @@ def verify_epochs(partition: PartitionLog, start: int, leaving: int) -> None:
 
 
 def verify_gaps(
-    partition: PartitionLog, promise: Promise, records: list[Record], extent: tuple[int, int], expired: set[bytes]
+    partition: ReadLog, promise: Promise, records: list[Record], extent: tuple[int, int], expired: set[bytes]
 ) -> None:
     """A record that is missing is one that compaction may take: its key has a newer one, or it was aborted."""
     start, end = extent
@@ -199,7 +199,7 @@ def outcomes(history: list[Sent], end: int) -> dict[int, str]:
 
 
 def verify_transactions(
-    partition: PartitionLog, promise: Promise, records: list[Record], start: int, end: int, *, offline: bool
+    partition: ReadLog, promise: Promise, records: list[Record], start: int, end: int, *, offline: bool
 ) -> None:
     """What is stable, and what of it a ``read_committed`` reader is not shown.
 
@@ -222,7 +222,7 @@ def verify_transactions(
         assert hidden == (state == "abort"), f"{partition.tp}: {record.offset} of {pid} is {state}: {aborted}"
 
 
-def verify_lookups(partition: PartitionLog, records: list[Record]) -> None:
+def verify_lookups(partition: ReadLog, records: list[Record]) -> None:
     """Every offset and every timestamp is found where it is."""
     for record in records:
         header = read_header(next(partition.read_batches(record.offset, record.offset + 1)))

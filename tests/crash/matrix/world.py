@@ -16,8 +16,7 @@ from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
-from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, RecordMetadata, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
@@ -68,14 +67,10 @@ class World:
         assert self.log is not None
         return [self.log] if isinstance(self.log, LocalLog) else list(self.log.logs().values())
 
-    def partition(self, tp: TopicPartition = T) -> PartitionLog:
+    def partition(self, tp: TopicPartition = T) -> WriteLog:
         """The partition as the product gives it."""
         assert self.log is not None
         return self.log.partition(tp)
-
-    def writer(self, tp: TopicPartition = T) -> PartitionWriter:
-        """The partition's inner side."""
-        return self.log_of(tp).roster.writers[tp]
 
     def create(self, name: str, partitions: int = 1, **config: Any) -> None:
         """A topic."""
@@ -173,7 +168,7 @@ class World:
 
     def note_start(self, *, durable: bool, tp: TopicPartition = T) -> None:
         """Where the log begins now."""
-        self.ledger.note(tp, Kind.START_DURABLE if durable else Kind.START_BEGUN, self.writer(tp).log_start)
+        self.ledger.note(tp, Kind.START_DURABLE if durable else Kind.START_BEGUN, self.partition(tp).log_start)
 
     def delete_records(self, offset: int, tp: TopicPartition = T) -> None:
         """The log start moves; that is durable with the next checkpoint only, as in Kafka."""
@@ -184,7 +179,7 @@ class World:
         """A pass of retention that may take all below ``limit``; what it took stays away."""
         self.ledger.note(tp, Kind.START_BEGUN, limit)
         self.partition(tp).apply_retention()
-        self.ledger.note(tp, Kind.START_DURABLE, self.writer(tp).segments.first_base)
+        self.ledger.note(tp, Kind.START_DURABLE, self.partition(tp).segments.first_base)
 
     def truncate(self, offset: int, tp: TopicPartition = T) -> None:
         """The log ends at ``offset``."""
@@ -214,7 +209,7 @@ class World:
         self.clock.advance(100_000)
         self.forgotten.update(self._sequences)
         for tp in self.ledger.events:
-            self.writer(tp).maintenance.expire_producers(self.clock.now_ms())
+            self.partition(tp).maintenance.expire_producers(self.clock.now_ms())
 
     def epoch(self, epoch: int, tp: TopicPartition = T) -> None:
         """A new leader epoch."""
@@ -250,7 +245,7 @@ class World:
         """A clean end: all is durable."""
         assert self.log is not None
         ends = {tp: self.partition(tp).positions().end_offset for tp in self.log.partitions()}
-        starts = {tp: self.writer(tp).log_start for tp in ends}
+        starts = {tp: self.partition(tp).log_start for tp in ends}
         log, self.log = self.log, None
         log.close()
         for tp, end in ends.items():

@@ -14,7 +14,7 @@ from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.local.directory.multi_directory_log import LocalTier
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, RecordMetadata, TopicPartition
 from tiered.testing.clock import FakeClock
 
@@ -31,7 +31,7 @@ class Desk:
         self.batches: list[range] = []
 
     @property
-    def partition(self) -> PartitionLog:
+    def partition(self) -> WriteLog:
         return self.log.partition(self.tp)
 
     @property

@@ -14,7 +14,7 @@ from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import Files
 from tiered.local.partition.list_offsets import offset_for_leader_epoch
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
@@ -53,7 +53,7 @@ def tell(log_dirs: Iterable[Path], partitions: Iterable[TopicPartition]) -> dict
     return told
 
 
-def told_by(partition: PartitionLog) -> Told:
+def told_by(partition: ReadLog) -> Told:
     """Reads a partition."""
     stream = PartitionStream.open(partition.tp, local=partition, remote=None)
     start, end, stable = stream.earliest(), stream.latest(), stream.last_stable_offset()

@@ -24,6 +24,7 @@ from tiered.check.findings import Severity
 from tiered.config import LogConfig
 from tiered.format.batch import encode_batch
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
@@ -182,7 +183,7 @@ def crash(world: World, tmp_path_factory: pytest.TempPathFactory) -> Crash:
             path.unlink()
     with open_for_writing(ours, now_clock()) as log:
         for tp in TOPICS.values():
-            assert log.partition(tp).writable
+            assert isinstance(log.partition(tp), WriteLog)
     told = tell(ours, TOPICS.values())
     broker.start()
     heard = Heardsay.of(broker, told)

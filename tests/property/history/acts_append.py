@@ -37,7 +37,7 @@ def append(world: World, subject: Subject) -> None:
     """One batch of records."""
     made = records(world, subject, world.dice.choice([1, 1, 2, 3, 8]))
     now, model = world.clock.now_ms(), subject.model
-    writer = world.writer(subject)
+    writer = world.partition(subject)
     old = writer.segments.active
     before, facts = old.size_bytes, roll_facts(writer, now)
     expected = outcome(lambda: model.append(made, now))

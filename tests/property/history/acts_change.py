@@ -21,7 +21,7 @@ def flush(world: World, subject: Subject) -> None:
 
 def roll(world: World, subject: Subject) -> None:
     """The active segment is sealed, if it holds anything; the next may begin further up."""
-    writer, model, dice = world.writer(subject), subject.model, world.dice
+    writer, model, dice = world.partition(subject), subject.model, world.dice
     holds = writer.segments.active.size_bytes > 0
     base = model.end + dice.choice([-9, -1, 0, 1, 40]) if dice.random() < 0.1 else None
     found = outcome(lambda: world.partition(subject).roll(base))
@@ -60,7 +60,7 @@ def delete_records(world: World, subject: Subject) -> None:
 
 def delete_local(world: World, subject: Subject) -> None:
     """Whole segments leave the disk, never more than the bucket holds."""
-    model, writer = subject.model, world.writer(subject)
+    model, writer = subject.model, world.partition(subject)
     asked = world.dice.randint(model.start, model.start + max(1, (model.end - model.start) // 2))
     limit = asked if subject.uploaded is None else min(asked, subject.uploaded)
     sealed = [s for s in segments_of(writer) if s.sealed]
@@ -94,7 +94,7 @@ def truncate(world: World, subject: Subject) -> None:
 
 def cut(world: World, subject: Subject, offset: int) -> None:
     """The model follows a truncation."""
-    model, writer = subject.model, world.writer(subject)
+    model, writer = subject.model, world.partition(subject)
     if offset < model.end:
         subject.dirty = None if subject.dirty is None else min(subject.dirty, offset)
         subject.rebuilt = offset
@@ -119,7 +119,7 @@ def upload(world: World, subject: Subject) -> None:
     """An uploader notes what a bucket holds; the writer reads the note, now or when its timer says so."""
     if subject.tp.topic != "tiered":
         return
-    sealed = [s for s in segments_of(world.writer(subject)) if s.durable]
+    sealed = [s for s in segments_of(world.partition(subject)) if s.durable]
     ends = [s.end for s in sealed if s.end > (subject.uploaded or 0)]
     if not ends:
         return

@@ -11,7 +11,7 @@ from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.control import ControlType, control_type, coordinator_epoch
 from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.model import AbortedTxn
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
@@ -46,7 +46,7 @@ def as_model(header: BatchHeader, records: list[Record]) -> ModelBatch:
     )
 
 
-def batches_of(partition: PartitionLog, start: int, end: int | None = None, **options: Any) -> list[ModelBatch]:
+def batches_of(partition: ReadLog, start: int, end: int | None = None, **options: Any) -> list[ModelBatch]:
     """Everything from ``start`` on."""
     read = partition.read_batches(start, end, **options)
     return [as_model(read_header(batch), list(decode_records(batch))) for batch in read]
@@ -54,7 +54,7 @@ def batches_of(partition: PartitionLog, start: int, end: int | None = None, **op
 
 def check_ends(world: World, subject: Subject) -> None:
     """Positions, leader epochs, stable offset."""
-    model, partition, writer = subject.model, world.partition(subject), world.writer(subject)
+    model, partition, writer = subject.model, world.partition(subject), world.partition(subject)
     found = partition.positions()
     subject.first_base, subject.active_base = writer.segments.first_base, writer.segments.active.base_offset
     model.forget_below(writer.segments.first_base)
@@ -70,7 +70,7 @@ def check_ends(world: World, subject: Subject) -> None:
     same(partition.last_stable_offset(), model.stable_offset(), f"{subject.name} last stable offset")
 
 
-def check_content(subject: Subject, partition: PartitionLog) -> None:
+def check_content(subject: Subject, partition: ReadLog) -> None:
     """Every batch, header and records, from the start to the end."""
     model = subject.model
     found = batches_of(partition, model.start)
@@ -80,7 +80,7 @@ def check_content(subject: Subject, partition: PartitionLog) -> None:
     same([b.base for b in found], [b.base for b in expected], f"{subject.name} batches")
 
 
-def check_aborted(subject: Subject, partition: PartitionLog) -> None:
+def check_aborted(subject: Subject, partition: ReadLog) -> None:
     """The transaction indexes. A rebuild may know less of batches that are gone, or more."""
     model = subject.model
     found = {txn.last_offset: txn for txn in partition.aborted_txns(0, model.end)}
@@ -122,7 +122,7 @@ def holds_data(model: ModelLog, txn: AbortedTxn) -> bool:
 
 def entries_of(world: World, subject: Subject) -> dict[int, ProducerEntry]:
     """The producer state of the log."""
-    state = world.writer(subject).producers.state
+    state = world.partition(subject).producers.state
     return {} if state is None else {entry.producer_id: entry for entry in state.entries()}
 
 
@@ -152,7 +152,7 @@ def last_offset_of(model: ModelLog, pid: int) -> int:
     return max((b.last for b in model.history if b.stamp is not None and b.stamp.producer_id == pid), default=-1)
 
 
-def check_outside(subject: Subject, partition: PartitionLog) -> None:
+def check_outside(subject: Subject, partition: ReadLog) -> None:
     """What a process that only reads sees."""
     check_content(subject, partition)
     check_aborted(subject, partition)
@@ -166,7 +166,7 @@ def end_on_disk(subject: Subject) -> int:
     return max([subject.active_base, *(b.last + 1 for b in subject.model.batches[-1:])])
 
 
-def check_committed(subject: Subject, partition: PartitionLog, start: int) -> None:
+def check_committed(subject: Subject, partition: ReadLog, start: int) -> None:
     """What a consumer of committed records gets."""
     stream = PartitionStream.open(subject.tp, local=partition, remote=None)
     found = [

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tests.property.history.world import Subject, World
 from tiered.config import SAME_AS_TOPIC, TopicConfig
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.local.segment.scan import LogFile
 
 OFFSET_ENTRY, TIME_ENTRY = 8, 12
@@ -24,7 +24,7 @@ class Segment(NamedTuple):
     durable: bool
 
 
-def segments_of(writer: PartitionWriter) -> list[Segment]:
+def segments_of(writer: WriteLog) -> list[Segment]:
     """All of them, the active one last."""
     bound = writer.durability.flushed
     found = [
@@ -46,7 +46,7 @@ def segments_of(writer: PartitionWriter) -> list[Segment]:
     ]
 
 
-def bases_on_disk(world: World, writer: PartitionWriter) -> set[int]:
+def bases_on_disk(world: World, writer: WriteLog) -> set[int]:
     """Where each batch begins, those below the log start included: a later cleaning sees them, too."""
     found: set[int] = set()
     for segment in (*writer.segments.sealed, writer.segments.active):
@@ -114,7 +114,7 @@ class RollFacts(NamedTuple):
     now_ms: int
 
 
-def roll_facts(writer: PartitionWriter, now_ms: int) -> RollFacts:
+def roll_facts(writer: WriteLog, now_ms: int) -> RollFacts:
     """As they are now."""
     active = writer.segments.active
     return RollFacts(

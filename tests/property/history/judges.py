@@ -8,12 +8,12 @@ from tests.property.history.checks import same
 from tests.property.history.geometry import Segment, bases_on_disk, expired_bases, segments_of, written_ms
 from tests.property.history.world import Subject, World
 from tests.support.model_cleaning import Cleaned, clean
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.cleaning import CleaningCandidate
 
 
-def take_start(subject: Subject, writer: PartitionWriter) -> None:
+def take_start(subject: Subject, writer: WriteLog) -> None:
     """Segments left the disk."""
     subject.first_base = writer.segments.first_base
     subject.model.forget_below(writer.segments.first_base)
@@ -24,7 +24,7 @@ def take_start(subject: Subject, writer: PartitionWriter) -> None:
 
 
 def judge_retention(
-    world: World, subject: Subject, writer: PartitionWriter, real: Callable[[int], list[int]], now_ms: int
+    world: World, subject: Subject, writer: WriteLog, real: Callable[[int], list[int]], now_ms: int
 ) -> list[int]:
     """One pass of retention."""
     expected, rolls = expired_bases(segments_of(writer), subject, now_ms)
@@ -41,7 +41,7 @@ def judge_retention(
 def judge_round(
     world: World,
     subject: Subject,
-    writer: PartitionWriter,
+    writer: WriteLog,
     real: Callable[[], CleaningReport],
     candidate: CleaningCandidate,
     now_ms: int,

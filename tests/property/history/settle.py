@@ -22,7 +22,7 @@ def settle(world: World, *, clean: bool) -> None:
 
 def settle_one(world: World, subject: Subject, *, clean: bool) -> None:
     """After one partition was opened."""
-    model, writer = subject.model, world.writer(subject)
+    model, writer = subject.model, world.partition(subject)
     if writer.segments.first_base == writer.end_offset == model.log_start > subject.first_base:
         model.start_over(model.log_start)  # files ended below the start: Kafka's log starts anew there
     subject.active_base = writer.segments.active.base_offset
@@ -89,7 +89,7 @@ def settle_producers(world: World, subject: Subject, *, exact: bool) -> None:
         ) == last_offset_of(model, pid)
         assert expired or (gone and not exact), f"{subject.name} producer {pid} is gone: {full[pid]}"
         forget(subject, pid)
-    state = world.writer(subject).producers.state
+    state = world.partition(subject).producers.state
     loose = subject.cleaned and not exact
     for pid in sorted(found):
         assert pid in full, f"{subject.name} producer {pid} came from nowhere: {found[pid]}"

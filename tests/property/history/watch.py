@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.property.history.judges import judge_retention, judge_round
 from tests.property.history.world import World
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 
 
 class Watch:
@@ -28,15 +28,15 @@ class Watch:
             cleaner: Any = log.cleaner
             cleaner._round = partial(self._round, cleaner._round)
 
-    def _adopt(self, real: Any, *args: Any, **options: Any) -> PartitionWriter:
-        writer: PartitionWriter = real(*args, **options)
+    def _adopt(self, real: Any, *args: Any, **options: Any) -> WriteLog:
+        writer: WriteLog = real(*args, **options)
         self._attach_writer(writer)
         return writer
 
     def _attach_writer(self, writer: Any) -> None:
         writer.maintenance.apply_retention = partial(self._retention, writer, writer.maintenance.apply_retention)
 
-    def _retention(self, writer: PartitionWriter, real: Any, now_ms: int) -> list[int]:
+    def _retention(self, writer: WriteLog, real: Any, now_ms: int) -> list[int]:
         subject = self.world.subjects.get(writer.tp.topic)
         return real(now_ms) if subject is None else judge_retention(self.world, subject, writer, real, now_ms)
 

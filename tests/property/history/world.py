@@ -16,8 +16,7 @@ from tiered.errors import TieredError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import FileState
-from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import EpochEntry, TopicPartition
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
 
@@ -170,15 +169,12 @@ class World:
         self.subjects[topic] = Subject(tp, model, cleaned=config.compacted)
         return self.subjects[topic]
 
-    def partition(self, subject: Subject) -> PartitionLog:
+    def partition(self, subject: Subject) -> WriteLog:
         return self.logs.partition(subject.tp)
 
     def home(self, subject: Subject) -> LocalLog:
         """The directory that holds it."""
         return self.logs.logs()[self.logs.directory_of(subject.tp)]
-
-    def writer(self, subject: Subject) -> PartitionWriter:
-        return self.home(subject).roster.writers[subject.tp]
 
     def folder(self, subject: Subject) -> Path:
         return self.home(subject).directory / str(subject.tp)

@@ -16,7 +16,7 @@ from tiered import aio
 from tiered.aio.worker import ThreadPools
 from tiered.config import TopicConfig
 from tiered.format.batch_scanner import BatchRun
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.model import NewRecord
 from tiered.store.aio_runner import AioRunner
 from tiered.store.location import open_store
@@ -67,18 +67,18 @@ async def test_reads_of_the_bucket_need_no_thread(url: str, monkeypatch: pytest.
 
 async def test_the_disk_is_looked_at_and_read_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
-    read_runs = PartitionLog.read_runs
+    read_runs = ReadLog.read_runs
 
     def told(reading: Iterator[BatchRun]) -> Iterator[BatchRun]:
         for run in reading:
             threads.append(threading.get_ident())
             yield run
 
-    def begun(log: PartitionLog, *offsets: int) -> Iterator[BatchRun]:
+    def begun(log: ReadLog, *offsets: int) -> Iterator[BatchRun]:
         threads.append(threading.get_ident())
         return told(read_runs(log, *offsets))
 
-    monkeypatch.setattr(PartitionLog, "read_runs", begun)
+    monkeypatch.setattr(ReadLog, "read_runs", begun)
     async with aio.open(tmp_path) as log:
         topic = await log.topic("t", create=True, config={"segment.bytes": "4096"})
         for at in range(0, RECORDS, 10):

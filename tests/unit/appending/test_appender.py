@@ -37,7 +37,7 @@ from tiered.errors import (
 )
 from tiered.format import kernels
 from tiered.local.directory.tasks import ThreadWorkers
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, PackedBatch, RecordMetadata
 from tiered.testing.clock import FakeClock, SeededIds
 
@@ -66,7 +66,7 @@ class Held:
 class Failing:
     """A partition that raises what its test says, once each; everything else is the partition's own."""
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: WriteLog) -> None:
         self._log = log
         self.errors: list[BaseException | None] = []
         self.flush_error: TieredError | None = None

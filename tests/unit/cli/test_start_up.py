@@ -37,7 +37,7 @@ NOT_OF_A_DISK = (
     "tiered.local.cleaning",
     "tiered.local.recovery",
     "tiered.local.transactions",
-    "tiered.local.partition.writer",
+    "tiered.local.partition.write_log",
     "tiered.local.segment.active",
     "tiered.store.s3",
     "tiered.store.location",
@@ -92,7 +92,7 @@ def test_a_read_of_a_bucket_imports_no_writer(tmp_path: Path) -> None:
         "tiered.check",
         "tiered.repair",
         "tiered.restore",
-        "tiered.local.partition.writer",
+        "tiered.local.partition.write_log",
         "boto3",
     ):
         assert not any(each == name or each.startswith(f"{name}.") for each in loaded), name

@@ -15,8 +15,7 @@ from tiered.format.kernels import Record
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
@@ -34,7 +33,7 @@ class Bench:
         self.log.create_topic(TP.topic, 1, TopicConfig(**{"segment_index_bytes": 1200, **config}))
 
     @property
-    def partition(self) -> PartitionLog:
+    def partition(self) -> WriteLog:
         return self.log.partition(TP)
 
     def open(self, **settings: Any) -> LocalLog:
@@ -68,17 +67,13 @@ class CaseBench(Bench):
         super().__init__(directory, **{"seal_ms": -1, **config})
 
     @property
-    def writer(self) -> PartitionWriter:
-        return self.log.roster.writers[TP]
-
-    @property
     def folder(self) -> Path:
         return self.directory / str(TP)
 
     @property
     def bases(self) -> list[int]:
         """Bases of all segments, the active one last."""
-        return [s.base_offset for s in self.writer.segments.sealed] + [self.writer.segments.active.base_offset]
+        return [s.base_offset for s in self.partition.segments.sealed] + [self.partition.segments.active.base_offset]
 
     @property
     def epochs(self) -> list[tuple[int, int]]:
@@ -102,7 +97,7 @@ class CaseBench(Bench):
         assert lock is not None
         assert lock._handle is not None
         lock._release()
-        for segment in (*self.writer.segments.closing, self.writer.segments.active):
+        for segment in (*self.partition.segments.closing, self.partition.segments.active):
             segment.close()
 
     def reopen(self) -> None:

@@ -28,7 +28,7 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.batch import encode_batch
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.times import SECONDS_END, SECONDS_FROM
 from uploader import Uploader
@@ -219,7 +219,7 @@ def test_an_append_to_a_partition_that_is_added_at_this_moment(tmp_path: Path, m
         topic = log.topic("orders", partitions=1, create=True)
         appender_of = tiered.topic._appender_of
 
-        def meanwhile(each: PartitionLog | TieredError) -> object:
+        def meanwhile(each: WriteLog | TieredError) -> object:
             with pytest.raises(UnknownTopicError, match="no partition 1"):
                 topic.append(b"early", partition=1)
             with pytest.raises(UnknownTopicError, match="no partition 1"):

@@ -9,7 +9,7 @@ import pytest
 import tiered
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, InvalidTxnStateError, ProducerFencedError
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.coordinator import Transactions
 from tiered.log import Log
 from tiered.model import RecordMetadata
@@ -31,15 +31,15 @@ def test_an_append_that_was_interrupted_after_it_wrote_is_not_mistaken_for_the_n
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one would have the same sequence: the partition would answer it as a repetition, and drop it."""
-    append = PartitionLog.append_as_producer
+    append = WriteLog.append_as_producer
 
-    def interrupted(self: PartitionLog, *args: object) -> RecordMetadata:
+    def interrupted(self: WriteLog, *args: object) -> RecordMetadata:
         append(self, *args)  # type: ignore[arg-type]  # as they came
         raise KeyboardInterrupt
 
     with log:
         txn = log.topic("t").transaction("x").__enter__()
-        monkeypatch.setattr(PartitionLog, "append_as_producer", interrupted)
+        monkeypatch.setattr(WriteLog, "append_as_producer", interrupted)
         with pytest.raises(KeyboardInterrupt):
             txn.append(b"1")
         monkeypatch.undo()

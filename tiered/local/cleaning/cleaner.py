@@ -35,7 +35,7 @@ from tiered.local.cleaning.rounds import (
 from tiered.local.cleaning.subjects import AT_WORK, PAUSED, CleanerCheckpoint, Subject, Subjects, refusal
 from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.open_partitions import Roster
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.cleaning import (
@@ -311,9 +311,9 @@ class LogCleaner:
         with self._changed:
             self._uncleanable[tp] = told.message
 
-    def _find(self, tp: TopicPartition) -> PartitionWriter:
+    def _find(self, tp: TopicPartition) -> WriteLog:
         try:
-            return self._roster.writers[tp]
+            return self._roster.logs[tp]
         except KeyError:
             raise UnknownTopicError(f"the directory holds no partition {tp}") from None
 
@@ -327,7 +327,7 @@ class LogCleaner:
             self._at_work.pop(tp, None)
             self._changed.notify_all()
 
-    def _refused(self, writer: PartitionWriter) -> str:
+    def _refused(self, writer: WriteLog) -> str:
         """Return why a partition is not cleaned, empty if it may be."""
         refused = refusal(writer)
         if refused:

@@ -24,7 +24,7 @@ from tiered.format.batch_scanner import BatchPosition
 from tiered.format.keys import CLEANED_SUFFIX, LOG_SUFFIX, local_name
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.local.disk.files import Files
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.isolation import aborted_txns
 from tiered.local.segment.replacement import SegmentCopy
@@ -64,7 +64,7 @@ class CleaningRound:
     def __init__(
         self,
         files: Files,
-        writer: PartitionWriter,
+        writer: WriteLog,
         state: LogState,
         candidate: CleaningCandidate,
         *,

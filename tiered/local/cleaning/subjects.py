@@ -13,7 +13,7 @@ from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.time_index import TIME_ENTRY_BYTES
 from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import Files
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
@@ -87,7 +87,7 @@ class CleanerCheckpoint:
 class Subject:
     """A partition as the choice sees it, and the objects that it was read from."""
 
-    writer: PartitionWriter
+    writer: WriteLog
     state: LogState
     segments: dict[int, SealedLocalSegment]
     producers: tuple[ProducerEntry, ...] = ()
@@ -101,7 +101,7 @@ class Subjects:
         self._checkpoint = checkpoint
         self._seen: WeakKeyDictionary[SealedLocalSegment, SegmentState] = WeakKeyDictionary()
 
-    def look(self, writer: PartitionWriter) -> Subject:
+    def look(self, writer: WriteLog) -> Subject:
         """Return the partition without its producers: as if no transaction were open."""
         sealed = writer.maintenance.settled  # before the end: so the end is never below them
         end = writer.end_offset
@@ -128,7 +128,7 @@ class Subjects:
             state = replace(state, last_stable_offset=min(stable, state.last_stable_offset))
         return Subject(writer, state, subject.segments, writer.live_producers())
 
-    def dirty_bytes(self, writer: PartitionWriter) -> int:
+    def dirty_bytes(self, writer: WriteLog) -> int:
         """Return the sealed bytes that no cleaning has read, without reading files: also of a damaged partition."""
         done = self._checkpoint.offset(writer.tp) or 0
         return sum(segment.size_bytes for segment in writer.sealed if segment.end_offset > done)
@@ -159,7 +159,7 @@ def segment_state(files: Files, segment: SealedLocalSegment) -> SegmentState:
     )
 
 
-def refusal(writer: PartitionWriter) -> str:
+def refusal(writer: WriteLog) -> str:
     """Return why a partition is not cleaned, empty if it may be."""
     if not writer.config.compacted:
         return NOT_COMPACTED

@@ -34,7 +34,7 @@ from tiered.local.directory.tasks import EVERY_TICK, Task, TaskResult, Tasks, Wo
 from tiered.local.disk.uploader_files import SealRequest
 from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.open_partitions import Roster
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 
 
@@ -105,9 +105,9 @@ class BackgroundTasks:
         for writer in self._roster.awake():
             upload = known.get(writer.tp)
             if upload is not None and writer.upload != upload:
-                writer.set_uploaded(upload)
+                writer.set_uploaded(upload.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
 
-    def _each(self, timer: Callable[[PartitionWriter], Callable[[int], int | None]]) -> Callable[[int], TaskResult]:
+    def _each(self, timer: Callable[[WriteLog], Callable[[int], int | None]]) -> Callable[[int], TaskResult]:
         """Return a task that calls one timer of each awake partition. A failure of one does not stop the others."""
 
         def run(now_ms: int) -> TaskResult:
@@ -144,7 +144,7 @@ class BackgroundTasks:
 
     def _roll(self, tp: TopicPartition) -> int | None:
         try:
-            writer = self._roster.writers[tp]
+            writer = self._roster.logs[tp]
         except KeyError:  # its topic was deleted meanwhile
             return None
         return 0 if writer.maintenance.roll() else None

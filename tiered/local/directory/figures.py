@@ -21,7 +21,7 @@ from tiered.local.cleaning.rounds import CleanerFigures
 from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import Files
 from tiered.local.partition.open_partitions import Roster
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.metrics import Metric, metric
 from tiered.model import Positions, TopicPartition
 
@@ -126,7 +126,7 @@ def report_metrics(report: UpkeepReport, directory: Path, now_ms: int) -> list[M
     ]
 
 
-def _partition(writer: PartitionWriter) -> list[Metric]:
+def _partition(writer: WriteLog) -> list[Metric]:
     labels = _labels(writer.tp)
     upload, sealed = writer.upload, writer.sealed
     size_bytes = sum(segment.size_bytes for segment in sealed) + writer.segments.active.size_bytes

@@ -63,8 +63,7 @@ from tiered.local.disk.uploader_files import (
 from tiered.local.disk.volume import NO_ID, ensure_volume
 from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.open_partitions import Roster
-from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.coordinator import Transactions
 from tiered.local.transactions.producer_ids import ProducerIds
 from tiered.metrics import Metric
@@ -270,7 +269,7 @@ class LocalLog:
                         unreadable[tp] = error
         return found, unreadable
 
-    def partition(self, tp: TopicPartition) -> PartitionLog:
+    def partition(self, tp: TopicPartition) -> WriteLog:
         """Return a partition, opened on first use. Raises UnknownTopicError, CorruptionError (out of service)."""
         if self._closed or os.getpid() != self._pid:
             self._check_open()  # which says what is wrong
@@ -283,9 +282,9 @@ class LocalLog:
                 found = self.roster.find(tp)
         if found is None:
             raise no_partition(self.directory, tp)
-        return found
+        return found  # type: ignore[return-value]  # a read-only log has no methods that change it
 
-    def awake(self) -> list[PartitionWriter]:
+    def awake(self) -> list[WriteLog]:
         """Return the partitions that are open for writing now; the others sleep as a clean stop left them."""
         return self.roster.awake()
 

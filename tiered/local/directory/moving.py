@@ -40,7 +40,7 @@ from tiered.local.directory.registry import remove_tree
 from tiered.local.disk.files import Files, make_inside
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.volume import read_topic_id
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -108,7 +108,7 @@ def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None
 
 def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, timeout_seconds: float) -> None:
     """Move ``tp``. Objects for it from before raise ClosedError afterwards: get the partition again."""
-    writer = source.roster.writers[tp]  # raises for one that is out of service, before anything is made
+    writer = source.roster.logs[tp]  # raises for one that is out of service, before anything is made
     future = target.directory / renamed_dir(tp, uid, "future")
     make_inside(target.files, future)
     with source.cleaner.paused(tp):
@@ -118,9 +118,7 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
     LOGGER.info("partition_moved partition=%s from=%s to=%s", tp, source.directory, target.directory)
 
 
-def _move(
-    source: LocalLog, target: LocalLog, writer: PartitionWriter, future: Path, *, timeout_seconds: float
-) -> int | None:
+def _move(source: LocalLog, target: LocalLog, writer: WriteLog, future: Path, *, timeout_seconds: float) -> int | None:
     """Return how far the partition was cleaned, None if it was not."""
     files, tp = target.files, writer.tp
     partition = source.partition(tp)

@@ -32,8 +32,7 @@ from tiered.local.disk.fd_pool import PooledFiles, default_open_files
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.topics import TopicInfo, read_topics
 from tiered.local.disk.volume import read_volume
-from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.coordinator import Transactions
 from tiered.local.transactions.producer_ids import ProducerIds
 from tiered.metrics import Metric
@@ -175,7 +174,7 @@ class LocalTier:
         """Return partitions whose own files cannot be read, with the error; see :attr:`LocalLog.out_of_service`."""
         return {tp: why for log in self._logs.values() for tp, why in log.out_of_service.items()}
 
-    def awake(self) -> list[PartitionWriter]:
+    def awake(self) -> list[WriteLog]:
         """Return the partitions that are open for writing now, in the directories in service."""
         return [writer for log in self._online() for writer in log.awake()]
 
@@ -188,7 +187,7 @@ class LocalTier:
         lost = f"; {', '.join(map(str, sorted(self._unseen)))} could not be opened" if self._unseen else ""
         raise UnknownTopicError(f"no partition {tp} in {where}{lost}", hint="`tiered topic list` names them")
 
-    def partition(self, tp: TopicPartition) -> PartitionLog:
+    def partition(self, tp: TopicPartition) -> WriteLog:
         """Return a partition. Raises UnknownTopicError; LocalIOError if its directory is offline."""
         if self._only is not None:
             return self._only.partition(tp)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 from uuid import UUID
@@ -52,8 +51,8 @@ from tiered.local.disk.volume import (
     set_apart,
     without_absent,
 )
-from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.read_only_partition import ForeignPartition, need_topic_id
+from tiered.local.partition.read_log import ReadLog
+from tiered.local.partition.read_only_partition import ReadContext, ReadOnlyPartition, need_topic_id
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -157,14 +156,13 @@ class ReadOnlyDirectory:
     ) -> None:
         self.volume_id: UUID = NO_ID
         self._topics: dict[str, TopicInfo] = {}
-        self._partitions: dict[TopicPartition, PartitionLog] = {}
+        self._partitions: dict[TopicPartition, ReadLog] = {}
         self._broken: dict[TopicPartition, TieredError] = {}
         self._strange: list[str] = []
         self._unread: set[str] = set()
         self._directory = directory
         self._files = files
-        self._clock = clock
-        self._buffer_bytes = buffer_bytes
+        self._around = ReadContext(files, clock, self, buffer_bytes)
         self._uploads = uploads
         self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
         self._log_starts = OffsetsFile(directory, LOG_START_NAME, files)
@@ -187,7 +185,7 @@ class ReadOnlyDirectory:
             self._look()
             return sorted({*self._partitions, *self._broken})
 
-    def find(self, tp: TopicPartition) -> PartitionLog | None:
+    def find(self, tp: TopicPartition) -> ReadLog | None:
         """Return one partition, after another look if it is unknown. Raises its error if it cannot be read."""
         with self._lock:
             if tp not in self._partitions:
@@ -197,7 +195,7 @@ class ReadOnlyDirectory:
             raise broken.with_traceback(None)
         return found
 
-    def held(self, tp: TopicPartition) -> PartitionLog | None:
+    def held(self, tp: TopicPartition) -> ReadLog | None:
         """Return one partition, None if it has no folder now. Others are not read. Raises its error."""
         if not self._files.is_directory(self._directory / partition_dir(tp)):
             return None
@@ -312,19 +310,8 @@ class ReadOnlyDirectory:
             hint = error.hint or "nobody can write here before it can be read"
             LOGGER.warning("file_unreadable path=%s error=%s hint=%s", self._directory / name, error.message, hint)
 
-    def _read_by(self, path: Path, tp: TopicPartition, topic: TopicInfo, *, ours: bool, start: int) -> PartitionLog:
-        return _foreign_log(
-            self._files,
-            self._clock,
-            path,
-            tp,
-            topic,
-            ours=ours,
-            start=start,
-            upload=partial(self._upload_of, tp),
-            recovery_point=partial(self._recovery_point_of, tp),
-            buffer_bytes=self._buffer_bytes,
-        )
+    def _read_by(self, path: Path, tp: TopicPartition, topic: TopicInfo, *, ours: bool, start: int) -> ReadLog:
+        return ReadOnlyPartition(self._around, path, tp, topic, ours=ours, log_start=start)
 
     def _warn_strange(self, names: list[str]) -> None:
         """Warn of directories that are no partitions, once and not at each look: this may be no log directory."""
@@ -336,10 +323,11 @@ class ReadOnlyDirectory:
             )
         self._strange = names
 
-    def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
+    def upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
+        """Return the uploader's last report about a partition; None while it is not tiered."""
         return self._uploads.read().get(tp)
 
-    def _recovery_point_of(self, tp: TopicPartition) -> int:
+    def recovery_point_of(self, tp: TopicPartition) -> int:
         """Return a durable end of a partition. A lost file makes it lower, and never wrong."""
         try:
             return self._recovery_points.read().get(tp, 0)
@@ -383,7 +371,7 @@ class LogView:
         self._check_open()
         return self._survey.names()
 
-    def partition(self, tp: TopicPartition) -> PartitionLog:
+    def partition(self, tp: TopicPartition) -> ReadLog:
         """Return a partition. Raises UnknownTopicError, and its error if it cannot be read."""
         self._check_open()
         found = self._survey.find(tp)
@@ -391,7 +379,7 @@ class LogView:
             raise no_partition(self.directory, tp)
         return found
 
-    def held(self, tp: TopicPartition) -> PartitionLog | None:
+    def held(self, tp: TopicPartition) -> ReadLog | None:
         """Return a partition, None if it is not here now. Raises its error if it cannot be read."""
         self._check_open()
         return self._survey.held(tp)
@@ -513,38 +501,3 @@ def no_partition(directory: Path, tp: TopicPartition, here: Iterable[int] | None
             f"it lies in another directory of this log: read it there; of {tp.topic} this one holds {shown or 'none'}"
         )
     return UnknownTopicError(f"{directory} holds no partition {tp}", hint=hint)
-
-
-def _foreign_log(
-    files: Files,
-    clock: Clock,
-    path: Path,
-    tp: TopicPartition,
-    topic: TopicInfo,
-    *,
-    ours: bool,
-    start: int,
-    upload: Callable[[], PartitionUpload | None],
-    recovery_point: Callable[[], int],
-    buffer_bytes: int,
-) -> PartitionLog:
-    """Return a partition that another process writes; ``ours``: with our settings, so that gaps are damage."""
-    source = ForeignPartition(
-        files,
-        path,
-        tp,
-        topic.topic_id,
-        interval_bytes=topic.config.index_interval_bytes,
-        dense=ours and not topic.config.compacted,
-        log_start=start,
-        promised=recovery_point if ours else None,
-    )
-    return PartitionLog(
-        files,
-        source,
-        topic.config,
-        clock=clock,
-        upload=upload,
-        recovery_point=recovery_point,
-        buffer_bytes=buffer_bytes,
-    )

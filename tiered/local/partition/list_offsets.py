@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tiered.format.header import read_header
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 """The ends of the log that a timestamp below 0 asks for."""
@@ -24,13 +24,13 @@ class ListedOffset(NamedTuple):
     leader_epoch: int
 
 
-def list_offset(log: PartitionLog, timestamp: int) -> ListedOffset | None:
+def list_offset(log: ReadLog, timestamp: int) -> ListedOffset | None:
     """Return the first record at or after ``timestamp`` ms, or the end that a negative one asks for.
 
     Those are ``LATEST`` (-1), ``EARLIEST`` (-2), ``MAX_TIMESTAMP`` (-3: its first record), ``EARLIEST_LOCAL`` (-4)
     and ``LATEST_TIERED`` (-5: offset -1 if the bucket holds nothing). None: there is no such record, or no bucket.
     """
-    positions, epochs = log.positions(), log.source.epochs
+    positions, epochs = log.positions(), log.epochs
     if timestamp == LATEST:
         return ListedOffset(positions.end_offset, -1, epochs.latest)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -48,6 +48,6 @@ def list_offset(log: PartitionLog, timestamp: int) -> ListedOffset | None:
     return ListedOffset(*found, NO_EPOCH if batch is None else read_header(batch).leader_epoch)
 
 
-def offset_for_leader_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
+def offset_for_leader_epoch(log: ReadLog, epoch: int) -> tuple[int, int]:
     """Return (epoch, its exclusive end) of the greatest epoch at or below ``epoch``; (-1, -1) if that is not known."""
-    return log.source.epochs.end_offset_for(epoch, log.end_offset)
+    return log.epochs.end_offset_for(epoch, log.end_offset)

@@ -19,9 +19,8 @@ from tiered.format.keys import partition_dir
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import DirectoryContext
-from tiered.local.partition.opening import open_writer, writable_log
-from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.opening import open_partition
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 
 WAKE_AT_ONCE = 64
@@ -35,17 +34,17 @@ class Sleeper(NamedTuple):
     log_start: int | None
 
 
-class _Writers(dict[TopicPartition, PartitionWriter]):
-    """Open partitions. A look-up of another name opens that one.
+class _Logs(dict[TopicPartition, WriteLog]):
+    """Partitions that are awake. Looking up another one by name wakes it.
 
-    Raises KeyError if the directory does not hold it, and the reason of one that is out of service.
+    Raises KeyError if the directory does not hold it, and the error of one that is out of service.
     """
 
-    def __init__(self, wake: Callable[[TopicPartition], PartitionWriter]) -> None:
+    def __init__(self, wake: Callable[[TopicPartition], WriteLog]) -> None:
         super().__init__()
         self._wake = wake
 
-    def __missing__(self, tp: TopicPartition) -> PartitionWriter:
+    def __missing__(self, tp: TopicPartition) -> WriteLog:
         return self._wake(tp)
 
 
@@ -63,13 +62,12 @@ class Roster:
         upload_of: Callable[[TopicPartition], PartitionUpload | None],
     ) -> None:
         self.directory = directory
-        self.writers = _Writers(self._wake)
+        self.logs = _Logs(self._wake)
         self.offline: TieredError | None = None
         self._around = around
         self._topic_of = topic_of
         self._upload_of = upload_of
         self._lock = threading.RLock()
-        self.logs: dict[TopicPartition, PartitionLog] = {}
         self._sleeping: dict[TopicPartition, Sleeper] = {}
         self.broken: dict[TopicPartition, TieredError] = {}
         self._aside: dict[TopicPartition, Sleeper] = {}
@@ -87,20 +85,19 @@ class Roster:
         with self._lock:
             return sorted((*self.logs, *self._sleeping, *self.broken))
 
-    def awake(self) -> list[PartitionWriter]:
-        """The writers of the partitions that are awake."""
+    def awake(self) -> list[WriteLog]:
+        """Return the partitions that are awake."""
         with self._lock:
-            return list(self.writers.values())
+            return list(self.logs.values())
 
-    def find(self, tp: TopicPartition) -> PartitionLog | None:
+    def find(self, tp: TopicPartition) -> WriteLog | None:
         """The partition, woken if it slept; None if there is none. Raises why one is out of service."""
         found = self.logs.get(tp)
         if found is None and (tp in self._sleeping or tp in self.broken):
             try:
-                self._wake(tp)
+                return self._wake(tp)
             except KeyError:  # its topic is being deleted
                 return None
-            found = self.logs.get(tp)
         return found
 
     def put_to_sleep(self, tp: TopicPartition, sleeper: Sleeper) -> None:
@@ -115,10 +112,10 @@ class Roster:
         clean: bool,
         recovery_point: int,
         start: int | None,
-    ) -> PartitionWriter:
-        """Opens a partition, recovered if ``clean`` is not known of it; a missing directory is created."""
+    ) -> WriteLog:
+        """Open a partition. Recover it unless it is ``clean``; create a missing directory."""
         with self._lock:
-            writer = open_writer(
+            log = open_partition(
                 self._around,
                 self.directory / partition_dir(tp),
                 tp,
@@ -128,11 +125,10 @@ class Roster:
                 start=start,
                 upload=self._upload_of(tp),
             )
-            writer.maintenance.settle_start()
-            self.writers[tp] = writer
-            self.logs[tp] = writable_log(self._around, writer)
+            log.maintenance.settle_start()
+            self.logs[tp] = log
             self._sleeping.pop(tp, None)
-            return writer
+            return log
 
     def next_to_wake(self) -> list[TopicPartition]:
         """Sleeping partitions that have a timer, in turn; not ``flush.ms``: all that they hold is durable.
@@ -156,11 +152,10 @@ class Roster:
 
     def forget(self, tp: TopicPartition, timeout_seconds: float) -> None:
         """Closes a partition whose directory goes elsewhere; it is no longer of this directory."""
-        writer = self.writers.get(tp)
-        if writer is not None:
-            writer.close(timeout_seconds)  # not under the lock: a seal in there writes a checkpoint
+        log = self.logs.get(tp)
+        if log is not None:
+            log.close(timeout_seconds)  # not under the lock: a seal in there writes a checkpoint
         with self._lock:
-            self.writers.pop(tp, None)
             self.logs.pop(tp, None)
             self._sleeping.pop(tp, None)
             self.broken.pop(tp, None)
@@ -169,7 +164,7 @@ class Roster:
     def recovery_points(self) -> dict[TopicPartition, int]:
         """Below which every record is durable."""
         with self._lock:
-            points = {tp: writer.durability.recovery_point for tp, writer in self.writers.items()}
+            points = {tp: log.durability.recovery_point for tp, log in self.logs.items()}
             if self._aside:
                 points |= {tp: noted.end_offset for tp, noted in self._aside.items() if noted.end_offset >= 0}
             if self._sleeping:
@@ -179,9 +174,10 @@ class Roster:
     def log_starts(self) -> dict[TopicPartition, int]:
         """Return log starts that the segments themselves do not show."""
         with self._lock:
-            awake = self.writers.items()
             starts = {
-                tp: w.log_start for tp, w in awake if w.log_start != w.segments.first_base or w.upload is not None
+                tp: log.log_start
+                for tp, log in self.logs.items()
+                if log.log_start != log.segments.first_base or log.upload is not None
             }
             others = (*self._sleeping.items(), *self._aside.items())
             slept = {tp: s.log_start for tp, s in others if s.log_start is not None}
@@ -190,7 +186,7 @@ class Roster:
     def ends(self) -> dict[TopicPartition, int]:
         """Return the end of each partition that is in service."""
         with self._lock:
-            awake = {tp: writer.end_offset for tp, writer in self.writers.items()}
+            awake = {tp: log.end_offset for tp, log in self.logs.items()}
             return awake | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
 
     def sleeping_count(self) -> int:
@@ -201,12 +197,12 @@ class Roster:
         """The disk failed under the directory: none of its partitions acknowledges anything from now on."""
         with self._lock:
             self.offline = self.offline or error
-            for writer in self.writers.values():
-                writer.context.go_offline_with_directory(error)
+            for log in self.logs.values():
+                log.context.go_offline_with_directory(error)
 
-    def _wake(self, tp: TopicPartition) -> PartitionWriter:
+    def _wake(self, tp: TopicPartition) -> WriteLog:
         with self._lock:
-            known = self.writers.get(tp)
+            known = self.logs.get(tp)
             if known is not None:
                 return known
             why = self.broken.get(tp)
@@ -220,10 +216,10 @@ class Roster:
                     path_or_key=str(path),
                     hint="put it back, then open the log again",
                 )
-            writer = self.adopt(tp, clean=True, recovery_point=end, start=start)
+            log = self.adopt(tp, clean=True, recovery_point=end, start=start)
             if self.offline is not None:
-                writer.context.go_offline_with_directory(self.offline)
-            return writer
+                log.context.go_offline_with_directory(self.offline)
+            return log
 
 
 def has_timers(config: TopicConfig) -> bool:

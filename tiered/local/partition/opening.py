@@ -1,4 +1,4 @@
-"""Open of one partition directory: for writing, with the recovery it needs, or read-only beside another writer."""
+"""Open of one partition directory for writing, with the recovery that it needs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.disk.volume import ensure_topic_id
 from tiered.local.partition.context import DirectoryContext
-from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import LoadedLog, WriteLog
 from tiered.local.recovery.recovery import UNKNOWN_POINT, Recovery
 from tiered.model import TopicPartition
 
 
-def open_writer(
+def open_partition(
     around: DirectoryContext,
     path: Path,
     tp: TopicPartition,
@@ -27,10 +26,10 @@ def open_writer(
     recovery_point: int = UNKNOWN_POINT,
     start: int | None = None,
     upload: PartitionUpload | None = None,
-) -> PartitionWriter:
-    """``start`` was checkpointed, None if it was not. A missing directory is created.
+) -> WriteLog:
+    """Return the partition in ``path``; create a missing directory.
 
-    ``upload``: what is known of the bucket; without it a load of the producers would take the disk for all there is.
+    ``start`` was checkpointed, None if it was not. ``upload``: the known state of the bucket.
     """
     files = around.files
     if not files.is_directory(path):
@@ -50,36 +49,13 @@ def open_writer(
         keeps_point=not topic.adopted,
         dense=not topic.config.compacted and files.state(path / SPARSE_NAME) is None,
     )
-    loaded = recovery.load(clean=clean, recovery_point=recovery_point, start_offset=start or 0)
-    end = loaded[-1].end_offset
-    writer = PartitionWriter(
-        around,
-        path,
-        tp,
-        topic=topic,
-        epochs=epochs,
-        loaded=loaded,
-        start_offset=start,
-        recovery_point=end if clean else max(recovery_point, 0),
-    )
-    if upload is not None:
-        writer.set_uploaded(upload)
-    writer.load_producers(met=recovery.met_producers)
+    segments = recovery.load(clean=clean, recovery_point=recovery_point, start_offset=start or 0)
+    point = segments[-1].end_offset if clean else max(recovery_point, 0)
+    log = WriteLog(around, path, tp, topic, LoadedLog(segments, epochs, start, point, upload))
+    with log.context.lock:
+        log.producers.load(met=recovery.met_producers)
     if clean:
-        writer.segments.note_opened()
+        log.segments.note_opened()
     else:
-        writer.durability.flush_recovered()
-    return writer
-
-
-def writable_log(around: DirectoryContext, writer: PartitionWriter) -> PartitionLog:
-    """Return the log of a partition that this process writes."""
-    return PartitionLog(
-        around.files,
-        writer,
-        writer.config,
-        clock=around.clock,
-        upload=lambda: writer.upload,
-        recovery_point=lambda: writer.durability.flushed,
-        buffer_bytes=around.config.read_buffer_bytes,
-    )
+        log.durability.flush_recovered()
+    return log

@@ -1,30 +1,37 @@
-"""One partition of a log directory that another process writes, such as our own log's or a Kafka broker's.
+"""One partition of a log directory that another process writes: another `tieredlog`, or a Kafka broker.
 
-Nothing is locked, written or renamed. Each read detects growth by two ``stat`` calls. Bytes that are no whole batch
-yet, or no batch at all, count as the end for now.
+Nothing is locked, written or renamed. Each read sees growth by two ``stat`` calls. Bytes that are no whole batch yet
+are the end of the log for now.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 from uuid import UUID
 
+from tiered.clock import Clock
+from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotFoundError
 from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, local_name, log_name, txn_index_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files, snapshot_offsets
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.disk.volume import read_topic_id
+from tiered.local.partition.read_log import ReadLog, positions_of
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.read_view import Extent, SealedExtents, View
+from tiered.local.segment.reading import patient_view
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.local.segment.side_files import SegmentPlace, abort_markers, load_growing_txns, load_txn_index
-from tiered.model import AbortedTxn, TopicPartition
+from tiered.model import AbortedTxn, Positions, TopicPartition
 
 REINDEX_BYTES = 4 * 1024 * 1024
 """The index of the growing segment is read again after this much growth; an old one only costs a longer scan."""
@@ -150,33 +157,51 @@ class GrowingSegment:
             self.max_timestamp = self._indexes.last_time[0]
 
 
-class ForeignPartition:
-    """Reading half of a partition whose files another process changes. Thread-safe.
+class PartitionNotes(Protocol):
+    """Notes of a log directory about its partitions."""
 
-    ``promised`` returns the recovery point: records below it are durable, so their absence is damage.
+    def upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
+        """Return the uploader's last report about a partition; None while it is not tiered."""
+
+    def recovery_point_of(self, tp: TopicPartition) -> int:
+        """Return an offset below which a partition is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadContext:
+    """Services of a log directory that another process writes, shared by its partitions."""
+
+    files: Files
+    clock: Clock
+    notes: PartitionNotes
+    buffer_bytes: int
+
+
+class ReadOnlyPartition(ReadLog):
+    """Reads of a partition whose files change meanwhile. Thread-safe.
+
+    ``ours``: it has our settings, so that a gap is damage, and records below the recovery point are there.
     """
 
     def __init__(
         self,
-        files: Files,
+        around: ReadContext,
         directory: Path,
         tp: TopicPartition,
-        topic_id: UUID,
+        topic: TopicInfo,
         *,
-        interval_bytes: int,
-        dense: bool,
+        ours: bool,
         log_start: int,
-        promised: Callable[[], int] | None = None,
     ) -> None:
-        self.tp = tp
-        self.topic_id = topic_id
-        self.log_start = log_start
-        self.epochs = LeaderEpochs(directory, files, read_only=True)
-        self._files = files
-        self.directory = directory
-        self._interval = interval_bytes
-        self._dense = dense
-        self._promised = promised
+        files = around.files
+        epochs = LeaderEpochs(directory, files, read_only=True)
+        super().__init__(files, directory, tp, topic_id=topic.topic_id, epochs=epochs, buffer_bytes=around.buffer_bytes)
+        self._clock = around.clock
+        self._notes = around.notes
+        self._config = topic.config
+        self._log_start = log_start
+        self._ours = ours
+        self._dense = ours and not topic.config.compacted
         self._safe = 0  # below this offset all was fsynced, as of the last listing
         self._lock = threading.Lock()
         self._seen: FileState | None = None
@@ -185,8 +210,18 @@ class ForeignPartition:
         self._tail: GrowingSegment | None = None
 
     @property
+    def config(self) -> TopicConfig:
+        """Return the topic's settings."""
+        return self._config
+
+    @property
+    def upload(self) -> PartitionUpload | None:
+        """Return the uploader's last report on this disk; None while the log is not tiered."""
+        return self._notes.upload_of(self.tp)
+
+    @property
     def sealed(self) -> tuple[SealedLocalSegment, ...]:
-        """All segments but the last, read from the directory now."""
+        """Return all segments but the last, as of now."""
         with self._lock:
             self._refresh()
             return self._sealed
@@ -194,27 +229,38 @@ class ForeignPartition:
     def stamp(self) -> object:
         """Return the state of the directory and of the last ``.log``: equal if probably nothing was appended."""
         tail = self._tail
-        return self._files.state(self.directory), None if tail is None else self._files.state(tail.path)
+        return self.files.state(self.directory), None if tail is None else self.files.state(tail.path)
+
+    def positions(self) -> Positions:
+        """Return where the partition starts, and its three ends (model.Positions)."""
+        view = self.view()
+        flushed = min(self._notes.recovery_point_of(self.tp), view.end_offset)
+        return positions_of(self.upload, view.start_offset, view.start_offset, flushed, view.end_offset)
 
     def view(self) -> View:
-        """Return the view of a read that begins now."""
+        """Return a view for a read that begins now, once the directory is stable."""
+        self._check_process()
+        return patient_view(self._view, self._clock)
+
+    def _view(self) -> View:
         with self._lock:
             self._refresh()
             if self._tail is None:
-                return View(self.tp, self.log_start, self.log_start, self._extents, None, self._dense)
+                return View(self.tp, self._log_start, self._log_start, self._extents, None, self._dense)
             tail = self._tail.extent(self._safe)
-            start = max((self._sealed[0] if self._sealed else tail).base_offset, self.log_start)
+            start = max((self._sealed[0] if self._sealed else tail).base_offset, self._log_start)
             return View(self.tp, start, max(tail.end_offset, start), self._extents, tail, self._dense)
 
     def _refresh(self) -> None:
         last: NotFoundError | None = None
         for _ in range(3):  # a roll or a deletion may fall between the listing and the reading
             try:
-                state = self._files.state(self.directory)
+                state = self.files.state(self.directory)
                 if state is None:  # never what an empty log looks like
                     raise NotFoundError(f"{self.directory} is gone")
                 if state != self._seen:
-                    self._safe = 0 if self._promised is None else self._promised()  # before the log that holds it
+                    # Before the files: they hold all that was durable then.
+                    self._safe = self._notes.recovery_point_of(self.tp) if self._ours else 0
                     self._list()
                     self._seen = state
                 if self._tail is not None:
@@ -230,7 +276,7 @@ class ForeignPartition:
 
     def _list(self) -> None:
         self._check_topic()
-        found = local_files(self._files, self.directory)
+        found = local_files(self.files, self.directory)
         swapped = [file for file in found if file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX]
         if swapped:
             name = local_name(swapped[0].base, LOG_SUFFIX, SWAP_SUFFIX)
@@ -240,7 +286,7 @@ class ForeignPartition:
                 "exchange or takes it back: no record is lost",
             )
         bases = bases_of(found)
-        self._dense = self._dense and self._files.state(self.directory / SPARSE_NAME) is None
+        self._dense = self._dense and self.files.state(self.directory / SPARSE_NAME) is None
         known = {segment.base_offset: segment for segment in self._sealed}
         self.epochs.reload()
         self._sealed = tuple(
@@ -251,14 +297,14 @@ class ForeignPartition:
         if not bases:
             self._tail = None
         elif self._tail is None or self._tail.base_offset != bases[-1]:
-            self._tail = GrowingSegment(self._files, self.directory, self.tp, bases[-1])
+            self._tail = GrowingSegment(self.files, self.directory, self.tp, bases[-1])
         else:
             self._tail.look_again()
 
     def _check_topic(self) -> None:
         """Another topic of the name has other records at the offsets that a reader of this one has seen."""
         try:
-            topic_id = read_topic_id(self.directory, self._files)
+            topic_id = read_topic_id(self.directory, self.files)
         except (CorruptionError, LocalIOError):
             return  # which the next look at the log directory tells
         if topic_id is not None:
@@ -266,15 +312,15 @@ class ForeignPartition:
 
     def _is_same(self, known: SealedLocalSegment, end_offset: int) -> bool:
         """A cleaner replaces a segment by another one of the same base."""
-        state = self._files.state(known.path)
+        state = self.files.state(known.path)
         return known.end_offset == end_offset and state is not None and state.size == known.size_bytes
 
     def _open(self, base: int, end: int) -> SealedLocalSegment:
-        state = self._files.state(self.directory / log_name(base))
+        state = self.files.state(self.directory / log_name(base))
         if state is None:
             raise NotFoundError(f"{self.directory / log_name(base)} is gone")
         segment = SealedLocalSegment(
-            self._files,
+            self.files,
             self.directory,
             self.tp,
             self.topic_id,
@@ -282,7 +328,7 @@ class ForeignPartition:
             end_offset=end,
             size_bytes=state.size,
             appended_ms=state.modified_ns // 1_000_000,
-            interval_bytes=self._interval,
+            interval_bytes=self._config.index_interval_bytes,
             epochs=self.epochs.below,
             read_only=True,
         )

@@ -39,7 +39,7 @@ from tiered.errors import (
 )
 from tiered.format.coordinator_records import NO_ID, TxnState, TxnValue
 from tiered.local.disk.plain_lock import PlainLock
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.markers import Leftover, Markers, find_leftovers
 from tiered.local.transactions.producer_ids import LEAST_ID, ProducerIds
 from tiered.local.transactions.state_log import Host, StateLog
@@ -349,7 +349,7 @@ class Transactions:
         """Write markers into every partition, durably, then the record that the transaction is complete."""
         marked = self._marked.setdefault(name, set())
         owed: tuple[TopicPartition, TieredError] | None = None
-        written: list[PartitionLog] = []
+        written: list[WriteLog] = []
         for each in coordinator.markers(name):
             if each.tp in marked:
                 continue

@@ -14,8 +14,7 @@ from tiered.errors import TieredError, UnknownTopicError
 from tiered.format.batch import encode_marker
 from tiered.format.control import ControlType
 from tiered.format.coordinator_records import NO_ID
-from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.state_log import Host
 from tiered.model import TopicPartition
 from tiered.plan.transactions import TransactionCoordinator, TxnMarker
@@ -32,7 +31,7 @@ class Markers:
         self._clock = clock
         self.sees_all = sees_all
 
-    def append(self, owed: TxnMarker) -> PartitionLog | None:
+    def append(self, owed: TxnMarker) -> WriteLog | None:
         """Append a marker, to be flushed by the caller; None if the topic is gone.
 
         Raises UnknownTopicError if the partition is not here now, FencedError, ProducerFencedError, LocalIOError,
@@ -49,7 +48,7 @@ class Markers:
         if log is not None:
             log.flush()
 
-    def _find(self, tp: TopicPartition) -> PartitionLog | None:
+    def _find(self, tp: TopicPartition) -> WriteLog | None:
         try:
             return self._host.partition(tp)
         except UnknownTopicError:
@@ -94,7 +93,7 @@ class Leftovers(NamedTuple):
 
 
 def find_leftovers(
-    writers: Iterable[PartitionWriter], coordinator: TransactionCoordinator, is_ours: Callable[[int], bool]
+    writers: Iterable[WriteLog], coordinator: TransactionCoordinator, is_ours: Callable[[int], bool]
 ) -> Leftovers:
     """Return open transactions of producers that ``is_ours`` or the coordinator's log knows; skip those of others."""
     owners: dict[int, str] = {}

@@ -10,8 +10,7 @@ from tiered.errors import ClosedError, ConfigError, LocalIOError, UnknownTopicEr
 from tiered.format.batch import decode_records
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC, state_partition
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 from tiered.plan.transactions import TransactionChange, TransactionCoordinator
 
@@ -25,10 +24,10 @@ class Host(Protocol):
     def topics(self) -> dict[str, TopicInfo]:
         """Return the topics by name."""
 
-    def partition(self, tp: TopicPartition) -> PartitionLog:
+    def partition(self, tp: TopicPartition) -> WriteLog:
         """Return a partition. Raises UnknownTopicError."""
 
-    def awake(self) -> list[PartitionWriter]:
+    def awake(self) -> list[WriteLog]:
         """Return the partitions that are open: after an unclean stop, all."""
 
     def create_topic(self, name: str, partitions: int = 1, config: TopicConfig | None = None) -> TopicInfo: ...
@@ -90,7 +89,7 @@ class StateLog:
                 raise LocalIOError(f"{log.tp} was closed while a decision was written to it") from error
 
 
-def replay_state(logs: Iterable[PartitionLog], replay: Callable[[bytes, bytes | None], None]) -> None:
+def replay_state(logs: Iterable[WriteLog], replay: Callable[[bytes, bytes | None], None]) -> None:
     """Pass the newest record of each id to ``replay(key, value)``. Raises CorruptionError."""
     newest: dict[bytes, bytes | None] = {}  # undecoded: later records replace most of a long log
     for log in logs:

@@ -46,7 +46,7 @@ def test_what_is_not_durable_supersedes_nothing(bench: CleaningBench) -> None:
     dirty(bench)
     bench.files.fail = lambda operation, path: errno.EIO if operation == "sync" and path.suffix == ".log" else 0
     bench.append(b"5", key=b"a")
-    bench.writer.durability.flushed = 6  # the third segment is sealed, and its fsync has not returned
+    bench.partition.durability.flushed = 6  # the third segment is sealed, and its fsync has not returned
     bench.files.fail = None
     bench.clean()
     assert bench.pairs == ["c1", "b2", "a3", "d1", "a4", "b3", "a5"]
@@ -90,15 +90,15 @@ def test_segments_are_merged_up_to_segment_bytes_and_keep_the_age_of_the_last(be
         bench.put(pair)
         bench.clock.advance(10)
     bench.seal()
-    ages = [segment.appended_ms for segment in bench.writer.sealed]
+    ages = [segment.appended_ms for segment in bench.partition.sealed]
     bench.clean()
     assert bench.bases == [0, 3, 6, 9]  # each group was full before
-    assert [segment.appended_ms for segment in bench.writer.sealed] == ages
+    assert [segment.appended_ms for segment in bench.partition.sealed] == ages
     bench.put("c9")
     bench.seal()
     bench.clean()
     assert bench.bases == [0, 6, 9, 10]  # the first was empty, the second nearly so
-    assert [segment.appended_ms for segment in bench.writer.sealed] == [*ages[1:], ages[-1] + 10_000]
+    assert [segment.appended_ms for segment in bench.partition.sealed] == [*ages[1:], ages[-1] + 10_000]
     assert bench.pairs == ["d1", "a4", "b3", "c9"]
 
 

@@ -22,7 +22,7 @@ def test_case_75_a_cleaned_segment_is_not_preallocated(tmp_path: Path) -> None:
     bench.clean()
     assert (bench.folder / "00000000000000000003.log").stat().st_size == bench.partition.config.segment_bytes
     log = bench.folder / "00000000000000000000.log"
-    assert log.stat().st_size == bench.writer.sealed[0].size_bytes
+    assert log.stat().st_size == bench.partition.sealed[0].size_bytes
     assert log.stat().st_size < bench.partition.config.segment_bytes
     assert [p.stat().st_size for p in sorted(bench.folder.glob("00000000000000000000.*index"))] == [0, 12]
 

@@ -19,7 +19,7 @@ from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.volume import read_topic_id
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.testing.clock import FakeClock, SeededIds
 
 
@@ -41,7 +41,7 @@ def open_for_writing(fixtures: Path, root: Path, now_ms: int) -> LocalLog:
     )
 
 
-def committed(log: PartitionLog) -> list[Record]:
+def committed(log: ReadLog) -> list[Record]:
     """What ``read_committed`` shows."""
     start, end = log.positions().start_offset, log.last_stable_offset()
     aborted = log.aborted_txns(start, end)

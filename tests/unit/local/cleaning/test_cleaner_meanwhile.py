@@ -39,7 +39,7 @@ def test_old_files_leave_after_their_delay_and_readers_go_on(bench: CleaningBenc
     bench.clean()
     assert bench.names(".log.deleted")
     bench.clock.advance(6)
-    bench.writer.maintenance.empty_trash(bench.clock.now_ms())
+    bench.partition.maintenance.empty_trash(bench.clock.now_ms())
     assert not bench.names(".deleted")
     rest = [r.offset for batch in reading for r in decode_records(batch)]
     # The open file ends as it began; the segments behind it are read as they are now.
@@ -111,7 +111,7 @@ def test_an_error_while_names_change_is_settled_by_the_next_open(bench: Cleaning
     bench.files.fail = lambda op, path: errno.EIO if op == "rename" and path.name.endswith(".log.swap") else 0
     with pytest.raises(TieredError):
         bench.clean()
-    assert bench.writer.context.offline is not None
+    assert bench.partition.context.offline is not None
     bench.files.fail = None
     bench.kill()
     bench.open()
@@ -176,7 +176,7 @@ def test_whoever_changes_the_log_does_not_wait_for_a_cleaner(bench: CleaningBenc
             if change == "cut":
                 bench.partition.truncate_to(5)
             elif change == "closed":
-                bench.writer.close(1)
+                bench.partition.close(1)
             else:
                 bench.log.alter_topic(TP.topic, {"cleanup.policy": "delete"})
         return 0
@@ -210,14 +210,14 @@ def test_a_cut_between_the_last_batch_and_the_swap_keeps_what_it_brought_back(be
 def test_a_segment_whose_fsync_is_under_way_is_left_for_later(bench: CleaningBench) -> None:
     dirty(bench)
     bench.put("a5", "a6", "a7")  # flushed before they are sealed
-    bench.writer.maintenance.roll_now(RollReason.REQUESTED, bench.clock.now_ms())
-    assert [segment.base_offset for segment in bench.writer.sealed] == [0, 3, 6, 9]
-    assert [segment.base_offset for segment in bench.writer.maintenance.settled] == [0, 3, 6]
+    bench.partition.maintenance.roll_now(RollReason.REQUESTED, bench.clock.now_ms())
+    assert [segment.base_offset for segment in bench.partition.sealed] == [0, 3, 6, 9]
+    assert [segment.base_offset for segment in bench.partition.maintenance.settled] == [0, 3, 6]
     bench.clean()
     assert bench.pairs == [*CLEANED, "a5", "a6", "a7"]
     bench.partition.roll()
     bench.partition.flush()
-    bench.writer.durability.flush_to(0)
+    bench.partition.durability.flush_to(0)
     bench.clean()
     assert bench.pairs == ["c1", "d1", "b3", "a7"]
 
@@ -248,7 +248,7 @@ def test_appends_reads_and_rounds_at_the_same_time(tmp_path: Path) -> None:
             if at % 10 == 9:
                 bench.partition.roll()
                 bench.clean()
-                bench.writer.maintenance.empty_trash(bench.clock.now_ms())
+                bench.partition.maintenance.empty_trash(bench.clock.now_ms())
     finally:
         done.set()
         for reader in readers:
@@ -259,7 +259,7 @@ def test_appends_reads_and_rounds_at_the_same_time(tmp_path: Path) -> None:
 
 def test_a_view_from_before_reads_the_old_files_or_says_that_they_are_not_there(bench: CleaningBench) -> None:
     dirty(bench)
-    view = bench.writer.view()
+    view = bench.partition.view()
     told: list[str] = []
 
     def read_between_the_names(operation: str, path: Path) -> int:

@@ -51,4 +51,4 @@ def test_what_is_undecided_is_known_without_snapshots(tmp_path: Path) -> None:
     for name in bench.names(".snapshot"):
         (bench.folder / name).unlink()
     assert bench.log.cleaner.clean(bench.partition.tp) is None
-    assert [entry.last_offset for entry in bench.writer.live_producers()] == [3, 2]
+    assert [entry.last_offset for entry in bench.partition.live_producers()] == [3, 2]

@@ -60,7 +60,7 @@ def test_an_empty_log_that_begins_further_up_forgets_nothing_that_a_bucket_holds
     bench.partition.roll(9)
     positions = bench.partition.positions()
     assert (positions.local_start_offset, positions.end_offset) == (9, 9)
-    assert bench.writer.log_start == (0 if held else 9)
+    assert bench.partition.log_start == (0 if held else 9)
 
 
 def test_a_gap_after_the_last_clean_segment_is_not_cleaned_for_ever(tmp_path: Path) -> None:

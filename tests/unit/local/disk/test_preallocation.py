@@ -41,7 +41,7 @@ def test_the_active_file_has_its_full_length_and_sealed_ones_their_own(bench: Ca
     assert (bench.bases, sizes(bench)) == ([0, 1], [RECORD_BYTES, FULL])
     bench.fill(3)
     assert sizes(bench) == [RECORD_BYTES, FULL]
-    assert bench.writer.segments.active.size_bytes == 3 * RECORD_BYTES
+    assert bench.partition.segments.active.size_bytes == 3 * RECORD_BYTES
     bench.fill(3)
     assert (bench.bases, sizes(bench)) == ([0, 1, 6], [RECORD_BYTES, FULL, FULL])
     assert bench.offsets() == list(range(7))

@@ -56,7 +56,7 @@ class ProducerBench(CaseBench):
 
     @property
     def state(self) -> ProducerState:
-        state = self.writer.producers.state
+        state = self.partition.producers.state
         assert state is not None
         return state
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tiered.format.batch import decode_records, read_header
 from tiered.format.kernels import Record
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 
 
-def records_of(log: PartitionLog, start: int) -> list[Record]:
+def records_of(log: ReadLog, start: int) -> list[Record]:
     """Data records from ``start`` on; control records are not seen by consumers."""
     found: list[Record] = []
     for batch in log.read_batches(start):

@@ -34,7 +34,7 @@ from tiered.errors import (
 from tiered.format import pure_kernels
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import Files, PosixFiles
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord
 from tiered.partitioner import Partitioner
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
@@ -95,8 +95,8 @@ class Twin:
         )
 
     @property
-    def writer(self) -> PartitionWriter:
-        return self.log.roster.writers[TP]
+    def partition(self) -> WriteLog:
+        return self.log.partition(TP)
 
     def answer(self, step: Any) -> str:
         with at_work(pure_kernels if self.pure else compiled):
@@ -112,8 +112,8 @@ class Twin:
             "flush": partition.flush,
             "roll": partition.roll,
             "fence": lambda: partition.set_uploaded(0, fenced=True),
-            "uploaded": lambda: partition.set_uploaded(self.writer.end_offset),
-            "epoch": lambda: partition.new_leader_epoch(self.writer.context.epoch + 1),
+            "uploaded": lambda: partition.set_uploaded(self.partition.end_offset),
+            "epoch": lambda: partition.new_leader_epoch(self.partition.context.epoch + 1),
             "reopen": self.reopen,
             "low": lambda: self._room(0),
             "room": lambda: self._room(10**9),
@@ -126,11 +126,11 @@ class Twin:
     def _room(self, free: int) -> None:
         if isinstance(self.files, FaultyFiles):
             self.files.free_bytes = free
-            self.writer.context.around.reserve.check()
+            self.partition.context.around.reserve.check()
 
     def state(self) -> object:
         """All that an append changes, on the disk and in memory."""
-        writer, active = self.writer, self.writer.segments.active
+        writer, active = self.partition, self.partition.segments.active
         held = {name: getattr(active, name) for name in type(active).__slots__ if name in HELD}
         index = (active.indexes.offset_bytes(), active.indexes.time_bytes())
         segments = [(each.base_offset, each.end_offset) for each in writer.segments.sealed]
@@ -170,11 +170,11 @@ def bench(tmp_path: Path) -> CaseBench:
 
 
 def offline(bench: CaseBench) -> None:
-    bench.writer.context.go_offline(LocalIOError("the disk failed"))
+    bench.partition.context.go_offline(LocalIOError("the disk failed"))
 
 
 def ending(bench: CaseBench) -> None:
-    bench.writer.context.ending = True
+    bench.partition.context.ending = True
 
 
 def fenced(bench: CaseBench) -> None:
@@ -187,7 +187,7 @@ def behind(bench: CaseBench) -> None:
 
 def low(bench: CaseBench) -> None:
     bench.files.free_bytes = 0
-    bench.writer.context.around.reserve.check()
+    bench.partition.context.around.reserve.check()
 
 
 def clock_before_1970(bench: CaseBench) -> None:
@@ -210,15 +210,15 @@ def test_a_refused_append_changes_nothing(
     bench: CaseBench, state: Callable[[CaseBench], None], error: type[Exception], many: bool
 ) -> None:
     def append() -> None:
-        bench.writer.appender.append([NewRecord(b"v", b"k", START_MS)], given=many)  # type: ignore[call-overload]
+        bench.partition.appender.append([NewRecord(b"v", b"k", START_MS)], given=many)  # type: ignore[call-overload]
         bench.append(b"v", timestamp=START_MS)  # the call above returns None for a batch that is odd
 
     state(bench)
-    held, before = bench.writer.context, bench.writer.segments.active
-    found = (before.size_bytes, before.crc32c, before.stats and replace(before.stats), bench.writer.end_offset)
+    held, before = bench.partition.context, bench.partition.segments.active
+    found = (before.size_bytes, before.crc32c, before.stats and replace(before.stats), bench.partition.end_offset)
     with pytest.raises(error):
         append()
-    assert (before.size_bytes, before.crc32c, before.stats, bench.writer.end_offset) == found
+    assert (before.size_bytes, before.crc32c, before.stats, bench.partition.end_offset) == found
     assert (held.under_way, held.lock.locked()) == (None, False)
 
 
@@ -230,7 +230,7 @@ def test_a_write_that_fails_leaves_nothing(bench: CaseBench, outcome: int, error
     bench.files.fail = lambda operation, path: next(failures, 0) if operation == "write" else 0
     with pytest.raises(error):
         bench.append(b"v")
-    assert (bench.writer.context.offline is None) == stays
+    assert (bench.partition.context.offline is None) == stays
     assert (bench.folder / f"{0:020}.log").stat().st_size == 69
     if stays:
         assert bench.append(b"w") == 1
@@ -243,7 +243,7 @@ def test_an_interrupted_write_is_cut_back(bench: CaseBench) -> None:
     for value in (b"interrupted", b"so is the cut"):  # every effect after the first one fails, too
         with pytest.raises(KeyboardInterrupt):
             bench.append(value)
-        assert not bench.writer.context.lock.locked()
+        assert not bench.partition.context.lock.locked()
     bench.files.fail = None
     assert bench.append(b"w") == 1
     assert bench.values() == [*before, b"w"]
@@ -251,23 +251,23 @@ def test_an_interrupted_write_is_cut_back(bench: CaseBench) -> None:
 
 def test_an_interrupt_before_the_log_counts_as_begun_slows_no_later_append(bench: CaseBench) -> None:
     bench.append(b"first")
-    bench.writer.context.begun = False  # as the last line of an append leaves it that an interrupt kept from running
+    bench.partition.context.begun = False  # as the last line of an append leaves it that an interrupt kept from running
     bench.append(b"second")
-    assert bench.writer.context.begun
+    assert bench.partition.context.begun
 
 
 def test_an_index_that_cannot_be_written_costs_nothing(bench: CaseBench) -> None:
     bench.fill(2)
     bench.files.fail = lambda operation, path: errno.EIO if path.suffix == ".index" else 0
     bench.fill(2)
-    assert bench.writer.context.offline is None
-    assert bench.writer.segments.active.indexes.offset_count >= 1
+    assert bench.partition.context.offline is None
+    assert bench.partition.segments.active.indexes.offset_count >= 1
 
 
 def test_a_descriptor_that_was_given_up_is_opened_again(tmp_path: Path) -> None:
     with LocalLog.open(tmp_path / "log", config=LogConfig(disk_reserve_bytes=0)) as log:
         log.create_topic(TP.topic, 1, TopicConfig())
-        partition, files = log.partition(TP), log.roster.writers[TP].context.around.files
+        partition, files = log.partition(TP), log.roster.logs[TP].context.around.files
         partition.append([NewRecord(b"v")])
         leases: dict[int, Any] = files._leases  # type: ignore[attr-defined]
         lease = next(each for each in leases.values() if each.path.suffix == ".log")

@@ -61,7 +61,7 @@ def test_case_21_an_empty_set_never_rolls(tmp_path: Path) -> None:
 
 def test_case_22_jitter_shortens_the_age_of_a_segment(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", segment_ms=100_000, segment_jitter_ms=20_000)
-    jitter = bench.writer.segments.active._jitter_ms
+    jitter = bench.partition.segments.active._jitter_ms
     assert 0 < jitter <= 20_000
     bench.clock.advance(24 * HOUR_S)  # the wall clock does not count where there are timestamps
     bench.fill(1, timestamp=START_MS)
@@ -88,7 +88,7 @@ def test_case_24_one_index_entry_for_each_append_but_the_first(tmp_path: Path) -
     bench = CaseBench(tmp_path / "log", index_interval_bytes=1, segment_index_bytes=12_000)
     for i in range(100):
         append_given(bench.partition, batch(100 + i, 1000 + i))
-    indexes = bench.writer.segments.active.indexes
+    indexes = bench.partition.segments.active.indexes
     assert (indexes.time_count, indexes.last_time) == (99, (1099, 199))
     assert bench.times(0).entries == [(1000 + i, 100 + i) for i in range(1, 100)]
     assert bench.index(0).entries == [(100 + i, i * len(batch(0))) for i in range(1, 100)]
@@ -116,9 +116,9 @@ def test_case_28_a_roll_to_a_base_with_records_is_refused_an_empty_one_begins_af
         with pytest.raises(ConfigError, match="no segment can begin"):
             bench.partition.roll(base)
     assert bench.partition.roll(6)  # below the end, which is where the new one begins
-    first = bench.writer.segments.active
+    first = bench.partition.segments.active
     assert not bench.partition.roll(7)
-    assert bench.writer.segments.active is not first
+    assert bench.partition.segments.active is not first
     assert bench.bases == [0, 5, 7]
     assert bench.append(b"v") == 7
     assert bench.offsets() == list(range(8))
@@ -138,7 +138,7 @@ def test_case_30_rolls_do_not_move_the_end(tmp_path: Path) -> None:
         assert bench.append(b"v") == i
         assert bench.partition.roll()
         assert bench.partition.positions().end_offset == i + 1
-        assert bench.writer.segments.active.size_bytes == 0
+        assert bench.partition.segments.active.size_bytes == 0
         assert bench.partition.flush() is None
         assert bench.partition.positions().flushed_offset == i + 1
     assert bench.bases == list(range(101))
@@ -157,7 +157,7 @@ def test_case_31_closed_indexes_and_those_of_an_emptied_segment(tmp_path: Path) 
         bench.append(b"v", timestamp=START_MS + i)
     assert (bench.folder / f"{0:020d}.index").stat().st_size == 1000 // 8 * 8
     assert (bench.folder / f"{0:020d}.timeindex").stat().st_size == 1000 // 12 * 12
-    assert (bench.writer.segments.active._max_offsets, bench.writer.segments.active._max_times + 1) == (
+    assert (bench.partition.segments.active._max_offsets, bench.partition.segments.active._max_times + 1) == (
         1000 // 8,
         1000 // 12,
     )
@@ -185,14 +185,14 @@ def test_case_34_lookups_by_time_with_epochs(tmp_path: Path) -> None:
     for timestamp, offset, epoch in ((100, 0, 0), (101, 1, 1), (200, 1, 1), (300, 2, 1)):
         found = bench.partition.offset_for_time(timestamp)
         assert found is not None
-        assert (found[0], bench.writer.epochs.epoch_at(found[0])) == (offset, epoch)
+        assert (found[0], bench.partition.epochs.epoch_at(found[0])) == (offset, epoch)
     assert bench.partition.offset_for_time(301) is None
     assert bench.partition.largest_timestamp() == (2, 300)
     listed = [list_offset(bench.partition, t) for t in (100, 200, EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP)]
     assert listed == [(0, 100, 0), (1, 200, 1), (0, -1, 0), (0, -1, 0), (5, -1, 1), (2, 300, 1)]
     assert [list_offset(bench.partition, t) for t in (301, LATEST_TIERED)] == [None, None]
     positions = bench.partition.positions()
-    assert (positions.start_offset, bench.writer.epochs.epoch_at(0)) == (0, 0)
+    assert (positions.start_offset, bench.partition.epochs.epoch_at(0)) == (0, 0)
     assert (positions.end_offset, bench.epochs[-1][0]) == (5, 1)
     assert offset_for_leader_epoch(bench.partition, 0) == (0, 1)
     assert offset_for_leader_epoch(bench.partition, 1) == (1, 5)
@@ -218,8 +218,8 @@ def test_the_earliest_offset_has_no_epoch_above_it(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.partition.start_at(5, 0)
     append_given(bench.partition, batch(10, epoch=3))
-    bench.writer.epochs.clear()
-    bench.writer.epochs.assign(3, 10)
+    bench.partition.epochs.clear()
+    bench.partition.epochs.assign(3, 10)
     assert list_offset(bench.partition, EARLIEST) == (5, -1, -1)
     assert list_offset(bench.partition, LATEST) == (11, -1, 3)
 

@@ -54,10 +54,10 @@ def test_case_39_epochs_follow_what_goes(tmp_path: Path) -> None:
     bench.partition.start_at(0, 0)
     bench.fill(40, timestamp=10)
     start_over(bench.partition, 0)
-    bench.writer.epochs.clear()
+    bench.partition.epochs.clear()
     bench.fill(40, timestamp=10)
-    bench.writer.epochs.clear()
-    bench.writer.epochs.assign(0, 40)
+    bench.partition.epochs.clear()
+    bench.partition.epochs.assign(0, 40)
     bench.fill(50, timestamp=10)
     bench.partition.new_leader_epoch(1)
     bench.fill(10, timestamp=10)
@@ -207,7 +207,7 @@ def test_a_full_disk_keeps_no_segment_that_may_go(tmp_path: Path) -> None:
     filled_up(bench)
     bench.retain()
     assert (bench.bases, bench.partition.positions().start_offset) == ([10], 10)
-    assert bench.writer.maintenance.empty_trash(START_MS) is not None
+    assert bench.partition.maintenance.empty_trash(START_MS) is not None
     assert (bench.names(".log"), bench.names(".deleted")) == ([f"{10:020d}.log"], [])
     bench.files.fail = None
     assert bench.append(b"v") == 15

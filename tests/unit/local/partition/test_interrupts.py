@@ -12,7 +12,7 @@ from tiered.errors import ClosedError, LocalIOError, TieredError
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
 
@@ -88,7 +88,7 @@ def test_an_interrupt_while_a_segment_begins_takes_the_partition_offline(tmp_pat
 class Appender(threading.Thread):
     """Appends until it is refused."""
 
-    def __init__(self, partition: PartitionLog) -> None:
+    def __init__(self, partition: WriteLog) -> None:
         super().__init__()
         self.partition = partition
         self.acknowledged = 0

@@ -156,7 +156,7 @@ def test_a_log_start_below_the_first_segment_is_raised_with_its_epochs(tmp_path:
     (bench.directory / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1\n")
     (bench.folder / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n1 3\n")
     bench.open()
-    assert (bench.partition.positions().start_offset, bench.writer.log_start, bench.epochs) == (4, 4, [(1, 4)])
+    assert (bench.partition.positions().start_offset, bench.partition.log_start, bench.epochs) == (4, 4, [(1, 4)])
 
 
 def test_lookups_by_time_with_equal_and_falling_timestamps(tmp_path: Path) -> None:

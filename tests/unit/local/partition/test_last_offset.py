@@ -11,12 +11,12 @@ from tests.unit.local.bench import TP, Bench
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, InvalidRecordError
 from tiered.format.batch import encode_batch
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord
 from tiered.plan.producer import ProducerStamp
 
 TWO = [NewRecord(b"v")] * 2
-WAYS: list[Callable[[PartitionLog], object]] = [
+WAYS: list[Callable[[WriteLog], object]] = [
     lambda log: log.append(TWO),
     lambda log: log.append_batches(encode_batch(TWO)),
     lambda log: log.append_batches(encode_batch(TWO[:1]) * 2),
@@ -25,7 +25,7 @@ WAYS: list[Callable[[PartitionLog], object]] = [
 
 
 @pytest.mark.parametrize("append", WAYS)
-def test_an_append_beyond_the_last_offset_is_refused(tmp_path: Path, append: Callable[[PartitionLog], object]) -> None:
+def test_an_append_beyond_the_last_offset_is_refused(tmp_path: Path, append: Callable[[WriteLog], object]) -> None:
     bench = Bench(tmp_path)
     bench.partition.start_at(MAX_LONG - 1, 0)
     with pytest.raises(InvalidRecordError, match="no offsets left"):

@@ -292,7 +292,7 @@ def test_a_coordinator_appends_one_batch_of_a_producer(bench: ProducerBench) -> 
 def test_idle_producers_are_forgotten_in_time(bench: ProducerBench) -> None:
     bench.send(0)
     bench.send(0, pid=8, txn=True)
-    bench.writer.maintenance.expire_producers(START_MS + DEFAULT_EXPIRATION_MS - 1)
+    bench.partition.maintenance.expire_producers(START_MS + DEFAULT_EXPIRATION_MS - 1)
     assert len(bench.state) == 2
     assert len(bench.state) == 2
     bench.clock.set_ms(START_MS + DEFAULT_EXPIRATION_MS)
@@ -309,7 +309,7 @@ def test_a_log_without_producers_has_no_state(tmp_path: Path) -> None:
     assert bench.snapshots == [3, 6, 9]  # at each roll, as Kafka's; all empty
     bench.reopen()
     bench.unclean()
-    assert bench.writer.producers.state is None
+    assert bench.partition.producers.state is None
     assert (bench.snapshots, bench.lso) == ([3, 6, 9, 10], 10)
     assert {(bench.folder / name).read_bytes() for name in bench.names(".snapshot")} == {encode_snapshot(())}
     bench.fill(1)
@@ -355,7 +355,7 @@ def test_a_snapshot_of_a_broker_counts_more_than_the_mark(tmp_path: Path) -> Non
 def test_a_refused_first_batch_begins_nothing(bench: ProducerBench) -> None:
     with pytest.raises(ProducerFencedError):
         bench.partition.append_batches(data(0, epoch=3) + data(0, epoch=2))
-    assert bench.writer.producers.state is None
+    assert bench.partition.producers.state is None
     assert bench.snapshots == []
 
 

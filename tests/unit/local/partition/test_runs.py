@@ -20,7 +20,7 @@ from tiered.format.keys import log_name
 from tiered.format.pure_kernels import Block
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.write_log import WriteLog
 from tiered.local.segment.reading import read_batches, read_runs
 from tiered.local.segment.scan import LogFile
 from tiered.model import NewRecord, TopicPartition
@@ -30,7 +30,7 @@ TP = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[PartitionLog]:
+def log(tmp_path: Path) -> Iterator[WriteLog]:
     """Five segments with batches of every kind of size and codec, one of them larger than the buffers of the tests."""
     rng = random.Random(SEED)
     with LocalLog.open(tmp_path / "log") as opened:
@@ -52,7 +52,7 @@ def split(runs: list[BatchRun]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("buffer_bytes", [64, 700, 4_096, 1 << 20])
-def test_runs_are_the_batches_of_the_disk(log: PartitionLog, buffer_bytes: int) -> None:
+def test_runs_are_the_batches_of_the_disk(log: WriteLog, buffer_bytes: int) -> None:
     view = log.view()
     every = [bytes(batch) for batch in log.read_batches(0, verify=False)]
     assert split(list(log.read_runs(0))) == every
@@ -68,7 +68,7 @@ def test_runs_are_the_batches_of_the_disk(log: PartitionLog, buffer_bytes: int) 
         next(read_runs(log.files, view, view.end_offset + 1, view.end_offset + 2))
 
 
-def test_a_run_that_is_kept_is_not_written_over(log: PartitionLog) -> None:
+def test_a_run_that_is_kept_is_not_written_over(log: WriteLog) -> None:
     view = log.view()
     kept = list(read_runs(log.files, view, 0, view.end_offset, buffer_bytes=700))
     taken = [bytes(run.data) for run in read_runs(log.files, view, 0, view.end_offset, buffer_bytes=700)]
@@ -111,7 +111,7 @@ def test_records_stay_what_they_are_while_the_reader_goes_on(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("at", [0, 13, 30, 59])
-def test_what_is_before_a_damage_comes_before_its_error(log: PartitionLog, at: int) -> None:
+def test_what_is_before_a_damage_comes_before_its_error(log: WriteLog, at: int) -> None:
     batches = [bytes(batch) for batch in log.read_batches(0)]
     headers = [next(walk_headers(batch))[1] for batch in batches]
     for extent in log.view().extents:

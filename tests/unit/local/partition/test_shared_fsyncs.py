@@ -300,4 +300,4 @@ def test_a_seal_beside_threads_that_wait_is_durable_for_whoever_sealed(bench: Be
     roll.join()
     waiters.join()
     assert [(s.base_offset, s.end_offset) for s in bench.partition.sealed_segments()] == [(0, WAITERS + 2)]
-    assert (bench.log.roster.writers[TP].segments.closing, len(waiters.told)) == ([], WAITERS + 1)
+    assert (bench.log.roster.logs[TP].segments.closing, len(waiters.told)) == ([], WAITERS + 1)

@@ -217,7 +217,7 @@ def test_replaced_segments_are_read_by_new_reads_and_old_ones_go_on(tmp_path: Pa
     reading = bench.partition.read_batches(0)
     next(reading)
     (copy,) = cleaned(bench, {3, 20, 35}, [12, 24])
-    assert bench.writer.maintenance.replace_segments([copy.finish()], [12, 24])
+    assert bench.partition.maintenance.replace_segments([copy.finish()], [12, 24])
     assert bench.bases == [0, 12, 36, 48]
     assert bench.offsets() == [*range(12), 20, 35, *range(36, 60)]
     assert sum(1 for _ in reading) == 59
@@ -240,10 +240,10 @@ def test_only_sealed_neighbours_are_replaced(tmp_path: Path) -> None:
     found = copy.finish()
     for old in ([12, 36], [36, 48]):
         with pytest.raises(ConfigError, match="neighbours"):
-            bench.writer.maintenance.replace_segments([found], old)
+            bench.partition.maintenance.replace_segments([found], old)
     bench.partition.delete_local_before(36)
     assert bench.names(CLEANED_SUFFIX)
-    assert not bench.writer.maintenance.replace_segments([found], [12, 24])
+    assert not bench.partition.maintenance.replace_segments([found], [12, 24])
     assert not bench.names(CLEANED_SUFFIX)
     bench.reopen()
     assert bench.offsets() == list(range(36, 60))
@@ -257,7 +257,7 @@ def test_case_77_a_crash_at_any_step_of_a_replacement_leaves_old_or_new(tmp_path
     bench.files.fail = on_nth(nth, "*", PowerCut)
     try:
         (copy,) = cleaned(bench, {20, 35}, [12, 24])
-        bench.writer.maintenance.replace_segments([copy.finish()], [12, 24])
+        bench.partition.maintenance.replace_segments([copy.finish()], [12, 24])
     except PowerCut:
         pass
     bench.files.fail = None

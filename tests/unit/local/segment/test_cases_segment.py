@@ -55,7 +55,7 @@ def test_case_05_an_empty_segment_that_is_cut_can_be_filled(tmp_path: Path) -> N
     bench.reopen()
     bench.partition.truncate_to(57)
     bench.clock.advance(1_000_000)
-    active = bench.writer.segments.active
+    active = bench.partition.segments.active
     now_ms = bench.clock.now_ms()
     assert active.roll_reason(100, -1, 58, now_ms) is None
     assert active.roll_reason(100, -1, 2**31 + 199, now_ms) is RollReason.OFFSET_OVERFLOW
@@ -74,7 +74,7 @@ def test_case_05_trimmed_index_files_of_no_length_are_not_full(tmp_path: Path) -
     assert sizes == [0, 0]
     bench.open()
     bench.partition.truncate_to(57)
-    active = bench.writer.segments.active
+    active = bench.partition.segments.active
     bench.clock.advance(3600)
     assert active.roll_reason(100, bench.clock.now_ms(), 58, bench.clock.now_ms()) is None
     bench.fill(5)
@@ -86,7 +86,7 @@ def test_case_05_a_segment_that_is_cut_to_nothing_begins_afresh(tmp_path: Path) 
     bench.fill(2, timestamp=5)
     bench.clock.advance(100)
     bench.partition.truncate_to(0)
-    active = bench.writer.segments.active
+    active = bench.partition.segments.active
     assert (active.size_bytes, active.first_timestamp, active.max_timestamp) == (0, -1, -1)
     assert active.created_ms == bench.clock.now_ms()
     assert bench.append(b"v") == 0
@@ -98,10 +98,10 @@ def test_case_06_the_time_index_is_cut_and_the_largest_timestamp_found_again(tmp
     bench.partition.start_at(40, 0)
     for offset in range(40, 70):
         append_given(bench.partition, batch(offset, offset * 10))
-    assert bench.writer.segments.active.indexes.time_count == 14
+    assert bench.partition.segments.active.indexes.time_count == 14
     bench.partition.truncate_to(41)
-    active = bench.writer.segments.active
-    assert (active.indexes.time_count, active.max_timestamp, bench.writer.end_offset) == (0, 400, 41)
+    active = bench.partition.segments.active
+    assert (active.indexes.time_count, active.max_timestamp, bench.partition.end_offset) == (0, 400, 41)
 
 
 def test_case_07_the_next_offset_of_a_segment(tmp_path: Path) -> None:

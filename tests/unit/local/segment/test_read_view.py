@@ -100,14 +100,14 @@ def test_no_read_costs_more_with_more_segments(tmp_path: Path) -> None:
 def test_views_share_the_sealed_segments_until_these_change(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=2)
     bench.fill(5)
-    before = bench.writer.view()
+    before = bench.partition.view()
     bench.fill(1)
-    assert bench.writer.view().sealed is before.sealed
+    assert bench.partition.view().sealed is before.sealed
     bench.fill(1)
-    assert [extent.base_offset for extent in bench.writer.view().extents] == [0, 2, 4, 6]
+    assert [extent.base_offset for extent in bench.partition.view().extents] == [0, 2, 4, 6]
     assert [extent.base_offset for extent in before.extents] == [0, 2, 4]
     bench.log.flush()
     bench.partition.delete_local_before(4)
-    assert [extent.base_offset for extent in bench.writer.view().extents] == [4, 6]
+    assert [extent.base_offset for extent in bench.partition.view().extents] == [4, 6]
     bench.partition.truncate_to(5)
-    assert [extent.base_offset for extent in bench.writer.view().extents] == [4]
+    assert [extent.base_offset for extent in bench.partition.view().extents] == [4]

@@ -79,7 +79,7 @@ def test_a_partition_that_refuses_keeps_no_other_waiting(tmp_path: Path) -> None
     for name, tp in (("x", A), ("y", C)):
         write(bench.log, bench.log.transactions.begin(name), b"1", tp)
     bench.log.partition(A).set_uploaded(0, 1, True)
-    bench.log.uploads.update({A: bench.log.roster.writers[A].upload})  # type: ignore[dict-item]  # set just now
+    bench.log.uploads.update({A: bench.log.roster.logs[A].upload})  # type: ignore[dict-item]  # set just now
     bench.log.partition(STATE).truncate_to(0)
     bench.kill()
     bench.open()

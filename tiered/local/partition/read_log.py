@@ -1,0 +1,171 @@
+"""Reads of one partition on this disk, whether this process or another one writes it."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+from tiered.config import TopicConfig
+from tiered.errors import ForkedLogError
+from tiered.format.batch_scanner import BatchRun
+from tiered.format.locks import Signal
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.files import Files
+from tiered.local.disk.uploader_files import PartitionUpload
+from tiered.local.segment.isolation import aborted_txns, last_stable_offset, open_txns
+from tiered.local.segment.read_view import View
+from tiered.local.segment.reading import (
+    largest_timestamp,
+    offset_for_time,
+    read_runs_steadily,
+    read_steadily,
+    steadily,
+)
+from tiered.local.segment.scan import BUFFER_BYTES
+from tiered.local.segment.sealed import END_OFFSET, SealedLocalSegment
+from tiered.model import AbortedTxn, EpochEntry, Positions, TopicPartition
+from tiered.plan.visibility import OpenTxn
+
+
+class ReadLog(ABC):
+    """One partition on this disk, for reading. Thread-safe. A forked child gets ForkedLogError from every call."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        tp: TopicPartition,
+        *,
+        topic_id: UUID,
+        epochs: LeaderEpochs,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.tp: TopicPartition = tp
+        self.topic_id = topic_id
+        self.epochs = epochs
+        self._buffer_bytes = buffer_bytes
+        self._pid = os.getpid()
+
+    @property
+    @abstractmethod
+    def config(self) -> TopicConfig:
+        """Return the topic's settings."""
+
+    @property
+    @abstractmethod
+    def upload(self) -> PartitionUpload | None:
+        """Return the uploader's last report about the bucket; None while the log is not tiered."""
+
+    @property
+    @abstractmethod
+    def sealed(self) -> tuple[SealedLocalSegment, ...]:
+        """Return the sealed segments whose files are durable."""
+
+    @abstractmethod
+    def view(self) -> View:
+        """Return a view for a read that begins now."""
+
+    @abstractmethod
+    def positions(self) -> Positions:
+        """Return where the partition starts, and its three ends (model.Positions)."""
+
+    def watch(self, signal: Signal) -> bool:
+        """Set ``signal`` after each append and at the close. Return False if another process appends here."""
+        return False
+
+    def unwatch(self, signal: Signal) -> None:  # noqa: B027 - there is nothing to undo where watch returns False
+        """Undo :meth:`watch`."""
+
+    def stamp(self) -> object:
+        """Return a value that changes with each append of another process, as a rule. It costs two ``stat`` calls."""
+        return None
+
+    @property
+    def end_offset(self) -> int:
+        """Return the next offset to be assigned."""
+        return self.view().end_offset
+
+    def open_txns(self) -> list[OpenTxn]:
+        """Return the transactions without a marker, by first offset. ``read_committed`` ends at the first one."""
+        return steadily(self.view, lambda view: open_txns(self.files, self.directory, view))
+
+    def read_batches(
+        self, start_offset: int, end_offset: int | None = None, *, max_bytes: int | None = None, verify: bool = True
+    ) -> Iterator[memoryview]:
+        """Yield whole raw batches, from the one with ``start_offset`` to below ``end_offset`` (None: the end).
+
+        The first batch may begin below ``start_offset``, the last may end above ``end_offset``. ``max_bytes`` does not
+        limit the first batch. Raises OffsetOutOfRangeError at once, CorruptionError where damage is reached.
+        """
+        return read_steadily(
+            self.files,
+            self.view,
+            start_offset,
+            end_offset,
+            max_bytes=max_bytes,
+            verify=verify,
+            buffer_bytes=self._buffer_bytes,
+        )
+
+    def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[BatchRun]:
+        """Yield the batches of :meth:`read_batches` in runs, verified: each run was read at once.
+
+        The first step raises the errors.
+        """
+        return read_runs_steadily(self.files, self.view, start_offset, end_offset, buffer_bytes=self._buffer_bytes)
+
+    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record at or after ``timestamp`` ms on this disk, or None."""
+        return steadily(self.view, lambda view: offset_for_time(self.files, view, timestamp))
+
+    def largest_timestamp(self) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record with the largest timestamp on this disk, None without any."""
+        return steadily(self.view, lambda view: largest_timestamp(self.files, view))
+
+    def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Return the aborted transactions in the range, by first offset. ``read_committed`` skips their records."""
+        return steadily(
+            self.view, lambda view: aborted_txns(self.files, self.directory, view, start_offset, end_offset)
+        )
+
+    def last_stable_offset(self) -> int:
+        """Return the end for ``read_committed``: the first offset of the oldest open transaction, or the end."""
+        bound = self.end_offset
+        return min(steadily(self.view, self._stable_offset), bound)
+
+    def _stable_offset(self, view: View) -> int:
+        log_start = view.start_offset if self.upload is None else 0
+        return last_stable_offset(self.files, self.directory, view, log_start)
+
+    def sealed_segments(self, start_offset: int = 0) -> list[SealedLocalSegment]:
+        """Return the durable segments that end above ``start_offset``, ascending (``model.SealedSegment``)."""
+        self._check_process()
+        sealed = self.sealed
+        return list(sealed[bisect_right(sealed, start_offset, key=END_OFFSET) :])
+
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """Return the leader epochs and their first offsets, ascending."""
+        self._check_process()
+        return self.epochs.entries
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedLogError(
+                f"{self.tp} was opened by process {self._pid}, this is its fork {os.getpid()}",
+                hint="open the log in the child, after the fork; the parent keeps writing",
+            )
+
+
+def positions_of(upload: PartitionUpload | None, log_start: int, local_start: int, flushed: int, end: int) -> Positions:
+    """Return the positions of a partition, given what the bucket holds and what this disk holds."""
+    uploaded, start = 0, log_start
+    if upload is not None:
+        uploaded = upload.end_offset
+        start = min(local_start, upload.start_offset) if upload.start_offset >= 0 else log_start
+    return Positions(start, local_start, uploaded, flushed, end)

@@ -1,0 +1,377 @@
+"""One partition that this process writes: its components, their lock, its beginning and its end.
+
+One lock guards all that changes (``context.lock``, held by the components where they say so), never across an fsync of
+records. ``durability`` has a second one for those, taken before the first: ``durability.lock``, then ``context.lock``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tiered.config import TopicConfig
+from tiered.errors import LocalIOError, TieredError
+from tiered.format.coordinator_records import is_state_log
+from tiered.format.locks import Signal
+from tiered.format.producer_snapshot import ProducerEntry
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.uploader_files import PartitionUpload
+from tiered.local.partition.appender import PartitionAppender
+from tiered.local.partition.context import DirectoryContext, PartitionContext
+from tiered.local.partition.durability import Durability
+from tiered.local.partition.first_append_guard import FirstAppendGuard
+from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.maintenance import Maintenance
+from tiered.local.partition.producers import PartitionProducers
+from tiered.local.partition.read_log import ReadLog, positions_of
+from tiered.local.segment.factory import FoundSegment, SegmentFactory
+from tiered.local.segment.read_view import Extent, View
+from tiered.local.segment.seal import SEAL_SUFFIX, write_note
+from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.model import NewRecord, PackedBatch, Positions, RecordMetadata, TopicPartition
+from tiered.plan.producer import ProducerStamp
+from tiered.plan.visibility import OpenTxn
+
+if TYPE_CHECKING:
+    from tiered.format.column_encoder import RecordColumns
+
+LOGGER = logging.getLogger("tiered.local")
+
+
+class LoadedLog(NamedTuple):
+    """Files of a partition after a recovery. ``start_offset`` None: no checkpoint has it.
+
+    ``upload`` is the known state of the bucket. Without it a load of the producers takes the disk for the whole log.
+    """
+
+    segments: list[FoundSegment]
+    epochs: LeaderEpochs
+    start_offset: int | None
+    recovery_point: int
+    upload: PartitionUpload | None
+
+
+class WriteLog(ReadLog):
+    """One partition on this disk, for writing. Thread-safe. A forked child gets ForkedLogError from every call.
+
+    The directory calls its components: ``appender``, ``durability``, ``maintenance``, ``producers``.
+    """
+
+    def __init__(
+        self, around: DirectoryContext, directory: Path, tp: TopicPartition, topic: TopicInfo, loaded: LoadedLog
+    ) -> None:
+        super().__init__(
+            around.files,
+            directory,
+            tp,
+            topic_id=topic.topic_id,
+            epochs=loaded.epochs,
+            buffer_bytes=around.config.read_buffer_bytes,
+        )
+        self._ended_clean = False  # until a close has ended, which an interrupt may keep it from
+        factory = SegmentFactory(
+            around.files, around.ids, directory, tp, topic_id=topic.topic_id, epochs=loaded.epochs, config=topic.config
+        )
+        self.segments = LogSegments(
+            around.files, factory, loaded.segments, start_offset=loaded.start_offset, now_ms=around.clock.now_ms()
+        )
+        upload = loaded.upload
+        if upload is None and around.config.remote and not is_state_log(tp.topic):
+            upload = PartitionUpload(0)
+        self.context = context = PartitionContext(around, self.segments, loaded.epochs, upload)
+        self.beginning = beginning = FirstAppendGuard(context)
+        self.producers = producers = PartitionProducers(context)
+        self.durability = durability = Durability(context, flushed=loaded.recovery_point)
+        self.maintenance = Maintenance(context, durability=durability, producers=producers)
+        context.mend = self.maintenance.mend
+        self.appender = PartitionAppender(
+            context, durability=durability, maintenance=self.maintenance, producers=producers, beginning=beginning
+        )
+        self._configure_parts(topic.config)
+
+    @property
+    def config(self) -> TopicConfig:
+        """Return the topic's settings as they are now."""
+        return self.segments.config
+
+    @property
+    def upload(self) -> PartitionUpload | None:
+        """Return the uploader's last report, None while the log is not tiered."""
+        return self.context.upload
+
+    @property
+    def end_offset(self) -> int:
+        """Return the next offset to be assigned."""
+        self._check_process()
+        return self.segments.end
+
+    @property
+    def log_start(self) -> int:
+        """Return the first offset that may be read, here or in a bucket."""
+        return self.segments.log_start
+
+    @property
+    def sealed(self) -> tuple[SealedLocalSegment, ...]:
+        """Return the sealed segments whose files are durable."""
+        return self.durability.durable_segments
+
+    @property
+    def preallocated(self) -> bool:
+        """Return True if the active ``.log`` is, or the next one will be, longer than its records."""
+        return self.config.preallocate or self.segments.active.preallocated
+
+    @property
+    def cuts(self) -> int:
+        """Return the number of cuts since the open; no cut is under way when this returns."""
+        with self.context.lock:
+            return self.segments.cuts
+
+    @property
+    def trash_bytes(self) -> int:
+        """Return the bytes of files that wait for their ``file.delete.delay.ms``."""
+        return self.context.deleted.size_bytes
+
+    def watch(self, signal: Signal) -> bool:
+        """Set ``signal`` after each append and at the close."""
+        self._check_process()
+        self.context.watch(signal)
+        return True
+
+    def unwatch(self, signal: Signal) -> None:
+        """Undo :meth:`watch`."""
+        self.context.unwatch(signal)
+
+    def positions(self) -> Positions:
+        """Return where the partition starts, and its three ends (model.Positions)."""
+        self._check_process()
+        # In this order: what the bucket holds is below what is durable, which is below the end.
+        upload, flushed, segments = self.context.upload, self.durability.flushed, self.segments
+        return positions_of(upload, segments.log_start, segments.local_start, flushed, segments.end)
+
+    def view(self) -> View:
+        """Return a view for a read that begins now."""
+        self._check_process()
+        segments = self.segments
+        with self.context.lock:
+            self.context.check_readable()
+            active, end = segments.active, segments.end
+            tail = Extent(active.base_offset, end, active.size_bytes, active.max_timestamp, active)
+            return View(self.tp, segments.local_start, end, segments.extents, tail, segments.dense)
+
+    def open_txns(self) -> list[OpenTxn]:
+        """Return the transactions without a marker, by first offset. ``read_committed`` ends at the first one."""
+        self._check_process()
+        with self.context.lock:
+            self.context.check_open()
+            return self.producers.open_txns()
+
+    def last_stable_offset(self) -> int:
+        """Return the end for ``read_committed``: the first offset of the oldest open transaction, or the end."""
+        bound = self.end_offset
+        known = self.stable_offset()
+        return super().last_stable_offset() if known is None else min(known, bound)
+
+    def stable_offset(self) -> int | None:
+        """Call :meth:`PartitionProducers.stable_offset`."""
+        with self.context.lock:
+            self.context.check_open()
+            return self.producers.stable_offset()
+
+    def live_producers(self) -> tuple[ProducerEntry, ...]:
+        """Call :meth:`PartitionProducers.entries`."""
+        with self.context.lock:
+            self.context.check_open()
+            return self.producers.entries()
+
+    def append(self, records: Sequence[NewRecord]) -> RecordMetadata:
+        """Append one atomic batch at the next offsets. It is in the page cache when this returns.
+
+        Returns:
+            The place of the batch, with the timestamp of its first record (the log's time with LogAppendTime).
+
+        Raises:
+            InvalidRecordError, InvalidTimestampError, RecordTooLargeError: the record with the error's index.
+            DiskFullError, FencedError, LocalIOError: nothing was appended. Only after the fsync of a segment that this
+                call sealed failed, the partition goes offline with its tail in doubt.
+        """
+        self._check_process()
+        return self.appender.append(records)
+
+    def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
+        """Append an encoded batch as :meth:`append`. None, with nothing appended: check each record instead."""
+        self._check_process()
+        return self.appender.append_packed(batch)
+
+    def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
+        """Append one atomic batch of an open transaction. Readers of ``read_committed`` wait for its end.
+
+        Raises as :meth:`append`, and OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError where the
+        producer breaks its order. Nothing is appended then.
+        """
+        self._check_process()
+        return self.appender.append_as_producer(records, stamp)
+
+    def append_batches(self, data: bytes) -> RecordMetadata:
+        """Append encoded batches, one after the other, all or none. Offsets and leader epoch are reassigned.
+
+        Bytes stay as sent unless the topic asks for another codec or timestamp type; v0 and v1 becomes v2. A record
+        without timestamp (-1) stays so. ``timestamp`` of the result is the largest. Errors as for :meth:`append`.
+
+        Batches with a producer are appended once. A repetition of one of its five newest (after a restart: of the
+        newest) changes nothing and returns the offsets that it has. Raises OutOfOrderSequenceError,
+        ProducerFencedError or InvalidTxnStateError where a producer breaks its order.
+        """
+        self._check_process()
+        return self.appender.append_batches(data)
+
+    def append_columns(self, records: RecordColumns) -> RecordMetadata:
+        """Append one atomic batch of checked columns (``tiered.arrow.rows``). Errors as for :meth:`append`."""
+        self._check_process()
+        return self.appender.append_columns(records)
+
+    def append_as_coordinator(self, data: bytes) -> RecordMetadata:
+        """Append one encoded batch of a coordinator, usually the marker that ends a transaction.
+
+        Sequences are not checked. Raises InvalidRecordError unless ``data`` is one v2 batch of a producer,
+        ProducerFencedError if its epoch or the coordinator's is too old, CorruptionError for damage. Nothing is
+        appended then.
+        """
+        self._check_process()
+        return self.appender.append_as_coordinator(data)
+
+    def flush(self) -> None:
+        """Make all records durable that were appended before this call. Threads share one fsync.
+
+        LocalIOError if fsync fails: the partition goes offline, since the kernel may have dropped the pages.
+        """
+        self._check_process()
+        self.durability.flush()
+
+    def roll(self, base_offset: int | None = None) -> bool:
+        """Seal the active segment, durably, if it holds records. Return True if it did.
+
+        ``base_offset``: the base of the new segment, at or above the end; ConfigError below it.
+        """
+        self._check_process()
+        return self.maintenance.roll(base_offset=base_offset)
+
+    def delete_local_before(self, offset: int) -> list[int]:
+        """Delete whole sealed segments below ``offset`` from the disk. Return their bases.
+
+        A tiered log keeps all above the committed end (:meth:`set_uploaded`).
+        """
+        self._check_process()
+        return self.maintenance.delete_local_before(offset)
+
+    def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
+        """Cut the log at ``offset``, durably. A batch that reaches beyond leaves whole.
+
+        Raises ConfigError below what the bucket holds, unless ``below_uploaded``.
+        """
+        self._check_process()
+        self.maintenance.truncate_to(offset, below_uploaded=below_uploaded)
+
+    def set_uploaded(
+        self, end_offset: int, claim_epoch: int = -1, fenced: bool = False, start_offset: int = -1
+    ) -> None:
+        """Set the state of a root that was *read back*. From then on the log counts as tiered.
+
+        A committed end never decreases.
+        """
+        self._check_process()
+        with self.context.lock:
+            self.context.tell_upload(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
+
+    def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
+        """Begin an empty log at ``offset`` (a fresh volume). Raises ConfigError if it holds records.
+
+        ``producers``: those of the log so far, as a ``.snapshot`` file. Their repetitions are recognised, and
+        transactions that are open there stay open.
+        """
+        self._check_process()
+        self.maintenance.start_at(offset, leader_epoch, producers)
+
+    def begin_under(self, token: str | None, claim_epoch: int) -> None:
+        """Accept records: the bucket has granted the claim with this proof, and this log begins where it says."""
+        self._check_process()
+        self.beginning.granted = (token, claim_epoch)
+
+    def new_leader_epoch(self, epoch: int) -> None:
+        """Give later records the leader epoch ``epoch``. Raises ConfigError unless it is greater than all before."""
+        self._check_process()
+        with self.context.lock:
+            self.context.check_writable(fenced_too=False)
+            self.context.lead(epoch, self.segments.end)
+
+    def apply_retention(self) -> list[int]:
+        """Apply the local retention rules once. Return the bases that left the disk."""
+        self._check_process()
+        return self.maintenance.apply_retention(self.context.clock.now_ms())
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take over changed settings at once; those of index files begin with the next segment."""
+        with self.context.lock:
+            self.segments.configure(config)
+            self._configure_parts(config)
+
+    def _configure_parts(self, config: TopicConfig) -> None:
+        self.appender.configure(config)
+        self.durability.interval_ms = config.flush_ms
+        self.context.deleted.delay_ms = config.file_delete_delay_ms
+
+    def check_caller(self) -> None:
+        """Raise ReentrantCallError in a thread that is inside a flush, an append or another change of it."""
+        self.durability.lock.check_caller()
+        self.context.lock.check_caller()
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Make all durable and trim the files. Return True if that succeeded.
+
+        Raises LocalIOError if a thread does not return from the disk in time.
+        """
+        if not self.durability.lock.hold(timeout_seconds):  # which raises in the thread that is inside a flush
+            raise LocalIOError(f"{self.tp}: an fsync has not returned for {timeout_seconds} s")
+        self.durability.lock.release()
+        if not self.context.lock.hold(timeout_seconds):
+            raise LocalIOError(f"{self.tp}: a write has not returned for {timeout_seconds} s")
+        try:
+            self.context.ending = True  # no append gets in between this and the seal
+            if not self.context.closed:
+                self.context.settle()
+        finally:
+            self.context.lock.release()
+        if self.context.closed:
+            return self._ended_clean
+        clean = self.context.offline is None
+        try:
+            if clean:
+                self._end_active()
+        except TieredError as error:
+            LOGGER.warning("close_failed partition=%s error=%s", self.tp, error)
+            clean = False
+        finally:
+            with self.context.lock:
+                self.context.closed = True
+                for segment in (*self.segments.closing, self.segments.active):
+                    segment.close()
+                self.context.notify()
+        self._ended_clean = clean
+        return clean
+
+    def _end_active(self) -> None:
+        """Seal the active segment and make it durable. After a clean open without changes a snapshot is enough."""
+        if self.segments.as_opened():
+            with self.context.lock:
+                self.producers.take(self.segments.end)
+            return
+        with self.context.lock:
+            active = self.segments.active
+            active.seal()
+            active.note_producers(self.producers.take(self.segments.end))
+        self.durability.flush_closing()
+        if active.stats is not None and active.size_bytes:
+            active.stats.first_append_ms = active.first_append_ms
+            write_note(self.context.files, active.path.with_suffix(SEAL_SUFFIX), active.noted())
