@@ -13,6 +13,7 @@ from bench.measure import Figure, compare
 from tiered.config import TopicConfig
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -48,7 +49,7 @@ def compaction(rounds: int) -> list[Figure]:
                 log.cleaner.clean(TP)
 
         def theirs() -> None:
-            with LocalLog.open(dirty, files=QuickFiles(), config=CONFIG, read_only=True) as log:
+            with LogView.open(dirty, files=QuickFiles()) as log:
                 for batch in log.partition(TP).read_batches(0):
                     for _ in decode_records(batch):
                         pass

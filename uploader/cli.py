@@ -23,7 +23,7 @@ from tiered.engine.reports import Exit
 from tiered.engine.wait import follow
 from tiered.errors import ConfigError, LockedError, UnknownTopicError
 from tiered.format.coordinator_records import is_state_log
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PauseFile, UploadCheckpoint
 from tiered.model import TopicPartition
@@ -186,7 +186,7 @@ def _print_plan(settings: Settings, mode: DrainMode) -> None:
     """Print the offsets that wait for an upload, as this disk knows them. Takes no lock and asks no store."""
     place, files, rows, total = _place(settings), PosixFiles(), list[list[object]](), 0
     uploads, pauses = UploadCheckpoint(place.directory, files).read(), PauseFile(place.directory, files).read()
-    with LocalLog.open(settings.sidecar or place.directory, files=files, read_only=True) as log:
+    with LogView.open(settings.sidecar or place.directory, files=files) as log:
         for tp in (tp for tp in log.partitions() if not is_state_log(tp.topic)):
             if tp in log.out_of_service:
                 rows.append([tp, None, None, None, "out of service"])

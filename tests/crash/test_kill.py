@@ -107,8 +107,7 @@ def test_a_second_process_is_refused_and_told_who_holds_the_log(tmp_path: Path) 
 def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
     dice = random.Random(7)
     run_and_kill(tmp_path / "log", 0, dice)
-    with LocalLog.open(tmp_path / "log", config=LogConfig(disk_reserve_bytes=0)) as log:
-        assert not log.read_only
+    LocalLog.open(tmp_path / "log", config=LogConfig(disk_reserve_bytes=0)).close()
 
 
 def test_a_fork_cannot_touch_its_parents_log(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tiered.format.header import BatchHeader
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.keys import LOG_SUFFIX, local_name
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.read_log import ReadLog
 from tiered.model import NewRecord, TopicPartition
@@ -87,27 +88,21 @@ class Scene:
 
     @contextmanager
     def opened(self, *, read_only: bool) -> Iterator[ReadLog]:
-        log = LocalLog.open(
-            self.root,
-            clock=FakeClock(START_MS),
-            ids=SeededIds(1),
-            files=QuickFiles(),
-            config=CONFIG,
-            read_only=read_only,
-        )
+        clock, files = FakeClock(START_MS), QuickFiles()
+        if read_only:
+            with LogView.open(self.root, clock=clock, files=files) as view:
+                yield view.partition(TP)
+            return
+        log = LocalLog.open(self.root, clock=clock, ids=SeededIds(1), files=files, config=CONFIG)
         try:
             yield log.partition(TP)
         finally:
-            if read_only:
-                log.close()
-            else:
-                kill(log)
+            kill(log)
 
 
 def kill(log: LocalLog) -> None:
     """The process is gone: files as they are, no clean mark."""
     lock = log._directory_lock
-    assert lock is not None
     assert lock._handle is not None
     lock._release()
     for writer in log.roster.logs.values():

@@ -14,10 +14,10 @@ import pytest
 
 from tests.damage.damages import LOG_DAMAGES, Damage
 from tests.damage.sampling import ACTIVE, SEALED, SEED, SHARE, both_kinds, sample
-from tests.damage.scene import CONFIG, EVERY, TP, QuickFiles, Scene, Seen, State, fresh, observe, truth
+from tests.damage.scene import EVERY, TP, QuickFiles, Scene, Seen, State, fresh, observe, truth
 from tests.support.admin import check
 from tiered.errors import TieredError
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.model import SealedSegment
 from tiered.remote.upload import plan_upload, upload_segment
@@ -98,7 +98,7 @@ def test_uploads(tmp_path: Path, name: str, sparse: bool, noted: bool) -> None:
         before = spoil(scene, damage, SEALED, number)
         if not noted:
             scene.path(base, SEAL_SUFFIX).unlink()
-        with LocalLog.open(scene.root, files=QuickFiles(), config=CONFIG, read_only=True) as log:
+        with LogView.open(scene.root, files=QuickFiles()) as log:
             found = next(s for s in log.partition(TP).sealed_segments() if s.base_offset == base)
             try:
                 sent = send(MemoryStore("memory://damage"), found)

@@ -14,7 +14,7 @@ from tests.unit.remote.building import TRUSTED, RemoteLog
 from tiered.arrow import ArrowDecoder
 from tiered.format.batch import decode_records, read_header
 from tiered.format.rows import Rows
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.partition.read_log import ReadLog
 from tiered.model import EpochEntry, TopicPartition
 from tiered.remote.upload import upload_segment
@@ -29,7 +29,7 @@ Pair = tuple[str, ReadLog, RemoteFace]
 def pairs(kafka_fixtures: Path) -> Iterator[list[Pair]]:
     """Each partition with sealed segments: as on disk, and as uploaded."""
     found: list[Pair] = []
-    with LocalLog.open(kafka_fixtures / "main", read_only=True) as local:
+    with LogView.open(kafka_fixtures / "main") as local:
         for number, name in enumerate(partitions(kafka_fixtures)):
             topic, _, partition = name.rpartition("-")
             tp = TopicPartition(topic, int(partition))

@@ -16,8 +16,9 @@ from tiered.local.cleaning.preview import CleaningStatus, preview_read_only
 from tiered.local.cleaning.subjects import CleanerCheckpoint
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
-from tiered.local.partition.write_log import WriteLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.model import TopicPartition
 from tiered.plan.batch_filter import CleaningReport
 from tiered.program.application import (
@@ -28,7 +29,7 @@ from tiered.program.application import (
     pass_application,
     split_topic,
 )
-from tiered.program.open_log import open_directory
+from tiered.program.open_log import open_directory, open_view
 from tiered.program.open_reader import folder, need_topic
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.places import LogPlace, need_one_partition, range_of
@@ -60,17 +61,16 @@ def compact(app: Application, *, selected: str | None) -> int:
       tiered disk compact flights:0 --log-dir data --yes
     """
     plan_only = app.dry_run
-    with open_directory(app, read_only=plan_only) as log:
-        checkpoint = CleanerCheckpoint(log.directory, log.files)
-        found = [
-            preview_read_only(log.partition(tp), checkpoint, log.files, app.clock)
-            if plan_only
-            else log.cleaner.status(tp)
-            for tp in _partitions(log, selected)
-        ]
+    with open_view(app) if plan_only else open_directory(app) as log:
+        tps = _partitions(log, selected)
+        if isinstance(log, LocalLog):
+            found = [log.cleaner.status(tp) for tp in tps]
+        else:
+            checkpoint = CleanerCheckpoint(log.directory, log.files)
+            found = [preview_read_only(log.partition(tp), checkpoint, log.files, app.clock) for tp in tps]
         due = [status for status in found if status.candidate is not None and status.candidate.cleanable_bytes]
         reports: dict[TopicPartition, CleaningReport] = {}
-        if due and not plan_only:
+        if due and isinstance(log, LocalLog):
             for line in _table(found):
                 app.out.say(line)
             confirm(app, "disk compact", f"Compact {counted(len(due), 'partition')}?")
@@ -86,7 +86,7 @@ def compact(app: Application, *, selected: str | None) -> int:
     return app.out.result("disk compact", fields, text)
 
 
-def _partitions(log: LocalLog, selected: str | None) -> list[TopicPartition]:
+def _partitions(log: LocalLog | LogView, selected: str | None) -> list[TopicPartition]:
     """Return the named partitions, without a name all of compacted topics that are in service."""
     topics = log.topics()
     if selected is None:
@@ -181,19 +181,19 @@ def drop(app: Application, *, selected: str, end: str | None) -> int:
     """
     topic, partition = split_topic(selected)
     _, before = range_of(None, end, app.clock.now_ms())
-    with open_directory(app, read_only=app.dry_run) as log:
+    with open_view(app) if app.dry_run else open_directory(app) as log:
         need_topic(topic, log.topics())
         numbers = chosen_partitions(topic, log.topics()[topic].partitions, partition)
         need_one_partition(topic, len(numbers), before)
         found = [_Drop(log.partition(TopicPartition(topic, number)), before) for number in numbers]
         lines = [line for each in found for line in each.lines()]
-        if not app.dry_run:
+        if isinstance(log, LocalLog):
             for line in lines:
                 app.out.say(line)
             segments = sum(len(each.going) for each in found)
             confirm(app, "disk drop", f"Delete {counted(segments, 'segment')} from this disk?")
             for each in found:
-                each.carry_out()
+                each.carry_out(log)
     fields = {"dry_run": app.dry_run, "topic": topic, "partitions": [each.fields() for each in found]}
     return app.out.result("disk drop", fields, lines, EXIT_WARNINGS if any(each.stays for each in found) else 0)
 
@@ -201,7 +201,7 @@ def drop(app: Application, *, selected: str, end: str | None) -> int:
 class _Drop:
     """Segments to delete from the disk of one partition: those that the checkpoint says are in the bucket."""
 
-    def __init__(self, partition: WriteLog, before: LogPlace) -> None:
+    def __init__(self, partition: ReadLog, before: LogPlace) -> None:
         if partition.upload is None:
             raise ConfigError(
                 f"{partition.tp} is not tiered: no bucket holds what would leave the disk",
@@ -216,11 +216,12 @@ class _Drop:
         end = self.going[-1].end_offset if self.going else view.local_start_offset
         self.stays = max(last - end, 0)
 
-    def carry_out(self) -> None:
+    def carry_out(self, log: LocalLog) -> None:
         """Delete the segments. Their files are unlinked when the call returns."""
         if self.going:
-            self._partition.delete_local_before(self.going[-1].end_offset)
-            self._partition.maintenance.empty_trash(MAX_LONG)
+            partition = log.partition(self._partition.tp)
+            partition.delete_local_before(self.going[-1].end_offset)
+            partition.maintenance.empty_trash(MAX_LONG)
 
     def lines(self) -> list[str]:
         size_bytes = sum(segment.size_bytes for segment in self.going)
@@ -246,7 +247,7 @@ class _Drop:
         }
 
 
-def _offset_of(partition: WriteLog, end: LogPlace) -> int:
+def _offset_of(partition: ReadLog, end: LogPlace) -> int:
     """Return the offset of a place on this disk. A time after all records is the end."""
     if end.time_ms is not None:
         found = partition.offset_for_time(end.time_ms)
@@ -273,9 +274,9 @@ def move(app: Application, *, partition: str, target: str) -> int:
     """
     dry_run = app.dry_run
     source, tp, place = app.need_log_dir(), one_partition(partition), folder("DIR", target)
-    with open_directory(app, read_only=True) as log:
-        _check(log, tp, place)
-        positions = log.partition(tp).positions()
+    with open_view(app) as view:
+        _check(view, tp, place)
+        positions = view.partition(tp).positions()
     size_bytes = sum(path.stat().st_size for path in (source / str(tp)).iterdir() if path.is_file())
     _check_space(place, size_bytes)
     fields: dict[str, Any] = {
@@ -301,7 +302,7 @@ def move(app: Application, *, partition: str, target: str) -> int:
     return app.out.result("disk move", fields, [line])
 
 
-def _check(log: LocalLog, tp: TopicPartition, target: Path) -> None:
+def _check(log: LogView, tp: TopicPartition, target: Path) -> None:
     """Raise every error of a move before it asks or changes anything."""
     source, place = log.directory.resolve(), target.resolve()
     if (target / str(tp)).is_dir():

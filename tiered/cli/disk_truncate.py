@@ -11,7 +11,7 @@ from tiered.errors import ConfigError, LockedError, OffsetOutOfRangeError
 from tiered.format.batch import read_header
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.uploader_files import uploader_lock
-from tiered.local.partition.write_log import WriteLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.model import Positions, TopicPartition
 from tiered.program.application import (
     Application,
@@ -20,7 +20,7 @@ from tiered.program.application import (
     one_partition,
     pass_application,
 )
-from tiered.program.open_log import open_directory, refuse_internal
+from tiered.program.open_log import open_directory, open_view, refuse_internal
 from tiered.program.output import counted
 
 
@@ -41,7 +41,7 @@ def truncate(app: Application, *, partition: str, offset: int) -> int:
     """
     tp = one_partition(partition)
     refuse_internal(tp.topic)
-    with open_directory(app, read_only=True) as log:
+    with open_view(app) as log:
         before = log.partition(tp).positions()
         _check(tp, offset, before)
         end = _whole_batches(log.partition(tp), offset)
@@ -83,7 +83,7 @@ def _check(tp: TopicPartition, offset: int, positions: Positions) -> None:
         )
 
 
-def _whole_batches(log: WriteLog, offset: int) -> int:
+def _whole_batches(log: ReadLog, offset: int) -> int:
     """Return the end of a log that is cut at ``offset``. A batch that reaches beyond is removed whole."""
     try:
         first = next(iter(log.read_batches(offset, offset + 1, verify=False)), None)
@@ -115,5 +115,5 @@ def _cut(app: Application, tp: TopicPartition, offset: int) -> int:
     """Cut the log. Return the end that the next open finds."""
     with open_directory(app) as log, _without_uploader(app, log):
         log.partition(tp).truncate_to(offset)
-    with open_directory(app, read_only=True) as log:
-        return log.partition(tp).positions().end_offset
+    with open_view(app) as view:
+        return view.partition(tp).positions().end_offset

@@ -16,8 +16,7 @@ from tiered.errors import CorruptionError, NotFoundError, RemotePermissionError,
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.kernels import AT_WORK, PURE
 from tiered.format.keys import TOPICS_PREFIX
-from tiered.local.directory.log_directory import LocalLog
-from tiered.local.directory.read_only_log import find_gone, gone_text
+from tiered.local.directory.read_only_log import LogView, find_gone, gone_text
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import UploadCheckpoint
@@ -197,7 +196,7 @@ def _volume(directory: Path) -> Diagnosis:
 
 
 def _partitions(directory: Path) -> Diagnosis:
-    with LocalLog.open(directory, read_only=True) as log:
+    with LogView.open(directory) as log:
         count, broken = len(log.partitions()), log.positions()[1]
     if broken:
         first = broken[min(broken)]

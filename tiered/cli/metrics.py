@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from tiered.local.directory.figures import read_metrics
 from tiered.metrics import render
 from tiered.program.application import Application, Command, pass_application
-from tiered.program.open_log import open_directory
+from tiered.program.open_log import open_view
 
 
 @click.command("metrics", cls=Command)
@@ -23,6 +24,6 @@ def command(app: Application) -> int:
       tiered metrics --log-dir data
       tiered metrics --log-dir data --json
     """
-    with open_directory(app, read_only=True) as log:
-        found = log.metrics()
+    with open_view(app) as view:
+        found = read_metrics(view, app.clock.now_ms())
     return app.out.result("metrics", {"metrics": [each.as_json() for each in found]}, render(found).splitlines())

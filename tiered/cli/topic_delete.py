@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from tiered.errors import ConfigError, NotFoundError
+from tiered.errors import ConfigError
 from tiered.format.keys import partition_dir
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import TopicPartition
 from tiered.program.application import Application, Command, confirm, pass_application
-from tiered.program.open_log import open_in_bucket, refuse_internal
+from tiered.program.open_log import open_directory, open_in_bucket, open_view, refuse_internal
 from tiered.program.open_reader import need_topic
 from tiered.program.output import columns, counted, human_bytes, human_duration
 from tiered.remote.claim import owner_of
@@ -40,10 +40,7 @@ def delete(app: Application, *, topic: str, local_only: bool, force: bool) -> in
     """
     if not local_only and _means_bucket(app, topic):
         return _delete_in_bucket(app, topic, force=force)
-    directory = app.need_log_dir()
-    if not directory.is_dir():
-        raise NotFoundError(f"there is no log directory {directory}", hint="correct --log-dir")
-    with LocalLog.open(directory, clock=app.clock, ids=app.ids, read_only=app.dry_run) as log:
+    with open_view(app) if app.dry_run else open_directory(app) as log:
         need_topic(topic, log.topics())
         refuse_internal(topic)
         info = log.topics()[topic]
@@ -54,13 +51,13 @@ def delete(app: Application, *, topic: str, local_only: bool, force: bool) -> in
                 hint=f"the bucket first: `tiered topic delete {topic} --remote URL`; --local-only deletes the copy on "
                 "this disk, with all that was not uploaded",
             )
-        paths = [directory / partition_dir(tp) for tp in tps]
+        paths = [log.directory / partition_dir(tp) for tp in tps]
         linked = {path.name: str(path.resolve()) for path in paths if path.is_symlink()}
         positions = {tp: log.partition(tp).positions() for tp in tps if tp not in log.out_of_service}
         rows = [[tp, p.local_start_offset, p.uploaded_offset, p.end_offset] for tp, p in positions.items()]
         for line in columns(["partition", "local start", "uploaded", "end"], rows):
             app.out.say(line)
-        if not app.dry_run:
+        if isinstance(log, LocalLog):
             confirm(app, "topic delete", f"Delete {topic} with {counted(len(tps), 'partition')}?")
             log.delete_topic(topic)
     fields = {"dry_run": app.dry_run, "topic": topic, "topic_id": str(info.topic_id), "partitions": len(tps)}

@@ -15,7 +15,7 @@ from tiered.errors import NotFoundError
 from tiered.format.batch import encode_marker
 from tiered.format.control import ControlType
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC, TxnState, TxnValue
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.state_log import replay_state
 from tiered.model import TopicPartition
@@ -29,7 +29,7 @@ from tiered.program.application import (
     one_partition,
     pass_application,
 )
-from tiered.program.open_log import open_directory
+from tiered.program.open_log import open_directory, open_view
 from tiered.program.open_reader import need_topic
 from tiered.program.output import Problem, columns
 from tiered.times import format_time
@@ -54,7 +54,7 @@ def list_command(app: Application) -> int:
     Example:
       tiered transaction list --log-dir data
     """
-    with open_directory(app, read_only=True) as log:
+    with open_view(app) as log:
         known = _known(log)
         owners = {value.producer_id: name for name, value in known.items() if value.state in _OPEN}
         still_open = [_open_fields(tp, txn, owners.get(txn.producer_id)) for tp, txn in _open(log)]
@@ -81,7 +81,7 @@ def abort_command(app: Application, *, partition: str, producer_id: int) -> int:
     """
     tp = one_partition(partition)
     # Read-only, so that a dry run changes nothing: opening for writing ends transactions that the coordinator knows.
-    with open_directory(app, read_only=True) as log:
+    with open_view(app) as log:
         need_topic(tp.topic, log.topics())
         txn = _find(log, tp, producer_id)
         owner = next((name for name, value in _known(log).items() if _owns(value, producer_id)), None)
@@ -103,7 +103,7 @@ def abort_command(app: Application, *, partition: str, producer_id: int) -> int:
     )
 
 
-def _find(log: LocalLog, tp: TopicPartition, producer_id: int) -> OpenTxn | None:
+def _find(log: LogView, tp: TopicPartition, producer_id: int) -> OpenTxn | None:
     return next((txn for txn in log.partition(tp).open_txns() if txn.producer_id == producer_id), None)
 
 
@@ -131,7 +131,7 @@ def _abort_marker(txn: OpenTxn, now_ms: int) -> bytes:
     )
 
 
-def _known(log: LocalLog) -> dict[str, TxnValue]:
+def _known(log: LogView) -> dict[str, TxnValue]:
     coordinator = TransactionCoordinator()
     info = log.topics().get(TRANSACTION_STATE_TOPIC)
     if info is not None:
@@ -140,7 +140,7 @@ def _known(log: LocalLog) -> dict[str, TxnValue]:
     return dict(coordinator.transactions())
 
 
-def _open(log: LocalLog) -> Iterator[tuple[TopicPartition, OpenTxn]]:
+def _open(log: LogView) -> Iterator[tuple[TopicPartition, OpenTxn]]:
     broken = log.out_of_service
     for tp in (tp for tp in log.partitions() if tp not in broken):
         yield from ((tp, txn) for txn in log.partition(tp).open_txns())

@@ -15,10 +15,10 @@ from tiered.engine.partition import SegmentRef
 from tiered.engine.scanner import Look, Scanner, living
 from tiered.errors import FencedError, LockedError, TieredError, UnknownTopicError
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.directory.read_only_log import find_gone, gone_error
+from tiered.local.directory.read_only_log import LogView, find_gone, gone_error
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
-from tiered.local.disk.lock import DirectoryLock
+from tiered.local.disk.lock import DirectoryLock, LockTerms
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
 from tiered.local.disk.uploader_files import (
@@ -160,11 +160,8 @@ class LogDirectory:
         The result never comes from the last scan: a log that got its first records since must not look empty.
         """
         if exact and not self._scanner.writer():
-            log = LocalLog.open(self.path, clock=self._clock, ids=self._ids, files=self.files, read_only=True)
-            try:
-                positions = log.partition(tp).positions()
-            finally:
-                log.close()
+            with LogView.open(self.path, clock=self._clock, files=self.files) as view:
+                positions = view.partition(tp).positions()
             return LogExtent(positions.local_start_offset, positions.end_offset)
         return LogExtent(*self._scanner.extent(tp))
 
@@ -257,4 +254,6 @@ class LogDirectory:
     def _open(self) -> LocalLog:
         self._lock.check()
         config = LogConfig(remote=True)
-        return LocalLog.open(self.path, clock=self._clock, ids=self._ids, files=self.files, config=config, passing=True)
+        return LocalLog.open(
+            self.path, clock=self._clock, ids=self._ids, files=self.files, config=config, terms=LockTerms(passing=True)
+        )

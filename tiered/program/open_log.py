@@ -15,6 +15,7 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.uploader_files import known_partitions
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
@@ -88,7 +89,7 @@ class TopicFacts:
 class Tiers:
     """Both tiers side by side, read-only. Either may be None."""
 
-    local: LocalLog | None
+    local: LogView | None
     store: Store | None
 
     def topics(
@@ -180,7 +181,7 @@ def open_tiers(
     try:
         local = None
         if app.log_dir is not None and with_local:
-            local = LocalLog.open(app.log_dir, clock=app.clock, ids=app.ids, read_only=True)
+            local = LogView.open(app.log_dir, clock=app.clock)
         try:
             yield Tiers(local, store)
         finally:
@@ -231,11 +232,18 @@ def topic_settings(pairs: Sequence[str]) -> dict[str, Any]:
     return TopicConfig.from_properties(properties).named(properties)
 
 
-def open_directory(app: Application, *, read_only: bool = False) -> LocalLog:
-    """Open the named log directory alone. Raises the error of :func:`directory_error`, LockedError."""
+def open_directory(app: Application) -> LocalLog:
+    """Open the named log directory alone, for writing. Raises the error of :func:`directory_error`, LockedError."""
     directory = app.need_log_dir()
     need_directory(app)
-    return LocalLog.open(directory, clock=app.clock, ids=app.ids, read_only=read_only)
+    return LocalLog.open(directory, clock=app.clock, ids=app.ids)
+
+
+def open_view(app: Application) -> LogView:
+    """Open the named log directory alone, to read it. Raises the error of :func:`directory_error`."""
+    directory = app.need_log_dir()
+    need_directory(app)
+    return LogView.open(directory, clock=app.clock)
 
 
 def refuse_internal(topic: str) -> None:

@@ -15,8 +15,7 @@ from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotF
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import log_name
 from tiered.format.root import STATE_DELETING
-from tiered.local.directory.log_directory import LocalLog
-from tiered.local.directory.read_only_log import gone_partitions, gone_text, left_the_disk, noted_ends
+from tiered.local.directory.read_only_log import LogView, gone_partitions, gone_text, left_the_disk, noted_ends
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
 from tiered.local.disk.topics import TopicInfo
@@ -210,7 +209,7 @@ class DiskNotes:
 
 
 def _gone(
-    log: LocalLog,
+    log: LogView,
     topics: Mapping[str, TopicInfo],
     present: frozenset[TopicPartition],
     uploads: Mapping[TopicPartition, PartitionUpload],
@@ -271,7 +270,7 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
     return status
 
 
-def _add_disk(status: PartitionStatus, local: LocalLog, upload: PartitionUpload | None, budget: Budget) -> None:
+def _add_disk(status: PartitionStatus, local: LogView, upload: PartitionUpload | None, budget: Budget) -> None:
     """Fill in this disk's part. Raises CorruptionError, LocalIOError and NotFoundError if it cannot be read."""
     log = local.partition(status.tp)
     status.positions = log.positions()

@@ -23,7 +23,7 @@ from tiered.clock import Clock
 from tiered.display import html_table
 from tiered.errors import ConfigError, LocalIOError, NotFoundError, UnknownTopicError
 from tiered.format.keys import partition_dir
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
@@ -78,7 +78,7 @@ def rejoin_steps(plan: RejoinPlan, clock: Clock, files: Files) -> Steps[None]:
 
 
 def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock) -> RejoinPlan:
-    with LocalLog.open(directory, clock=clock, read_only=True) as log:
+    with LogView.open(directory, clock=clock) as log:
         uploads = log.uploads.read()
         present = set(log.partitions())
         usable = present - log.out_of_service.keys()

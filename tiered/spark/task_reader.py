@@ -21,7 +21,6 @@ each batch costs more than its decoding.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -52,7 +51,7 @@ from tiered.store.driver import drive, drive_stream
 from tiered.store.runner import Runner
 
 if TYPE_CHECKING:
-    from tiered.local.directory.log_directory import LocalLog
+    from tiered.local.directory.read_only_log import LogView
     from tiered.local.partition.read_log import ReadLog
 
 Batches = Iterator[tuple[BatchHeader, bytes | memoryview] | BatchRun]
@@ -66,7 +65,7 @@ class Sources:
     def __init__(self, store: Store | None, local_dir: str | None) -> None:
         self.store = store
         self._local_dir = local_dir
-        self._log: LocalLog | None = None
+        self._log: LogView | None = None
 
     def local(self, piece: Piece) -> ReadLog | None:
         """Return the partition on disk, None if it has left the disk or the topic of this name is another one now.
@@ -77,10 +76,10 @@ class Sources:
             return None
         if self._log is None:
             # Imported here, so that a worker that reads the bucket alone does not load the modules of the disk.
-            from tiered.local.directory.log_directory import LocalLog  # noqa: PLC0415
+            from tiered.local.directory.read_only_log import LogView  # noqa: PLC0415
 
             try:
-                self._log = LocalLog.open(Path(self._local_dir), read_only=True)
+                self._log = LogView.open(self._local_dir)
             except NotFoundError as error:
                 hint = "local_dir must be readable, under this path, by the driver and by every executor"
                 raise NotFoundError(error.message, hint=hint) from None

@@ -18,7 +18,7 @@ from tests.integration.fencing.application import TOPIC
 from tests.integration.uploader.daemons import ROOT, WAIT_SECONDS, Daemon, environment
 from tiered.check.findings import Severity
 from tiered.format.batch import decode_records
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import TopicPartition
 from tiered.store.location import open_store
 
@@ -199,7 +199,7 @@ def program(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def on_disk(directory: Path) -> dict[int, str]:
     """The records of a log directory by offset, each once and without a gap; the log may be open elsewhere."""
-    with LocalLog.open(directory, read_only=True) as log:
+    with LogView.open(directory) as log:
         found = [record for batch in log.partition(TP).read_batches(0) for record in decode_records(batch)]
     first = found[0].offset if found else 0
     assert [record.offset for record in found] == list(range(first, first + len(found)))

@@ -10,8 +10,8 @@ from tests.integration.servers.kafka import Heard, Seen
 from tests.integration.servers.kafka_wire import ActiveProducer
 from tiered.clock import SystemClock
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import Files
 from tiered.local.partition.list_offsets import offset_for_leader_epoch
 from tiered.local.partition.read_log import ReadLog
@@ -45,7 +45,7 @@ def tell(log_dirs: Iterable[Path], partitions: Iterable[TopicPartition]) -> dict
     wanted = set(partitions)
     told: dict[TopicPartition, Told] = {}
     for directory in log_dirs:
-        with LocalLog.open(directory, clock=FakeClock(), ids=SeededIds(2), read_only=True) as log:
+        with LogView.open(directory, clock=FakeClock()) as log:
             for tp in wanted.intersection(log.partitions()):
                 assert tp not in told, tp
                 told[tp] = told_by(log.partition(tp))

@@ -24,6 +24,7 @@ from tiered.check.findings import Severity
 from tiered.config import LogConfig
 from tiered.format.batch import encode_batch
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
@@ -264,7 +265,7 @@ def test_it_had_nothing_to_repair(world: World, name: str) -> None:
 
 def test_it_takes_a_directory_that_we_made_as_its_own(world: World) -> None:
     directory = world.broker.log_dirs[1]
-    with LocalLog.open(directory, read_only=True) as log:
+    with LogView.open(directory) as log:
         assert log.volume_id == world.volume_id
         assert set(log.partitions()) & set(TOPICS.values())
 

@@ -10,6 +10,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.format.keys import index_key, log_name, partition_dir, segment_key
 from tiered.format.root import Root
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import NewRecord, Row, TopicPartition
 from tiered.remote.catalog import Catalog
 from tiered.store.base import Get, List, ListPage, Missing, Object, Store
@@ -38,7 +39,7 @@ def append(log: LocalLog, tp: TopicPartition, number: int) -> None:
 
 
 def read_root(store: Store, directory: Path, tp: TopicPartition) -> Root | None:
-    with LocalLog.open(directory, read_only=True) as log:
+    with LogView.open(directory) as log:
         topic_id = log.partition(tp).topic_id
     return drive(store, Catalog(topic_id, tp.partition, tp.topic).load(), clock=SystemClock(), ids=SystemIds())
 
@@ -70,7 +71,7 @@ def judge(
     store = open_store(url, endpoint_url=endpoint)
     rows, named = 0, set()
     for tp in tps:
-        with LocalLog.open(directory, read_only=True) as log:
+        with LogView.open(directory) as log:
             partition = log.partition(tp)
             topic_id, end = partition.topic_id, partition.positions().end_offset
         root = read_root(store, directory, tp)

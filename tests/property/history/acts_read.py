@@ -6,7 +6,7 @@ from tests.property.history.checks import as_model, check_committed, check_outsi
 from tests.property.history.world import HOUR_MS, Raised, Subject, World, outcome
 from tiered.errors import OffsetOutOfRangeError
 from tiered.format.batch import decode_records, read_header
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 
 
 def read(world: World, subject: Subject) -> None:
@@ -55,7 +55,7 @@ def look_from_outside(world: World) -> None:
     """Another process reads beside the writer."""
     world.say("look from outside")
     for path in world.paths:
-        with LocalLog.open(path, clock=world.clock, files=world.files, config=world.config, read_only=True) as log:
+        with LogView.open(path, clock=world.clock, files=world.files) as log:
             for tp in log.partitions():
                 subject = world.subjects.get(tp.topic)
                 if subject is not None:

@@ -183,7 +183,6 @@ class World:
         """The process is gone: files as they are, no locks, no clean marks."""
         for log in self.logs.logs().values():
             lock = log._directory_lock
-            assert lock is not None
             assert lock._handle is not None
             lock._release()
             for writer in log.roster.awake():

@@ -12,6 +12,7 @@ from tiered.check.findings import Finding, Severity
 from tiered.check.local import LocalCheck
 from tiered.errors import CorruptionError
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.model import TopicPartition
 
@@ -123,13 +124,16 @@ def test_two_topics_of_one_name_are_told_and_the_fewer_partitions_out_of_service
     [told] = [each for each in check(directory, None).findings if each.severity is not Severity.INFO]
     assert (told.code, told.severity, told.topic, told.partition) == ("topic_ids", Severity.ERROR, "orders", 1)
     other = TopicPartition("orders", 1)
-    for read_only in (True, False):
-        with LocalLog.open(directory, read_only=read_only) as log:
-            positions, unreadable = log.positions()
-            assert [(tp.partition, at.end_offset) for tp, at in sorted(positions.items())] == [(0, 10), (2, 10)]
-            assert [*unreadable] == [other]
-            with pytest.raises(CorruptionError, match="two topics of one name lie here"):
-                log.partition(other)
+    with LogView.open(directory) as view:
+        positions, unreadable = view.positions()
+        assert [(tp.partition, at.end_offset) for tp, at in sorted(positions.items())] == [(0, 10), (2, 10)]
+        assert [*unreadable] == [other]
+        with pytest.raises(CorruptionError, match="two topics of one name lie here"):
+            view.partition(other)
+    with LocalLog.open(directory) as log:
+        assert [*log.out_of_service] == [other]
+        with pytest.raises(CorruptionError, match="two topics of one name lie here"):
+            log.partition(other)
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty file"])

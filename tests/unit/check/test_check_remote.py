@@ -23,7 +23,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import Role, SegmentName, hist_key, partition_prefix, segment_key
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
@@ -370,7 +370,7 @@ def test_a_transaction_index_that_was_lost_before_the_upload(tmp_path: Path, mon
     assert codes(report) == {"txn_index_lost"}
     assert "tiered restore" in report.findings[0].message
     assert restore(store, tmp_path / "new").notes
-    with LocalLog.open(tmp_path / "new", read_only=True) as log:
+    with LogView.open(tmp_path / "new") as log:
         stream = PartitionStream.open(TopicPartition("t", 0), local=log.partition(TopicPartition("t", 0)), remote=None)
         values = [r.value for r in stream.records(ReadRange(), isolation="read_committed")]
     assert values == [b"good%d" % i + b"." * 100 for i in range(12)]
@@ -384,7 +384,7 @@ def test_a_producer_snapshot_that_was_lost_before_the_upload(tmp_path: Path, mon
     assert report.errors == 1  # the newest is the one that readers ask; the others are warnings
     assert report.warnings > 2
     assert any("rebuilt" in note for note in restore(open_store(url), tmp_path / "new").notes)
-    with LocalLog.open(tmp_path / "new", read_only=True) as log:
+    with LogView.open(tmp_path / "new") as log:
         partition = log.partition(TopicPartition("t", 0))
         assert partition.last_stable_offset() == partition.positions().end_offset - 1
 

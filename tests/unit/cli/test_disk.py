@@ -10,6 +10,7 @@ from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.directory import LogDirectory
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import NewRecord
 
@@ -59,7 +60,7 @@ def test_a_batch_is_cut_whole(cli: Cli, tmp_path: Path) -> None:
     assert "7 lies in the batch that begins at 6, which goes whole" in dry.err
     done = cli(*words, "--yes", "--json").summary
     assert (done["end_offset_before"], done["end_offset"], done["removed_offsets"]) == (9, 6, 3)
-    with LocalLog.open(path, read_only=True) as log:
+    with LogView.open(path) as log:
         assert log.partition(TP).positions().end_offset == 6
     again = cli("disk", "truncate", "t:0", "6", "--log-dir", str(path))
     assert (again.code, "there is nothing to remove" in again.text) == (0, True)

@@ -8,6 +8,7 @@ from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import TopicConfig
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -42,7 +43,7 @@ def test_it_cleans_after_a_yes(cli: Cli, tmp_path: Path) -> None:
     [partition] = done.summary["partitions"]
     assert (done.code, partition["records_read"], partition["records_kept"]) == (0, 6, 2)
     assert partition["cleaned_end_offset"] == 6
-    with LocalLog.open(tmp_path / "log", read_only=True) as log:
+    with LogView.open(tmp_path / "log") as log:
         assert len(list(log.partition(TP).read_batches(0))) == 2
     again = cli("disk", "compact", "--log-dir", log_dir, "--yes")
     assert (again.code, "there is nothing to compact" in again.err) == (0, True)

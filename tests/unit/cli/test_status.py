@@ -12,6 +12,7 @@ from tests.unit.cli.conftest import Cli
 from tests.unit.local.counting import CountingFiles
 from tiered.clock import SystemClock
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import uploader_lock
 from tiered.model import TopicPartition
@@ -295,7 +296,7 @@ def test_every_partition_is_looked_at_once(tmp_path: Path) -> None:
         directory, files = tmp_path / str(partitions), CountingFiles()
         with LocalLog.open(directory) as log:
             log.create_topic("t", partitions)
-        with LocalLog.open(directory, files=files, read_only=True) as log:
+        with LogView.open(directory, files=files) as log:
             before = files.small_bytes
             assert len(gather(Tiers(log, None))) == partitions
             read.append(files.small_bytes - before)
@@ -333,7 +334,7 @@ def test_a_partition_whose_segments_are_being_exchanged_hides_no_other(tmp_path:
     """As a broker leaves it that is killed while its cleaner renames: `status` ended with 10 and showed nothing."""
     path = two_topics(tmp_path / "d") / "t-0" / f"{0:020d}.log"
     path.rename(path.with_name(f"{path.name}.swap"))
-    with LocalLog.open(tmp_path / "d", clock=FakeClock(), read_only=True) as log:
+    with LogView.open(tmp_path / "d", clock=FakeClock()) as log:
         exchanged, other = gather(Tiers(log, None))
         positions, unreadable = log.positions()
     assert ("segments are being exchanged" in exchanged.problems[0], exchanged.positions) == (True, None)
@@ -352,6 +353,6 @@ def test_a_partition_that_goes_while_it_is_looked_at_is_no_problem(tmp_path: Pat
             return super().names(path)
 
     directory = two_topics(tmp_path / "d")
-    with LocalLog.open(directory, clock=FakeClock(), files=Deleting(), read_only=True) as log:
+    with LogView.open(directory, clock=FakeClock(), files=Deleting()) as log:
         gone, other = gather(Tiers(log, None))
     assert (gone.positions, gone.problems, other.end_offset, other.problems) == (None, [], 1, [])

@@ -10,7 +10,7 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.cli import cat
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
 
@@ -66,11 +66,11 @@ def test_abort_ends_it_after_a_yes(cli: Cli, log_dir: str) -> None:
     words = ("transaction", "abort", "orders:0", "--producer-id", "77", "--log-dir", log_dir)
     assert cli(*words).code == 2
     assert cli(*words, "--dry-run", "--json").summary["dry_run"] is True
-    with LocalLog.open(log_dir, read_only=True) as log:
+    with LogView.open(log_dir) as log:
         assert [txn.producer_id for txn in log.partition(TP).open_txns()] == [77]
         assert log.partition(TP).last_stable_offset() == 2
     assert cli(*words, "--yes").code == 0
-    with LocalLog.open(log_dir, read_only=True) as log:
+    with LogView.open(log_dir) as log:
         partition = log.partition(TP)
         assert (partition.open_txns(), partition.last_stable_offset()) == ([], 4)
         assert [(t.producer_id, t.first_offset, t.last_offset) for t in partition.aborted_txns(0, 4)] == [(77, 2, 3)]

@@ -13,7 +13,7 @@ from tests.support.faulty_files import UnreadableFiles
 from tests.unit.cli.conftest import Cli, Result
 from tiered.check.check import CheckOptions, CheckReport
 from tiered.check.findings import Findings, Severity
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 
 FIRST, LAST = f"{0:020d}", f"{22:020d}"
@@ -205,7 +205,7 @@ def test_settings_that_cannot_be_read_are_not_to_be_made_anew(
 
 
 def test_figures_of_a_log_that_is_read_count_it(directory: Path) -> None:
-    with LocalLog.open(directory, files=UnreadableFiles(directory / LAST_LOG), read_only=True) as log:
+    with LogView.open(directory, files=UnreadableFiles(directory / LAST_LOG)) as log:
         values = {each.name: each.value for each in log.metrics()}
         ends = [each.labels for each in log.metrics() if each.name.endswith("end_offset")]
     assert [value for name, value in values.items() if "out_of_service" in name] == [1]

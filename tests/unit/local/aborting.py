@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tiered
 from tiered.format.txn_index import decode_txns, encode_txns
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import SealedIndexes, TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
@@ -40,12 +40,12 @@ def fill(directory: Path, *, undecided: bool = False) -> None:
 
 def sealed_indexes(directory: Path) -> list[SealedIndexes]:
     """As the daemon prepares them: a reader of somebody else's directory."""
-    with LocalLog.open(directory, read_only=True) as log:
+    with LogView.open(directory) as log:
         return [segment.indexes() for segment in log.partition(TP).sealed_segments(0)]
 
 
 def visible(directory: Path) -> list[bytes]:
-    with LocalLog.open(directory, read_only=True) as log:
+    with LogView.open(directory) as log:
         stream = PartitionStream.open(TP, local=log.partition(TP), remote=None)
         return [record.value or b"" for record in stream.records(ReadRange(), isolation="read_committed")]
 

@@ -94,7 +94,6 @@ class CaseBench(Bench):
     def kill(self) -> None:
         """The process is gone: files as they are, no lock, no clean mark."""
         lock = self.log._directory_lock
-        assert lock is not None
         assert lock._handle is not None
         lock._release()
         for segment in (*self.partition.segments.closing, self.partition.segments.active):

@@ -31,6 +31,7 @@ from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.claims import CLAIMS_NAME, Claims
 from tiered.local.disk.files import FileState, PosixFiles
 from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, uploader_lock
@@ -403,7 +404,7 @@ def test_a_daemon_lets_a_log_resume_with_the_producers_that_the_bucket_knows(tmp
     daemon.release()
     assert [producer.producer_id for producer in producers] != []
     assert decode_snapshot((path / "t-0" / snapshot_name(end)).read_bytes()) == producers
-    with LocalLog.open(path, read_only=True) as local:
+    with LogView.open(path) as local:
         positions = local.partition(TP).positions()
         assert (positions.local_start_offset, positions.end_offset) == (end, end)
 

@@ -17,7 +17,7 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.engine.directory import LogDirectory
 from tiered.errors import LockedError, NotFoundError
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.lock import _HELD, UNTOLD_SECONDS, DirectoryLock
+from tiered.local.disk.lock import _HELD, UNTOLD_SECONDS, DirectoryLock, LockTerms
 from tiered.log import LOCK_PATIENCE_S
 from tiered.testing.clock import FakeClock
 
@@ -44,7 +44,7 @@ def directory(tmp_path: Path) -> Path:
 
 def holder(directory: Path, *, passing: bool) -> DirectoryLock:
     lock = DirectoryLock(directory, PosixFiles())
-    lock.acquire(SystemClock(), passing=passing)
+    lock.acquire(SystemClock(), LockTerms(passing=passing))
     _HELD.discard(lock)  # as if it were another process's
     return lock
 

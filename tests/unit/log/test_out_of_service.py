@@ -19,6 +19,7 @@ from tiered.engine.reports import Exit
 from tiered.errors import CorruptionError, LocalIOError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import SealRequest
@@ -87,7 +88,7 @@ def test_readers_and_asyncio(damaged: Path) -> None:
         with pytest.raises(CorruptionError) as caught:
             list(reader.topic("a").read())
         refused(caught.value)
-    with LocalLog.open(damaged / "log", read_only=True) as log:
+    with LogView.open(damaged / "log") as log:
         assert log.out_of_service.keys() == {BROKEN}
         assert BROKEN in log.partitions()
 
@@ -190,7 +191,7 @@ def test_a_disk_that_fails_under_one_file_is_not_written(tmp_path: Path) -> None
                 held.enter_context(pytest.raises(wrong, match="Input/output error"))
             with LocalLog.open(tmp_path, files=files) as log:
                 assert list(log.out_of_service) == [TopicPartition("t", 1)]
-        with LocalLog.open(tmp_path, files=files, read_only=True) as log:
+        with LogView.open(tmp_path, files=files) as log:
             assert list(log.out_of_service) == [TopicPartition("t", 1)]
 
 

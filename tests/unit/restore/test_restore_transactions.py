@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.admin import check, restore
 from tiered.check.check import CheckOptions
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import TopicPartition
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
@@ -26,7 +26,7 @@ TOPIC = "txn"
 
 def upload(directory: Path, store: MemoryStore) -> int:
     """Commits the sealed segments of partition 0 of a broker's directory; gives the committed end."""
-    with LocalLog.open(directory, read_only=True) as broker:
+    with LogView.open(directory) as broker:
         log = broker.partition(TopicPartition(TOPIC, 0))
         segments = log.sealed_segments()
         topic_id = log.topic_id

@@ -8,7 +8,7 @@ from tiered.clock import Clock
 from tiered.errors import TieredError
 from tiered.local.cleaning.subjects import NOT_COMPACTED, TIERED, CleanerCheckpoint, segment_state
 from tiered.local.disk.files import Files
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.read_log import ReadLog
 from tiered.model import TopicPartition
 from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, cleaning_candidate, group_segments
 
@@ -39,7 +39,7 @@ def preview(state: LogState, now_ms: int) -> CleaningStatus:
     return CleaningStatus(state.tp, candidate=candidate, groups=bases)
 
 
-def preview_read_only(log: PartitionLog, checkpoint: CleanerCheckpoint, files: Files, clock: Clock) -> CleaningStatus:
+def preview_read_only(log: ReadLog, checkpoint: CleanerCheckpoint, files: Files, clock: Clock) -> CleaningStatus:
     """Return the preview for a partition of a directory that is open for reading. Nothing is locked or written."""
     if not log.config.compacted:
         return CleaningStatus(log.tp, NOT_COMPACTED)

@@ -18,6 +18,7 @@ from typing import Any
 
 from tiered.errors import NotFoundError
 from tiered.local.cleaning.rounds import CleanerFigures
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import Files
 from tiered.local.partition.open_partitions import Roster
@@ -103,8 +104,17 @@ def written_metrics(roster: Roster) -> list[Metric]:
     return found
 
 
-def position_metrics(tp: TopicPartition, at: Positions) -> list[Metric]:
-    """Return the figures in the files of a partition that is only read."""
+def read_metrics(view: LogView, now_ms: int) -> list[Metric]:
+    """Return the figures in the files of a directory that another process writes."""
+    positions, broken = view.positions()
+    return [
+        *directory_metrics(view.directory, view.files, held=len(view.partitions()), broken=len(broken)),
+        *(each for tp, at in positions.items() for each in _position_metrics(tp, at)),
+        *report_metrics(read_report(view.directory, view.files), view.directory, now_ms),
+    ]
+
+
+def _position_metrics(tp: TopicPartition, at: Positions) -> list[Metric]:
     labels = _labels(tp)
     return [
         *_ends(tp, at.end_offset, at.flushed_offset),

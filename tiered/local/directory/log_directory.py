@@ -14,10 +14,8 @@ from uuid import UUID
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
-    ConfigError,
     CorruptionError,
     LocalIOError,
-    NotFoundError,
     ReentrantCallError,
     TieredError,
 )
@@ -28,14 +26,12 @@ from tiered.local.directory.checkpoints import DirectoryNotes, SealNotes
 from tiered.local.directory.figures import (
     UpkeepReport,
     directory_metrics,
-    position_metrics,
-    read_report,
     report_metrics,
     store_report,
     written_metrics,
 )
 from tiered.local.directory.loading import finish_deletions, open_partitions, take_inventory
-from tiered.local.directory.read_only_log import ReadOnlyDirectory, check_usable, left_the_disk, no_partition
+from tiered.local.directory.read_only_log import check_usable, no_partition
 from tiered.local.directory.registry import LeavingDirectories, TopicRegistry
 from tiered.local.directory.service import DirectoryService
 from tiered.local.directory.tasks import EVERY_TICK, InlineWorkers, Task, Tasks, Workers, run_all
@@ -49,7 +45,7 @@ from tiered.local.disk.checkpoints import (
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.fd_pool import PooledFiles, default_open_files
 from tiered.local.disk.files import Files, PosixFiles, no_directory, sweep_temporaries
-from tiered.local.disk.lock import DirectoryLock
+from tiered.local.disk.lock import DirectoryLock, LockTerms
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.topics import TopicInfo
@@ -67,19 +63,18 @@ from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.coordinator import Transactions
 from tiered.local.transactions.producer_ids import ProducerIds
 from tiered.metrics import Metric
-from tiered.model import Positions, TopicPartition
+from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
 
 
 class LocalLog:
-    """One log directory. Open it with :meth:`open`; a context manager closes it. Thread-safe.
+    """One log directory that this process writes. :meth:`open` opens it, a context manager closes it. Thread-safe.
 
-    For writing it holds ``.lock``; read-only it holds nothing and sees the writes of others. The owner calls
-    :meth:`tick` about once a second; it starts no thread but those of ``workers``, on which rounds of compaction run. A
-    disk that fails takes it offline as a whole (``directory.service``). ``roster``: the partitions that this process
-    writes; ``registry``: the topics that it may change; ``uploads``, ``claims``, ``seal_requests``: the files of
-    ``disk.uploader_files``; ``cleaner``: compaction.
+    It holds ``.lock``; :class:`LogView` reads without. The owner calls :meth:`tick` about once a second; it starts no
+    thread but those of ``workers``, on which rounds of compaction run. A disk that fails takes it offline as a whole
+    (``directory.service``). ``roster``: the open partitions; ``registry``: the topics that it may change; ``uploads``,
+    ``claims``, ``seal_requests``: the files of ``disk.uploader_files``; ``cleaner``: compaction.
     """
 
     def __init__(
@@ -90,7 +85,7 @@ class LocalLog:
         clock: Clock,
         ids: IdSource,
         config: LogConfig,
-        lock: DirectoryLock | None,
+        lock: DirectoryLock,
         workers: Workers | None = None,
     ) -> None:
         self.directory, self.config, self.files = directory, config, files
@@ -132,10 +127,7 @@ class LocalLog:
         self.transactions = Transactions(self, ProducerIds((directory,), files, ids), clock)
         # Asked for late: several directories share one coordinator.
         self.tasks.add(Task("transactions", EVERY_TICK, lambda ms: self.transactions.tick(ms)))  # noqa: PLW0108
-        self._survey = ReadOnlyDirectory(
-            directory, files, clock, uploads=self.uploads, buffer_bytes=config.read_buffer_bytes
-        )
-        self._volume_id = NO_ID
+        self.volume_id = NO_ID
         self.was_clean = False
         self._broker_epoch = NO_BROKER_EPOCH
 
@@ -148,38 +140,29 @@ class LocalLog:
         ids: IdSource | None = None,
         files: Files | None = None,
         config: LogConfig | None = None,
-        read_only: bool = False,
         alone: bool = True,
         workers: Workers | None = None,
-        lock_patience_seconds: float = 0.0,
-        passing: bool = False,
+        terms: LockTerms = LockTerms(),  # noqa: B008 - it never changes
     ) -> LocalLog:
-        """Open the log in ``directory``, created if missing unless ``read_only``; recovered after an unclean stop.
+        """Open the log in ``directory`` for writing. Create it if it is missing. Recover it after an unclean stop.
 
         ``alone`` False: one of several, whose transactions are settled once all are open. ``workers``: where rounds of
-        compaction run; None: in the thread that calls :meth:`tick`. ``lock_patience_seconds``: the wait for a holder of
-        the lock that notes a release in a moment; ``passing`` notes that of this one. Raises LockedError (another
-        process has it), NotFoundError (read-only and absent), ConfigError (a directory in it is no partition),
-        CorruptionError (its own small files cannot be read). Damaged records never stop a log from opening; an
-        unreadable ``partition.metadata`` takes only its partition out of service, and so does a missing directory, if
-        it held records and no bucket knows them.
+        compaction run; None: in the thread that calls :meth:`tick`. ``terms``: those of the lock; a passing holder
+        makes no directory. Raises LockedError (another process has it), ConfigError (a directory in it is no
+        partition), CorruptionError (its own small files cannot be read). Damaged records never stop a log from opening.
+        An unreadable ``partition.metadata`` takes only its partition out of service, and so does a missing directory,
+        if it held records and no bucket knows them.
         """
         directory, files = Path(directory), files or PosixFiles()
         clock, ids, config = clock or SystemClock(), ids or SystemIds(), config or LogConfig()
-        if read_only:
-            if not files.is_directory(directory):
-                raise no_directory(files, directory, hint="correct the path; tiered.open makes a new log")
-            log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=None)
-            log._survey.look()
-            return log
-        if not passing:
+        if not terms.passing:
             files.make_directory(directory)
         elif files.state(directory / META_PROPERTIES_NAME) is None:  # this was a log when the caller looked
             raise no_directory(files, directory, hint="put it back, or restore it with `tiered restore`")
         if not isinstance(files, PooledFiles):
             files = PooledFiles(files, config.max_open_files or default_open_files())
         lock = DirectoryLock(directory, files)
-        lock.acquire(clock, patience_seconds=lock_patience_seconds, passing=passing)
+        lock.acquire(clock, terms)
         try:
             log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=lock, workers=workers)
             log._load()
@@ -189,16 +172,6 @@ class LocalLog:
             lock.release()
             raise
         return log
-
-    @property
-    def read_only(self) -> bool:
-        """Return True if this object only reads."""
-        return self._directory_lock is None
-
-    @property
-    def volume_id(self) -> UUID:
-        """Return ``directory.id`` of ``meta.properties``; zero if a directory that is only read has none."""
-        return self._survey.volume_id if self.read_only else self._volume_id
 
     @property
     def tasks(self) -> Tasks:
@@ -223,66 +196,42 @@ class LocalLog:
 
     def metrics(self) -> list[Metric]:
         """Return the current figures of the directory, its partitions, tasks and cleaner (``directory.figures``)."""
-        self._check_open()
-        if self.read_only:
-            stands, broken = self.positions()
-            report = read_report(self.directory, self.files)
-            figures = [each for tp, at in stands.items() for each in position_metrics(tp, at)]
-        else:
-            broken = self.out_of_service
-            report = self.report()
-            figures = written_metrics(self.roster)
-        found = directory_metrics(self.directory, self.files, held=len(self.partitions()), broken=len(broken))
-        return [*found, *figures, *report_metrics(report, self.directory, self._clock.now_ms())]
+        broken = len(self.roster.broken)
+        return [
+            *directory_metrics(self.directory, self.files, held=len(self.partitions()), broken=broken),
+            *written_metrics(self.roster),
+            *report_metrics(self.report(), self.directory, self._clock.now_ms()),
+        ]
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Return the topics by name. A read-only log reads the directory again."""
+        """Return the topics by name."""
         self._check_open()
-        if self.read_only:
-            return self._survey.topics()
         return dict(self.registry.topics)
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
         """Return partitions whose own files cannot be read, with the error: all others are in service.
 
-        :meth:`partition` raises the error; :meth:`partitions` names them. As of the open, or of the last look.
+        :meth:`partition` raises the error; :meth:`partitions` names them. As of the open.
         """
-        return self._survey.broken if self.read_only else dict(self.roster.broken)
+        return dict(self.roster.broken)
 
     def partitions(self) -> list[TopicPartition]:
         """Return all partitions that this directory holds, sorted; those out of service too."""
         self._check_open()
-        if self.read_only:
-            return self._survey.names()
         return self.roster.names()
-
-    def positions(self) -> tuple[dict[TopicPartition, Positions], dict[TopicPartition, TieredError]]:
-        """Return the positions of each partition, and the error of each whose files cannot be read."""
-        found, unreadable = dict[TopicPartition, Positions](), self.out_of_service
-        for tp in self.partitions():
-            if tp not in unreadable:
-                try:
-                    found[tp] = self.partition(tp).positions()
-                except (CorruptionError, LocalIOError, NotFoundError) as error:
-                    if not left_the_disk(self.files, self.directory, tp, error):
-                        unreadable[tp] = error
-        return found, unreadable
 
     def partition(self, tp: TopicPartition) -> WriteLog:
         """Return a partition, opened on first use. Raises UnknownTopicError, CorruptionError (out of service)."""
         if self._closed or os.getpid() != self._pid:
             self._check_open()  # which says what is wrong
-        if self._directory_lock is None:
-            found = self._survey.find(tp)
-        else:
-            found = self.roster.logs.get(tp)
-            if found is None:
-                self._check_place()  # a woken partition is read from the current files
-                found = self.roster.find(tp)
+        found = self.roster.logs.get(tp)
+        if found is None:
+            self._check_place()  # a woken partition is read from the current files
+            found = self.roster.find(tp)
         if found is None:
             raise no_partition(self.directory, tp)
-        return found  # type: ignore[return-value]  # a read-only log has no methods that change it
+        return found
 
     def awake(self) -> list[WriteLog]:
         """Return the partitions that are open for writing now; the others sleep as a clean stop left them."""
@@ -301,7 +250,7 @@ class LocalLog:
 
         ``held``: the partitions of this directory, None for all.
         """
-        self._check_writable()
+        self._check_open()
         with self._service.watched():
             self._check_place()
             return self.registry.create(name, partitions, config or TopicConfig(), topic_id, held)
@@ -310,7 +259,7 @@ class LocalLog:
         self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
     ) -> TopicInfo:
         """Change settings (Kafka's names) or add partitions; they are never taken away."""
-        self._check_writable()
+        self._check_open()
         with self._service.watched():
             self._check_place()
             return self.registry.alter(name, properties or {}, partitions)
@@ -322,18 +271,18 @@ class LocalLog:
         before may end with an error. Returns the renamed directories. Raises UnknownTopicError, LockedError (an
         uploader is at work on a tiered topic), LocalIOError; a crash in between is finished by the next open.
         """
-        self._check_writable()
+        self._check_open()
         with self._service.watched(), self.cleaner.paused(*(tp for tp in self.roster.names() if tp.topic == name)):
             return self.registry.delete(name)
 
     def refresh_uploads(self) -> None:
         """Read ``tiered-offset-checkpoint`` and pass each partition its part; one ``stat`` while nothing changed."""
-        self._check_writable()
+        self._check_open()
         self._upkeep.refresh_uploads()
 
     def flush(self) -> None:
         """Flush every partition; raise the first error after the last one. Those that sleep are durable."""
-        self._check_writable()
+        self._check_open()
         self._check_place()
         done = run_all(
             each.durability.flush for each in self.roster.awake() if each.durability.flushed < each.end_offset
@@ -343,7 +292,7 @@ class LocalLog:
 
     def tick(self) -> None:
         """Run all tasks that are due. Call it about once a second; raises the first error, after all."""
-        self._check_writable()
+        self._check_open()
         self._check_place()
         self._upkeep.tasks.tick()
 
@@ -383,7 +332,7 @@ class LocalLog:
         durable, or if a thread hangs in the disk: then the process keeps the lock, so that no other process writes
         beside.
         """
-        if self._directory_lock is None or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             self._closed = True
             return
         self.check_caller()
@@ -393,7 +342,7 @@ class LocalLog:
                     self._directory_lock.release()  # again, where an interrupt ended the first release
                 return
             try:
-                self._end(self._directory_lock)
+                self._end()
             except TieredError as error:
                 self._ended = not isinstance(error, ReentrantCallError)  # a handler's, which interrupted this
                 raise
@@ -408,7 +357,7 @@ class LocalLog:
         for writer in self.roster.awake():
             writer.check_caller()
 
-    def _end(self, lock: DirectoryLock) -> None:
+    def _end(self) -> None:
         settled = self.transactions.close(self.config.close_timeout_ms / 1000)
         self._closed = True
         lost = self._lost() or self._emptied()  # nothing is written into a directory that took the place of this one
@@ -424,7 +373,7 @@ class LocalLog:
         finally:
             # Before the lock: a second close must not write what another process has by then.
             self._ended = self._lets_go = True
-            lock.release()
+            self._directory_lock.release()
         if lost is not None:
             raise lost
         if not clean:
@@ -443,7 +392,7 @@ class LocalLog:
         sweep_temporaries(self.files, self.directory, but=(*UPLOADER_FILES, SEAL_REQUEST_NAME))
         tiered = {*self.claims.read(), *self.uploads.read()}
         found = take_inventory(self.directory, self.files, tiered)
-        self._volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
+        self.volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
         self._broker_epoch = read_broker_epoch(self.directory, self.files)
         clean = self.was_clean = take_clean_mark(self.directory, self.files)
         gone = finish_deletions(self.directory, self.files, self._leaving)
@@ -461,8 +410,7 @@ class LocalLog:
     def _lost(self) -> TieredError | None:
         """Return why the directory is no longer the one that was opened, after taking it offline; None if it is."""
         try:
-            if self._directory_lock is not None:
-                self._directory_lock.check()
+            self._directory_lock.check()
         except TieredError as error:
             self._service.failed(error)
             return error
@@ -494,8 +442,3 @@ class LocalLog:
     def _check_open(self) -> None:
         if self._closed or os.getpid() != self._pid:
             check_usable(self.directory, self._pid, closed=self._closed)  # which says what is wrong
-
-    def _check_writable(self) -> None:
-        self._check_open()
-        if self.read_only:
-            raise ConfigError(f"{self.directory} was opened read-only", hint="open it for writing")

@@ -30,6 +30,7 @@ from tiered.local.directory.tasks import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id
 from tiered.local.disk.fd_pool import PooledFiles, default_open_files
 from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.lock import LockTerms
 from tiered.local.disk.topics import TopicInfo, read_topics
 from tiered.local.disk.volume import read_volume
 from tiered.local.partition.write_log import WriteLog
@@ -120,7 +121,7 @@ class LocalTier:
             config=self.config,
             alone=len(self.directories) == 1,
             workers=workers,
-            lock_patience_seconds=lock_patience_seconds,
+            terms=LockTerms(lock_patience_seconds),
         )
 
     def _open_one(self, path: Path, files: Files, workers: Workers, lock_patience_seconds: float) -> None:

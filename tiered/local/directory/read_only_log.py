@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 from uuid import UUID
 
-from tiered.clock import Clock
+from tiered.clock import Clock, SystemClock
 from tiered.config import LogConfig
 from tiered.errors import (
     ClosedError,
@@ -53,7 +53,7 @@ from tiered.local.disk.volume import (
 )
 from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.read_only_partition import ReadContext, ReadOnlyPartition, need_topic_id
-from tiered.model import TopicPartition
+from tiered.model import Positions, TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -145,48 +145,86 @@ def _is_of_a_log(files: Files, path: Path, folder: PartitionFolder | StrangeFold
         return isinstance(folder, PartitionFolder)
 
 
-class ReadOnlyDirectory:
-    """A directory that another process writes, as partitions to read. Thread-safe.
+class LogView:
+    """A log directory to read from, beside any writer: no lock is held. A context manager closes it. Thread-safe.
 
-    Each look reads everything again; known partitions stay from one to the next.
+    Each look reads the directory again. Known partitions stay from one look to the next. ``volume_id`` is that of
+    ``meta.properties``, zero without one.
     """
 
-    def __init__(
-        self, directory: Path, files: Files, clock: Clock, *, uploads: UploadCheckpoint, buffer_bytes: int
-    ) -> None:
+    def __init__(self, directory: Path, files: Files, clock: Clock) -> None:
+        self.directory = directory
+        self.files = files
+        self.claims, self.uploads = Claims(directory, files), UploadCheckpoint(directory, files)
         self.volume_id: UUID = NO_ID
         self._topics: dict[str, TopicInfo] = {}
         self._partitions: dict[TopicPartition, ReadLog] = {}
         self._broken: dict[TopicPartition, TieredError] = {}
         self._strange: list[str] = []
         self._unread: set[str] = set()
-        self._directory = directory
-        self._files = files
-        self._around = ReadContext(files, clock, self, buffer_bytes)
-        self._uploads = uploads
+        self._around = ReadContext(files, clock, self, LogConfig().read_buffer_bytes)
         self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
         self._log_starts = OffsetsFile(directory, LOG_START_NAME, files)
         self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._closed = False
+
+    @classmethod
+    def open(cls, directory: Path | str, *, clock: Clock | None = None, files: Files | None = None) -> Self:
+        """Open the directory. Raises NotFoundError, ConfigError, CorruptionError as ``LocalLog.open``."""
+        directory, files = Path(directory), files or PosixFiles()
+        if not files.is_directory(directory):
+            raise no_directory(files, directory, hint="correct the path; tiered.open makes a new log")
+        view = cls(directory, files, clock or SystemClock())
+        view.look()
+        return view
 
     @property
-    def broken(self) -> dict[TopicPartition, TieredError]:
+    def out_of_service(self) -> dict[TopicPartition, TieredError]:
         """Return partitions whose own files could not be read at the last look, with the error."""
         return dict(self._broken)
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Return the topics by name, after another look."""
+        """Return the topics by name; the directory is read again."""
+        self._check_open()
         with self._lock:
             self._look()
             return dict(self._topics)
 
-    def names(self) -> list[TopicPartition]:
-        """Return all partitions, sorted, unreadable ones too; after another look."""
+    def partitions(self) -> list[TopicPartition]:
+        """Return all partitions, sorted, unreadable ones too; the directory is read again."""
+        self._check_open()
         with self._lock:
             self._look()
             return sorted({*self._partitions, *self._broken})
 
-    def find(self, tp: TopicPartition) -> ReadLog | None:
-        """Return one partition, after another look if it is unknown. Raises its error if it cannot be read."""
+    def positions(self) -> tuple[dict[TopicPartition, Positions], dict[TopicPartition, TieredError]]:
+        """Return the positions of each partition, and the error of each whose files cannot be read."""
+        found, names = dict[TopicPartition, Positions](), self.partitions()
+        unreadable = self.out_of_service
+        for tp in names:
+            if tp not in unreadable:
+                try:
+                    found[tp] = self.partition(tp).positions()
+                except (CorruptionError, LocalIOError, NotFoundError) as error:
+                    if not left_the_disk(self.files, self.directory, tp, error):
+                        unreadable[tp] = error
+        return found, unreadable
+
+    def partition(self, tp: TopicPartition) -> ReadLog:
+        """Return a partition, after another look if it is unknown. Raises UnknownTopicError, and its own error."""
+        found = self._find(tp)
+        if found is None:
+            raise no_partition(self.directory, tp)
+        return found
+
+    def held(self, tp: TopicPartition) -> ReadLog | None:
+        """Return a partition, None if it has no folder now. Others are not read. Raises its own error."""
+        self._check_open()
+        return self._find(tp) if self.files.is_directory(self.directory / partition_dir(tp)) else None
+
+    def _find(self, tp: TopicPartition) -> ReadLog | None:
+        self._check_open()
         with self._lock:
             if tp not in self._partitions:
                 self._look()
@@ -195,52 +233,48 @@ class ReadOnlyDirectory:
             raise broken.with_traceback(None)
         return found
 
-    def held(self, tp: TopicPartition) -> ReadLog | None:
-        """Return one partition, None if it has no folder now. Others are not read. Raises its error."""
-        if not self._files.is_directory(self._directory / partition_dir(tp)):
-            return None
-        return self.find(tp)
-
     def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
         """Return if a partition without a folder held nothing yet or is another broker's. Raise the reason otherwise.
 
         LogDestroyedError: its topic, of this id, is not there any more. UnknownTopicError: another directory of the log
         holds it. CorruptionError: it held records.
         """
+        self._check_open()
         known = self._topics.get(tp.topic)
         if known is not None and known.adopted and known.topic_id == topic_id and self._is_there(known):
             return  # a broker has what it has: one look at everything a partition would cost the square of them
         topic = self.topics().get(tp.topic)
         if topic is None:
             raise LogDestroyedError(
-                f"topic {tp.topic} ({topic_id}) is not in {self._directory} any more: it was deleted",
+                f"topic {tp.topic} ({topic_id}) is not in {self.directory} any more: it was deleted",
                 hint="once it is made again, ask the reader for the topic again",
             )
         need_topic_id(tp, topic_id, topic.topic_id)
         if not topic.adopted and tp.partition not in topic.here:
-            raise no_partition(self._directory, tp, topic.here)
+            raise no_partition(self.directory, tp, topic.here)
         self._check_gone(tp, topic)
 
     def check_gone(self, tp: TopicPartition, topic_id: UUID) -> None:
         """Raise CorruptionError for a partition without a folder that held records here. A bucket has a part of it."""
-        topic = expected_topics(self._directory, self._files).get(tp.topic)
+        self._check_open()
+        topic = expected_topics(self.directory, self.files).get(tp.topic)
         if topic is not None and topic.topic_id == topic_id:
             self._check_gone(tp, topic)
 
     def _is_there(self, topic: TopicInfo) -> bool:
         """Return True if one of the topic's known folders still exists."""
         folders = (partition_dir(TopicPartition(topic.name, partition)) for partition in topic.here)
-        return any(self._files.is_directory(self._directory / folder) for folder in folders)
+        return any(self.files.is_directory(self.directory / folder) for folder in folders)
 
     def _check_gone(self, tp: TopicPartition, topic: TopicInfo) -> None:
-        present = holds_partition(self._files, self._directory / partition_dir(tp))  # now: it may have come, or left
+        present = holds_partition(self.files, self.directory / partition_dir(tp))  # now: it may have come, or left
         if present or topic.adopted or tp.partition not in topic.here:
             return
-        uploads = self._uploads.read()
-        noted = noted_ends(self._directory, self._files, uploads)
+        uploads = self.uploads.read()
+        noted = noted_ends(self.directory, self.files, uploads)
         end_offset = gone_partitions([topic], (), noted).get(tp)
         if end_offset is not None:
-            error = gone_error(self._directory, tp, end_offset)
+            error = gone_error(self.directory, tp, end_offset)
             if tp in uploads:
                 error.hint = "put it back, or read the bucket without this directory: it has what was uploaded"
             raise error
@@ -251,7 +285,7 @@ class ReadOnlyDirectory:
             self._look()
 
     def _look(self) -> None:
-        files, directory = self._files, self._directory
+        files, directory = self.files, self.directory
         self.volume_id = self._read_id()
         topics = expected_topics(directory, files)
         ours = {name for name, topic in topics.items() if not topic.adopted}
@@ -283,7 +317,7 @@ class ReadOnlyDirectory:
     def _read_id(self) -> UUID:
         """Return the volume's id. Only writers and uploaders need it: reads go on without."""
         try:
-            meta = read_volume(self._directory, self._files)
+            meta = read_volume(self.directory, self.files)
         except NewerFormatError:
             raise
         except (CorruptionError, LocalIOError) as error:
@@ -308,7 +342,7 @@ class ReadOnlyDirectory:
         if name not in self._unread:
             self._unread.add(name)
             hint = error.hint or "nobody can write here before it can be read"
-            LOGGER.warning("file_unreadable path=%s error=%s hint=%s", self._directory / name, error.message, hint)
+            LOGGER.warning("file_unreadable path=%s error=%s hint=%s", self.directory / name, error.message, hint)
 
     def _read_by(self, path: Path, tp: TopicPartition, topic: TopicInfo, *, ours: bool, start: int) -> ReadLog:
         return ReadOnlyPartition(self._around, path, tp, topic, ours=ours, log_start=start)
@@ -319,13 +353,13 @@ class ReadOnlyDirectory:
             shown = ", ".join(names[:STRANGE_SHOWN]) + (", ..." if len(names) > STRANGE_SHOWN else "")
             hint = STRANGE_HINT
             LOGGER.warning(
-                "directories_skipped path=%s count=%d names=%s hint=%s", self._directory, len(names), shown, hint
+                "directories_skipped path=%s count=%d names=%s hint=%s", self.directory, len(names), shown, hint
             )
         self._strange = names
 
     def upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
         """Return the uploader's last report about a partition; None while it is not tiered."""
-        return self._uploads.read().get(tp)
+        return self.uploads.read().get(tp)
 
     def recovery_point_of(self, tp: TopicPartition) -> int:
         """Return a durable end of a partition. A lost file makes it lower, and never wrong."""
@@ -335,68 +369,15 @@ class ReadOnlyDirectory:
             self._warn_unread(RECOVERY_POINT_NAME, error)
             return 0
 
-
-class LogView:
-    """A log directory to read from, beside any writer: no lock is held. A context manager closes it. Thread-safe.
-
-    ``LocalLog.open(read_only=True)`` is one too, with a writer's methods; this one needs no writer's code.
-    """
-
-    def __init__(self, directory: Path, files: Files, clock: Clock) -> None:
-        self.directory = directory
-        self.claims, self.uploads = Claims(directory, files), UploadCheckpoint(directory, files)
-        self._survey = ReadOnlyDirectory(
-            directory, files, clock, uploads=self.uploads, buffer_bytes=LogConfig().read_buffer_bytes
-        )
-        self._pid = os.getpid()
-        self._closed = False
-
-    @classmethod
-    def open(cls, directory: Path, *, clock: Clock) -> Self:
-        """Open the directory. Raises NotFoundError, ConfigError, CorruptionError as ``LocalLog.open``."""
-        files = PosixFiles()
-        if not files.is_directory(directory):
-            raise no_directory(files, directory, hint="correct the path; tiered.open makes a new log")
-        view = cls(directory, files, clock)
-        view._survey.look()
-        return view
-
-    def topics(self) -> dict[str, TopicInfo]:
-        """Return the topics by name; the directory is read again."""
-        self._check_open()
-        return self._survey.topics()
-
-    def partitions(self) -> list[TopicPartition]:
-        """Return all partitions, sorted, unreadable ones too; the directory is read again."""
-        self._check_open()
-        return self._survey.names()
-
-    def partition(self, tp: TopicPartition) -> ReadLog:
-        """Return a partition. Raises UnknownTopicError, and its error if it cannot be read."""
-        self._check_open()
-        found = self._survey.find(tp)
-        if found is None:
-            raise no_partition(self.directory, tp)
-        return found
-
-    def held(self, tp: TopicPartition) -> ReadLog | None:
-        """Return a partition, None if it is not here now. Raises its error if it cannot be read."""
-        self._check_open()
-        return self._survey.held(tp)
-
-    def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Call ``ReadOnlyDirectory.check_absent``."""
-        self._check_open()
-        self._survey.check_absent(tp, topic_id)
-
-    def check_gone(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Call ``ReadOnlyDirectory.check_gone``."""
-        self._check_open()
-        self._survey.check_gone(tp, topic_id)
-
     def close(self) -> None:
         """Refuse further reads. Idempotent."""
         self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _check_open(self) -> None:
         check_usable(self.directory, self._pid, closed=self._closed)

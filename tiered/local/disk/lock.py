@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiered.clock import Clock
 from tiered.errors import LockedError, NotFoundError
@@ -62,6 +62,13 @@ class Holder:
         )
 
 
+class LockTerms(NamedTuple):
+    """Wait in seconds for a holder that notes a release in a moment, and whether this holder notes that itself."""
+
+    patience_seconds: float = 0.0
+    passing: bool = False
+
+
 class DirectoryLock:
     """The exclusive lock ``name`` in ``directory``. Not reentrant; one object, one hold."""
 
@@ -74,10 +81,10 @@ class DirectoryLock:
         self._state: FileState | None = None
         self._owner = 0
 
-    def acquire(self, clock: Clock, *, patience_seconds: float = 0.0, passing: bool = False) -> None:
+    def acquire(self, clock: Clock, terms: LockTerms = LockTerms()) -> None:  # noqa: B008 - it never changes
         """Take the lock or raise LockedError, which names the holder.
 
-        Wait up to ``patience_seconds`` for a ``passing`` holder. Wait up to ``UNTOLD_SECONDS`` for a holder without a
+        Wait for a ``passing`` holder as long as ``terms`` say. Wait up to ``UNTOLD_SECONDS`` for a holder without a
         note: it is being written, or never will be (a broker's). Wait for no other.
         """
         if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:
@@ -88,8 +95,8 @@ class DirectoryLock:
         begun = clock.monotonic()
         while (handle := self._try()) is None:
             holder = self.holder()
-            patience = patience_seconds if holder.passing else 0.0 if holder.pid else UNTOLD_SECONDS
-            if clock.monotonic() - begun >= min(patience, patience_seconds):
+            patience = terms.patience_seconds if holder.passing else 0.0 if holder.pid else UNTOLD_SECONDS
+            if clock.monotonic() - begun >= min(patience, terms.patience_seconds):
                 hint = "stop that process, or open the directory read-only"
                 if holder.passing:
                     hint = "it is an uploader that seals what nobody writes: try again in a moment"
@@ -105,7 +112,7 @@ class DirectoryLock:
             "host": socket.gethostname(),
             "program": _program(),
             "since_ms": clock.now_ms(),
-            **({"passing": True} if passing else {}),
+            **({"passing": True} if terms.passing else {}),
         }
         try:
             self._files.write_at(handle, json.dumps(note).encode() + b"\n", 0)  # a longer one of the dead ends below

@@ -33,7 +33,7 @@ from tiered.errors import CorruptionError
 from tiered.local.disk.checkpoints import refuse_newer
 from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof
 from tiered.local.disk.files import Files, SmallFile
-from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
+from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock, LockTerms
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
 from tiered.plan.root_lower_bounds import Known, held_ids
@@ -236,7 +236,7 @@ class PauseFile:
 
         Raises the errors of ``edit``, and then writes nothing; LockedError.
         """
-        self._changing.acquire(clock, patience_seconds=PAUSE_PATIENCE_SECONDS, passing=True)
+        self._changing.acquire(clock, LockTerms(PAUSE_PATIENCE_SECONDS, passing=True))
         try:
             self.write(edit(self.read()))
         finally:

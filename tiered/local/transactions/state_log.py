@@ -10,6 +10,7 @@ from tiered.errors import ClosedError, ConfigError, LocalIOError, UnknownTopicEr
 from tiered.format.batch import decode_records
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC, state_partition
 from tiered.local.disk.topics import TopicInfo
+from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 from tiered.plan.transactions import TransactionChange, TransactionCoordinator
@@ -89,7 +90,7 @@ class StateLog:
                 raise LocalIOError(f"{log.tp} was closed while a decision was written to it") from error
 
 
-def replay_state(logs: Iterable[WriteLog], replay: Callable[[bytes, bytes | None], None]) -> None:
+def replay_state(logs: Iterable[ReadLog], replay: Callable[[bytes, bytes | None], None]) -> None:
     """Pass the newest record of each id to ``replay(key, value)``. Raises CorruptionError."""
     newest: dict[bytes, bytes | None] = {}  # undecoded: later records replace most of a long log
     for log in logs:

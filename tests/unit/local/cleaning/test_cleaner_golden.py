@@ -16,6 +16,7 @@ from tiered.format.batch import decode_records, read_header
 from tiered.format.kernels import Record
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.volume import read_topic_id
@@ -75,7 +76,7 @@ def test_one_round_leaves_the_brokers_files(kafka_fixtures: Path, tmp_path: Path
     assert below(ours, start, after.end_offset) == below(after, start, after.end_offset)
     assert [s.aborted for s in ours.segments if s.base_offset >= start] == [s.aborted for s in after.segments]
     assert {r.key: r for r in cleaned} == shown  # the newest of every key, tombstones included
-    with LocalLog.open(tmp_path / "ours", read_only=True) as again:
+    with LogView.open(tmp_path / "ours") as again:
         assert committed(again.partition(tp)) == cleaned
         seen = [(r.offset, r.timestamp, r.key, r.value) for r in records_of(again.partition(tp), start)]
     assert seen == [

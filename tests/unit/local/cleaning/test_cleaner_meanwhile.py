@@ -17,8 +17,8 @@ from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundEr
 from tiered.format.batch import decode_records
 from tiered.local.cleaning.rounds import CleaningStoppedError
 from tiered.local.cleaning.subjects import PAUSED
-from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.reading import read_batches
@@ -48,7 +48,7 @@ def test_old_files_leave_after_their_delay_and_readers_go_on(bench: CleaningBenc
 
 def test_another_process_reads_on_while_segments_are_replaced(bench: CleaningBench) -> None:
     dirty(bench)
-    with LocalLog.open(bench.directory, clock=FakeClock(), read_only=True) as reader:
+    with LogView.open(bench.directory, clock=FakeClock()) as reader:
         reading = reader.partition(TP).read_batches(0)
         first = [r.offset for r in decode_records(next(reading))]
         bench.clean()
@@ -66,7 +66,7 @@ def test_a_reader_waits_while_segments_have_no_name(bench: CleaningBench) -> Non
     swap = bench.folder / "00000000000000000003.log.swap"
     (bench.folder / "00000000000000000003.log").rename(swap)
     clock = FakeClock()
-    with LocalLog.open(bench.directory, clock=clock, read_only=True) as reader:
+    with LogView.open(bench.directory, clock=clock) as reader:
         clock.sleep = lambda _: swap.exists() and swap.rename(swap.with_suffix(""))  # type: ignore[method-assign,assignment]
         assert [r.offset for b in reader.partition(TP).read_batches(0) for r in decode_records(b)] == list(range(9))
 
@@ -76,7 +76,7 @@ def test_an_exchange_that_a_crash_cut_short_is_told_and_ended_by_the_next_writer
     bench.kill()
     log = bench.folder / "00000000000000000003.log"
     log.rename(log.with_suffix(".log.swap"))
-    with LocalLog.open(bench.directory, clock=FakeClock(), read_only=True) as reader:
+    with LogView.open(bench.directory, clock=FakeClock()) as reader:
         with pytest.raises(NotFoundError, match=r"are being exchanged \(00000000000000000003.log.swap is") as told:
             list(reader.partition(TP).read_batches(0))
         assert "an open for writing, ends the exchange" in told.value.hint

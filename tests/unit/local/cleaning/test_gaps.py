@@ -12,7 +12,7 @@ from tests.support.given import move_start, start_over
 from tests.unit.local.bench import TP, CaseBench
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench
 from tiered.format.batch import decode_records
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 
 
@@ -82,7 +82,7 @@ def test_a_growing_segment_is_read_from_outside_whatever_its_index_says(tmp_path
     bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
     bench.fill(3)
     (bench.folder / f"{0:020d}.index").write_bytes(bytes.fromhex("00000007 00000040"))
-    with LocalLog.open(bench.directory, clock=bench.clock, read_only=True) as outside:
+    with LogView.open(bench.directory, clock=bench.clock) as outside:
         assert outside.partition(TP).positions().end_offset == 3
 
 
@@ -90,7 +90,7 @@ def test_a_log_that_was_cut_and_grew_again_is_read_from_outside(tmp_path: Path) 
     """Where it was known to end there is the middle of a batch now."""
     bench = CaseBench(tmp_path / "log")
     bench.fill(10)
-    with LocalLog.open(bench.directory, clock=bench.clock, read_only=True) as outside:
+    with LogView.open(bench.directory, clock=bench.clock) as outside:
         reader = outside.partition(TP)
         assert reader.positions().end_offset == 10
         bench.partition.truncate_to(5)

@@ -17,6 +17,7 @@ from tiered.format.checkpoint import decode_clean_shutdown, encode_partition_met
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
@@ -33,7 +34,7 @@ def open_copy(source: Path, target: Path) -> LocalLog:
 
 
 def test_lookups_by_time_are_exact_over_every_segment(kafka_fixtures: Path) -> None:
-    with LocalLog.open(kafka_fixtures / "main", read_only=True) as log:
+    with LogView.open(kafka_fixtures / "main") as log:
         for name in fixtures.partitions(kafka_fixtures):
             if name.startswith("__cluster"):
                 continue
@@ -52,7 +53,7 @@ def test_lookups_by_time_are_exact_over_every_segment(kafka_fixtures: Path) -> N
 
 
 def test_sealed_segments_of_a_broker_describe_their_files(kafka_fixtures: Path) -> None:
-    with LocalLog.open(kafka_fixtures / "main", read_only=True) as log:
+    with LogView.open(kafka_fixtures / "main") as log:
         partition = log.partition(parse_partition_dir("txn-0").tp)
         segments = partition.sealed_segments()
         assert [s.base_offset for s in segments] == fixtures.log_bases(kafka_fixtures, "txn-0")[:-1]
@@ -99,7 +100,7 @@ def test_a_damaged_sealed_batch_raises_where_it_lies_and_nowhere_else(kafka_fixt
     path.unlink()
     data[4000] ^= 1
     path.write_bytes(data)
-    with LocalLog.open(tmp_path / "log", read_only=True) as log:
+    with LogView.open(tmp_path / "log") as log:
         partition = log.partition(parse_partition_dir("txn-0").tp)
         assert sum(1 for _ in partition.read_batches(0, 57)) > 0
         assert sum(1 for _ in partition.read_batches(130)) > 0
@@ -181,7 +182,7 @@ def test_a_directory_whose_checkpoints_have_the_line_ends_of_windows_reads_the_s
     shutil.copytree(kafka_fixtures / "main", tmp_path / "log", copy_function=shutil.copyfile)
     for path in (tmp_path / "log").rglob("*-checkpoint"):
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    with LocalLog.open(tmp_path / "log", read_only=True) as log:
+    with LogView.open(tmp_path / "log") as log:
         for name in ("delete-records-0", "leader-epochs-0"):
             partition = log.partition(parse_partition_dir(name).tp)
             offsets = fixtures.expected_offsets(kafka_fixtures, name)
@@ -197,7 +198,7 @@ def test_what_a_broker_compacted_reads_without_complaint_once_it_is_ours_to_writ
 ) -> None:
     """Our settings say nothing of compaction: offsets that are missing are no damage nevertheless."""
     tps = [parse_partition_dir(name).tp for name in fixtures.partitions(kafka_fixtures, "compact-after1")]
-    with LocalLog.open(kafka_fixtures / "compact-after1", read_only=True) as log:
+    with LogView.open(kafka_fixtures / "compact-after1") as log:
         expected = {tp: records_of(log.partition(tp), log.partition(tp).positions().start_offset) for tp in tps}
     log = open_copy(kafka_fixtures / "compact-after1", tmp_path / "log")
     log.alter_topic("compact-drop", {"retention.ms": 5_000})
@@ -205,8 +206,9 @@ def test_what_a_broker_compacted_reads_without_complaint_once_it_is_ours_to_writ
     log.close()
     (tmp_path / "log" / ".kafka_cleanshutdown").unlink()
     (tmp_path / "log" / "recovery-point-offset-checkpoint").unlink()
-    for read_only in (True, False):
-        with LocalLog.open(tmp_path / "log", clock=FakeClock(1_800_000_000_000), read_only=read_only) as log:
+    clock = FakeClock(1_800_000_000_000)
+    for opened in (LogView.open(tmp_path / "log", clock=clock), LocalLog.open(tmp_path / "log", clock=clock)):
+        with opened as log:
             starts = {tp: log.partition(tp).positions().start_offset for tp in tps}
             assert {tp: records_of(log.partition(tp), starts[tp]) for tp in tps} == expected
 
@@ -238,7 +240,7 @@ def test_a_topic_that_the_broker_deleted_or_made_again_is_what_the_directories_s
         path.unlink()
     for path in (tmp_path / "log").glob("orders-*"):
         (path / "partition.metadata").write_text(encode_partition_metadata(new_id))
-    with LocalLog.open(tmp_path / "log", read_only=True) as log:
+    with LogView.open(tmp_path / "log") as log:
         assert "txn" not in log.topics()
     with LocalLog.open(tmp_path / "log", clock=FakeClock(1_800_000_000_000)) as log:
         assert "txn" not in log.topics()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import TP, CaseBench
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 
@@ -31,7 +31,7 @@ def left_by_a_broker(tmp_path: Path, mark: int) -> CaseBench:
 @pytest.mark.parametrize("mark", [0, 7, 10, 99])
 def test_a_reader_of_a_brokers_directory_reads_to_the_end(tmp_path: Path, mark: int) -> None:
     bench = left_by_a_broker(tmp_path, mark)
-    reader = LocalLog.open(bench.directory, clock=bench.clock, read_only=True).partition(TP)
+    reader = LogView.open(bench.directory, clock=bench.clock).partition(TP)
     assert (reader.last_stable_offset(), reader.end_offset) == (10, 10)
     stream = PartitionStream.open(TP, local=reader, remote=None)
     assert [r.offset for r in stream.records(ReadRange())] == list(range(10))

@@ -13,8 +13,8 @@ from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.opening import opened
 from tests.unit.local.several import Mortal
 from tiered.errors import ConfigError, CorruptionError, LocalPermissionError
-from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME
 from tiered.local.disk.topics import read_leaving
 from tiered.local.disk.uploader_files import PartitionUpload
@@ -122,7 +122,7 @@ def test_the_loss_is_accepted(directory: Path) -> None:
         assert log.partition(OTHER).positions().end_offset == 5
         topic_id = log.topics()["t"].topic_id
     assert check(directory, None).findings == ()
-    with LocalLog.open(directory, read_only=True) as log:
+    with LogView.open(directory) as log:
         assert log.partition(GONE).topic_id == topic_id
     assert plan_repair(None, [], RepairOptions(log_dir=directory, accept_loss=True)).actions == ()
 

@@ -64,7 +64,7 @@ def test_a_directory_of_segments_under_another_name_is_strange(directory: Path) 
 
 def test_all_who_look_see_the_same_partitions(directory: Path) -> None:
     files = PosixFiles()
-    with LocalLog.open(directory, read_only=True) as log:
+    with LogView.open(directory) as log:
         assert log.partitions() == [TP]
         assert list(log.topics()) == ["t"]
     scanner = Scanner(directory, files, SystemClock())
@@ -147,14 +147,12 @@ def test_a_partition_that_has_left_the_disk_is_not_an_empty_one(tmp_path: Path) 
             list(partition.read_batches(0))
 
 
-@pytest.mark.parametrize("is_view", [False, True])
-def test_a_topic_that_was_made_again_between_two_looks_is_another(tmp_path: Path, is_view: bool) -> None:
+def test_a_topic_that_was_made_again_between_two_looks_is_another(tmp_path: Path) -> None:
     clock = FakeClock()
     with LocalLog.open(tmp_path, clock=clock) as log:
         log.create_topic("t", 1, TopicConfig(cleanup_policy="compact"))
         log.partition(TP).append([NewRecord(b"old", b"key")])
-        view = LogView.open(tmp_path, clock=clock)
-        reader = view if is_view else LocalLog.open(tmp_path, clock=clock, read_only=True)
+        reader = LogView.open(tmp_path, clock=clock)
         assert reader.partition(TP).positions().end_offset == 1
         log.delete_topic("t")
         made = log.create_topic("t", 1, TopicConfig(retention_ms=5))

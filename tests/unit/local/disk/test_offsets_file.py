@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tiered.clock import SystemClock
-from tiered.config import LogConfig
 from tiered.errors import CorruptionError, NewerFormatError
-from tiered.local.directory.read_only_log import ReadOnlyDirectory
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.model import TopicPartition
 
 NAME = RECOVERY_POINT_NAME
@@ -83,12 +80,10 @@ def test_a_look_at_many_partitions_reads_each_checkpoint_once(
             topic.append(b"x", partition=partition)
     if damaged:
         PosixFiles().replace(tmp_path / NAME, b"0\n1\nt 0 ?\n")
-    files, buffer_bytes = Reading(), LogConfig().read_buffer_bytes
-    uploads = UploadCheckpoint(tmp_path, files)
-    survey = ReadOnlyDirectory(tmp_path, files, SystemClock(), uploads=uploads, buffer_bytes=buffer_bytes)
-    survey.look()
-    logs = [survey.find(TopicPartition("t", partition)) for partition in range(20)]
-    flushed = [log.positions().flushed_offset for log in logs if log is not None]
+    files = Reading()
+    view = LogView.open(tmp_path, files=files)
+    logs = [view.partition(TopicPartition("t", partition)) for partition in range(20)]
+    flushed = [log.positions().flushed_offset for log in logs]
     assert flushed == [0 if damaged else 1] * 20
     told = [files.read_names.count(name) for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME)]
     assert told == [1, int((tmp_path / LOG_START_NAME).exists()), 0]

@@ -16,7 +16,7 @@ from tests.unit.local.several import SMALL, TP, opened, values
 from tiered.errors import DiskFullError
 from tiered.format.batch import decode_records
 from tiered.format.keys import log_name
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS
 
@@ -155,7 +155,7 @@ def test_what_is_appended_while_a_partition_moves_moves_along(tmp_path: Path) ->
 
 
 def test_a_reader_beside_the_writer_stops_at_the_zeros(bench: CaseBench) -> None:
-    with LocalLog.open(bench.directory, clock=bench.clock, read_only=True) as log:
+    with LogView.open(bench.directory, clock=bench.clock) as log:
         reader = log.partition(TP)
         for end in range(2, 13):
             bench.fill(1)

@@ -11,6 +11,7 @@ from tiered.config import TopicConfig
 from tiered.errors import ClosedError, LocalIOError, TieredError
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, TopicPartition
@@ -58,7 +59,7 @@ def test_an_interrupt_between_a_marker_and_its_index_entry_never_shows_what_was_
     files.armed = True
     with pytest.raises(KeyboardInterrupt):
         log.transactions.end(producer, commit=False)
-    with LocalLog.open(tmp_path, read_only=True) as reader:  # another process meanwhile
+    with LogView.open(tmp_path) as reader:  # another process meanwhile
         seen = reader.partition(TP)
         assert (seen.last_stable_offset() == 0) or seen.aborted_txns(0, 1)
     assert log.partition(TP).append([NewRecord(b"more")]).offset == 1

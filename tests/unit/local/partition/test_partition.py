@@ -29,6 +29,7 @@ from tiered.errors import (
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.crc import crc32c
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.claims import ClaimProof
 from tiered.local.disk.uploader_files import PartitionUpload, SealRequest, UploadCheckpoint
 from tiered.model import EpochEntry, NewRecord, SealedSegment, TopicPartition
@@ -455,7 +456,7 @@ def test_one_writer_many_readers(bench: Bench) -> None:
     bench.append(b"a")
     with pytest.raises(LockedError, match="is open in this process already"):
         LocalLog.open(bench.directory)
-    with LocalLog.open(bench.directory, read_only=True) as reader:
+    with LogView.open(bench.directory) as reader:
         seen = reader.partition(TP)
         assert seen.positions().end_offset == 1
         fill(bench, 25)

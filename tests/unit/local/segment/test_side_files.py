@@ -30,6 +30,7 @@ from tiered.errors import CorruptionError
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.names import PLAIN_NAME
 from tiered.local.segment.seal import read_note
@@ -186,7 +187,7 @@ def test_a_log_without_producers_is_not_walked(tmp_path: Path) -> None:
 def test_an_open_asks_the_log_when_all_snapshots_are_gone(tmp_path: Path) -> None:
     """No snapshot and no ``tiered-plain``: once this was taken for a log that no producer ever wrote to."""
     fill(tmp_path / "log", undecided=True)
-    with LocalLog.open(tmp_path / "log", read_only=True) as log:
+    with LogView.open(tmp_path / "log") as log:
         stable = log.partition(TP).last_stable_offset()
     (tmp_path / "log" / ".kafka_cleanshutdown").write_bytes(b'{"version":0,"brokerEpoch":-1}')
     for path in (tmp_path / "log" / "t-0").glob("*.snapshot"):
@@ -259,7 +260,7 @@ def test_a_damaged_batch_tells_nothing_of_a_transaction_index(tmp_path: Path, at
     data[at] ^= 1
     path.with_suffix(".log").write_bytes(data)
     path.unlink()
-    with LocalLog.open(tmp_path / "log", read_only=True) as log:
+    with LogView.open(tmp_path / "log") as log:
         segment = next(one for one in log.partition(TP).sealed_segments(0) if one.base_offset == int(path.stem))
         with pytest.raises(CorruptionError, match=message) as error:
             segment.aborted_txns()

@@ -36,7 +36,6 @@ class TxnBench:
     def kill(self) -> None:
         """The process is gone: files as they are, no lock, no clean mark."""
         lock = self.log._directory_lock
-        assert lock is not None
         if lock._handle is not None:
             lock._release()
         for writer in self.log.awake():

@@ -17,6 +17,7 @@ from tiered.errors import ConfigError, ForkedLogError, MarkersPendingError
 from tiered.format.coordinator_records import TxnState, encode_transaction, encode_transaction_key
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.transactions.coordinator import TxnProducer
@@ -182,14 +183,14 @@ def test_who_only_reads_waits_where_an_abort_is_not_in_its_index_yet(bench: TxnB
     with pytest.raises(MarkersPendingError):
         bench.log.transactions.end(producer, commit=False)
     bench.kill()
-    with LocalLog.open(bench.directory, read_only=True) as reader:
+    with LogView.open(bench.directory) as reader:
         partition = reader.partition(A)
         assert (partition.positions().end_offset, partition.last_stable_offset()) == (6, 4)
         assert [txn.first_offset for txn in partition.open_txns()] == [4]
     bench.files.fail = None
     bench.open()
     bench.log.close()
-    with LocalLog.open(bench.directory, read_only=True) as reader:
+    with LogView.open(bench.directory) as reader:
         partition = reader.partition(A)
         assert partition.last_stable_offset() == partition.positions().end_offset
         assert [txn.first_offset for txn in partition.aborted_txns(0, 9)] == [0, 4]
