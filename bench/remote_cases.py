@@ -128,7 +128,7 @@ def upload_cost(rounds: int) -> list[Figure]:
         client = boto3.Session().client("s3", endpoint_url=url, region_name="us-east-1")
 
         def ours() -> None:
-            steps = upload_segment(segment, topic_id=UUID(int=3), partition=0, claim_epoch=1, capabilities=TRUSTED)
+            steps = upload_segment(segment, claim_epoch=1, capabilities=TRUSTED)
             drive(store, steps)
 
         boto3_upload = partial(client.upload_file, str(segment.path), "bench", "plain")

@@ -21,7 +21,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import Role, root_key
 from tiered.format.root import Root, decode_root, encode_root
 from tiered.format.rows import Rows
-from tiered.model import EpochEntry, NewRecord, Row
+from tiered.model import EpochEntry, NewRecord, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root, succeed
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import register_topic
@@ -96,7 +96,7 @@ def spark_planning(rounds: int) -> list[Figure]:
                 units=SEGMENTS,
                 unit="segments/s",
                 peer="its root read and checked",
-                theirs=lambda: drive(store, RemotePartition(TOPIC, TOPIC_ID, 0).refresh()),
+                theirs=lambda: drive(store, RemotePartition(TopicPartition(TOPIC, 0), TOPIC_ID).refresh()),
                 rounds=rounds,
             )
         ]

@@ -55,7 +55,7 @@ from tiered.model import Positions, TopicPartition
 from tiered.read.follow import Followers
 from tiered.read.stream import TierStream
 from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
-from tiered.remote.reader import RemotePartition
+from tiered.remote.reader import RemotePartition, SharedCaches
 from tiered.remote.root_view import RootCache
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Blocking, Steps, Store
@@ -170,8 +170,7 @@ class Log:
         self._store = store
         self._clock = clock
         self._runner = Runner(store, clock, ids)
-        self._indexes = ByteCache(INDEX_CACHE_BYTES)
-        self._roots = RootCache()
+        self._caches = SharedCaches(ByteCache(INDEX_CACHE_BYTES), RootCache())
         self._tiering: SpreadTiering | None = None
         limits = self.store_options.limits
         memory = None if limits is None else limits.memory
@@ -347,8 +346,7 @@ class Log:
     def _open_topic(self, name: str) -> Topic:
         info = self._local.topics()[name]
         return Topic(
-            name,
-            config=info.config,
+            info,
             logs=self._logs_of(info),
             open_stream=self._open_stream,
             now_ms=self._clock.now_ms,
@@ -382,14 +380,8 @@ class Log:
         remote = None
         if self._store is not None and self._tiering is not None:
             known = self._tiering.known(tp)  # before the root is read, which is then never older
-            remote = RemotePartition(
-                tp.topic,
-                self._local.topics()[tp.topic].topic_id if log is None else log.topic_id,
-                tp.partition,
-                indexes=self._indexes,
-                roots=self._roots,
-                known=known,
-            )
+            topic_id = self._local.topics()[tp.topic].topic_id if log is None else log.topic_id
+            remote = RemotePartition(tp, topic_id, shared=self._caches, known=known)
         return TierStream(tp, local=log, remote=remote)
 
     def transaction(

@@ -25,7 +25,7 @@ from tiered.times import Time, parse_time
 from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord, Transaction
 
 if TYPE_CHECKING:
-    from tiered.config import TopicConfig
+    from tiered.local.disk.topics import TopicInfo
     from tiered.local.partition.appender import PartitionAppender as PartitionAppender
     from tiered.local.partition.write_log import WriteLog
 
@@ -68,9 +68,8 @@ class Topic(TopicReads):
 
     def __init__(
         self,
-        name: str,
+        info: TopicInfo,
         *,
-        config: TopicConfig,
         logs: Sequence[WriteLog | TieredError],
         open_stream: Callable[[TopicPartition], Steps[TierStream]],
         now_ms: Callable[[], int],
@@ -81,7 +80,7 @@ class Topic(TopicReads):
     ) -> None:
         counter = PartitionCounter(self._count_steps, COUNT_HERE_S)
         super().__init__(
-            name,
+            info.name,
             len(logs),
             open_stream=open_stream,
             counter=counter,
@@ -89,10 +88,10 @@ class Topic(TopicReads):
             now_ms=now_ms,
             runner=runner,
         )
-        self.config = config
+        self.config = info.config
         self._waiter = waiter
         self._appenders = appenders
-        self._is_internal = is_state_log(name)
+        self._is_internal = is_state_log(info.name)
         self._is_slow = False  # each append has to ask why the uploader ended
         self._spread(logs)
 

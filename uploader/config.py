@@ -12,7 +12,6 @@ from tiered.config import MEMORY_BYTES, S3_WORDS, StoreLimits
 from tiered.engine.drain import DrainMode
 from tiered.engine.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, EngineLimits
 from tiered.engine.runner import SCAN_MS
-from tiered.engine.steps import PartSizes
 from tiered.errors import ConfigError
 from tiered.program import settings
 from tiered.program.maintenance_loop import EVERY_MS
@@ -20,7 +19,7 @@ from tiered.program.uploader_status import LAG_LIMIT_MS
 from tiered.sidecar.mirror import HELD_BYTES, beside
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
-from tiered.store.unique_upload import MULTIPART_FROM_BYTES, PART_BYTES
+from tiered.store.unique_upload import MULTIPART_FROM_BYTES, PART_BYTES, PartSizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from tiered.clock import Clock, IdSource
 from tiered.errors import TieredError
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
-from tiered.program.maintenance_loop import MaintenanceLoop, UpkeepView
+from tiered.program.maintenance_loop import MaintenanceLoop, Scope, UpkeepView
 from tiered.remote.claim import owner_of
 from tiered.remote.maintain import ActionResult
 from tiered.store.aio_driver import in_thread
@@ -46,7 +46,7 @@ class MaintenanceThread:
             ids=ids,
             on_done=_done,
             on_failed=_failed,
-            is_paused=is_paused,
+            scope=Scope(is_paused=is_paused),
             memory=memory,
         )
         self._thread = threading.Thread(target=self._upkeep.run, args=(every_ms,), name="maintain", daemon=True)

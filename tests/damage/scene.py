@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tests.support.given import append_given
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import TieredError
-from tiered.format.batch import decode_records, encode_batch
+from tiered.format.batch import BatchProducer, decode_records, encode_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.control import ControlType, marker
 from tiered.format.header import BatchHeader
@@ -119,11 +119,9 @@ def batch_at(number: int, base: int) -> bytes:
     pid = ABORTED_PID if aborts else COMMITTED_PID
     if turn in {1, 4}:
         sequence = number // PER_SEGMENT * 2
-        return encode_batch(
-            records, base_offset=base, producer_id=pid, producer_epoch=0, base_sequence=sequence, transactional=True
-        )
+        return encode_batch(records, base_offset=base, producer=BatchProducer(pid, 0, sequence, transactional=True))
     end = marker(ControlType.ABORT if aborts else ControlType.COMMIT, 0, stamp)
-    return encode_batch([end], base_offset=base, producer_id=pid, producer_epoch=0, transactional=True, control=True)
+    return encode_batch([end], base_offset=base, producer=BatchProducer(pid, 0, transactional=True, control=True))
 
 
 @functools.cache

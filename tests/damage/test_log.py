@@ -114,8 +114,6 @@ def send(store: MemoryStore, segment: SealedSegment) -> bytes:
     plan = plan_upload(descriptor, uid="a" * 32, claim_epoch=1)
     steps = upload_segment(
         segment,
-        topic_id=descriptor.topic_id,
-        partition=descriptor.partition,
         claim_epoch=1,
         capabilities=TRUSTED,
         plan=plan,

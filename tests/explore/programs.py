@@ -8,7 +8,7 @@ from typing import Any
 from tests.explore.machine import TOPIC_ID, TP, Machine, values
 from tests.explore.process import Mark, Program, Report
 from tiered.config import TopicConfig
-from tiered.engine.steps import BucketSteps, PartSizes
+from tiered.engine.steps import BucketSteps
 from tiered.errors import (
     CommitUnknown,
     ConfigError,
@@ -33,6 +33,7 @@ from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot, delete_snapshot
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Capabilities, Emit, Missing, Put, Steps
+from tiered.store.unique_upload import PartSizes
 
 TRUSTED = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=True, verifies_crc32c=True)
 PASSING = (CommitUnknown, RemoteUnavailableError, RemotePermissionError, LockedError)
@@ -217,7 +218,7 @@ def reader(start: int, *, pinned: bool = False) -> Program:
 
     def run(machine: Machine) -> Generator[Any, Any, None]:
         pin = Pin(TP.topic, TOPIC_ID, 0, set()) if pinned else None
-        partition = RemotePartition(TP.topic, TOPIC_ID, 0, known=Known(made=True), pin=pin)
+        partition = RemotePartition(TP, TOPIC_ID, known=Known(made=True), pin=pin)
         found: list[tuple[int, bytes]] = []
         try:
             snapshot = yield from partition.snapshot()

@@ -20,6 +20,7 @@ from tests.golden.fixtures import (
 from tiered.format.batch import (
     HEADER_BYTES,
     BatchHeader,
+    BatchProducer,
     control_type,
     decode_records,
     encode_batch,
@@ -119,11 +120,13 @@ def encode_again(header: BatchHeader, batch: bytes) -> bytes:
         leader_epoch=header.leader_epoch,
         timestamp_type=header.timestamp_type,
         append_time_ms=header.max_timestamp,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.is_transactional,
-        control=header.is_control,
+        producer=BatchProducer(
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            transactional=header.is_transactional,
+            control=header.is_control,
+        ),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.golden.fixtures import expected_offsets, expected_records, partitions
 from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TRUSTED, RemoteLog
-from tiered.arrow import ArrowDecoder
+from tiered.arrow import ArrowDecoder, RecordBounds
 from tiered.format.batch import decode_records, read_header
 from tiered.format.rows import Rows
 from tiered.local.directory.read_only_log import LogView
@@ -44,9 +44,7 @@ def pairs(kafka_fixtures: Path) -> Iterator[list[Pair]]:
             rows = [
                 drive(
                     log.store,
-                    upload_segment(
-                        segment, topic_id=topic_id, partition=tp.partition, claim_epoch=1, capabilities=TRUSTED
-                    ),
+                    upload_segment(segment, claim_epoch=1, capabilities=TRUSTED),
                     ids=log.ids,
                 )
                 for segment in sealed
@@ -112,7 +110,9 @@ def test_arrow_shows_what_kafkas_consumer_saw(pairs: list[Pair], kafka_fixtures:
         if expected_offsets(kafka_fixtures, name) is None:
             continue
         start, end = remote.start_offset, remote.next_offset
-        decoder = ArrowDecoder(remote.tp, columns=("offset", "key", "value", "headers"), start=start, end=end)
+        decoder = ArrowDecoder(
+            remote.tp, columns=("offset", "key", "value", "headers"), bounds=RecordBounds(start, end)
+        )
         found = [
             row
             for piece in decoder.record_batches((read_header(part), part) for part in remote.read_batches(start))

@@ -12,7 +12,7 @@ from tests.unit.local.partition.producer_bench import end
 from tests.unit.remote.building import RemoteLog
 from tests.unit.remote.rewriting import Rewriter
 from tiered.config import TopicConfig
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.keys import local_name
@@ -70,7 +70,7 @@ class Twins:
         records, sequence = self.records(), self.sequences.get(pid, 0)
         self.sequences[pid] = sequence + len(records)
         self.bench.partition.append_batches(
-            encode_batch(records, producer_id=pid, producer_epoch=0, base_sequence=sequence, transactional=txn)
+            encode_batch(records, producer=BatchProducer(pid, 0, sequence, transactional=txn))
         )
         if txn:
             self.open.add(pid)

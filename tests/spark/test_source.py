@@ -17,7 +17,7 @@ import tiered
 import tiered.spark
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, batches, records, seal
 from tiered.config import TopicConfig
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.format.keys import Role, root_key
@@ -220,15 +220,19 @@ def test_read_committed_hides_aborted_and_open_transactions(spark: SparkSession,
 
     def data(base: int, producer: int) -> bytes:
         return encode_batch(
-            records(base, 5), base_offset=base, leader_epoch=0, producer_id=producer, producer_epoch=0, base_sequence=0,
-            transactional=True,
-        )  # fmt: skip
+            records(base, 5),
+            base_offset=base,
+            leader_epoch=0,
+            producer=BatchProducer(producer, 0, 0, transactional=True),
+        )
 
     def end(base: int, producer: int, kind: ControlType) -> bytes:
         return encode_batch(
-            [marker(kind, 0, FIRST_MS)], base_offset=base, leader_epoch=0, producer_id=producer, producer_epoch=0,
-            transactional=True, control=True,
-        )  # fmt: skip
+            [marker(kind, 0, FIRST_MS)],
+            base_offset=base,
+            leader_epoch=0,
+            producer=BatchProducer(producer, 0, transactional=True, control=True),
+        )
 
     parts = [data(0, 1), data(5, 2), end(10, 1, ControlType.ABORT), *batches(11, 15), data(15, 1)]
     log = bucket.log()

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, batches, records, seal
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, OffsetOutOfRangeError, RemoteUnavailableError, UnknownTopicError
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.root import STATE_DELETING
@@ -371,15 +371,19 @@ def test_available_now_from_the_latest_offset_is_empty(desk: Desk) -> None:
 def test_read_committed_stops_at_the_last_stable_offset(desk: Desk) -> None:
     def data(base: int, producer: int) -> bytes:
         return encode_batch(
-            records(base, 5), base_offset=base, leader_epoch=0, producer_id=producer, producer_epoch=0, base_sequence=0,
-            transactional=True,
-        )  # fmt: skip
+            records(base, 5),
+            base_offset=base,
+            leader_epoch=0,
+            producer=BatchProducer(producer, 0, 0, transactional=True),
+        )
 
     def end(base: int, producer: int, kind: ControlType) -> bytes:
         return encode_batch(
-            [marker(kind, 0, FIRST_MS)], base_offset=base, leader_epoch=0, producer_id=producer, producer_epoch=0,
-            transactional=True, control=True,
-        )  # fmt: skip
+            [marker(kind, 0, FIRST_MS)],
+            base_offset=base,
+            leader_epoch=0,
+            producer=BatchProducer(producer, 0, transactional=True, control=True),
+        )
 
     desk.log.add(seal([*batches(0, 5), data(5, 1)], snapshot=open_at(5)))
     committed = desk.reader(startingOffsets="earliest", isolation__level="read_committed")

@@ -27,7 +27,7 @@ from tiered.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
-from tiered.format.batch import encode_batch, read_header
+from tiered.format.batch import BatchProducer, encode_batch, read_header
 from tiered.format.batch_scanner import BatchRun, cut
 from tiered.format.control import ControlType, marker
 from tiered.format.crc import crc32c
@@ -505,13 +505,14 @@ def test_transaction_indexes_are_fetched_concurrently_and_slices_carry_their_own
     for at in range(4):
         base = at * 100
         data = encode_batch(
-            records(base, 5), base_offset=base, leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=at * 5,
-            transactional=True,
-        )  # fmt: skip
+            records(base, 5), base_offset=base, leader_epoch=0, producer=BatchProducer(7, 0, at * 5, transactional=True)
+        )
         abort = encode_batch(
-            [marker(ControlType.ABORT, 0, 0)], base_offset=base + 5, leader_epoch=0, producer_id=7, producer_epoch=0,
-            transactional=True, control=True,
-        )  # fmt: skip
+            [marker(ControlType.ABORT, 0, 0)],
+            base_offset=base + 5,
+            leader_epoch=0,
+            producer=BatchProducer(7, 0, transactional=True, control=True),
+        )
         txn = AbortedTxn(7, base, base + 5, base + 6)
         bucket.log.add(seal([data, abort, *batches(base + 6, base + 100)], aborted=[txn]))
         expected += range(base + 6, base + 100)

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from tiered.clock import Clock, IdSource
-from tiered.model import AbortedTxn, Row
+from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.reader import HeadedBatch, RemotePartition
 from tiered.store.base import Store
@@ -28,7 +28,7 @@ class RemoteFace:
         ids: IdSource | None = None,
         **options: Any,
     ) -> None:
-        self.steps = RemotePartition(topic, topic_id, partition, **options)
+        self.steps = RemotePartition(TopicPartition(topic, partition), topic_id, **options)
         self.tp, self.topic_id = self.steps.tp, topic_id
         self.runner = Runner(store, clock, ids)
 

@@ -20,12 +20,16 @@ from typing import TYPE_CHECKING, Any
 from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema, arrow_table
 
 if TYPE_CHECKING:
-    from tiered.arrow.decoder import ArrowDecoder
+    from tiered.arrow.decoder import ArrowDecoder, RecordBounds
     from tiered.arrow.rows import ArrowRows
 
-__all__ = ["COLUMNS", "ArrowDecoder", "ArrowRows", "RecordBatches", "arrow_schema", "arrow_table"]
+__all__ = ["COLUMNS", "ArrowDecoder", "ArrowRows", "RecordBatches", "RecordBounds", "arrow_schema", "arrow_table"]
 
-_LATER = {"ArrowDecoder": "tiered.arrow.decoder", "ArrowRows": "tiered.arrow.rows"}
+_LATER = {
+    "ArrowDecoder": "tiered.arrow.decoder",
+    "ArrowRows": "tiered.arrow.rows",
+    "RecordBounds": "tiered.arrow.decoder",
+}
 """Names whose modules load numpy, imported at first use."""
 
 

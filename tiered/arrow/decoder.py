@@ -6,7 +6,7 @@ A column that the caller does not want is not decoded. Offsets alone come from t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,12 +36,20 @@ _MAX_US = np.int64((2**63 - 1) // 1000)
 Batch = tuple[BatchHeader, bytes | memoryview]
 
 
+class RecordBounds(NamedTuple):
+    """RecordBounds of records: ``start <= offset < end`` and ``since_ms <= timestamp < until_ms``. None: no bound."""
+
+    start: int = 0
+    end: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
 class ArrowDecoder:
     """Decoder of one partition's batches, in order, into record batches with ``columns``. Skips control batches.
 
-    Only records with ``start <= offset < end`` and ``since_ms <= timestamp < until_ms`` are kept (None: no bound).
-    ``schema``: the same columns with the receiver's names and nullability. A null in a column that it declares not
-    nullable raises ConfigError, because a receiver would read it as a value.
+    Only records inside ``bounds`` are kept. ``schema``: the same columns with the receiver's names and nullability. A
+    null in a column that it declares not nullable raises ConfigError, because a receiver would read it as a value.
     """
 
     def __init__(
@@ -50,10 +58,7 @@ class ArrowDecoder:
         *,
         columns: Sequence[str] = COLUMNS,
         timestamp_unit: str = "ms",
-        start: int = 0,
-        end: int | None = None,
-        since_ms: int | None = None,
-        until_ms: int | None = None,
+        bounds: RecordBounds = RecordBounds(),  # noqa: B008 - it never changes
         batch_bytes: int = RECORD_BATCH_BYTES,
         schema: pa.Schema | None = None,
     ) -> None:
@@ -65,14 +70,11 @@ class ArrowDecoder:
         self._types = {name: field.type for name, field in zip(columns, self._schema, strict=True)}
         self._required = [at for at, field in enumerate(self._schema) if _may_lack_nulls(field)]
         self._unit = timestamp_unit
-        self._start = start
-        self._end = end
-        self._since_ms = since_ms
-        self._until_ms = until_ms
+        self._bounds = bounds
         self._batch_bytes = batch_bytes
-        timed = since_ms is not None or until_ms is not None
+        timed = bounds.since_ms is not None or bounds.until_ms is not None
         self._reader = ColumnReader(parse=timed or not _PARSED.isdisjoint(columns))
-        self._buffers = kernels.arrow_columns(self._columns, start, end, since_ms, until_ms, timestamp_unit == "us")
+        self._buffers = kernels.arrow_columns(self._columns, *bounds, timestamp_unit == "us")
         self._arrays = BufferArrays(tp, self._types)
 
     def record_batches(self, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
@@ -164,13 +166,14 @@ class ArrowDecoder:
         return self._pa.RecordBatch.from_struct_array(empty)
 
     def _wanted_rows(self, offsets: Int64s, timestamps: Int64s) -> Int64s:
-        keep = offsets >= self._start
-        if self._end is not None:
-            keep &= offsets < self._end
-        if self._since_ms is not None:
-            keep &= timestamps >= self._since_ms
-        if self._until_ms is not None:
-            keep &= timestamps < self._until_ms
+        start, end, since_ms, until_ms = self._bounds
+        keep = offsets >= start
+        if end is not None:
+            keep &= offsets < end
+        if since_ms is not None:
+            keep &= timestamps >= since_ms
+        if until_ms is not None:
+            keep &= timestamps < until_ms
         return np.flatnonzero(keep)
 
     def _array(self, name: str, columns: Columns, rows: Int64s) -> pa.Array:

@@ -8,6 +8,7 @@ import click
 
 from tiered.arguments import chosen_partitions
 from tiered.errors import ConfigError
+from tiered.model import TopicPartition
 from tiered.plan.sink_commit import OWNERS, is_owner, owner_words
 from tiered.program.application import (
     Application,
@@ -96,7 +97,7 @@ def _pinned(tiers: Tiers, entry: TopicEntry, number: int) -> CatalogView:
 
 def _need_decided(tiers: Tiers, entry: TopicEntry, number: int) -> None:
     """Raise ConfigError for a transaction that is open at the end: it could never end."""
-    remote = RemotePartition(entry.name, entry.topic_id, number)
+    remote = RemotePartition(TopicPartition(entry.name, number), entry.topic_id)
     stable, pinned = tiers.run(remote.last_stable_offset()), tiers.run(remote.snapshot())
     if pinned is not None and stable < pinned.next_offset:
         raise ConfigError(

@@ -13,7 +13,7 @@ from tiered.engine.directory import LogDirectory
 from tiered.engine.disk import Granted
 from tiered.engine.journal import Journal
 from tiered.engine.partition import SegmentRef
-from tiered.engine.steps import BucketSteps, PartSizes
+from tiered.engine.steps import BucketSteps
 from tiered.format.root import Root
 from tiered.model import Row, TopicPartition
 from tiered.remote.roots import REGISTRATION_REQUESTS
@@ -21,7 +21,7 @@ from tiered.store.aio_driver import adrive, in_thread
 from tiered.store.base import AioStore, Steps
 from tiered.store.driver import TOGETHER_REQUESTS
 from tiered.store.limit import Slots
-from tiered.store.unique_upload import PUT_DEADLINE_SECONDS
+from tiered.store.unique_upload import PUT_DEADLINE_SECONDS, PartSizes
 
 T = TypeVar("T")
 

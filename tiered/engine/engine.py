@@ -55,16 +55,13 @@ class Engine:
         limits: EngineLimits,
         listener: Listener,
         note: Note,
-        lazy: bool = False,
-        retries: bool = True,
-        watched: bool = True,
+        in_call: bool = False,
     ) -> None:
         """Begin with an empty table.
 
-        ``note`` takes the state of a partition from a root that was read back, for the checkpoint. ``lazy``: partitions
-        that the checkpoint notes as wholly committed are not claimed (one-shot runs). ``retries``: a partition that
-        failed is retried. Without it the caller decides about a wait, and waits for work in progress to end.
-        ``watched``: ``views`` is called, which returns since when each partition waits.
+        ``note`` takes the state of a partition from a root that was read back, for the checkpoint. ``in_call``: the run
+        is one call of an application. Then a partition that failed is not retried: the caller decides about a wait, and
+        waits for work in progress to end. No caller asks ``views`` since when each partition waits.
         """
         self.bucket = bucket
         self.now_ms = now_ms
@@ -85,9 +82,8 @@ class Engine:
         self._monotonic = monotonic
         self._listener = listener
         self._note = note
-        self.retries = retries
-        self._lazy = lazy
-        self._watched = watched
+        self.retries = not in_call
+        self.lazy = False  # True: what the checkpoint notes as wholly committed is not claimed (one-shot runs)
         self._workers: dict[TopicPartition, Worker] = {}
         self._fresh: set[TopicPartition] = set()  # workers that have neither claimed nor waited yet
         self._line: dict[TopicPartition, Partition] = {}  # partitions that have work, and no worker yet
@@ -182,7 +178,7 @@ class Engine:
             return p.at_work
         if p.phase is not Phase.CLAIMED and not self.may_claim():
             return p.at_work
-        return rules.has_work(p, self.wanted, lazy=self._lazy)
+        return rules.has_work(p, self.wanted, lazy=self.lazy)
 
     def is_alone(self) -> bool:
         """Return True if no other step can run beside the one that is about to begin."""
@@ -365,7 +361,7 @@ class Engine:
 
     def track(self, p: Partition) -> None:
         """Note since when the partition waits for its current reason."""
-        if self._watched and self.partitions.get(p.tp) is p:
+        if self.retries and self.partitions.get(p.tp) is p:
             topic = self.topics.of(p)
             status.track(p, topic.trouble.failure, topic.registered, self.now_ms())
 

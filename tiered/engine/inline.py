@@ -35,7 +35,7 @@ from tiered.engine.journal import Journal
 from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import NONE_MS, PAUSED_HINT, Partition, PartitionSeen, Phase, SegmentRef
 from tiered.engine.reports import Report, Step, StepKind
-from tiered.engine.steps import BucketSteps, PartSizes
+from tiered.engine.steps import BucketSteps
 from tiered.engine.thread import run_apart
 from tiered.engine.turns import Turns
 from tiered.errors import (
@@ -70,7 +70,7 @@ from tiered.store.layers import LayeredStore
 from tiered.store.limit import Slots
 from tiered.store.retry import Retries
 from tiered.store.threads import ThreadPool
-from tiered.store.unique_upload import PUT_DEADLINE_SECONDS
+from tiered.store.unique_upload import PUT_DEADLINE_SECONDS, PartSizes
 
 ADOPT_TIMEOUT_S = 60.0
 """Limit in seconds for opening a fresh directory while another process's uploader claims its partitions."""
@@ -481,8 +481,7 @@ class Run:
                 limits=LIMITS,
                 listener=self,
                 note=self._note,
-                retries=False,
-                watched=False,
+                in_call=True,
             )
             bucket.when_looked, bucket.is_alone = engine.pause, engine.is_alone
             engine.wants, engine.may_claim = self._wants, lambda: not self._is_late()

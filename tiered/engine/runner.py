@@ -104,8 +104,8 @@ class DirectoryRun:
             limits=limits,
             listener=listener,
             note=self._note,
-            lazy=lazy,
         )
+        self.engine.lazy = lazy
         self._sealer = Sealer(self.engine, self._seal)
         self._ending = Ending(self.engine, self._sealer, self._scan)
         self.go_at(timing or Timing())

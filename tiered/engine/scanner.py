@@ -31,7 +31,7 @@ from tiered.local.disk.names import log_bases
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, read_topics
 from tiered.local.disk.uploader_files import PartitionUpload, PauseFile, UploadCheckpoint
 from tiered.local.disk.volume import PARTITION_METADATA_NAME, read_topic_id
-from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.local.segment.sealed import OwningLog, SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.pauses import Pause
 
@@ -275,18 +275,16 @@ class Scanner:
         if known is None:
             raise NotFoundError(f"{tp} is not in {self.directory}", hint="the next scan sees what became of it")
         epochs = self.leader_epochs(tp)
-        return SealedLocalSegment(
-            self._files,
+        log = OwningLog(
             self.directory / partition_dir(tp),
             tp,
             known.topic_id,
-            base_offset=ref.base,
-            end_offset=ref.end,
-            size_bytes=ref.size_bytes,
-            appended_ms=ref.first_ms,
-            interval_bytes=self._interval_bytes(tp),
-            epochs=lambda end: tuple(entry for entry in epochs if entry.start_offset < end),
+            self._interval_bytes(tp),
+            lambda end: tuple(entry for entry in epochs if entry.start_offset < end),
             read_only=True,
+        )
+        return SealedLocalSegment(
+            self._files, log, ref.base, ref.end, size_bytes=ref.size_bytes, appended_ms=ref.first_ms
         )
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:

@@ -66,7 +66,7 @@ from tiered.store.base import (
 )
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.sources import PIECE_BYTES
-from tiered.store.unique_upload import MULTIPART_FROM_BYTES, PARALLEL_PARTS, PART_BYTES, PUT_DEADLINE_SECONDS, Parts
+from tiered.store.unique_upload import PARALLEL_PARTS, PUT_DEADLINE_SECONDS, Parts, PartSizes
 
 T = TypeVar("T")
 
@@ -109,14 +109,6 @@ class Unfinished:
     claim_epoch: int
     plan: UploadPlan
     parts: Parts
-
-
-@dataclass(frozen=True, slots=True)
-class PartSizes:
-    """Sizes of multipart uploads. Segments above ``multipart_above_bytes`` are sent in parts of ``part_bytes``."""
-
-    multipart_above_bytes: int = MULTIPART_FROM_BYTES
-    part_bytes: int = PART_BYTES
 
 
 class BucketSteps:
@@ -448,15 +440,11 @@ class BucketSteps:
         try:
             row = yield from upload_segment(
                 prepared,
-                topic_id=prepared.descriptor.topic_id,
-                partition=tp.partition,
                 claim_epoch=claim_epoch,
                 capabilities=capabilities,
-                role=Role.WRITER,
                 plan=prepared.plan,
                 on_multipart=functools.partial(journal.part, prepared.plan.log_key),
-                multipart_from_bytes=self.sizes.multipart_above_bytes,
-                part_bytes=self.sizes.part_bytes,
+                sizes=self.sizes,
                 deadline_seconds=deadline_seconds,
                 parts=None if work is None else work.parts,
             )

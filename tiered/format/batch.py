@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
@@ -196,6 +196,16 @@ def least_timestamp(header: BatchHeader, batch: Buffer) -> int:
         return min((at for at in (header.base_timestamp, header.max_timestamp) if at >= 0), default=-1)
 
 
+class BatchProducer(NamedTuple):
+    """Producer of a batch, as its header names it. -1 stands for "none"."""
+
+    id: int = -1
+    epoch: int = -1
+    sequence: int = -1
+    transactional: bool = False
+    control: bool = False
+
+
 def encode_batch(
     records: Sequence[NewRecord],
     *,
@@ -205,11 +215,7 @@ def encode_batch(
     level: int | None = None,
     timestamp_type: TimestampType = TimestampType.CREATE_TIME,
     append_time_ms: int = -1,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
-    control: bool = False,
+    producer: BatchProducer = BatchProducer(),  # noqa: B008 - it never changes
 ) -> bytes:
     """Return one v2 batch of ``records`` at consecutive offsets from ``base_offset``. Timestamps are >= 0, or -1.
 
@@ -225,11 +231,10 @@ def encode_batch(
     if timestamp_type and append_time_ms < 0:
         raise InvalidTimestampError(f"LogAppendTime needs a time, not {append_time_ms}")
     attributes = LOG_APPEND_TIME_BIT if timestamp_type else 0
-    attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
+    attributes |= (TRANSACTIONAL_BIT if producer.transactional else 0) | (CONTROL_BIT if producer.control else 0)
     if not codec:
-        producer = (producer_id, producer_epoch, base_sequence)
         form = _form(attributes, MAX_BATCH_BYTES)
-        whole = kernels.encode_batch(records, form, -1, append_time_ms, base_offset, leader_epoch, producer)
+        whole = kernels.encode_batch(records, form, -1, append_time_ms, base_offset, leader_epoch, producer[:3])
         if whole is not None:
             return bytes(whole[0])
     try:
@@ -241,9 +246,7 @@ def encode_batch(
             attributes |= int(codec)
             data = compress(codec, _readable(data), level)
         count = len(records)
-        checked = _CHECKED.pack(
-            attributes, count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count
-        )
+        checked = _CHECKED.pack(attributes, count - 1, base_timestamp, max_timestamp, *producer[:3], count)
     except (
         TypeError,
         ValueError,
@@ -278,26 +281,22 @@ def encode_marker(
         [marker(kind, coordinator_epoch, timestamp)],
         base_offset=base_offset,
         leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
+        producer=BatchProducer(producer_id, producer_epoch, transactional=True, control=True),
     )
 
 
 def encode_joined(
     data: Buffer,
     count: int,
+    times: tuple[int, int],
     *,
-    base_timestamp: int,
-    max_timestamp: int,
     codec: Codec = Codec.NONE,
     level: int | None = None,
     timestamp_type: TimestampType = TimestampType.CREATE_TIME,
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """Return one v2 batch of ``count`` concatenated encoded records.
+    """Return one v2 batch of ``count`` concatenated encoded records. ``times``: the first and the largest timestamp.
 
     Serves encoders other than ``kernels``. ``data`` is not validated. Raises ``RecordTooLargeError`` like
     :func:`encode_batch`.
@@ -306,7 +305,7 @@ def encode_joined(
     if codec:
         attributes |= int(codec)
         data = compress(codec, _readable(data), level)
-    checked = _CHECKED.pack(attributes, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
+    checked = _CHECKED.pack(attributes, count - 1, *times, -1, -1, -1, count)
     return _assemble(base_offset, leader_epoch, checked, data)
 
 

@@ -170,8 +170,7 @@ def encode_columns(
     return encode_joined(
         _joined(columns, times - base),
         len(columns),
-        base_timestamp=base,
-        max_timestamp=append_time_ms if timestamp_type else int(times.max()),
+        (base, append_time_ms if timestamp_type else int(times.max())),
         codec=codec,
         level=level,
         timestamp_type=timestamp_type,
@@ -212,8 +211,7 @@ def encode_filled(
     return encode_joined(
         memoryview(plain)[HEADER_BYTES:],
         count,
-        base_timestamp=first,
-        max_timestamp=append_time_ms if timestamp_type else greatest,
+        (first, append_time_ms if timestamp_type else greatest),
         codec=codec,
         level=level,
         timestamp_type=timestamp_type,

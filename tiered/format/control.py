@@ -77,7 +77,7 @@ def coordinator_epoch(record: Record) -> int:
 
 
 def marker(kind: ControlType, coordinator_epoch: int, timestamp: int) -> NewRecord:
-    """Return the record of an ABORT or COMMIT marker, to be encoded with ``transactional=True, control=True``."""
+    """Return the record of an ABORT or COMMIT marker, to be encoded as transactional and control."""
     return NewRecord(value=_MARKER.pack(0, coordinator_epoch), key=_KEY.pack(0, kind), timestamp=timestamp)
 
 

@@ -38,13 +38,21 @@ EVERY_MS = 600_000
 T = TypeVar("T")
 
 
+def _never(_topic: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Extent of maintenance: ``topic`` None is all topics, ``partition`` None all partitions of the topic."""
+    """Extent of maintenance: ``topic`` None is all topics, ``partition`` None all partitions of the topic.
+
+    ``is_paused`` is asked for each topic before each action. A paused topic begins no action.
+    """
 
     kinds: tuple[MaintenanceKind, ...] = ROUTINE
     topic: str | None = None
     partition: int | None = None
+    is_paused: Callable[[str], bool] = _never
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +93,10 @@ class UpkeepView:
 
 OnDone = Callable[[TopicPartition, ActionResult], None]
 OnFailed = Callable[[TopicPartition | None, TieredError], None]
-IsPaused = Callable[[str], bool]
 
 
 def _nobody(*_told: object) -> None:
     return
-
-
-def _never(_topic: str) -> bool:
-    return False
 
 
 @contextlib.contextmanager
@@ -113,8 +116,7 @@ def room_for(action: MaintenanceAction, memory: Slots | None) -> Iterator[int]:
 class MaintenanceLoop:
     """Rounds of maintenance. ``run`` and ``turn`` belong to one thread, ``end`` and ``view`` to any.
 
-    ``on_failed`` gets None for a whole round. ``is_paused`` is asked for each topic before each action. A paused topic
-    begins no action.
+    ``on_failed`` gets None for a whole round.
     """
 
     def __init__(
@@ -127,7 +129,6 @@ class MaintenanceLoop:
         scope: Scope | None = None,
         on_done: OnDone = _nobody,
         on_failed: OnFailed = _nobody,
-        is_paused: IsPaused = _never,
         memory: Slots | None = None,
     ) -> None:
         """Take ``memory``, bytes that actions share with others; None: not counted."""
@@ -138,7 +139,6 @@ class MaintenanceLoop:
         self._scope = scope or Scope()
         self._on_done = on_done
         self._on_failed = on_failed
-        self._is_paused = is_paused
         self._memory = memory
         self._ending = threading.Event()
         self._news = threading.Event()  # the end, or another interval
@@ -215,7 +215,7 @@ class MaintenanceLoop:
             self._on_failed(tp, failed[tp])
 
     def _heeds_pause(self, topic: str) -> bool:
-        paused = self._is_paused(topic)
+        paused = self._scope.is_paused(topic)
         if paused:
             self._note(paused=self.view.paused | {topic})
         return paused

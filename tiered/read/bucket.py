@@ -14,7 +14,7 @@ from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
 from tiered.remote.pins import Pin
-from tiered.remote.reader import RemotePartition
+from tiered.remote.reader import RemotePartition, SharedCaches
 from tiered.remote.root_view import RootCache, RootView
 from tiered.remote.snapshots import AsOf, Past, Taken
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read, need_open
@@ -47,8 +47,7 @@ class BucketReads:
         self._as_of = as_of
         self._pinning = pin
         self._pasts: dict[tuple[UUID, int], Past] = {}
-        self._indexes = ByteCache(INDEX_CACHE_BYTES)
-        self._roots = RootCache()
+        self._caches = SharedCaches(ByteCache(INDEX_CACHE_BYTES), RootCache())
         self.entries: dict[str, TopicEntry] = {}  # as last seen
         self._busy = threading.Lock()
 
@@ -82,16 +81,7 @@ class BucketReads:
         known = replace(known, made=tp.partition < entry.partitions)
         past = self._past(tp, entry.topic_id, known)
         pin = Pin(tp.topic, entry.topic_id, tp.partition, self.pins) if self._pinning else None
-        return RemotePartition(
-            tp.topic,
-            entry.topic_id,
-            tp.partition,
-            indexes=self._indexes,
-            roots=self._roots,
-            known=known,
-            past=past,
-            pin=pin,
-        )
+        return RemotePartition(tp, entry.topic_id, shared=self._caches, known=known, past=past, pin=pin)
 
     def _past(self, tp: TopicPartition, topic_id: UUID, known: Known) -> Past | None:
         """Return the past version that all streams of this partition read; None to read the newest."""

@@ -123,12 +123,10 @@ def _part_records(wanted: Wanted, stream: TierStream, part: Part, cursor: Cursor
 def _part_arrow(
     wanted: Wanted, columns: Sequence[str], stream: TierStream, part: Part, cursor: Cursor | None
 ) -> Steps[None]:
-    from tiered.arrow.decoder import ArrowDecoder  # noqa: PLC0415  with numpy
+    from tiered.arrow.decoder import ArrowDecoder, RecordBounds  # noqa: PLC0415  with numpy
 
     (start, end, hidden), span = part, wanted.span
-    decoder = ArrowDecoder(
-        stream.tp, columns=columns, start=start, end=end, since_ms=span.least_ms, until_ms=span.until_ms
-    )
+    decoder = ArrowDecoder(stream.tp, columns=columns, bounds=RecordBounds(start, end, span.least_ms, span.until_ms))
     shape, run_shape = partial(_decoded, decoder, hidden), partial(_run_decoded, decoder, hidden)
     yield from stream.batches(start, end, on_trimmed=wanted.on_trimmed, shape=shape, run_shape=run_shape, cursor=cursor)
     yield Emit(list(decoder.finish()))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from tiered.errors import CorruptionError, OffsetOutOfRangeError, TieredError
@@ -139,8 +139,8 @@ class _Reads:
 class SegmentReader:
     """Reader of segments that the caller knows: reads no root. Thread-safe; keeps only a cache.
 
-    ``indexes``: cache of index bundles, for several readers of one store. ``buffer_bytes`` bounds the read-ahead of one
-    stream. Raises SegmentGone if an object does not exist.
+    ``indexes``: cache of index bundles, for several readers of one store. Raises SegmentGone if an object does not
+    exist.
     """
 
     def __init__(
@@ -150,13 +150,11 @@ class SegmentReader:
         *,
         cache: ByteCache | None = None,
         indexes: ByteCache | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
         limits: ReadLimits = READ_LIMITS,
     ) -> None:
         self.tp = tp
         self.cache = cache if cache is not None else ByteCache()
         self.lookup = SegmentLookup(tp, topic_id, self.cache, indexes, limits)
-        self._buffer_bytes = buffer_bytes
 
     def read(
         self,
@@ -177,7 +175,7 @@ class SegmentReader:
         whole: set[int] = set()
         while True:
             reads = _Reads(self.lookup, pieces, place.at, end, whole, keep=keep)
-            ahead = Prefetch(reads.next, self.tp, self.cache, max_bytes=self._buffer_bytes)
+            ahead = Prefetch(reads.next, self.tp, self.cache, max_bytes=BUFFER_BYTES)
             try:
                 yield from self._attempt(place, reads, ahead, shape, run_shape or partial(_one_by_one, shape))
                 return
@@ -234,25 +232,28 @@ class SegmentReader:
         self.lookup.forget(stem + ".idx")
 
 
+class SharedCaches(NamedTuple):
+    """Caches that the readers of one store share: of index bundles, and of roots."""
+
+    indexes: ByteCache | None = None
+    roots: RootCache | None = None
+
+
 class RemotePartition:
     """One partition's remote tier, read-only. Thread-safe: each stream has its own position.
 
-    The catalog is pinned on first use, until :meth:`refresh`. Readers of one store may share ``cache``, ``indexes`` (of
-    index bundles) and ``roots``. ``known``: what the registry entry and a disk know of the root. ``past``: version to
-    pin instead of the newest root. ``pin``: made in the bucket by the first read and kept until :meth:`release`; only
-    for one stream.
+    The catalog is pinned on first use, until :meth:`refresh`. ``known``: what the registry entry and a disk know of the
+    root. ``past``: version to pin instead of the newest root. ``pin``: made in the bucket by the first read and kept
+    until :meth:`release`; only for one stream.
     """
 
     def __init__(
         self,
-        topic: str,
+        tp: TopicPartition,
         topic_id: UUID,
-        partition: int,
         *,
         cache: ByteCache | None = None,
-        indexes: ByteCache | None = None,
-        roots: RootCache | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
+        shared: SharedCaches = SharedCaches(),  # noqa: B008 - it never changes
         limits: ReadLimits = READ_LIMITS,
         known: Known = NOTHING_KNOWN,
         past: Past | None = None,
@@ -260,17 +261,10 @@ class RemotePartition:
     ) -> None:
         self._past = past
         self._pin = pin
-        self.tp = TopicPartition(topic, partition)
+        self.tp = tp
         self.topic_id = topic_id
-        self._view = RootView(topic_id, partition, topic, known, roots=roots)
-        self._segments = SegmentReader(
-            self.tp,
-            topic_id,
-            cache=cache,
-            indexes=indexes,
-            buffer_bytes=buffer_bytes,
-            limits=limits,
-        )
+        self._view = RootView(topic_id, tp.partition, tp.topic, known, roots=shared.roots)
+        self._segments = SegmentReader(tp, topic_id, cache=cache, indexes=shared.indexes, limits=limits)
         self._lock = threading.Lock()
         self._snapshot: CatalogView | None = None
         self._loaded = False

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from uuid import UUID
 
 from tiered.errors import CorruptionError
 from tiered.format.bundle import encode_bundle
@@ -32,10 +31,9 @@ from tiered.format.keys import (
 from tiered.model import ByteSource, Row, SealedSegment, SegmentDescriptor
 from tiered.store.base import Capabilities, NewId, PutResult, Steps
 from tiered.store.unique_upload import (
-    MULTIPART_FROM_BYTES,
-    PART_BYTES,
     PUT_DEADLINE_SECONDS,
     Parts,
+    PartSizes,
     put_unique,
     upload_object,
     verify_stored,
@@ -69,19 +67,15 @@ def plan_upload(
 def upload_segment(
     segment: SealedSegment,
     *,
-    topic_id: UUID,
-    partition: int,
     claim_epoch: int,
     capabilities: Capabilities,
-    role: Role | str = Role.WRITER,
     plan: UploadPlan | None = None,
     on_multipart: Callable[[str], None] | None = None,
-    multipart_from_bytes: int = MULTIPART_FROM_BYTES,
-    part_bytes: int = PART_BYTES,
+    sizes: PartSizes = PartSizes(),  # noqa: B008 - it never changes
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
     parts: Parts | None = None,
 ) -> Steps[Row]:
-    """Store and verify both objects of ``segment`` and return its row. Commits nothing.
+    """Store and verify both objects of a writer's ``segment`` and return its row. Commits nothing.
 
     ``plan``: the journalled names; None takes fresh ones. ``on_multipart`` gets the id of each multipart upload before
     its first part is sent, for the journal. ``deadline_seconds`` bounds the retries of each object; one attempt is
@@ -92,17 +86,10 @@ def upload_segment(
     caller gave ``parts``, the upload stays open, and a call with the same ``plan`` sends the missing parts.
     """
     descriptor = segment.descriptor
-    if (descriptor.topic_id, descriptor.partition) != (topic_id, partition):
-        raise CorruptionError(
-            f"segment {descriptor.base_offset} belongs to {descriptor.topic_id}-{descriptor.partition}, "
-            f"not to {topic_id}-{partition}",
-            offset=descriptor.base_offset,
-            hint="the directory was mixed up with another: compare its partition.metadata with the catalog",
-        )
     if plan is None:
         # mutant object-names-are-unique
         uid: str = yield NewId()
-        plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=role)
+        plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch)
     indexes = segment.indexes()  # first, so that a segment without usable indexes leaves no orphan
     source = segment.open_log()
     try:
@@ -113,8 +100,7 @@ def upload_segment(
                 source,
                 descriptor.crc32c,
                 SEGMENT_TAGS,
-                multipart_from_bytes=multipart_from_bytes,
-                part_bytes=part_bytes,
+                sizes=sizes,
                 deadline_seconds=deadline_seconds,
                 on_started=on_multipart,
                 parts=parts,
@@ -131,7 +117,7 @@ def upload_segment(
     sent = yield from put_unique(plan.idx_key, bundle, crc, INDEX_TAGS, deadline_seconds=deadline_seconds)
     yield from verify_sent(plan.idx_key, len(bundle), crc, sent, capabilities)
     aborts, idx_len = bool(indexes.txn_index), len(bundle)
-    return row_of(descriptor, uid=plan.uid, role=Role(role), claim_epoch=claim_epoch, idx_len=idx_len, aborts=aborts)
+    return row_of(descriptor, uid=plan.uid, role=Role.WRITER, claim_epoch=claim_epoch, idx_len=idx_len, aborts=aborts)
 
 
 def row_of(descriptor: SegmentDescriptor, *, uid: str, role: Role, claim_epoch: int, idx_len: int, aborts: bool) -> Row:

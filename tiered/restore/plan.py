@@ -346,7 +346,8 @@ class _Partition:
         """Return the offset, between two batches, where the log is to end; None for the end of ``pinned``."""
         options, number = self.options, self.tp.partition
         known = Known(made=True)
-        remote = RemotePartition(self.source.name, self.source.topic_id, number, known=known, past=past)
+        tp = TopicPartition(self.source.name, number)
+        remote = RemotePartition(tp, self.source.topic_id, known=known, past=past)
         wanted = options.until_offset
         if options.until_ms is not None:
             wanted = yield from self._until(pinned, remote, options.until_ms, wrong)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from tiered.arrow import ArrowDecoder
+from tiered.arrow import ArrowDecoder, RecordBounds
 from tiered.format.batch import read_header
 from tiered.format.batch_scanner import BatchRun, cut
 from tiered.model import Row
@@ -64,9 +64,8 @@ class SliceReader:
                 fail, past = self.options.fail_on_data_loss, self.options.as_of is not None
                 pinned = PinnedPiece(piece, sources, fail_on_data_loss=fail, past=past)
                 for start, batches in pinned.stretches():
-                    decoder = ArrowDecoder(
-                        piece.tp, columns=columns, timestamp_unit="us", start=start, end=piece.end, schema=schema
-                    )
+                    bounds = RecordBounds(start, piece.end)
+                    decoder = ArrowDecoder(piece.tp, columns=columns, timestamp_unit="us", bounds=bounds, schema=schema)
                     yield from _decoded(decoder, hidden, batches)
         finally:
             sources.close()

@@ -153,9 +153,7 @@ class Subscription:
             topic_id = UUID(topic.topic_id)
             past = Past(RootView(topic_id, tp.partition, tp.topic, known), as_of) if as_of is not None else None
             pin = Pin(tp.topic, topic_id, tp.partition, set()) if self._options.pin else None
-            remote = RemotePartition(
-                tp.topic, topic_id, tp.partition, cache=self._cache, known=known, past=past, pin=pin
-            )
+            remote = RemotePartition(tp, topic_id, cache=self._cache, known=known, past=past, pin=pin)
         if self._local is not None and on_disk is None:
             check = self._local.check_absent if remote is None else self._local.check_gone
             check(tp, UUID(topic.topic_id))

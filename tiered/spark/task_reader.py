@@ -210,7 +210,7 @@ class PinnedPiece:
             if entry is not None:
                 view = RootView(entry.topic_id, piece.tp.partition, piece.tp.topic)
                 past = Past(view, AsOf(version=piece.root_version)) if self._past else None
-                remote = RemotePartition(piece.tp.topic, entry.topic_id, piece.tp.partition, past=past)
+                remote = RemotePartition(piece.tp, entry.topic_id, past=past)
                 if not self._still_there(drive(store, remote.snapshot())):
                     return None
         if local is None and remote is None:

@@ -8,6 +8,7 @@ for ``root`` and ``topics/``, which others write too: ``remote.catalog`` has its
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError, TieredError
@@ -55,6 +56,14 @@ READ_BACK_BYTES = 8 * 1024 * 1024
 """Size of the ranges in which an object is read back for verification."""
 
 Tags = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartSizes:
+    """Sizes of multipart uploads. Objects above ``multipart_above_bytes`` are sent in parts of ``part_bytes``."""
+
+    multipart_above_bytes: int = MULTIPART_FROM_BYTES
+    part_bytes: int = PART_BYTES
 
 
 def put_unique(
@@ -123,20 +132,19 @@ def upload_object(
     crc32c: int | None = None,
     tags: Tags = (),
     *,
-    multipart_from_bytes: int = MULTIPART_FROM_BYTES,
-    part_bytes: int = PART_BYTES,
+    sizes: PartSizes = PartSizes(),
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
     on_started: Callable[[str], None] | None = None,
     parts: Parts | None = None,
 ) -> Steps[PutResult]:
-    """Run :func:`put_unique`, or :func:`upload_multipart` for a body larger than ``multipart_from_bytes``."""
+    """Run :func:`put_unique`, or :func:`upload_multipart` for a large body."""
     begun = parts is not None and parts.upload_id
-    if body.size <= multipart_from_bytes and not begun:
+    if body.size <= sizes.multipart_above_bytes and not begun:
         return put_unique(key, body, crc32c, tags, deadline_seconds=deadline_seconds)
     return upload_multipart(
         key,
         body,
-        part_bytes=part_bytes,
+        part_bytes=sizes.part_bytes,
         tags=tags,
         deadline_seconds=deadline_seconds,
         on_started=on_started,

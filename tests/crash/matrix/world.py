@@ -11,7 +11,7 @@ from tests.crash.matrix.ledger import Kind, Ledger, Sent
 from tests.crash.matrix.trace import Effect, Fail, Stopped, TraceFiles
 from tests.support.given import move_start, start_over
 from tiered.config import LogConfig, TopicConfig
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.local.directory.log_directory import LocalLog
@@ -121,7 +121,7 @@ class World:
         """An idempotent producer's next batch."""
         records = self._records([f"k{pid}"] * count)
         sequence = self._sequences.get(pid, 0)
-        data = encode_batch(records, producer_id=pid, producer_epoch=0, base_sequence=sequence, transactional=txn)
+        data = encode_batch(records, producer=BatchProducer(pid, 0, sequence, transactional=txn))
         self._sequences[pid] = sequence + count
         fields = {"pid": pid, "transactional": txn, "raw": data}
         self._send(tp, records, lambda _: self.partition(tp).append_batches(data), **fields)
@@ -129,7 +129,7 @@ class World:
     def end(self, pid: int, *, abort: bool = False, tp: TopicPartition = T) -> None:
         """The marker of a transaction, as a coordinator appends it."""
         record = marker(ControlType.ABORT if abort else ControlType.COMMIT, 0, self.clock.now_ms())
-        data = encode_batch([record], producer_id=pid, producer_epoch=0, transactional=True, control=True)
+        data = encode_batch([record], producer=BatchProducer(pid, 0, transactional=True, control=True))
         fields = {"pid": pid, "transactional": True, "marker": "abort" if abort else "commit"}
         self._send(tp, [record], lambda _: self.partition(tp).append_as_coordinator(data), **fields)
 

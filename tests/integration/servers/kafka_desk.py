@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tests.integration.servers.kafka import Seen
 from tests.support.given import append_given
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.local.directory.multi_directory_log import LocalTier
@@ -79,9 +79,7 @@ class Desk:
     ) -> int:
         """A producer's batch; returns its next sequence."""
         records = self.records(count, keys)
-        data = encode_batch(
-            records, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=txn, codec=codec
-        )
+        data = encode_batch(records, codec=codec, producer=BatchProducer(pid, epoch, sequence, transactional=txn))
         self.note(records, self.partition.append_batches(data))
         return (sequence + count) % (LAST_SEQUENCE + 1)
 
@@ -89,7 +87,7 @@ class Desk:
         """The coordinator's marker."""
         record = marker(ControlType.ABORT if abort else ControlType.COMMIT, coordinator, self.clock.now_ms())
         self.partition.append_as_coordinator(
-            encode_batch([record], producer_id=pid, producer_epoch=epoch, transactional=True, control=True)
+            encode_batch([record], producer=BatchProducer(pid, epoch, transactional=True, control=True))
         )
 
     def follow(self, base: int, count: int = 1, *, epoch: int = 0) -> None:

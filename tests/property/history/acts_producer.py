@@ -6,7 +6,7 @@ from tests.property.history.acts_append import records
 from tests.property.history.checks import same
 from tests.property.history.world import Raised, Subject, World, outcome
 from tests.support.model_log import SEQUENCES, ModelProducer, ModelStamp
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.model import NewRecord
@@ -64,10 +64,7 @@ def encode(made: list[NewRecord], stamp: ModelStamp, transactional: bool, codec:
     return encode_batch(
         made,
         codec=codec,
-        producer_id=stamp.producer_id,
-        producer_epoch=stamp.epoch,
-        base_sequence=stamp.sequence,
-        transactional=transactional,
+        producer=BatchProducer(stamp.producer_id, stamp.epoch, stamp.sequence, transactional=transactional),
     )
 
 
@@ -83,7 +80,7 @@ def end_transaction(world: World, subject: Subject) -> None:
     kind = dice.choice([ControlType.COMMIT, ControlType.ABORT])
     stamp = ModelStamp(pid, epoch)
     data = encode_batch(
-        [marker(kind, coordinator, now)], producer_id=pid, producer_epoch=epoch, transactional=True, control=True
+        [marker(kind, coordinator, now)], producer=BatchProducer(pid, epoch, transactional=True, control=True)
     )
     expected = outcome(lambda: model.append_marker(stamp, kind, coordinator, now, now))
     found = outcome(lambda: world.partition(subject).append_as_coordinator(data).offset)

@@ -6,7 +6,7 @@ from tests.property.history.acts_append import records
 from tests.property.history.checks import check_ends, same
 from tests.property.history.world import Raised, Subject, World, outcome
 from tests.support.model_log import ModelStamp
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.local.transactions.coordinator import TxnProducer
@@ -65,10 +65,7 @@ def tidy(world: World, subject: Subject) -> None:
         now = world.clock.now_ms()
         data = encode_batch(
             [marker(ControlType.ABORT, 0, now)],
-            producer_id=pid,
-            producer_epoch=known.epoch,
-            transactional=True,
-            control=True,
+            producer=BatchProducer(pid, known.epoch, transactional=True, control=True),
         )
         world.say(f"{subject.name}: a cut left {pid} open at {known.txn_first_offset}")
         subject.model.append_marker(ModelStamp(pid, known.epoch), ControlType.ABORT, 0, now, now)

@@ -211,7 +211,7 @@ class Writer:
         fresh = [segment for segment in disk.segments if segment.descriptor.base_offset >= root.next_offset]
         epoch, rows = catalog.claim_epoch, []
         for segment in fresh:
-            steps = upload_segment(segment, topic_id=log.topic_id, partition=0, claim_epoch=epoch, capabilities=TRUSTED)
+            steps = upload_segment(segment, claim_epoch=epoch, capabilities=TRUSTED)
             try:
                 rows.append((yield from steps))
             except CorruptionError:  # it stood still, and what it stored may be swept by who has the claim now
@@ -404,7 +404,7 @@ def read_on(world: World, process: SteppedProcess) -> Steps[None]:
     if log is None:
         return
     entry = world.ledger.entries[log.tp.topic]
-    reader = RemotePartition(log.tp.topic, log.topic_id, log.tp.partition, known=replace(entry).known)
+    reader = RemotePartition(log.tp, log.topic_id, known=replace(entry).known)
     try:
         for _ in range(world.rng.randrange(1, 5)):
             if world.rng.random() < 0.5:
@@ -433,7 +433,7 @@ def read_pinned(world: World, process: SteppedProcess) -> Steps[None]:
     if log is None or log.set_aside:
         return
     pin = Pin(log.tp.topic, log.topic_id, log.tp.partition, set())
-    reader = RemotePartition(log.tp.topic, log.topic_id, log.tp.partition, pin=pin)
+    reader = RemotePartition(log.tp, log.topic_id, pin=pin)
     began = process.clock.monotonic()
     try:
         snapshot = yield from reader.snapshot()
@@ -473,7 +473,7 @@ def read_kept(world: World, process: SteppedProcess, log: Log, name: str, versio
     view = RootView(log.topic_id, log.tp.partition, log.tp.topic)
     past = Past(view, AsOf(name=name) if name else AsOf(version=version))
     taken = log.snapshots.get(name)
-    reader = RemotePartition(log.tp.topic, log.topic_id, log.tp.partition, past=past)
+    reader = RemotePartition(log.tp, log.topic_id, past=past)
     try:
         snapshot = yield from reader.snapshot()
         assert snapshot is not None

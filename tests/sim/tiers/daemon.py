@@ -15,12 +15,12 @@ from tiered.engine.drain import DrainMode, DrainRequested
 from tiered.engine.journal import Journal
 from tiered.engine.limits import EngineLimits
 from tiered.engine.runner import DirectoryRun, Timing
-from tiered.engine.steps import PartSizes
 from tiered.errors import LockedError, NotFoundError, TieredError
 from tiered.store.layers import AioLayeredStore
 from tiered.store.limit import Limits as Allowed
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import Retries
+from tiered.store.unique_upload import PartSizes
 from uploader.metrics import Metrics
 from uploader.telemetry import Notify, Telemetry
 

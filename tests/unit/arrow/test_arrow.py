@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from tests.unit.arrow.drawing import TP, new_records
 from tests.unit.format.twins import compiled, each_twin  # noqa: F401 - the fixture
-from tiered.arrow import COLUMNS, ArrowDecoder, arrow_schema, arrow_table
+from tiered.arrow import COLUMNS, ArrowDecoder, RecordBounds, arrow_schema, arrow_table
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format import columns as columns_module
-from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
+from tiered.format.batch import HEADER_BYTES, BatchProducer, decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec, decompress
 from tiered.format.columns import ColumnReader
 from tiered.format.control import ControlType, marker
@@ -104,11 +104,11 @@ def test_log_append_time() -> None:
 def test_ranges_and_control_batches_are_left_out() -> None:
     parts = encoded([([NewRecord(b"%d" % at, None, at) for at in range(10)], Codec.NONE)] * 3)
     control = encode_batch(
-        [marker(ControlType.COMMIT, 0, 5)], base_offset=30, producer_id=1, transactional=True, control=True
+        [marker(ControlType.COMMIT, 0, 5)], base_offset=30, producer=BatchProducer(1, transactional=True, control=True)
     )
-    found = decode([*parts, control], columns=("offset",), start=8, end=22)
+    found = decode([*parts, control], columns=("offset",), bounds=RecordBounds(8, 22))
     assert [row["offset"] for row in found] == list(range(8, 22))
-    timed = decode(parts, columns=("offset",), since_ms=3, until_ms=5)
+    timed = decode(parts, columns=("offset",), bounds=RecordBounds(since_ms=3, until_ms=5))
     assert [row["offset"] for row in timed] == [3, 4, 13, 14, 23, 24]
 
 

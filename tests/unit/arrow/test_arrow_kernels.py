@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.unit.arrow.drawing import TP, new_records
 from tests.unit.format.twins import at_work, both, compiled, needs_both, outcome
-from tiered.arrow import COLUMNS, ArrowDecoder
+from tiered.arrow import COLUMNS, ArrowDecoder, RecordBounds
 from tiered.arrow.arrays import BufferArrays
 from tiered.format import pure_kernels
 from tiered.format.batch import encode_batch, read_header
@@ -59,10 +59,13 @@ bounds = st.fixed_dictionaries(
     {
         "columns": st.permutations(COLUMNS).flatmap(lambda names: st.integers(1, 8).map(lambda n: tuple(names[:n]))),
         "timestamp_unit": st.sampled_from(("ms", "us")),
-        "start": st.integers(0, 12),
-        "end": st.none() | st.integers(0, 30),
-        "since_ms": st.none() | st.integers(-1, 2**41),
-        "until_ms": st.none() | st.integers(-1, 2**41),
+        "bounds": st.builds(
+            RecordBounds,
+            start=st.integers(0, 12),
+            end=st.none() | st.integers(0, 30),
+            since_ms=st.none() | st.integers(-1, 2**41),
+            until_ms=st.none() | st.integers(-1, 2**41),
+        ),
         "batch_bytes": st.sampled_from((1, 300, 1 << 20)),
     }
 )

@@ -11,7 +11,7 @@ from tests.support.admin import check
 from tiered.check.findings import Findings
 from tiered.check.inspection import Expectations, LogInspection
 from tiered.errors import CorruptionError
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.inspect.verify import verify_segment
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
@@ -37,16 +37,12 @@ def made(directory: Path, key: bytes | None, value: bytes | None) -> Path:
     folder.mkdir(parents=True)
     (folder / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAEAAAAAAAAAAQ\n")
     records = [NewRecord(b"v", b"k", 1_000 + number) for number in range(3)]
-    data = encode_batch(records, leader_epoch=0, producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    data = encode_batch(records, leader_epoch=0, producer=BatchProducer(5, 0, 0, transactional=True))
     data += encode_batch(
         [NewRecord(value, key, 2_000)],
         base_offset=3,
         leader_epoch=0,
-        producer_id=5,
-        producer_epoch=0,
-        base_sequence=-1,
-        transactional=True,
-        control=True,
+        producer=BatchProducer(5, 0, -1, transactional=True, control=True),
     )
     path = folder / "00000000000000000000.log"
     path.write_bytes(data)

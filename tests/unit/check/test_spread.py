@@ -20,7 +20,7 @@ from tiered.check.findings import Finding, Severity
 from tiered.check.spread import cut_steps, joined, part_steps, report_as_json, report_of_json
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.errors import RemotePermissionError, UnknownTopicError
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.keys import index_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
@@ -177,9 +177,10 @@ def test_an_abort_whose_entry_is_lost_is_found_where_its_data_lies_in_another_pa
     store = MemoryStore()
     drive(store, register_topic("flights", TOPIC_ID, 1, {}))
     log = RemoteLog(store)
-    stamp = {"leader_epoch": 0, "producer_id": 1, "producer_epoch": 0, "transactional": True}
-    data = encode_batch(records(0, 5), base_offset=0, base_sequence=0, **stamp)
-    abort = encode_batch([marker(ControlType.ABORT, 0, FIRST_MS)], base_offset=5, control=True, **stamp)
+    producer = BatchProducer(1, 0, 0, transactional=True)
+    data = encode_batch(records(0, 5), base_offset=0, leader_epoch=0, producer=producer)
+    ending = producer._replace(sequence=-1, control=True)
+    abort = encode_batch([marker(ControlType.ABORT, 0, FIRST_MS)], base_offset=5, leader_epoch=0, producer=ending)
     opened = ProducerEntry(1, 0, 4, 4, 4, FIRST_MS, 0, 0)
     log.add(seal([data], snapshot=encode_snapshot([opened])))
     log.add(seal([abort]))  # without the entry of the aborted transaction

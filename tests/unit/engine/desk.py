@@ -158,8 +158,8 @@ class Desk:
             limits=limits,
             listener=self,
             note=self.noted,
-            lazy=lazy,
         )
+        self.engine.lazy = lazy
         self.sealer = Sealer(self.engine, self._seal)
         self.ending = Ending(self.engine, self.sealer, self._look)
         self.sealing = asyncio.ensure_future(self.sealer.run())

@@ -16,7 +16,6 @@ from tiered.engine.directory import LogDirectory
 from tiered.engine.disk import LogExtent
 from tiered.engine.inline import Tiering
 from tiered.engine.journal import Journal
-from tiered.engine.steps import PartSizes
 from tiered.errors import FencedError, LockedError
 from tiered.format.keys import root_key
 from tiered.format.root import Root, decode_root
@@ -29,6 +28,7 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.store.base import Get, Object
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
+from tiered.store.unique_upload import PartSizes
 from tiered.testing.clock import FakeClock, SeededIds
 
 TP = TopicPartition("t", 0)

@@ -13,13 +13,13 @@ from tests.unit.log.lying import TP, LyingStore, fill, opened
 from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
 from tiered.engine.journal import Journal
-from tiered.engine.steps import PartSizes
 from tiered.errors import CommitUnknown, ConfigError, LogDestroyedError
 from tiered.format.keys import topic_key
 from tiered.remote.topics import Registrant, register_topic
 from tiered.store.base import Delete
 from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
+from tiered.store.unique_upload import PartSizes
 from tiered.testing.clock import FakeClock, SeededIds
 
 Made = tuple[Bucket, LogDirectory, LyingStore]

@@ -15,7 +15,7 @@ from tiered.config import LogConfig
 from tiered.engine.disk import OpenDisk
 from tiered.engine.journal import Journal
 from tiered.engine.partition import SegmentRef
-from tiered.engine.steps import BucketSteps, PartSizes
+from tiered.engine.steps import BucketSteps
 from tiered.errors import CorruptionError, FencedError, LocalIOError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.keys import join_uid
 from tiered.local.directory.log_directory import LocalLog
@@ -27,6 +27,7 @@ from tiered.store.base import Delete, Get, Head, Object, Outcome, Steps, StoreRe
 from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
+from tiered.store.unique_upload import PartSizes
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 

@@ -10,10 +10,11 @@ import pytest
 
 from tests.unit.engine.open_log import TP, World, take_over
 from tiered.engine.disk import OpenDisk
-from tiered.engine.steps import BucketSteps, PartSizes
+from tiered.engine.steps import BucketSteps
 from tiered.errors import FencedError
 from tiered.model import NewRecord
 from tiered.store.base import Get, Match, Put, Steps
+from tiered.store.unique_upload import PartSizes
 
 
 @pytest.fixture

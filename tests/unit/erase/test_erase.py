@@ -327,7 +327,7 @@ def test_a_snapshot_holds_it_and_is_named(bucket: Bucket, now: bool) -> None:
 def test_a_reader_with_a_pin_reads_to_its_end_and_now_is_refused_naming_it(bucket: Bucket) -> None:
     pin = Pin("flights", TOPIC_ID, 0, set())
     reader = RemoteFace(bucket.store, "flights", TOPIC_ID, 0, clock=bucket.clock)
-    reader.steps = RemotePartition("flights", TOPIC_ID, 0, pin=pin)
+    reader.steps = RemotePartition(TopicPartition("flights", 0), TOPIC_ID, pin=pin)
     going = (record for batch in reader.read_batches(0) for record in decode_records(bytes(batch)))
     found = [next(going)]
     with pytest.raises(ConfigError, match=r"is held by pin .*/pin/"):

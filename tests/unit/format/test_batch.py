@@ -24,6 +24,7 @@ from tiered.format import batch as batch_module
 from tiered.format.batch import (
     HEADER_BYTES,
     BatchHeader,
+    BatchProducer,
     assign_offsets,
     control_type,
     decode_records,
@@ -84,9 +85,7 @@ def test_one_record_is_the_golden_batch() -> None:
 
 def test_two_records_with_a_producer_and_headers_are_the_golden_batch() -> None:
     records = [NewRecord(b"v", b"k", 1000), NewRecord(b"hello", None, 1005, [("h", b"x"), ("n", None)])]
-    assert (
-        encode_batch(records, base_offset=5, leader_epoch=3, producer_id=7, producer_epoch=2, base_sequence=10) == TWO
-    )
+    assert encode_batch(records, base_offset=5, leader_epoch=3, producer=BatchProducer(7, 2, 10)) == TWO
     assert list(decode_records(TWO)) == [
         Record(5, 1000, b"k", b"v", []),
         Record(6, 1005, None, b"hello", [("h", b"x"), ("n", None)]),
@@ -101,10 +100,7 @@ def test_a_commit_marker_is_the_golden_batch() -> None:
         [marker(ControlType.COMMIT, 9, 2000)],
         base_offset=2,
         leader_epoch=0,
-        producer_id=7,
-        producer_epoch=2,
-        transactional=True,
-        control=True,
+        producer=BatchProducer(7, 2, transactional=True, control=True),
     )
     assert encoded == COMMIT
     (record,) = decode_records(COMMIT)
@@ -156,7 +152,7 @@ def test_log_append_time_reports_one_time_and_keeps_those_sent(records: list[New
 def test_a_compacted_batch_keeps_offsets_and_timestamps(
     records: list[NewRecord], codec: Codec, keep: set[int], horizon: int | None
 ) -> None:
-    full = encode_batch(records, base_offset=100, leader_epoch=4, codec=codec, producer_id=9, producer_epoch=1)
+    full = encode_batch(records, base_offset=100, leader_epoch=4, codec=codec, producer=BatchProducer(9, 1))
     header = verify_batch(full)
     kept = [r for r in decode_records(full) if r.offset - 100 in keep]
     small = rebuild_batch(header, kept, delete_horizon_ms=horizon)
@@ -546,7 +542,7 @@ def test_calls_that_make_no_batch() -> None:
     with pytest.raises(ConfigError, match="gzip has no level 10"):
         encode_batch([NewRecord(b"")], codec=Codec.GZIP, level=10)
     with pytest.raises(InvalidRecordError, match="cannot be encoded"):
-        encode_batch([NewRecord(b"")], producer_epoch=2**15)
+        encode_batch([NewRecord(b"")], producer=BatchProducer(epoch=2**15))
 
 
 def test_a_batch_beyond_the_formats_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

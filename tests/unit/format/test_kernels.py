@@ -27,7 +27,7 @@ from tests.unit.format.twins import at_work, both, compiled, needs_both, outcome
 from tiered import partitioner
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.format import kernels, pure_kernels
-from tiered.format.batch import MAX_BATCH_BYTES, encode_batch
+from tiered.format.batch import MAX_BATCH_BYTES, BatchProducer, encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
 from tiered.format.pure_kernels import NO_PRODUCER, BatchForm
@@ -99,11 +99,7 @@ def test_a_batch_is_the_same_and_so_is_every_refusal(
             codec=codec,
             timestamp_type=kind,
             append_time_ms=append_time,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=producer[2],
-            transactional=flags[0],
-            control=flags[1],
+            producer=BatchProducer(producer[0], producer[1], producer[2], transactional=flags[0], control=flags[1]),
         )
     )
     assert ours == pure

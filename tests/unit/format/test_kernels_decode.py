@@ -17,6 +17,7 @@ from tests.unit.format.twins import at_work, both, compiled, needs_both, outcome
 from tiered.format import pure_kernels, records
 from tiered.format.batch import (
     BatchHeader,
+    BatchProducer,
     encode_batch,
     least_timestamp,
     read_header,
@@ -269,11 +270,13 @@ def batches(rng: random.Random) -> list[bytearray]:
                     codec=rng.choice((Codec.NONE, Codec.NONE, Codec.LZ4)),
                     timestamp_type=TimestampType(appended),
                     append_time_ms=1_500 if appended else -1,
-                    producer_id=producer[0],
-                    producer_epoch=producer[1],
-                    base_sequence=producer[2],
-                    transactional=producer[0] >= 0,
-                    control=producer[0] >= 0 and rng.random() < 0.5,
+                    producer=BatchProducer(
+                        producer[0],
+                        producer[1],
+                        producer[2],
+                        transactional=producer[0] >= 0,
+                        control=producer[0] >= 0 and rng.random() < 0.5,
+                    ),
                 )
             )
         )

@@ -284,3 +284,35 @@ def test_7_no_function_only_says_that_it_is_not_there() -> None:
     assert only_raises(empty)
     every = [(module.path, each) for module in modules() for each in functions(module.tree)]
     assert [f"{path}: {each.name}" for path, each in every if only_raises(each)] == []
+
+
+# --- 9: at most eight parameters ------------------------------------------------------------------------------------
+
+KEYWORDS = ("check", "erase", "open", "read", "read_batches", "restore")
+"""Functions of the public faces. Their keywords are the documented options of one call."""
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """Return the names of the parameters, without the first one of a method."""
+    given = function.args
+    named = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    gathered = [each.arg for each in (given.vararg, given.kwarg) if each is not None]
+    return [*named[bool(named) and named[0] in ("self", "cls") :], *gathered]
+
+
+def is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return True for a command: its parameters are its options."""
+    return any("option" in ast.unparse(each) for each in function.decorator_list)
+
+
+def test_9_no_function_takes_nine_parameters() -> None:
+    (many,) = functions(ast.parse("def f(self, a, /, b, *c, d, **e): pass"))
+    assert parameters(many) == ["a", "b", "d", "c", "e"]
+    found = set()
+    for module in modules():
+        public = KEYWORDS if module.within(*FACES, "tiered/admin/") else ()
+        for each in functions(module.tree):
+            if len(parameters(each)) > 8 and each.name not in public and not is_command(each):
+                found.add(f"{module.path}: {each.name}")
+    # The fields of a record, and the twin of a compiled function.
+    assert found == {"tiered/format/records.py: __init__", "tiered/format/pure_kernels.py: scan"}

@@ -19,7 +19,6 @@ from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
 from tiered.engine.inline import Tiering
 from tiered.engine.journal import Journal
-from tiered.engine.steps import PartSizes
 from tiered.errors import (
     ConfigError,
     FencedError,
@@ -42,6 +41,7 @@ from tiered.store.base import Get, Outcome, Put, PutResult, PutStatus, Store, St
 from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
+from tiered.store.unique_upload import PartSizes
 from tiered.testing.clock import FakeClock
 
 TP = TopicPartition("t", 0)

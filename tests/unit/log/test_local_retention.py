@@ -41,7 +41,7 @@ class World:
             self.clock.advance(1)
 
     def remote(self) -> RemotePartition:
-        return RemotePartition("t", self.partition.topic_id, 0)
+        return RemotePartition(TopicPartition("t", 0), self.partition.topic_id)
 
     def stream(self) -> PartitionStream:
         runner = Runner(self.store, self.clock, self.ids)

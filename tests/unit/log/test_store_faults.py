@@ -41,7 +41,7 @@ def fill(log: LocalLog, start: int, end: int) -> None:
 
 
 def remote_values(store: FaultStore, topic_id: object, clock: FakeClock) -> list[bytes | None]:
-    remote = RemotePartition("t", topic_id, 0)  # type: ignore[arg-type]  # a UUID
+    remote = RemotePartition(TopicPartition("t", 0), topic_id)  # type: ignore[arg-type]  # a UUID
     stream = PartitionStream.open(TP, local=None, remote=remote, runner=Runner(store.inner, clock, SystemIds()))
     return [record.value for record in stream.records(ReadRange())]
 

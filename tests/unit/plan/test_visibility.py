@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.header import BatchHeader, read_header
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.model import AbortedTxn, NewRecord
@@ -16,10 +16,7 @@ def batch(producer_id: int, offset: int, *, records: int = 1, transactional: boo
     data = encode_batch(
         [NewRecord(b"v", timestamp=0)] * records,
         base_offset=offset,
-        producer_id=producer_id,
-        producer_epoch=0,
-        base_sequence=0,
-        transactional=transactional,
+        producer=BatchProducer(producer_id, 0, 0, transactional=transactional),
     )
     return read_header(data)
 

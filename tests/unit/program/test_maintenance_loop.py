@@ -217,7 +217,7 @@ def test_a_paused_topic_is_not_looked_at_and_that_is_told(store: Store, monkeypa
         clock=FakeClock(),
         ids=SeededIds(),
         on_done=told.on_done,
-        is_paused=lambda name: name in paused,
+        scope=Scope(is_paused=lambda name: name in paused),
     )
     upkeep.turn()
     assert [tp for tp, _ in told.done] == looked_at == [A, C]
@@ -245,7 +245,7 @@ def test_a_pause_that_comes_during_an_action_keeps_the_next_one_back(
         clock=FakeClock(),
         ids=SeededIds(),
         on_done=told.on_done,
-        is_paused=lambda name: name in paused,
+        scope=Scope(is_paused=lambda name: name in paused),
     )
     upkeep.turn()
     assert [tp for tp, _ in told.done] == [A, B, B, C, C]

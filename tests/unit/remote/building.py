@@ -143,9 +143,7 @@ class RemoteLog:
         return root_key(self.topic_id, self.partition)
 
     def upload(self, segment: MemorySegment, capabilities: Capabilities = TRUSTED) -> Row:
-        steps = upload_segment(
-            segment, topic_id=self.topic_id, partition=self.partition, claim_epoch=1, capabilities=capabilities
-        )
+        steps = upload_segment(segment, claim_epoch=1, capabilities=capabilities)
         return drive(self.store, steps, clock=self.clock, ids=self.ids)
 
     def add(self, segment: MemorySegment) -> Row:

@@ -76,8 +76,6 @@ class Rewriter:
                 self.log.store,
                 upload_segment(
                     segment,
-                    topic_id=self.log.topic_id,
-                    partition=self.log.partition,
                     claim_epoch=1,
                     capabilities=TRUSTED,
                 ),

@@ -16,6 +16,7 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.retention import plan_remote_expiry
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import read_bundle, read_range
+from tiered.remote.reader import SharedCaches
 from tiered.store.base import Get, Object
 from tiered.store.layers import LayeredStore
 from tiered.store.limit import Limits
@@ -122,7 +123,7 @@ def bundles(store: RecordingStore) -> int:
 
 
 def reader(store: RecordingStore, indexes: ByteCache) -> RemoteFace:
-    return RemoteFace(store, "flights", TOPIC_ID, 0, clock=FakeClock(), indexes=indexes)
+    return RemoteFace(store, "flights", TOPIC_ID, 0, clock=FakeClock(), shared=SharedCaches(indexes=indexes))
 
 
 def look(store: RecordingStore, indexes: ByteCache, *segments: int) -> None:

@@ -16,7 +16,15 @@ from tests.unit.remote.maintaining import Bucket, offsets
 from tests.unit.remote.rewriting import Rewriter
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError
-from tiered.format.batch import BatchHeader, decode_records, encode_batch, least_timestamp, read_header, rebuild_batch
+from tiered.format.batch import (
+    BatchHeader,
+    BatchProducer,
+    decode_records,
+    encode_batch,
+    least_timestamp,
+    read_header,
+    rebuild_batch,
+)
 from tiered.format.batch import verify_batch as verified
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
@@ -84,11 +92,13 @@ class RandomLog:
             codec=Codec.NONE if is_marker else dice.choice(list(Codec)),
             timestamp_type=dice.choice(list(TimestampType)),
             append_time_ms=FIRST_MS + 5,
-            producer_id=who,
-            producer_epoch=-1 if who < 0 else 2,
-            base_sequence=-1 if who < 0 or is_marker else dice.randint(0, 1000),
-            transactional=kind in ("txn", "marker"),
-            control=is_marker,
+            producer=BatchProducer(
+                who,
+                -1 if who < 0 else 2,
+                -1 if who < 0 or is_marker else dice.randint(0, 1000),
+                transactional=kind in ("txn", "marker"),
+                control=is_marker,
+            ),
         )
         header = read_header(whole)
         if kind == "empty":

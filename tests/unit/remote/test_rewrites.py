@@ -19,7 +19,7 @@ from tiered.check.findings import Finding, Findings
 from tiered.check.inspection import Expectations, LogInspection, compare_descriptor
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
-from tiered.format.batch import BatchHeader, decode_records, encode_batch
+from tiered.format.batch import BatchHeader, BatchProducer, decode_records, encode_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, parse_segment_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
@@ -244,7 +244,7 @@ def test_a_row_has_the_leader_epoch_of_what_is_left(rewriter: Rewriter, log: Rem
 
 def test_an_emptied_batch_has_no_smallest_timestamp(rewriter: Rewriter, log: RemoteLog) -> None:
     """It stays as the newest of its producer; its record, the oldest of all, is gone."""
-    old = encode_batch([NewRecord(b"v", b"k", 100)], leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=0)
+    old = encode_batch([NewRecord(b"v", b"k", 100)], leader_epoch=0, producer=BatchProducer(7, 0, 0))
     new = encode_batch([NewRecord(b"v", b"k", 200)], base_offset=1, leader_epoch=0)
     log.add(seal([old, new], snapshot=encode_snapshot([ProducerEntry(7, 0, 0, 0, 0, 100, -1, -1)])))
     rewriter.compact(log.clock.now_ms())

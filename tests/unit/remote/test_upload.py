@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from uuid import UUID
 
 import pytest
 
-from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, seal
+from tests.unit.remote.building import TRUSTED, RemoteLog, batches, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.errors import CorruptionError, RemoteUnavailableError
 from tiered.format.bundle import decode_bundle
 from tiered.format.crc import crc32c
-from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_MAINTAINER, Role, join_uid
+from tiered.format.keys import FLAG_ABORTED_TXNS, join_uid
 from tiered.model import AbortedTxn, Row
 from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
 from tiered.store.base import (
@@ -31,6 +30,7 @@ from tiered.store.base import (
 )
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
+from tiered.store.unique_upload import PartSizes
 from tiered.testing.clock import FakeClock, SeededIds
 
 SILENT = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=False, verifies_crc32c=False)
@@ -154,31 +154,15 @@ def test_a_store_that_never_answers_is_unreachable(store: RecordingStore, log: R
     assert len({r.key for r in store.requests if isinstance(r, Put)}) == 1
 
 
-def test_a_segment_of_another_partition_or_topic_is_refused(store: RecordingStore, log: RemoteLog) -> None:
-    for other in (seal(batches(0, 50), partition=1), seal(batches(0, 50), topic_id=UUID(int=TOPIC_ID.int + 1))):
-        with pytest.raises(CorruptionError, match="belongs to"):
-            log.upload(other)
-    assert store.requests == []
-
-
 def test_names_are_known_before_the_first_byte(store: RecordingStore) -> None:
     segment = seal(batches(0, 50))
     uid = "ab" * 16
-    plan = plan_upload(segment.descriptor, uid=uid, claim_epoch=5, role=Role.MAINTAINER)
+    plan = plan_upload(segment.descriptor, uid=uid, claim_epoch=5)
     assert plan == UploadPlan(plan.log_key, plan.log_key.replace(".log", ".idx"), uid)
-    assert f"/s/m00000005/{0:020d}-{uid}.log" in plan.log_key
-    steps = upload_segment(
-        segment,
-        topic_id=TOPIC_ID,
-        partition=0,
-        claim_epoch=5,
-        role="m",
-        capabilities=TRUSTED,
-        plan=plan,
-    )
+    assert f"/s/w00000005/{0:020d}-{uid}.log" in plan.log_key
+    steps = upload_segment(segment, claim_epoch=5, capabilities=TRUSTED, plan=plan)
     row = drive(store, steps, clock=FakeClock(), ids=SeededIds())
     assert join_uid(row.id_hi, row.id_lo) == uid
-    assert row.flags == FLAG_MAINTAINER
     assert {r.key for r in store.requests if isinstance(r, Put)} == {plan.log_key, plan.idx_key}
 
 
@@ -189,13 +173,10 @@ def test_large_segments_go_in_parts_and_the_id_is_told_first(store: RecordingSto
     def upload(capabilities: Capabilities) -> Row:
         steps = upload_segment(
             segment,
-            topic_id=TOPIC_ID,
-            partition=0,
             claim_epoch=1,
             capabilities=capabilities,
             on_multipart=lambda upload_id: started.append(f"{upload_id} before part {len(store.requests)}"),
-            multipart_from_bytes=1000,
-            part_bytes=300,
+            sizes=PartSizes(1000, 300),
         )
         return drive(store, steps, clock=FakeClock(), ids=SeededIds(len(started)))
 

@@ -30,7 +30,7 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
 from tiered.format.root import Cleaned, decode_root
@@ -455,7 +455,7 @@ def test_what_leaves_offsets_out(log: Scenario) -> None:
 def numbered(sequence: int, count: int) -> bytes:
     """A batch of an idempotent producer, as of now: one that was silent for a day is forgotten."""
     records = [NewRecord(b"%d" % number, b"k", SystemClock().now_ms()) for number in range(sequence, sequence + count)]
-    return encode_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    return encode_batch(records, producer=BatchProducer(7, 0, sequence))
 
 
 @pytest.mark.parametrize("fresh", [False, True])

@@ -37,9 +37,7 @@ def upload(directory: Path, store: MemoryStore) -> int:
         rows = [
             drive(
                 store,
-                upload_segment(
-                    segment, topic_id=topic_id, partition=0, claim_epoch=claim.epoch, capabilities=ALL, role="w"
-                ),
+                upload_segment(segment, claim_epoch=claim.epoch, capabilities=ALL),
             )
             for segment in segments
         ]

@@ -15,7 +15,7 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.config import TopicConfig
 from tiered.engine.disk import LogExtent
 from tiered.engine.journal import Journal
-from tiered.engine.steps import BucketSteps, PartSizes
+from tiered.engine.steps import BucketSteps
 from tiered.errors import OffsetGapError
 from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.lineage import epoch_at, need_same_records
@@ -27,6 +27,7 @@ from tiered.sidecar.mirror import beside
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+from tiered.store.unique_upload import PartSizes
 
 T = TopicPartition("t", 0)
 OLD = (EpochEntry(0, 0), EpochEntry(1, 50))

@@ -23,7 +23,7 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.engine.journal import Journal
 from tiered.engine.partition import SegmentRef
 from tiered.engine.scanner import Look
-from tiered.engine.steps import BucketSteps, PartSizes
+from tiered.engine.steps import BucketSteps
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -50,6 +50,7 @@ from tiered.sidecar.mirror import BEGUN_NAME, HELD_BYTES, INTERNAL, LINKING_NAME
 from tiered.store.base import Delete
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+from tiered.store.unique_upload import PartSizes
 from uploader.config import Settings, resolve
 
 T = TopicPartition("t", 0)

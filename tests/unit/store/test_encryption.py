@@ -21,7 +21,7 @@ from tiered.store.base import ABSENT, MIN_PART_BYTES, Delete, Get, Object, Outco
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.s3_requests import S3Target, call_for
-from tiered.store.unique_upload import upload_object
+from tiered.store.unique_upload import PartSizes, upload_object
 
 TP = TopicPartition("t", 0)
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1111"
@@ -63,7 +63,9 @@ def test_no_object_of_a_log_is_made_without_its_key(tmp_path: Path) -> None:
         for number in range(6):
             topic.append(b"%d" % number, timestamp=1)
             log.sync()
-    drive(store, upload_object("large", BytesSource(bytes(MIN_PART_BYTES + 1)), multipart_from_bytes=1))
+    drive(
+        store, upload_object("large", BytesSource(bytes(MIN_PART_BYTES + 1)), sizes=PartSizes(multipart_above_bytes=1))
+    )
     entry = drive(store, load_topic("t"))
     assert entry is not None
     maintainer = Maintainer(TP, entry.topic_id, settings, owner="m")

@@ -32,6 +32,7 @@ from tiered.store.retry import Retries
 from tiered.store.unique_upload import (
     FRUITLESS_RESUMES,
     Parts,
+    PartSizes,
     put_unique,
     upload_multipart,
     upload_object,
@@ -204,7 +205,7 @@ def test_upload_object_chooses_by_size() -> None:
     store = FaultStore(small_store())
     for size in (0, 10, 11):
         source = BytesSource(BODY[:size])
-        drive(store, upload_object(f"k{size}", source, crc32c(source.data), multipart_from_bytes=10, part_bytes=4))
+        drive(store, upload_object(f"k{size}", source, crc32c(source.data), sizes=PartSizes(10, 4)))
     assert [op for op, key in store.calls if key == "k10"] == ["put"]
     assert [op for op, key in store.calls if key == "k11"] == ["startupload", *["uploadpart"] * 3, "completeupload"]
     assert drive(small_store(), upload_multipart("empty", BytesSource(b""))).status is PutStatus.LANDED

@@ -18,7 +18,7 @@ from tests.unit.remote.building import TRUSTED
 from tiered.config import MEMORY_BYTES, MIN_MEMORY_BYTES, TopicConfig
 from tiered.engine.reports import Step, StepKind
 from tiered.engine.runner import STEP_SECONDS
-from tiered.engine.steps import INDEX_COPIES, PartSizes
+from tiered.engine.steps import INDEX_COPIES
 from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.plan.maintenance import REWRITE_BYTES, MaintenanceAction, MaintenanceKind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
@@ -41,6 +41,7 @@ from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
 from tiered.store.options import DEFAULTS, StoreOptions
 from tiered.store.sources import PIECE_BYTES
+from tiered.store.unique_upload import PartSizes
 from tiered.testing.clock import FakeClock, SeededIds
 from uploader.config import Settings, resolve
 from uploader.service import Service, ServicePlace

@@ -263,11 +263,8 @@ class LogCleaner:
 
         work = CleaningRound(
             self._files,
-            subject.writer,
-            subject.state,
+            subject,
             candidate,
-            segments=subject.segments,
-            producers=subject.producers,
             now_ms=now_ms,
             memory_bytes=max(self._config.cleaner_dedupe_buffer_bytes // workers, ENTRY_BYTES),
             spend=spend,

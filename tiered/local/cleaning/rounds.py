@@ -22,9 +22,8 @@ from types import MappingProxyType
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.batch_scanner import BatchPosition
 from tiered.format.keys import CLEANED_SUFFIX, LOG_SUFFIX, local_name
-from tiered.format.producer_snapshot import ProducerEntry
+from tiered.local.cleaning.subjects import Subject
 from tiered.local.disk.files import Files
-from tiered.local.partition.write_log import WriteLog
 from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.isolation import aborted_txns
 from tiered.local.segment.replacement import SegmentCopy
@@ -34,7 +33,6 @@ from tiered.model import AbortedTxn
 from tiered.plan.batch_filter import BatchFilter, CleanedRun, CleaningReport
 from tiered.plan.cleaning import (
     CleaningCandidate,
-    LogState,
     SegmentState,
     group_segments,
     legacy_delete_horizon,
@@ -64,23 +62,20 @@ class CleaningRound:
     def __init__(
         self,
         files: Files,
-        writer: WriteLog,
-        state: LogState,
+        subject: Subject,
         candidate: CleaningCandidate,
         *,
-        segments: dict[int, SealedLocalSegment],
-        producers: tuple[ProducerEntry, ...],
         now_ms: int,
         memory_bytes: int,
         spend: Callable[[int, int], None],
         at_once: bool = True,
     ) -> None:
         self._files = files
-        self._writer = writer
-        self._state = state
+        self._writer = subject.writer
+        self._state = subject.state
         self._candidate = candidate
-        self._segments = segments
-        self._producers = producers
+        self._segments = subject.segments
+        self._producers = subject.producers
         self._now_ms = now_ms
         self._map = OffsetMap(memory_bytes)
         self._spend = spend

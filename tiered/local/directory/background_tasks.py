@@ -46,7 +46,6 @@ class BackgroundTasks:
         around: DirectoryContext,
         roster: Roster,
         *,
-        seal_requests: SealRequest,
         leaving: LeavingDirectories,
         notes: DirectoryNotes,
         cleaner: LogCleaner,
@@ -59,7 +58,7 @@ class BackgroundTasks:
         self._cleaner = cleaner
         self._roster = roster
         self._uploads = around.uploads
-        self._seal_requests = seal_requests
+        self.seal_requests = SealRequest(roster.directory, around.files)
         self._leaving = leaving
         config, reserve = around.config, around.reserve
         every = config.checkpoint_interval_ms
@@ -131,7 +130,7 @@ class BackgroundTasks:
         return done
 
     def _obey_seal_request(self) -> TaskResult:
-        request = self._seal_requests.pending()
+        request = self.seal_requests.pending()
         if request is None:
             return TaskResult()
         request_id, wanted = request
@@ -139,7 +138,7 @@ class BackgroundTasks:
         names = [tp for tp in self._roster.names() if _is_wanted(tp, wanted) and tp not in broken]
         with self._sealing_many():
             done = run_all(partial(self._roll, tp) for tp in names)  # a requester that still waits asks again
-        self._seal_requests.answer(request_id)
+        self.seal_requests.answer(request_id)
         return done
 
     def _roll(self, tp: TopicPartition) -> int | None:

@@ -53,7 +53,6 @@ from tiered.local.disk.uploader_files import (
     SEAL_REQUEST_NAME,
     UPLOADER_FILES,
     PartitionUpload,
-    SealRequest,
     UploadCheckpoint,
 )
 from tiered.local.disk.volume import NO_ID, ensure_volume
@@ -74,7 +73,7 @@ class LocalLog:
     It holds ``.lock``; :class:`LogView` reads without. The owner calls :meth:`tick` about once a second; it starts no
     thread but those of ``workers``, on which rounds of compaction run. A disk that fails takes it offline as a whole
     (``directory.service``). ``roster``: the open partitions; ``registry``: the topics that it may change; ``uploads``,
-    ``claims``, ``seal_requests``: the files of ``disk.uploader_files``; ``cleaner``: compaction.
+    ``claims``: the files of ``disk.uploader_files``; ``cleaner``: compaction.
     """
 
     def __init__(
@@ -96,7 +95,6 @@ class LocalLog:
         self._closed = self._ended = self._lets_go = False
         self._closing = PlainLock()
         self._proven: frozenset[TopicPartition] = frozenset()
-        self.seal_requests = SealRequest(directory, files)
         self.claims, self.uploads = Claims(directory, files), UploadCheckpoint(directory, files)
         reserve = DiskReserve(files, directory, config)
         self._sealed = SealNotes(directory, self._note_sealed)
@@ -116,7 +114,6 @@ class LocalLog:
         self._upkeep = BackgroundTasks(
             around,
             self.roster,
-            seal_requests=self.seal_requests,
             leaving=self._leaving,
             notes=self.notes,
             cleaner=self.cleaner,

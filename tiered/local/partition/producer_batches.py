@@ -22,6 +22,7 @@ from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampE
 from tiered.format.batch import (
     HEADER_BYTES,
     BatchHeader,
+    BatchProducer,
     decode_records,
     encode_batch,
     least_timestamp,
@@ -166,10 +167,9 @@ def _encoded(rules: RecordRules, records: Sequence[Record], now_ms: int, codec: 
         level=None if rules.keeps_codec else rules.level,
         timestamp_type=rules.timestamp_type,
         append_time_ms=now_ms if rules.timestamp_type else -1,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.is_transactional,
+        producer=BatchProducer(
+            header.producer_id, header.producer_epoch, header.base_sequence, transactional=header.is_transactional
+        ),
     )
 
 

@@ -29,7 +29,7 @@ from tiered.local.segment.read_view import Extent, SealedExtents, View
 from tiered.local.segment.reading import patient_view
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
-from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.local.segment.sealed import OwningLog, SealedLocalSegment
 from tiered.local.segment.side_files import SegmentPlace, abort_markers, load_growing_txns, load_txn_index
 from tiered.model import AbortedTxn, Positions, TopicPartition
 
@@ -319,18 +319,15 @@ class ReadOnlyPartition(ReadLog):
         state = self.files.state(self.directory / log_name(base))
         if state is None:
             raise NotFoundError(f"{self.directory / log_name(base)} is gone")
-        segment = SealedLocalSegment(
-            self.files,
+        log = OwningLog(
             self.directory,
             self.tp,
             self.topic_id,
-            base_offset=base,
-            end_offset=end,
-            size_bytes=state.size,
-            appended_ms=state.modified_ns // 1_000_000,
-            interval_bytes=self._config.index_interval_bytes,
-            epochs=self.epochs.below,
+            self._config.index_interval_bytes,
+            self.epochs.below,
             read_only=True,
         )
+        modified_ms = state.modified_ns // 1_000_000
+        segment = SealedLocalSegment(self.files, log, base, end, size_bytes=state.size, appended_ms=modified_ms)
         segment.dense = self._dense
         return segment

@@ -11,7 +11,7 @@ from typing import cast
 from tiered.config import TopicConfig
 from tiered.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from tiered.format import kernels
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.codecs import Codec, configured
 from tiered.format.header import LOG_APPEND_TIME_BIT, MAX_BATCH_BYTES, TRANSACTIONAL_BIT
 from tiered.format.kernels import Record
@@ -70,10 +70,7 @@ class RecordRules:
             level=self.level,
             timestamp_type=self.timestamp_type,
             append_time_ms=now_ms if self.timestamp_type else -1,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=producer[2],
-            transactional=transactional,
+            producer=BatchProducer(*producer, transactional=transactional),
         )
         self.check_size(len(encoded), settled)
         return bytearray(encoded), now_ms if self.timestamp_type else settled[0][2], least, greatest

@@ -113,23 +113,20 @@ class ActiveSegment:
         self,
         files: Files,
         directory: Path,
-        base_offset: int,
+        found: FoundSegment,
         *,
         config: TopicConfig,
         created_ms: int,
         jitter_ms: int = 0,
-        indexes: SegmentIndexes | None = None,
         stats: SegmentStats | None = None,
-        size_bytes: int = 0,
-        first_timestamp: int = -1,
-        first_append_ms: int = -1,
         made: bool = False,
     ) -> None:
         self.directory = directory
-        self.base_offset = base_offset
+        self.base_offset = base_offset = found.base_offset
         self._last_offset = base_offset + MAX_RELATIVE_OFFSET  # that an index entry can hold
         self.path = directory / log_name(base_offset)
-        self.indexes = indexes or SegmentIndexes.empty(base_offset)
+        self.indexes = found.indexes or SegmentIndexes.empty(base_offset)
+        self.size_bytes = size_bytes = found.size_bytes
         self.stats = stats if size_bytes else SegmentStats()
         self.crc32c = self.stats.crc32c if self.stats is not None else 0
         # Entries of the transaction index and their CRC32C; -1: nobody counted since it was last written.
@@ -138,12 +135,12 @@ class ActiveSegment:
             self._aborted = 0
         self._lost: CorruptionError | None = None  # why nobody can tell what was aborted
         self._known = UNKNOWN_SNAPSHOT
-        self.size_bytes = size_bytes
         self.created_ms = created_ms
-        self.first_timestamp = first_timestamp
-        self.first_append_ms = first_append_ms
+        self.first_timestamp = found.first_timestamp
+        self.first_append_ms = found.first_append_ms
         self.appended_ms = created_ms
-        self.max_timestamp, self.max_timestamp_offset = (-1, base_offset) if indexes is None else indexes.last_time
+        largest = found.largest or (self.indexes.last_time if found.indexes is not None else (-1, base_offset))
+        self.max_timestamp, self.max_timestamp_offset = largest
         self.leader_epoch = -1
         self._files = files
         self._since_index = 0
@@ -157,7 +154,7 @@ class ActiveSegment:
         self._interval = config.index_interval_bytes
         self._max_offsets = config.segment_index_bytes // OFFSET_ENTRY_BYTES
         self._max_times = config.segment_index_bytes // TIME_ENTRY_BYTES - 1  # one entry is kept for the seal
-        self._full = indexes is not None and self._indexes_full()
+        self._full = found.indexes is not None and self._indexes_full()
         self.configure(config)
         self._log: int | None = files.open_write(self.path)
 

@@ -20,7 +20,7 @@ from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
-from tiered.local.segment.sealed import SEGMENT_SUFFIXES, SealedLocalSegment
+from tiered.local.segment.sealed import SEGMENT_SUFFIXES, OwningLog, SealedLocalSegment
 from tiered.local.segment.side_files import SegmentPlace, abort_markers, store_txn_index, verify_txn_index
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.roll import jitter_ms
@@ -34,7 +34,7 @@ class FoundSegment:
 
     ``records_end``: where the last batch ends, -1 if unknown or there is none. ``largest``: the largest timestamp and
     the last offset of its batch; None: the last entry of the time index. ``aborted``: the transactions whose ABORT
-    markers it holds; None: read its note, or the log.
+    markers it holds; None: read its note, or the log. ``first_append_ms``: -1 for an empty one.
     """
 
     base_offset: int
@@ -46,6 +46,7 @@ class FoundSegment:
     largest: tuple[int, int] | None = None
     records_end: int = -1
     aborted: list[AbortedTxn] | None = None
+    first_append_ms: int = -1
 
 
 class SegmentFactory:
@@ -80,7 +81,7 @@ class SegmentFactory:
         active = ActiveSegment(
             self._files,
             self.directory,
-            base_offset,
+            FoundSegment(base_offset, base_offset, 0),
             config=self.config,
             created_ms=now_ms,
             jitter_ms=self._jitter_ms(),
@@ -101,26 +102,19 @@ class SegmentFactory:
         stats = read_note(self._files, path.with_suffix(SEAL_SUFFIX), tail.size_bytes) if tail.size_bytes else None
         modified_ms = min(self._modified_ms(tail.base_offset, now_ms), now_ms)
         is_new = self._files.state(path) is None
-        first_append_ms = -1
         if tail.size_bytes:
             # Unknown after a crash: no later than the last append, no earlier than the timestamps of its records.
-            first_append_ms = stats.first_append_ms if stats else min(max(tail.first_timestamp, 0), modified_ms)
+            tail.first_append_ms = stats.first_append_ms if stats else min(max(tail.first_timestamp, 0), modified_ms)
         active = ActiveSegment(
             self._files,
             self.directory,
-            tail.base_offset,
+            tail,
             config=self.config,
             created_ms=modified_ms,
             jitter_ms=self._jitter_ms(),
-            indexes=tail.indexes,
             stats=stats,
-            size_bytes=tail.size_bytes,
-            first_timestamp=tail.first_timestamp,
-            first_append_ms=first_append_ms,
         )
         self._verify_txn_index(active, tail, stats)
-        if tail.largest is not None:
-            active.max_timestamp, active.max_timestamp_offset = tail.largest
         if stats is not None and stats.appended_ms >= 0:
             active.appended_ms = stats.appended_ms
         active.leader_epoch = self._epochs.latest
@@ -161,15 +155,30 @@ class SegmentFactory:
     def adopt(self, found: FoundSegment) -> SealedLocalSegment:
         """Return a sealed segment that was on disk before."""
         modified_ms = self._modified_ms(found.base_offset, 0)
-        sealed = self._make(found.base_offset, found.end_offset, found.size_bytes, modified_ms, found.indexes, None)
+        sealed = SealedLocalSegment(
+            self._files,
+            self._log(),
+            found.base_offset,
+            found.end_offset,
+            size_bytes=found.size_bytes,
+            appended_ms=modified_ms,
+            indexes=found.indexes,
+        )
         sealed.dense = self.dense
         sealed.reach = found.end_offset if found.damaged else -1
         return sealed
 
     def sealed(self, active: ActiveSegment, end_offset: int) -> SealedLocalSegment:
         """Return the sealed segment for the active one."""
-        sealed = self._make(
-            active.base_offset, end_offset, active.size_bytes, active.appended_ms, active.indexes, active.stats
+        sealed = SealedLocalSegment(
+            self._files,
+            self._log(),
+            active.base_offset,
+            end_offset,
+            size_bytes=active.size_bytes,
+            appended_ms=active.appended_ms,
+            indexes=active.indexes,
+            stats=active.stats,
         )
         sealed.before = active
         return sealed
@@ -181,26 +190,5 @@ class SegmentFactory:
         state = self._files.state(self.directory / log_name(base_offset))
         return default if state is None else state.modified_ns // 1_000_000
 
-    def _make(  # noqa: PLR0917 - the common half of adopt and sealed
-        self,
-        base_offset: int,
-        end_offset: int,
-        size_bytes: int,
-        appended_ms: int,
-        indexes: SegmentIndexes | None,
-        stats: SegmentStats | None,
-    ) -> SealedLocalSegment:
-        return SealedLocalSegment(
-            self._files,
-            self.directory,
-            self.tp,
-            self._topic_id,
-            base_offset=base_offset,
-            end_offset=end_offset,
-            size_bytes=size_bytes,
-            appended_ms=appended_ms,
-            interval_bytes=self.config.index_interval_bytes,
-            epochs=self._epochs.below,
-            indexes=indexes,
-            stats=stats,
-        )
+    def _log(self) -> OwningLog:
+        return OwningLog(self.directory, self.tp, self._topic_id, self.config.index_interval_bytes, self._epochs.below)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from tiered.errors import ClosedError, CorruptionError
@@ -91,6 +91,17 @@ class HasPath(Protocol):
     path: Path
 
 
+class OwningLog(NamedTuple):
+    """The log that a segment belongs to. ``interval_bytes``: distance of index entries; ``epochs``: those below."""
+
+    directory: Path
+    tp: TopicPartition
+    topic_id: UUID
+    interval_bytes: int
+    epochs: Callable[[int], tuple[EpochEntry, ...]]
+    read_only: bool = False
+
+
 class SealedLocalSegment:
     """A :class:`tiered.model.SealedSegment` on files. Offsets ``base_offset`` to ``end_offset`` (exclusive).
 
@@ -100,34 +111,29 @@ class SealedLocalSegment:
     def __init__(
         self,
         files: Files,
-        directory: Path,
-        tp: TopicPartition,
-        topic_id: UUID,
-        *,
+        log: OwningLog,
         base_offset: int,
         end_offset: int,
+        *,
         size_bytes: int,
         appended_ms: int,
-        interval_bytes: int,
-        epochs: Callable[[int], tuple[EpochEntry, ...]],
         indexes: SegmentIndexes | None = None,
         stats: SegmentStats | None = None,
-        read_only: bool = False,
     ) -> None:
-        self.directory = directory
-        self.path = directory / log_name(base_offset)
-        self.tp = tp
-        self.topic_id = topic_id
+        self.directory = log.directory
+        self.path = log.directory / log_name(base_offset)
+        self.tp = log.tp
+        self.topic_id = log.topic_id
         self.base_offset = base_offset
         self.end_offset = end_offset
         self.size_bytes = size_bytes
         self._appended_ms = appended_ms
         self._files = files
-        self._interval = interval_bytes
-        self._epochs = epochs
+        self._interval = log.interval_bytes
+        self._epochs = log.epochs
         self._indexes = indexes
         self._stats = stats
-        self._read_only = read_only
+        self._read_only = log.read_only
         self._ends = stats is not None  # True if the file reaches its end at the seal
         self.dense = False  # True if every offset is known to have a record
         self.reach = -1  # for a damaged one: its batches reached this offset once

@@ -12,7 +12,7 @@ from tests.unit.local.bench import TP
 from tests.unit.local.cleaning.cleaning_bench import CLEANED, DIRTY, KEYED_BYTES, OTHER, CleaningBench, dirty, stored
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, UnknownTopicError
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.checkpoint import encode_offsets
 from tiered.local.cleaning.subjects import FENCED, NOT_COMPACTED, TIERED
 from tiered.local.disk.checkpoints import CLEANER_NAME
@@ -54,9 +54,7 @@ def test_what_is_not_durable_supersedes_nothing(bench: CleaningBench) -> None:
 
 def test_records_of_an_open_transaction_and_behind_it_are_not_cleaned(bench: CleaningBench) -> None:
     dirty(bench)
-    batch = encode_batch(
-        [NewRecord(b"t", b"a", 5)], base_offset=9, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
-    )
+    batch = encode_batch([NewRecord(b"t", b"a", 5)], base_offset=9, producer=BatchProducer(7, 0, 0, transactional=True))
     append_given(bench.partition, batch)
     bench.seal()
     bench.put("a8")

@@ -12,7 +12,7 @@ from tests.unit.local.bench import TP, batch
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench
 from tests.unit.local.partition.producer_bench import end
 from tiered.errors import CorruptionError, OutOfOrderSequenceError
-from tiered.format.batch import encode_batch, read_header
+from tiered.format.batch import BatchProducer, encode_batch, read_header
 from tiered.format.control import ControlType, marker
 from tiered.local.cleaning.rounds import BUFFER_BYTES
 from tiered.model import AbortedTxn, NewRecord, RecordMetadata
@@ -34,7 +34,7 @@ class TxnBench(CleaningBench):
         sequence = self.sequences.get(pid, 0)
         self.sequences[pid] = sequence + len(keys)
         records = [NewRecord(b"v", b"%d" % key, self.clock.now_ms()) for key in keys]
-        return encode_batch(records, producer_id=pid, producer_epoch=0, base_sequence=sequence, transactional=txn)
+        return encode_batch(records, producer=BatchProducer(pid, 0, sequence, transactional=txn))
 
     def send(self, pid: int, *keys: int, txn: bool = False) -> RecordMetadata:
         return self.partition.append_batches(self.keyed(pid, *keys, txn=txn))
@@ -98,9 +98,7 @@ def test_case_68_the_batches_that_are_left_tell_every_repetition(bench: TxnBench
     assert [(answer.offset, answer.end_offset) for answer in answers] == [(0, 3), (3, 6), (6, 8)]
     assert bench.partition.positions().end_offset == 8
     with pytest.raises(OutOfOrderSequenceError):
-        bench.partition.append_batches(
-            encode_batch([NewRecord(b"v", b"1", START_MS)], producer_id=1, producer_epoch=0, base_sequence=4)
-        )
+        bench.partition.append_batches(encode_batch([NewRecord(b"v", b"1", START_MS)], producer=BatchProducer(1, 0, 4)))
     assert bench.send(4, 2).offset == 8
     bench.seal()
     bench.round()

@@ -88,7 +88,7 @@ def test_a_request_to_seal_wakes_those_that_it_names(tmp_path: Path) -> None:
     clock, tp = FakeClock(), TopicPartition("t", 5)
     made(tmp_path, clock, seal_ms=-1)
     with opened(tmp_path, clock) as log:
-        log.seal_requests.write("1", [tp])
+        log._upkeep.seal_requests.write("1", [tp])
         clock.advance(1)
         log.tick()
         assert log.roster.sleeping_count() == COUNT - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.local.bench import CaseBench
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.model import AbortedTxn, NewRecord, RecordMetadata
 from tiered.plan.producer_state import ProducerState
@@ -16,9 +16,7 @@ PID = 7
 
 def data(sequence: int, count: int = 1, *, pid: int = PID, epoch: int = 0, txn: bool = False, base: int = 0) -> bytes:
     records = [NewRecord(b"v", b"k", START_MS) for _ in range(count)]
-    return encode_batch(
-        records, base_offset=base, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=txn
-    )
+    return encode_batch(records, base_offset=base, producer=BatchProducer(pid, epoch, sequence, transactional=txn))
 
 
 def end(
@@ -26,7 +24,7 @@ def end(
 ) -> bytes:
     record = marker(ControlType.ABORT if abort else ControlType.COMMIT, coordinator, ts)
     return encode_batch(
-        [record], base_offset=base, producer_id=pid, producer_epoch=epoch, transactional=True, control=True
+        [record], base_offset=base, producer=BatchProducer(pid, epoch, transactional=True, control=True)
     )
 
 

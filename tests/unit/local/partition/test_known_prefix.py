@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import batch
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.keys import index_name, log_name, snapshot_name, time_index_name
 from tiered.local.disk.files import PosixFiles
@@ -103,7 +103,7 @@ def test_a_time_of_another_batch_is_not_believed(tmp_path: Path, later: int, off
 def test_an_abort_without_its_index_is_read_again(tmp_path: Path, kind: ControlType, known: bool) -> None:
     batches = [rising(offset) for offset in range(COUNT)]
     batches[4] = encode_batch(
-        [marker(kind, 0, 104)], base_offset=4, producer_id=7, producer_epoch=0, transactional=True, control=True
+        [marker(kind, 0, 104)], base_offset=4, producer=BatchProducer(7, 0, transactional=True, control=True)
     )
     written(tmp_path, batches)
     assert found(tmp_path) is not None  # no snapshot: nobody says that there were producers

@@ -26,7 +26,7 @@ from tiered.errors import (
     RecordTooLargeError,
     UnknownTopicError,
 )
-from tiered.format.batch import decode_records, encode_batch, read_header
+from tiered.format.batch import BatchProducer, decode_records, encode_batch, read_header
 from tiered.format.crc import crc32c
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
@@ -118,7 +118,7 @@ def test_hostile_batches_are_refused_whole(bench: Bench, change: str) -> None:
         "short": good[:-1],
         "crc": good[:-1] + b"\x7f",
         "trailing": good + b"\0" * 5,
-        "control": encode_batch([NewRecord(b"\0" * 6, b"\0\0\0\1", START_MS)], control=True),
+        "control": encode_batch([NewRecord(b"\0" * 6, b"\0\0\0\1", START_MS)], producer=BatchProducer(control=True)),
         "count": good[:23] + b"\x7f\xff\xff\xff" + good[27:],
     }[change]
     with pytest.raises(InvalidRecordError):

@@ -18,7 +18,7 @@ from tiered.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
-from tiered.format.batch import encode_batch, read_header
+from tiered.format.batch import BatchProducer, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.model import AbortedTxn, NewRecord
@@ -256,7 +256,7 @@ def test_case_59_timestamps_of_a_producers_batch(tmp_path: Path) -> None:
     for stamp in (START_MS - 1001, START_MS + 1001):
         records = [NewRecord(b"v", b"k", START_MS), NewRecord(b"v", b"k", stamp)]
         with pytest.raises(InvalidTimestampError) as caught:
-            bench.partition.append_batches(encode_batch(records, producer_id=PID, producer_epoch=0, base_sequence=0))
+            bench.partition.append_batches(encode_batch(records, producer=BatchProducer(PID, 0, 0)))
         assert caught.value.index == 1
     bench.send(0)
     assert bench.end == 1

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.format.twins import compiled
 from tiered.format import kernels, pure_kernels
-from tiered.format.batch import encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.keys import log_name
@@ -48,10 +48,12 @@ def written(rng: random.Random, base: int) -> tuple[bytes, int]:
                 base_offset=at,
                 leader_epoch=epoch,
                 codec=rng.choice((Codec.NONE, Codec.LZ4)),
-                producer_id=7 if producer else -1,
-                producer_epoch=0 if producer else -1,
-                base_sequence=0 if producer else -1,
-                transactional=producer and rng.random() < 0.5,
+                producer=BatchProducer(
+                    7 if producer else -1,
+                    0 if producer else -1,
+                    0 if producer else -1,
+                    transactional=producer and rng.random() < 0.5,
+                ),
             )
         )
         at += len(records) + (3 if gaps and rng.random() < 0.3 else 0)

@@ -17,6 +17,7 @@ from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import decode_txns, encode_txns, truncate
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.active import ActiveSegment
+from tiered.local.segment.factory import FoundSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
 from tiered.plan.visibility import aborted_within
@@ -184,7 +185,9 @@ def test_case_11_epochs_are_learned_from_the_batches(tmp_path: Path) -> None:
 
 def test_case_12_what_an_index_entry_can_hold(tmp_path: Path) -> None:
     base = 7
-    segment = ActiveSegment(PosixFiles(), tmp_path, base, config=TopicConfig(), created_ms=START_MS)
+    segment = ActiveSegment(
+        PosixFiles(), tmp_path, FoundSegment(base, base, 0), config=TopicConfig(), created_ms=START_MS
+    )
     for last_offset in (base + 2**31, base - 1):
         with pytest.raises(InvalidRecordError, match="too far"):
             segment.append(b"bytes", (5, last_offset, 1, 5, 5), 0, 0, START_MS)

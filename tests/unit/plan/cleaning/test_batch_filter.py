@@ -8,7 +8,7 @@ from tests.unit.format.legacy import message, wrapper
 from tests.unit.plan.cleaning.building import LogBuilder
 from tests.unit.plan.cleaning.rounds import clean, markers
 from tiered.config import DAY_MS
-from tiered.format.batch import decode_records, encode_batch, least_timestamp, read_header, verify_batch
+from tiered.format.batch import BatchProducer, decode_records, encode_batch, least_timestamp, read_header, verify_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.format.header import Buffer
@@ -80,7 +80,7 @@ def test_the_last_batch_of_the_range_stays_without_records() -> None:
 def _control(kind: ControlType, *, epoch: int = 0, base_offset: int = 0) -> bytes:
     record = marker(kind, 0, 1_000)
     return encode_batch(
-        [record], base_offset=base_offset, producer_id=1, producer_epoch=epoch, transactional=True, control=True
+        [record], base_offset=base_offset, producer=BatchProducer(1, epoch, transactional=True, control=True)
     )
 
 
@@ -96,7 +96,7 @@ def test_the_marker_of_a_producer_without_data_keeps_its_epoch() -> None:
         if emptied is not None:
             header = read_header(emptied)
             assert (header.records_count, header.producer_epoch, header.is_control) == (0, 3, True)
-    data = encode_batch([NewRecord(b"v", b"k", 1)], producer_id=1, producer_epoch=3, base_sequence=0)
+    data = encode_batch([NewRecord(b"v", b"k", 1)], producer=BatchProducer(1, 3, 0))
     offset_map = OffsetMap()
     offset_map.put(b"k", 5)
     entry = ProducerEntry(1, 3, -1, -1, 0, 1_000)
@@ -116,10 +116,7 @@ def _txn_header(base_offset: int, producer: int = 1) -> bytes:
     return encode_batch(
         [NewRecord(b"v", b"k", 1)],
         base_offset=base_offset,
-        producer_id=producer,
-        producer_epoch=0,
-        base_sequence=base_offset,
-        transactional=True,
+        producer=BatchProducer(producer, 0, base_offset, transactional=True),
     )
 
 

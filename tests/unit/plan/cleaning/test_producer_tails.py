@@ -9,7 +9,7 @@ import pytest
 from tests.golden.fixtures import base_offset, partition_dir, segment_files
 from tests.support.model_cleaning import PRODUCER_EXPIRATION_MS, ProducerTails
 from tiered.config import MAX_LONG
-from tiered.format.batch import encode_batch, read_header, rebuild_batch
+from tiered.format.batch import BatchProducer, encode_batch, read_header, rebuild_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.control import ControlType, marker
 from tiered.format.producer_snapshot import decode_snapshot
@@ -37,10 +37,8 @@ def test_headers_say_what_the_brokers_snapshots_say(kafka_fixtures: Path, partit
 def test_a_silent_producer_is_forgotten_unless_its_transaction_is_open() -> None:
     tails = ProducerTails()
     record = NewRecord(b"v", b"k", 1000)
-    tails.observe(read_header(encode_batch([record], producer_id=1, producer_epoch=0, base_sequence=5)))
-    tails.observe(
-        read_header(encode_batch([record], base_offset=1, producer_id=2, producer_epoch=0, transactional=True))
-    )
+    tails.observe(read_header(encode_batch([record], producer=BatchProducer(1, 0, 5))))
+    tails.observe(read_header(encode_batch([record], base_offset=1, producer=BatchProducer(2, 0, transactional=True))))
     assert [e.producer_id for e in tails.live(1000 + PRODUCER_EXPIRATION_MS - 1)] == [1, 2]
     assert [e.producer_id for e in tails.live(1000 + PRODUCER_EXPIRATION_MS)] == [2]
 

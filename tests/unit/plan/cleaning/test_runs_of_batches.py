@@ -15,7 +15,7 @@ from tests.unit.plan.cleaning.building import LogBuilder, compacted
 from tests.unit.plan.cleaning.drawing import CODECS, NOW_MS, SECRET, batches
 from tiered.errors import CorruptionError
 from tiered.format import pure_kernels
-from tiered.format.batch import decode_records, encode_batch, read_header, rebuild_batch, rebuild_encoded
+from tiered.format.batch import BatchProducer, decode_records, encode_batch, read_header, rebuild_batch, rebuild_encoded
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType
@@ -226,10 +226,10 @@ def test_offsets_beyond_what_is_noted_are_looked_up(capacity: int) -> None:
 @needs_both
 def test_a_run_ends_before_what_is_for_the_caller() -> None:
     plain = encode_batch([NewRecord(b"v", b"a", 5)])
-    theirs = encode_batch([NewRecord(b"v", b"a", 5)], base_offset=1, producer_id=3, producer_epoch=0, base_sequence=0)
+    theirs = encode_batch([NewRecord(b"v", b"a", 5)], base_offset=1, producer=BatchProducer(3, 0, 0))
     for odd in (
         encode_batch([NewRecord(b"v", b"a", 5)], base_offset=1, codec=Codec.GZIP),
-        encode_batch([NewRecord(b"v", b"a", 5)], base_offset=1, producer_id=3, transactional=True),
+        encode_batch([NewRecord(b"v", b"a", 5)], base_offset=1, producer=BatchProducer(3, transactional=True)),
         rebuild_encoded(read_header(theirs), b"", 0, base_timestamp=-1, max_timestamp=-1),
         theirs[:HEADER_BYTES],
     ):
@@ -292,7 +292,9 @@ def test_a_run_that_is_dropped_unseen_holds_nothing_that_stays(
 ) -> None:
     runs, at = list[bytes](), 0
     for records, producer in given_batches:
-        header = read_header(encode_batch([NewRecord(b"", b"", 5)] * 4, base_offset=at, producer_id=producer))
+        header = read_header(
+            encode_batch([NewRecord(b"", b"", 5)] * 4, base_offset=at, producer=BatchProducer(producer))
+        )
         data = b"".join([encode_record_at(offset, 0, key, b"v", None) for offset, key in records])
         runs.append(rebuild_encoded(header, data, len(records), base_timestamp=5, max_timestamp=5))
         at = header.next_offset

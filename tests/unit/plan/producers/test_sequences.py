@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.plan.producers.building import PID, Log, data, marker
 from tiered.errors import ConfigError, InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
-from tiered.format.batch import encode_batch, read_header
+from tiered.format.batch import BatchProducer, encode_batch, read_header
 from tiered.format.control import ControlType
 from tiered.format.control import marker as control_record
 from tiered.format.kernels import Record
@@ -144,11 +144,11 @@ def test_from_headers() -> None:
     plain = read_header(encode_batch([NewRecord(b"v", timestamp=5)]))
     assert producer_batch(plain) is None
     values = [NewRecord(b"v", timestamp=5), NewRecord(b"v", timestamp=9)]
-    header = read_header(encode_batch(values, base_offset=3, producer_id=7, producer_epoch=2, base_sequence=LAST))
+    header = read_header(encode_batch(values, base_offset=3, producer=BatchProducer(7, 2, LAST)))
     assert producer_batch(header) == data(LAST, 2, epoch=2, base=3, ts=9)
     assert producer_batch(header, timestamp=77) == data(LAST, 2, epoch=2, base=3, ts=77)
     record = control_record(ControlType.ABORT, 9, 2000)
-    ending = encode_batch([record], producer_id=7, producer_epoch=2, transactional=True, control=True)
+    ending = encode_batch([record], producer=BatchProducer(7, 2, transactional=True, control=True))
     read = Record(0, 2000, record.key, record.value, [])
     found = producer_batch(read_header(ending), read)
     assert found is not None
