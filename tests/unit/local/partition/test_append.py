@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import resource
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -373,3 +375,24 @@ def test_threads_append_each_record_once(tmp_path: Path) -> None:
         for name in range(4):
             mine = [value for value in found if value.startswith(b"%d-" % name)]
             assert mine == [b"%d-%d" % (name, at) for at in range(500)]
+
+
+@needs_both
+def test_one_append_runs_functions_of_four_files_of_the_local_tier(tmp_path: Path) -> None:
+    """The compiled kernels call none back. The pure twins leave each batch to the general path."""
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        place = frame.f_code.co_filename.rpartition("/tiered/local/")[2]
+        if event == "call" and place != frame.f_code.co_filename:
+            called.append(place)
+
+    with tiered.open(tmp_path) as log, at_work(compiled):
+        topic = log.topic("t", create=True)
+        topic.append(b"the first one of a segment sets its times")
+        sys.setprofile(note)
+        try:
+            topic.append(b"v", key=b"k")
+        finally:
+            sys.setprofile(None)
+    assert sorted(set(called)) == ["disk/fd_pool.py", "disk/files.py", "partition/appender.py", "segment/active.py"]

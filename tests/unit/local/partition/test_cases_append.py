@@ -17,7 +17,7 @@ from tiered.errors import (
     InvalidTimestampError,
     RecordTooLargeError,
 )
-from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
+from tiered.format.batch import HEADER_BYTES, BatchProducer, decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.local.partition.list_offsets import (
     EARLIEST,
@@ -309,9 +309,9 @@ def test_a_batch_with_holes_is_refused_and_one_out_of_order_is_encoded_anew(tmp_
     with pytest.raises(InvalidRecordError):
         bench.partition.append_batches(bytes(holes))
     with pytest.raises(InvalidRecordError, match="sequence"):
-        bench.partition.append_batches(batch(0, producer_id=7, producer_epoch=0))
+        bench.partition.append_batches(batch(0, producer=BatchProducer(7, 0)))
     with pytest.raises(InvalidRecordError, match="control"):
-        bench.partition.append_batches(batch(0, control=True))
+        bench.partition.append_batches(batch(0, producer=BatchProducer(control=True)))
 
 
 def test_bases_beyond_31_bits(tmp_path: Path) -> None:

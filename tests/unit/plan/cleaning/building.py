@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tests.support.model_cleaning import ProducerTails
 from tests.unit.plan.cleaning.rounds import MemoryLog, MemorySegment
 from tiered.config import MAX_LONG, TopicConfig
-from tiered.format.batch import encode_batch, read_header
+from tiered.format.batch import BatchProducer, encode_batch, read_header
 from tiered.format.control import ControlType, marker
 from tiered.model import AbortedTxn, NewRecord
 
@@ -45,13 +45,8 @@ class LogBuilder:
         if transactional:
             self._open.setdefault(producer, self.end_offset)
         records = [NewRecord(value, key, self.time + i) for i, (key, value) in enumerate(pairs)]
-        fields: dict[str, object] = {
-            "producer_id": producer,
-            "producer_epoch": epoch if producer >= 0 else -1,
-            "base_sequence": sequence,
-            "transactional": transactional,
-        }
-        return self._write(records, fields | more)
+        of = BatchProducer(producer, epoch if producer >= 0 else -1, sequence, transactional=transactional)
+        return self._write(records, {"producer": of} | more)
 
     def keys(self, *keys: int, producer: int = -1, epoch: int = 0, transactional: bool = False) -> int:
         """One batch with these keys, and values that name the offset."""
@@ -65,8 +60,8 @@ class LogBuilder:
         if first is not None and kind is ControlType.ABORT:
             stable = min(self._open.values(), default=offset + 1)
             self._aborted.append(AbortedTxn(producer, first, offset, stable))
-        fields = {"producer_id": producer, "producer_epoch": epoch, "transactional": True, "control": True}
-        return self._write([marker(kind, 0, self.time)], fields)
+        of = BatchProducer(producer, epoch, transactional=True, control=True)
+        return self._write([marker(kind, 0, self.time)], {"producer": of})
 
     def roll(self) -> None:
         """Seals what was appended, if anything was; the next append goes to a new segment."""

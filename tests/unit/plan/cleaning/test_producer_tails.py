@@ -44,8 +44,8 @@ def test_a_silent_producer_is_forgotten_unless_its_transaction_is_open() -> None
 
 
 def test_a_marker_that_was_emptied_says_nothing() -> None:
-    fields = {"producer_id": 1, "producer_epoch": 3, "transactional": True, "control": True}
-    whole = encode_batch([marker(ControlType.COMMIT, 0, 1000)], **fields)  # type: ignore[arg-type]  # by name
+    producer = BatchProducer(1, 3, transactional=True, control=True)
+    whole = encode_batch([marker(ControlType.COMMIT, 0, 1000)], producer=producer)
     tails = ProducerTails()
     tails.observe(read_header(rebuild_batch(read_header(whole), [])))
     assert tails.live(0) == ()
