@@ -27,7 +27,7 @@ from tiered.appending.thread import AppenderThread
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, S3Keywords, TopicConfig
 from tiered.display import names_without
-from tiered.engine.inline import SpreadTiering, Tiering
+from tiered.engine.tiering import SpreadTiering, Tiering
 from tiered.engine.wait import UploaderComponent, Uploaders, wait_uploaded
 from tiered.errors import (
     ClosedError,

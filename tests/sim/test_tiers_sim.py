@@ -19,7 +19,7 @@ from tests.sim.tiers.truth import TPS, Violated
 from tests.sim.tiers.virtual import without_threads
 from tests.sim.tiers.world import World
 from tiered.check.check import CheckReport
-from tiered.engine.inline import Run
+from tiered.engine.sync_run import SyncRun
 from tiered.errors import DiskFullError, FencedError, OffsetGapError, TieredError
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.root import Root
@@ -135,9 +135,9 @@ def unknown_is_success(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def noted_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint permits local deletion before the root names the segments."""
-    correct = Run.drain
+    correct = SyncRun.drain
 
-    def early(self: Run, ends: Mapping[TopicPartition, int], *, claims: bool) -> dict[TopicPartition, TieredError]:
+    def early(self: SyncRun, ends: Mapping[TopicPartition, int], *, claims: bool) -> dict[TopicPartition, TieredError]:
         local = self._tiering.local
         for tp, end in ends.items() if not claims else ():
             epoch = local.uploads.read().get(tp, PartitionUpload(0)).claim_epoch
@@ -145,7 +145,7 @@ def noted_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
             local.partition(tp).set_uploaded(end, epoch, False, 0)
         return correct(self, ends, claims=claims)
 
-    monkeypatch.setattr(Run, "drain", early)
+    monkeypatch.setattr(SyncRun, "drain", early)
 
 
 def everybody_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@
                                         └── UploadQueue (oldest byte first), claims and commits (semaphores), Topics
 
 On one event loop. The engine depends on no log directory and no end of the run: ``runner`` discovers and drains for the
-daemon, ``inline`` for ``log.sync()``.
+daemon, ``tiering`` for ``log.sync()``.
 """
 
 from __future__ import annotations

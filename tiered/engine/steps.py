@@ -8,7 +8,7 @@
                         |
                         +-> commit: root PUT -> read back -> strike out and sweep what failed attempts left
 
-Each rule of the steps is here once; ``bucket`` and ``inline`` drive them. ``tiered.remote`` handles objects and
+Each rule of the steps is here once; ``bucket`` and ``sync_run`` drive them. ``tiered.remote`` handles objects and
 catalogs. This module adds the journal before each put and the proof before each claim. A wait for the local disk is a
 ``Blocking``. A journal is open while the uploader's lock of the directory is held, and only then is it used.
 """

@@ -114,12 +114,19 @@ class _PersistedIds:
 
 
 class Rest(NamedTuple):
-    """All that is kept of a catalog without doubts while nothing of it is under way. ``end`` is its next offset."""
+    """Small form of a catalog without doubts, while nothing of it is under way. ``end`` is its next offset.
+
+    The first fields are those of the claim. A daemon holds one for each idle partition, so all fields are plain.
+    """
 
     topic_id: UUID
-    held: _Held
+    role: Role
+    epoch: int
+    owner: str
+    last_commit: str
     token: str
-    kept: _PersistedIds
+    persisted_token: str
+    persisted_append: str
     version: int
     start: int
     end: int
@@ -175,13 +182,18 @@ class Catalog(RootView):
         known = self.known
         version, start = max(known.version, root.version), max(known.start_offset, root.start_offset)
         end = max(known.next_offset, root.next_offset)
-        return Rest(self.topic_id, held, self._token, self._kept, version, start, end, self._pruned_epoch)
+        claim, kept = (held.role, held.epoch, held.owner, held.last_commit), self._kept
+        return Rest(
+            self.topic_id, *claim, self._token, kept.token, kept.last_append, version, start, end, self._pruned_epoch
+        )
 
     def go_on(self, rest: Rest) -> None:
         """Go on under the claim of an earlier catalog. No root that is older than its last one is believed."""
-        self._held, self._token, self._kept, self._pruned_epoch = rest.held, rest.token, rest.kept, rest.pruned_epoch
+        self._held = _Held(rest.role, rest.epoch, rest.owner, rest.last_commit)
+        self._kept = _PersistedIds(rest.persisted_token, rest.persisted_append)
+        self._token, self._pruned_epoch = rest.token, rest.pruned_epoch
         tokens = (rest.token,) if rest.token else ()
-        self.known = Known(True, rest.version, rest.start, rest.end, rest.held.epoch, tokens)
+        self.known = Known(True, rest.version, rest.start, rest.end, rest.epoch, tokens)
 
     @property
     def in_doubt(self) -> str:

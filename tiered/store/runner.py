@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tiered.clock import Clock, IdSource
 from tiered.errors import ConfigError
 from tiered.store.base import Outcome, Steps, Store, StoreRequest
-from tiered.store.driver import Taker, drive, drive_stream, refuse
+from tiered.store.driver import TOGETHER_REQUESTS, Taker, drive, drive_stream, refuse
 
 T = TypeVar("T")
 
@@ -33,15 +33,16 @@ _NO_STORE = _NoStore()
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runner of steps on the calling thread."""
+    """Runner of steps on the calling thread. ``together``: the requests that are under way at once."""
 
     store: Store | None = None
     clock: Clock | None = None
     ids: IdSource | None = None
+    together: int = TOGETHER_REQUESTS
 
     def run(self, steps: Steps[T], take: Taker = refuse) -> T:
         """Run ``steps`` to their end; ``take`` receives the values that they emit."""
-        return drive(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids, take=take)
+        return drive(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids, take=take, together=self.together)
 
     def stream(
         self, steps: Steps[object], after: Callable[[], Steps[object]] | None = None

@@ -8,7 +8,7 @@ from tests.sim.tiers.machine import Machine, Process, SimStore
 from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Truth, Values, Violated, values_of
 from tests.support.admin import plan_rejoin, rejoin, restore
 from tiered.config import LogConfig, TopicConfig
-from tiered.engine.inline import Tiering
+from tiered.engine.tiering import Tiering
 from tiered.errors import (
     FencedError,
     LockedError,

@@ -20,10 +20,10 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
 from tiered.engine.drain import DrainMode, DrainRequested
-from tiered.engine.inline import Tiering
 from tiered.engine.journal import Journal
 from tiered.engine.limits import EngineLimits
 from tiered.engine.runner import DirectoryRun
+from tiered.engine.tiering import Tiering
 from tiered.errors import TieredError
 from tiered.format.keys import parse_segment_key, root_key, segment_name, topic_key
 from tiered.format.root import Root, decode_root

@@ -12,7 +12,7 @@ import pytest
 from tests.sweeps.requests.faults import FAULTS
 from tests.sweeps.requests.repairs import DAMAGED, RepairCase, play_repair, repair_cases
 from tests.sweeps.requests.story import SCENARIOS, Broken, Case, cases, play, sample
-from tiered.engine.inline import Tiering
+from tiered.engine.tiering import Tiering
 from tiered.local.disk.claims import Claims
 from tiered.read.topic import PartitionStream
 from tiered.repair import segments, versions

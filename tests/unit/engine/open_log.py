@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig
-from tiered.engine.inline import Driver, Tiering
 from tiered.engine.journal import Journal
+from tiered.engine.tiering import Tiering
 from tiered.format.keys import Role
 from tiered.format.root import Root
 from tiered.local.directory.log_directory import LocalLog
@@ -30,7 +30,7 @@ class World:
         store = MemoryStore()
         self.store = store
         self.tiering = Tiering(self.log, store, clock=SystemClock(), ids=SystemIds())
-        self.drive = Driver(store, SystemClock(), SystemIds())
+        self.drive = self.tiering.drive
         self.tiering.adopt(self.log.topics()["t"])
         self.append_and_sync(3)
         self.journal = Journal(directory, self.log.files)

@@ -14,8 +14,8 @@ from tiered.config import TopicConfig
 from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
 from tiered.engine.disk import LogExtent
-from tiered.engine.inline import Tiering
 from tiered.engine.journal import Journal
+from tiered.engine.tiering import Tiering
 from tiered.errors import FencedError, LockedError
 from tiered.format.keys import root_key
 from tiered.format.root import Root, decode_root

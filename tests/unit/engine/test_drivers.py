@@ -10,8 +10,8 @@ import pytest
 from tests.integration.uploader.logs import T0, T1, judge, keys_of, make_log, read_root, rows_of
 from tests.unit.engine.drivers import DRIVERS, Death, put_of, raw_store
 from tiered.engine import failure
-from tiered.engine.inline import LIMITS
 from tiered.engine.journal import Journal
+from tiered.engine.sync_run import LIMITS
 from tiered.errors import DataLocalError, TieredError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PauseFile

@@ -43,7 +43,7 @@ FACES = (
     "tiered/aio.py",
     "tiered/aio/",
 )
-ENGINE = ("tiered/engine/bucket.py", "tiered/engine/inline.py")
+ENGINE = ("tiered/engine/bucket.py", "tiered/engine/sync_run.py", "tiered/engine/tiering.py")
 DRIVERS = ("drive", "adrive", "drive_stream", "adrive_stream")
 
 

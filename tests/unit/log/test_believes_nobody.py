@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.lying import TP, fill, opened
-from tiered.engine.inline import Tiering
+from tiered.engine.tiering import Tiering
 from tiered.errors import RemoteUnavailableError, TieredError
 from tiered.format.keys import root_key
 from tiered.format.root import decode_root

@@ -17,8 +17,8 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
-from tiered.engine.inline import Tiering
 from tiered.engine.journal import Journal
+from tiered.engine.tiering import Tiering
 from tiered.errors import (
     ConfigError,
     FencedError,

@@ -8,7 +8,7 @@ import pytest
 
 from tiered.clock import SystemIds
 from tiered.config import TopicConfig
-from tiered.engine.inline import Tiering
+from tiered.engine.tiering import Tiering
 from tiered.errors import CorruptionError, TieredError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.store.emulator import Emulator
 from tiered.config import TopicConfig
-from tiered.engine.inline import Tiering
+from tiered.engine.tiering import Tiering
 from tiered.errors import ConditionalWritesUnsupportedError, ConfigError, OffsetGapError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition

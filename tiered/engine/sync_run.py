@@ -1,0 +1,280 @@
+"""One drain of ``log.sync()`` or of an adoption: the daemon's engine, fed from an open log.
+
+Failures are not retried here: the caller decides about a wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from tiered.engine.bucket import StepBucket
+from tiered.engine.engine import Engine
+from tiered.engine.limits import EngineLimits
+from tiered.engine.partition import NONE_MS, PAUSED_HINT, Partition, PartitionSeen, Phase, SegmentRef
+from tiered.engine.reports import Report, Step, StepKind
+from tiered.engine.thread import run_apart
+from tiered.errors import (
+    CorruptionError,
+    DataLocalError,
+    FencedError,
+    LogDestroyedError,
+    OffsetGapError,
+    TieredError,
+)
+from tiered.local.disk.uploader_files import PartitionUpload
+from tiered.model import Row, TopicPartition
+from tiered.plan.pauses import Pause
+from tiered.remote.roots import REGISTRATION_REQUESTS
+from tiered.store.aio_driver import in_thread, to_its_end
+from tiered.store.base import Steps
+from tiered.store.threads import ThreadPool
+from tiered.store.unique_upload import PUT_DEADLINE_SECONDS
+
+if TYPE_CHECKING:
+    from tiered.engine.tiering import Tiering
+
+LIMITS = EngineLimits(commit_wait_ms=1 << 40, seal_idle_ms=NONE_MS)
+"""Limits of a run: it commits when nothing more is under way, as no reader follows meanwhile."""
+TOGETHER = LIMITS.claims
+"""Concurrent claims and uploads of a run. The limits bound the uploads further."""
+ALONE = (FencedError, OffsetGapError, CorruptionError, LogDestroyedError)
+"""Errors of one partition that do not stop the others from being drained."""
+
+_logger = logging.getLogger("tiered.engine")
+
+T = TypeVar("T")
+
+
+class SyncRun:
+    """One drain. A failure that concerns more than one partition ends it. Steps in progress are waited for.
+
+    The run has a thread of the engine's, with an event loop of its own. Nothing is retried and nothing waits for a
+    time: the loop turns when a step ends.
+    """
+
+    def __init__(self, tiering: Tiering, deadline: float | None) -> None:
+        """``deadline`` is monotonic."""
+        self._tiering = tiering
+        self._clock = tiering.clock
+        self._deadline = deadline
+        self._heeds_pauses = False
+        self._ends: Mapping[TopicPartition, int] = {}
+        self._errors: dict[TopicPartition, TieredError] = {}
+        self._topic_errors: dict[str, TieredError] = {}
+        self._stopped = False
+        self._engine: Engine | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    def drain(self, ends: Mapping[TopicPartition, int], *, claims: bool = False) -> dict[TopicPartition, TieredError]:
+        """Run until all is committed up to ``ends``, or nothing more can be done. Return the error of each that is not.
+
+        ``claims``: each is claimed again, too.
+        """
+        self._ends = ends
+        self._heeds_pauses = not claims  # a claim sends nothing, and a log cannot begin without
+        pauses = self._tiering.pauses.read() if self._heeds_pauses else {}
+        found = [_Found.of(self._tiering, tp, end, anew=claims) for tp, end in ends.items()]
+        partitions = run_apart(partial(self._carry, found, pauses))
+        return {tp: error for tp, end in ends.items() if (error := self._verdict(partitions[tp], end)) is not None}
+
+    async def _carry(self, found: Sequence[_Found], pauses: Mapping[str, Pause]) -> Mapping[TopicPartition, Partition]:
+        """Run the engine until it is idle, and return its table."""
+        tiering = self._tiering
+        with ThreadPool(TOGETHER, "tiered-engine") as pool:
+            bucket = InlineBucket(tiering, pool, seconds_left=self._seconds_left, look=self._look_at_pauses)
+            self._engine = engine = Engine(
+                bucket,
+                now_ms=lambda: int(self._clock.monotonic() * 1000),
+                monotonic=self._clock.monotonic,
+                dice=tiering.ids,
+                limits=LIMITS,
+                listener=self,
+                note=self._note,
+                in_call=True,
+            )
+            bucket.when_looked, bucket.is_alone = engine.pause, engine.is_alone
+            engine.wants, engine.may_claim = self._wants, lambda: not self._is_late()
+            engine.pause(pauses)
+            try:
+                for each in found:
+                    each.enter(engine)
+                await engine.idle()
+            finally:
+                await engine.stop()
+                if self._writing is not None:
+                    await self._writing
+        return engine.partitions
+
+    def _wants(self, p: Partition, base: int) -> bool:
+        """Return True up to the requested offset. After the deadline no upload begins."""
+        return base < self._ends[p.tp] and not self._is_late()
+
+    def _is_late(self) -> bool:
+        return self._deadline is not None and self._clock.monotonic() >= self._deadline
+
+    def _seconds_left(self) -> float:
+        return math.inf if self._deadline is None else max(self._deadline - self._clock.monotonic(), 0.0)
+
+    def _look_at_pauses(self) -> Mapping[str, Pause]:
+        """Return the current pauses: one ``stat``."""
+        return self._tiering.pauses.read() if self._heeds_pauses else {}
+
+    # ------------------------------------------------------------------ callbacks of the engine
+
+    def _note(self, tp: TopicPartition, upload: PartitionUpload) -> None:
+        due = self._tiering.note(tp, upload)
+        if due and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.get_running_loop().create_task(in_thread(self._tiering.write_notes))
+
+    def report(self, report: Report) -> None:
+        """Log events that no error reports."""
+        if report.event == "resumed":
+            _logger.warning("%s", report.message)
+
+    def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
+        """Store the first error of each partition. An error of more than one partition ends the run."""
+        del seconds
+        if not isinstance(error, TieredError):
+            return
+        if step.kind is StepKind.SETTLE:
+            _logger.warning("%s: what the last run left is still in the bucket: %s", step.tp, error.message)
+            return
+        if step.tp is None:
+            self._topic_errors[step.topic] = error
+        else:
+            self._errors.setdefault(step.tp, error)
+        if not isinstance(error, ALONE) and self._engine is not None:
+            self._stopped = True
+            self._engine.halt()
+
+    def bug(self, error: BaseException) -> None:
+        """Crash the engine: the caller gets the error."""
+        if self._engine is not None:
+            self._engine.crash(error)
+
+    def _verdict(self, p: Partition, end: int) -> TieredError | None:
+        """Return why a partition is not committed up to ``end``; None if it is, or if the run ended before its turn."""
+        tp = p.tp
+        if tp in self._errors:
+            return self._errors[tp]
+        failure = p.trouble.failure
+        if p.phase is Phase.FENCED and failure is not None:
+            return FencedError(failure.message, hint=failure.hint)
+        if p.known_committed >= end:
+            return None
+        if tp.topic in self._topic_errors:
+            return self._topic_errors[tp.topic]
+        if self._stopped:
+            return None
+        if p.pause is not None:
+            return DataLocalError(f"{tp}: committed up to {p.known_committed} of {end}: {p.pause}", hint=PAUSED_HINT)
+        if p.phase is Phase.CLAIMED and p.committed not in p.works and not self._is_late():
+            first = min(p.works, default=end)
+            return OffsetGapError(
+                f"{tp}: the catalog ends at {p.committed}, the next sealed segment on this disk begins at {first}",
+                start=p.committed,
+                end=first,
+                hint="segments were removed from the log directory, or it belongs to another log: run tiered check",
+            )
+        return DataLocalError(
+            f"{tp}: committed up to {p.known_committed} of {end} when the time was up",
+            hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """State of a partition on the disk, and the claim of an earlier run if it stands."""
+
+    seen: PartitionSeen
+    held: tuple[int, int] | None
+    sealed: tuple[SegmentRef, ...]
+
+    @classmethod
+    def of(cls, tiering: Tiering, tp: TopicPartition, end: int, *, anew: bool) -> _Found:
+        """Read the segments below ``end``; none of a partition that will be claimed again."""
+        log = tiering.local.partition(tp)
+        at = log.positions()
+        start, held = at.uploaded_offset, None
+        catalog = None if anew else tiering.steps.held(tp)
+        if catalog is not None and catalog.root is not None:
+            start = catalog.root.next_offset
+            held = (catalog.claim_epoch, start)
+        sealed = [
+            SegmentRef(segment.base_offset, segment.end_offset, segment.size_bytes, segment.appended_ms)
+            for segment in ([] if anew else log.sealed_segments(start))
+            if segment.base_offset < end
+        ]
+        seen = PartitionSeen(
+            tp,
+            log.topic_id,
+            at.local_start_offset,
+            at.flushed_offset,
+            at.end_offset,
+            noted_offset=at.uploaded_offset,
+        )
+        return cls(seen, held, tuple(sealed))
+
+    def enter(self, engine: Engine) -> None:
+        """Put it into the engine's table."""
+        p = engine.see(self.seen)
+        if self.held is not None:
+            p.claimed(*self.held)
+            engine.topics.mark_registered(p)
+        for segment in self.sealed:  # above the end of the claim's root
+            p.add(segment)
+        engine.changed(p)
+
+
+class InlineBucket(StepBucket):
+    """The steps of an open log. Each is driven on a thread of the engine's by the log's own store, to its end."""
+
+    def __init__(
+        self,
+        tiering: Tiering,
+        pool: ThreadPool,
+        *,
+        seconds_left: Callable[[], float],
+        look: Callable[[], Mapping[str, Pause]],
+    ) -> None:
+        super().__init__(tiering.steps, tiering.memory)
+        self._tiering = tiering
+        self._pool = pool
+        self._seconds_left = seconds_left
+        self._look = look
+        self.when_looked: Callable[[Mapping[str, Pause]], None] = lambda pauses: None
+        self.is_alone: Callable[[], bool] = lambda: False
+
+    async def drive(self, steps: Steps[T], *, together: int = REGISTRATION_REQUESTS) -> T:
+        """Return the value of the steps."""
+        del together
+        return await self._call(partial(self._tiering.drive, steps))
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        """Return the result of a call that blocks."""
+        if self.is_alone():
+            return work()  # on the loop's thread, where nothing else waits: no hop to another one
+        return await to_its_end(work, self._pool)
+
+    def upload_deadline_seconds(self) -> float:
+        """Return how long each object of an upload is retried."""
+        return min(self._seconds_left(), PUT_DEADLINE_SECONDS)
+
+    async def register(self, topic: str) -> None:
+        """Register the topic. A store that did not answer just now gets one attempt."""
+        await self._call(partial(self._tiering.asked, self.steps.register(topic)))
+
+    async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
+        """Store and verify both objects of a segment. Then read the pauses, before the next upload begins."""
+        seconds = self.upload_deadline_seconds()
+        steps = self.steps.upload(tp, segment, claim_epoch, deadline_seconds=seconds)
+
+        row, pauses = await self._call(lambda: (self._tiering.drive(steps), self._look()))
+        self.when_looked(pauses)
+        return row
