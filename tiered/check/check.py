@@ -23,7 +23,8 @@ from tiered.check.findings import NEWER_RELEASE, Finding, Findings, Passed, Seve
 from tiered.check.kept import check_decisions, check_kept
 from tiered.check.local import LocalCheck, LocalFacts
 from tiered.check.registry import survey, unregistered
-from tiered.check.remote import Reading, RemoteCheck, RemoteFacts, size_steps
+from tiered.check.remote import RemoteCheck, size_steps
+from tiered.check.segment_check import Reading, RemoteFacts
 from tiered.display import html_table
 from tiered.errors import (
     ConfigError,

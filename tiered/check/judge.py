@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.check.remote import bundle_flaws
+from tiered.check.segment_check import bundle_flaws
 from tiered.errors import CorruptionError, NewerFormatError
 from tiered.format.bundle import MAX_BUNDLE_BYTES, Bundle, decode_bundle
 from tiered.format.crc import crc32c

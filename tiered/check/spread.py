@@ -22,7 +22,8 @@ from tiered.check.check import CheckOptions, CheckReport, CheckRun
 from tiered.check.findings import Finding, Passed, Severity
 from tiered.check.kept import check_kept
 from tiered.check.local import LocalFacts
-from tiered.check.remote import Reading, RemoteCheck, RemoteFacts
+from tiered.check.remote import RemoteCheck
+from tiered.check.segment_check import Reading, RemoteFacts
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError
 from tiered.format.root import STATE_OPEN

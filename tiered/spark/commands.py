@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tiered.check.check import CheckReport
-from tiered.check.remote import Reading
+from tiered.check.segment_check import Reading
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.plan.jobs import SPAN_BYTES, TWO_PHASE_BYTES

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from tiered.check.check import CheckReport
-from tiered.check.remote import Reading
+from tiered.check.segment_check import Reading
 from tiered.check.spread import EVERYTHING, CheckPart, cut_steps, joined, part_steps, report_as_json, report_of_json
 from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.store.base import Store
