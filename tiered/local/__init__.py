@@ -29,8 +29,8 @@ never takes later records away. Local bytes go only below a committed end that w
 
 Every effect goes through ``disk.files.Files``, so that tests can tear, fill and fail the disk.
 
-``directory.directories.LocalTier`` is a log for writing, over one directory or several; ``directory.manager.LocalLog``
-is one directory, for writing or read-only (beside its writer, or a Kafka broker's); ``directory.view`` only looks;
-``partition.write_log.WriteLog`` is one partition. The rooms, from the ground up: ``disk``, ``segment``,
-``recovery``, ``partition``, ``cleaning``, ``transactions``, ``directory``.
+``directory.multi_directory_log.LocalTier`` writes a log over one directory or several; ``directory.log_directory`` is
+one of them. ``directory.read_only_log.LogView`` reads a directory beside its writer, or a Kafka broker's.
+``partition.write_log.WriteLog`` is one partition. The rooms, from the ground up: ``disk``, ``segment``, ``recovery``,
+``partition``, ``cleaning``, ``transactions``, ``directory``.
 """

@@ -43,6 +43,7 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, noted_size
 from tiered.local.segment.sealed import SEGMENT_SUFFIXES
 from tiered.model import EpochEntry, TopicPartition
+from tiered.plan.lineage import epoch_at
 from tiered.plan.producer import NO_OFFSET, read_producer
 from tiered.plan.producer_state import ProducerSnapshot
 from tiered.plan.side_files import Follower
@@ -198,7 +199,7 @@ def _write(disk: RepairDirectory, tp: TopicPartition, offsets: Offsets, now_ms: 
     path = folder / log_name(base)
     if _end(disk, tp, base) != offsets.next:
         raise ConfigError(f"{path} has changed", hint="plan the repair again")
-    epoch, follower = LeaderEpochs(folder, files, read_only=True).epoch_at(base), _follower(disk, folder, base)
+    epoch, follower = epoch_at(LeaderEpochs(folder, files, read_only=True).entries, base), _follower(disk, folder, base)
     batches = list(abort_open(follower, base, offsets.next, epoch))
     if base + len(batches) < offsets.next:
         batches.append(empty_batch(base + len(batches), offsets.next, epoch))

@@ -13,7 +13,6 @@ from tiered.format.producer_snapshot import decode_snapshot
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import Files
-from tiered.local.partition.list_offsets import offset_for_leader_epoch
 from tiered.local.partition.read_log import ReadLog
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
@@ -65,7 +64,9 @@ def told_by(partition: ReadLog) -> Told:
         found = partition.offset_for_time(timestamp)
         times[timestamp] = -1 if found is None else found[0]
     committed = Heard(start, stable, _seen(stream, "read_committed"))
-    epochs = {entry.epoch: offset_for_leader_epoch(partition, entry.epoch) for entry in partition.leader_epochs()}
+    entries = partition.leader_epochs()
+    ends = [*(entry.start_offset for entry in entries[1:]), end]
+    epochs = {entry.epoch: (entry.epoch, last) for entry, last in zip(entries, ends, strict=False)}
     return Told(everything, committed, times, epochs)
 
 

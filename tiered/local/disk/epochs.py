@@ -17,9 +17,6 @@ LOGGER = logging.getLogger("tiered.local")
 
 EPOCHS_NAME = "leader-epoch-checkpoint"
 
-UNDEFINED = (-1, -1)
-"""Kafka's answer where no epoch fits."""
-
 
 class LeaderEpochs:
     """The ascending list of (epoch, first offset); every assignment is on disk before it returns."""
@@ -36,25 +33,6 @@ class LeaderEpochs:
     def latest(self) -> int:
         """Return the newest epoch, -1 if there is none."""
         return self.entries[-1].epoch if self.entries else -1
-
-    def end_offset_for(self, requested: int, end_offset: int) -> tuple[int, int]:
-        """Return (epoch, its exclusive end) as a follower asks its leader; ``end_offset``: that of the log.
-
-        The epoch is the greatest at or below ``requested``; (-1, -1) if there is none, or if it is yet to come. Below
-        the first known epoch: (requested, start of the first), Kafka's answer.
-        """
-        if requested < 0 or not self.entries or requested > self.latest:
-            return UNDEFINED
-        if requested == self.latest:
-            return requested, end_offset
-        older = [entry for entry in self.entries if entry.epoch <= requested]
-        if not older:
-            return requested, self.entries[0].start_offset
-        return older[-1].epoch, self.entries[len(older)].start_offset
-
-    def epoch_at(self, offset: int) -> int:
-        """Return the epoch under which ``offset`` was written, -1 if it is not known."""
-        return max((entry.epoch for entry in self.entries if entry.start_offset <= offset), default=-1)
 
     def reload(self) -> None:
         """Read the file again. A damaged one counts as empty: recovery learns the epochs from the batches."""

@@ -19,7 +19,6 @@ from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.segment.isolation import aborted_txns, last_stable_offset, open_txns
 from tiered.local.segment.read_view import View
 from tiered.local.segment.reading import (
-    largest_timestamp,
     offset_for_time,
     read_runs_steadily,
     read_steadily,
@@ -123,10 +122,6 @@ class ReadLog(ABC):
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at or after ``timestamp`` ms on this disk, or None."""
         return steadily(self.view, lambda view: offset_for_time(self.files, view, timestamp))
-
-    def largest_timestamp(self) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record with the largest timestamp on this disk, None without any."""
-        return steadily(self.view, lambda view: largest_timestamp(self.files, view))
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions in the range, by first offset. ``read_committed`` skips their records."""

@@ -179,30 +179,6 @@ def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int]
     return None
 
 
-def largest_timestamp(files: Files, view: View) -> tuple[int, int] | None:
-    """Return (offset, timestamp) of the first record with the largest timestamp (Kafka's -3); None without any."""
-    best: tuple[int, Extent] | None = None
-    for extent in view.extents:
-        if extent.end_offset > max(view.start_offset, extent.base_offset):
-            largest = extent.largest_timestamp
-            if extent.segment.lookup.damaged:
-                with open_extent(files, view, extent, extent.base_offset) as log:
-                    for span, batch in extent.walk(log, 0, dense=view.dense):
-                        log.verify(span, batch)  # raises the damage: the largest of all is unknown
-            if largest >= 0 and (best is None or largest > best[0]):
-                best = largest, extent
-    if best is None:
-        return None
-    wanted, extent = best
-    with open_extent(files, view, extent, extent.base_offset) as log:
-        for span, batch in extent.walk(log, extent.seek_time(log, wanted - 1, 0), dense=view.dense):
-            if log.verify(span, batch).max_timestamp == wanted:
-                for record in decode_records(batch):
-                    if record.timestamp == wanted:
-                        return record.offset, wanted
-    return None
-
-
 def open_extent(files: Files, view: View, extent: Extent, offset: int) -> LogFile:
     """Return the open file. Raise OffsetOutOfRangeError if retention took it since the view was taken."""
     path = extent.segment.path

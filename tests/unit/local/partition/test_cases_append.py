@@ -19,16 +19,8 @@ from tiered.errors import (
 )
 from tiered.format.batch import HEADER_BYTES, BatchProducer, decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
-from tiered.local.partition.list_offsets import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    LATEST,
-    LATEST_TIERED,
-    MAX_TIMESTAMP,
-    list_offset,
-    offset_for_leader_epoch,
-)
 from tiered.model import NewRecord, TimestampType
+from tiered.plan.lineage import epoch_at
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 from tiered.testing.clock import START_MS
 
@@ -185,43 +177,9 @@ def test_case_34_lookups_by_time_with_epochs(tmp_path: Path) -> None:
     for timestamp, offset, epoch in ((100, 0, 0), (101, 1, 1), (200, 1, 1), (300, 2, 1)):
         found = bench.partition.offset_for_time(timestamp)
         assert found is not None
-        assert (found[0], bench.partition.epochs.epoch_at(found[0])) == (offset, epoch)
+        assert (found[0], epoch_at(bench.partition.leader_epochs(), found[0])) == (offset, epoch)
     assert bench.partition.offset_for_time(301) is None
-    assert bench.partition.largest_timestamp() == (2, 300)
-    listed = [list_offset(bench.partition, t) for t in (100, 200, EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP)]
-    assert listed == [(0, 100, 0), (1, 200, 1), (0, -1, 0), (0, -1, 0), (5, -1, 1), (2, 300, 1)]
-    assert [list_offset(bench.partition, t) for t in (301, LATEST_TIERED)] == [None, None]
-    positions = bench.partition.positions()
-    assert (positions.start_offset, bench.partition.epochs.epoch_at(0)) == (0, 0)
-    assert (positions.end_offset, bench.epochs[-1][0]) == (5, 1)
-    assert offset_for_leader_epoch(bench.partition, 0) == (0, 1)
-    assert offset_for_leader_epoch(bench.partition, 1) == (1, 5)
-    assert offset_for_leader_epoch(bench.partition, 2) == (-1, -1)
-
-
-def test_where_the_bucket_ends_is_listed_with_its_epoch(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=2)
-    bench.fill(3)
-    bench.partition.new_leader_epoch(1)
-    bench.fill(3)
-    bench.partition.set_uploaded(0)
-    assert list_offset(bench.partition, LATEST_TIERED) == (-1, -1, -1)
-    bench.partition.set_uploaded(4, start_offset=0)
-    assert list_offset(bench.partition, LATEST_TIERED) == (3, -1, 1)
-    bench.partition.flush()
-    bench.partition.delete_local_before(4)
-    assert list_offset(bench.partition, EARLIEST) == (0, -1, 0)
-    assert list_offset(bench.partition, EARLIEST_LOCAL) == (4, -1, 1)
-
-
-def test_the_earliest_offset_has_no_epoch_above_it(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.partition.start_at(5, 0)
-    append_given(bench.partition, batch(10, epoch=3))
-    bench.partition.epochs.clear()
-    bench.partition.epochs.assign(3, 10)
-    assert list_offset(bench.partition, EARLIEST) == (5, -1, -1)
-    assert list_offset(bench.partition, LATEST) == (11, -1, 3)
+    assert (bench.partition.positions().end_offset, bench.epochs) == (5, [(0, 0), (1, 1)])
 
 
 def test_case_60_a_batch_of_another_codec_is_encoded_anew_others_keep_their_bytes(tmp_path: Path) -> None:

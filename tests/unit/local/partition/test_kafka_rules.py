@@ -10,9 +10,6 @@ from tests.support.given import move_start
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tests.unit.local.partition.old_batches import UNTIMED
 from tests.unit.local.partition.producer_bench import ProducerBench, data, end
-from tiered.errors import ConfigError
-from tiered.local.disk.epochs import LeaderEpochs
-from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS
 
@@ -168,7 +165,6 @@ def test_lookups_by_time_with_equal_and_falling_timestamps(tmp_path: Path) -> No
     move_start(bench.partition, 3)
     wanted = {0: (3, 20), 16: (3, 20), 21: (5, 30), 31: None}
     assert {t: bench.partition.offset_for_time(t) for t in wanted} == wanted
-    assert bench.partition.largest_timestamp() == (5, 30)
 
 
 def test_records_without_a_time_are_passed_over_by_lookups(tmp_path: Path) -> None:
@@ -177,7 +173,6 @@ def test_records_without_a_time_are_passed_over_by_lookups(tmp_path: Path) -> No
         bench.partition.append_batches(UNTIMED)
     bench.append(b"v", timestamp=START_MS)
     assert bench.partition.offset_for_time(START_MS - 5) == (3, START_MS)
-    assert bench.partition.largest_timestamp() == (3, START_MS)
 
 
 def test_changed_settings_hold_at_once_those_of_indexes_with_the_next_segment(tmp_path: Path) -> None:
@@ -205,73 +200,3 @@ def test_changed_settings_hold_at_once_those_of_indexes_with_the_next_segment(tm
     index.fill(3)
     index.partition.roll()
     assert [len(index.index(base)) for base in (0, 3)] == [0, 2]
-
-
-def epochs(directory: Path, *entries: tuple[int, int]) -> LeaderEpochs:
-    directory.mkdir(exist_ok=True)
-    made = LeaderEpochs(directory, PosixFiles())
-    for entry in entries:
-        made.assign(*entry)
-    return made
-
-
-def test_where_a_leader_epoch_ends(tmp_path: Path) -> None:
-    known = epochs(tmp_path, (1, 5), (3, 8))
-    wanted = {-1: (-1, -1), 0: (0, 5), 1: (1, 8), 2: (1, 8), 3: (3, 10), 4: (-1, -1)}
-    assert {epoch: known.end_offset_for(epoch, 10) for epoch in wanted} == wanted
-    assert epochs(tmp_path / "none").end_offset_for(0, 10) == (-1, -1)
-    assert [known.epoch_at(offset) for offset in (4, 5, 7, 8, 99)] == [-1, 1, 1, 3, 3]
-
-
-@pytest.mark.parametrize(
-    ("entry", "expected"),
-    [
-        ((3, 9), [(1, 5), (3, 8)]),  # the latest, at or above its start: ignored
-        ((3, 8), [(1, 5), (3, 8)]),
-        ((3, 7), [(1, 5), (3, 7)]),
-        ((2, 9), [(1, 5), (2, 9)]),
-        ((4, 8), [(1, 5), (4, 8)]),
-        ((4, 6), [(1, 5), (4, 6)]),
-        ((4, 5), [(4, 5)]),
-        ((0, 2), [(0, 2)]),
-        ((4, 12), [(1, 5), (3, 8), (4, 12)]),
-    ],
-)
-def test_an_epoch_that_is_assigned_takes_those_behind_it_away(
-    tmp_path: Path, entry: tuple[int, int], expected: list[tuple[int, int]]
-) -> None:
-    known = epochs(tmp_path, (1, 5), (3, 8))
-    known.assign(*entry)
-    assert [tuple(e) for e in known.entries] == expected
-    assert [tuple(e) for e in LeaderEpochs(tmp_path, PosixFiles()).entries] == expected  # on disk at once
-    for bad in ((-1, 3), (3, -1)):
-        with pytest.raises(ConfigError):
-            known.assign(*bad)
-
-
-@pytest.mark.parametrize("clean", [True, False])
-def test_a_log_without_snapshots_gets_them_at_its_last_bases_and_its_end(tmp_path: Path, clean: bool) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=2)
-    bench.fill(9)
-    if clean:
-        bench.log.close()
-    else:
-        bench.kill()
-    for name in (*bench.names(".snapshot"), "tiered-plain"):
-        (bench.folder / name).unlink()
-    bench.open()
-    assert bench.offsets() == list(range(9))
-    assert [int(name[:20]) for name in bench.names(".snapshot")] == [6, 8, 9]
-
-
-def test_files_that_lie_where_a_segment_begins_go_first(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=2)
-    bench.fill(2)
-    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-        (bench.folder / f"{2:020d}{suffix}").write_bytes(b"somebody else's" * 20)
-    bench.fill(1)
-    assert bench.offsets() == [0, 1, 2]
-    assert (bench.folder / f"{2:020d}.log").stat().st_size == RECORD_BYTES
-    assert bench.names(".txnindex") == []
-    bench.reopen()
-    assert bench.offsets() == [0, 1, 2]
