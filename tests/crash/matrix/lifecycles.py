@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from tests.crash.matrix.appends import two_topics
-from tests.crash.matrix.ledger import Kind, Sent
 from tests.crash.matrix.removals import segments
 from tests.crash.matrix.runner import Operation
-from tests.crash.matrix.world import OTHER, T, World, values
-from tiered.format.batch import encode_batch
-from tiered.format.keys import log_name
-from tiered.local.disk.names import SPARSE_NAME
-from tiered.model import NewRecord, TopicPartition
-
-FAR = 2**31 + 5
-"""Too far from offset 0 for one segment."""
+from tests.crash.matrix.world import OTHER, T, World
+from tiered.model import TopicPartition
 
 
 def other_only(world: World) -> None:
@@ -69,26 +62,6 @@ def move(world: World) -> None:
     world.move(T, 2)
     world.append(1)
     world.flush()
-
-
-def overflowed(world: World) -> None:
-    """One segment whose last batches lie too far from its base, as old brokers made them."""
-    other_only(world)
-    world.create("t")
-    world.close()
-    data = b""
-    for base in (*range(3), FAR, FAR + 1):
-        records = [NewRecord(b"value far %d" % base, b"k", world.clock.now_ms())]
-        sent = Sent(base, values(records))
-        if base == FAR:
-            world.ledger.note(T, Kind.GAP, FAR)
-        for kind in (Kind.SENT, Kind.KEPT):
-            world.ledger.note(T, kind, sent=sent)
-        data += encode_batch(records, base_offset=base, leader_epoch=0)
-    folder = world.directories[0] / str(T)
-    world.files.replace(folder / log_name(0), data)
-    world.files.replace(folder / SPARSE_NAME, b"")
-    world.ledger.note(T, Kind.DURABLE, FAR + 2)
 
 
 def open_log(world: World) -> None:
@@ -160,7 +133,6 @@ LIFECYCLES = (
     Operation("delete topic", three_partitions, delete_topic),
     Operation("delete topic, after its delay", three_partitions, delete_topic_wholly),
     Operation("move to another directory", three_directories, move, 3),
-    Operation("split of a segment", overflowed, open_log),
     Operation("unclean open, torn tail", killed, open_log),
     Operation("unclean open, recovery point", killed_after_checkpoint, open_log),
     Operation("clean open", closed, open_log),

@@ -251,16 +251,6 @@ def compacted_and_deleted(desk: Desk) -> None:
     desk.append(10)
 
 
-def overflowed(desk: Desk) -> None:
-    """As old brokers made them; the raw file is laid before the next open (:func:`lay_overflow`)."""
-    desk.append(1)
-
-
-def check_split(desk: Desk) -> None:
-    assert [segment.base_offset for segment in desk.partition.sealed_segments()] == [0]
-    desk.append(3)
-
-
 def moved(desk: Desk) -> None:
     """Comes from the other log directory."""
     desk.append(40)
@@ -312,7 +302,6 @@ KINDS = {
     "compacted-and-deleted": Kind(
         compacted_and_deleted, {**COMPACT, "cleanup.policy": "compact,delete", "retention.bytes": 15_000}
     ),
-    "overflowed": Kind(overflowed, later=check_split),
     "moved": Kind(moved),
 }
 """By the name of the topic."""

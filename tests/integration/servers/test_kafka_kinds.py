@@ -16,13 +16,12 @@ from tests.integration.servers.commands import require, run
 from tests.integration.servers.kafka import CLUSTER_ID, Broker, Heard, Seen
 from tests.integration.servers.kafka_desk import Desk
 from tests.integration.servers.kafka_killed import write_and_be_killed
-from tests.integration.servers.kafka_kinds import FAR, KINDS
+from tests.integration.servers.kafka_kinds import KINDS
 from tests.integration.servers.kafka_view import Told, logs_of, now_clock, open_for_writing, producers_of, tell
 from tests.integration.servers.kafka_wire import ActiveProducer, describe_producers, epoch_ends
 from tests.support.admin import check
 from tiered.check.findings import Severity
 from tiered.config import LogConfig
-from tiered.format.batch import encode_batch
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.partition.write_log import WriteLog
@@ -90,18 +89,6 @@ class Crash:
     theirs: list[Path]
 
 
-def lay_overflow(log_dirs: list[Path], desk: Desk) -> None:
-    """One segment with offsets that do not fit into it, as brokers made them long ago."""
-    [directory] = [path for path in log_dirs if (path / str(desk.tp)).exists()]
-    data = b""
-    for offset in (*range(10), FAR, FAR + 1, FAR + 9):
-        records = [NewRecord(b"v", b"k", desk.clock.now_ms())]
-        data += encode_batch(records, base_offset=offset, leader_epoch=0)
-        desk.wrote[offset] = Seen(offset, desk.clock.now_ms(), 0, b"k", b"v", [])
-    (directory / str(desk.tp) / f"{0:020d}.log").write_bytes(data)
-    (directory / str(desk.tp) / "tiered-sparse").touch()
-
-
 def write_all(broker: Broker, clock: FakeClock) -> dict[TopicPartition, dict[int, Seen]]:
     """Two sessions over the directories of the stopped broker; returns what was appended."""
     with open_for_writing(broker.log_dirs, clock) as log:
@@ -111,7 +98,6 @@ def write_all(broker: Broker, clock: FakeClock) -> dict[TopicPartition, dict[int
             kind.write(desks[name])
         log.partition(TopicPartition(DOOMED, 0)).append([NewRecord(b"of a topic that goes")])
         log.delete_topic(DOOMED)
-    lay_overflow(broker.log_dirs, desks["overflowed"])
     with open_for_writing(broker.log_dirs, clock) as log:
         for name, kind in KINDS.items():
             if kind.later is not None:

@@ -79,11 +79,6 @@ class BatchOrder:
         self.expected = last + 1
         return True
 
-    def overflows(self, span: BatchPosition, first: int) -> bool:
-        """Return True if it may be good but for its distance from the segment's base, as old brokers left some."""
-        last = span.last_offset
-        return self._is_far(last) and last < self._offsets.next and not self._is_hole(first)
-
     def _is_far(self, last: int) -> bool:
         return last - self._offsets.base > MAX_RELATIVE_OFFSET
 

@@ -39,7 +39,7 @@ from tiered.local.segment.indexes import (
     lost_end,
     store_indexes,
 )
-from tiered.local.segment.replacement import finish_replacements, split_overflowed
+from tiered.local.segment.replacement import finish_replacements
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.local.segment.side_files import SegmentPlace
@@ -64,14 +64,6 @@ UNKNOWN_POINT = -1
 
 LOST_POINT = -2
 """Recovery point of a partition whose checkpoint is gone or damaged."""
-
-
-class _OffsetOverflowError(Exception):
-    """A segment has offsets too far from its base; no error of the product: it is split."""
-
-    def __init__(self, base_offset: int) -> None:
-        super().__init__(base_offset)
-        self.base_offset = base_offset
 
 
 class Recovery:
@@ -103,7 +95,6 @@ class Recovery:
         self._dense = dense
         self._keeps_point = keeps_point
         self._clean = self._lost = False
-        self._unsplittable: set[int] = set()
         self._transactional: set[int] = set()
         self.met_producers = False
 
@@ -114,16 +105,7 @@ class Recovery:
         or LOST_POINT.
         """
         self._clean, self._lost = clean, recovery_point == LOST_POINT
-        while True:
-            bases = finish_replacements(self._files, self._directory)
-            try:
-                self._check_overflow(bases)
-                return self._load(bases, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
-            except _OffsetOverflowError as overflow:
-                self._split(overflow.base_offset)
-
-    def _load(self, bases: list[int], *, clean: bool, recovery_point: int, start_offset: int) -> list[FoundSegment]:
-        segments = [self._found(base) for base in bases]
+        segments = [self._found(base) for base in finish_replacements(self._files, self._directory)]
         for segment, following in itertools.pairwise(segments):
             segment.end_offset = following.base_offset
         if segments:
@@ -152,28 +134,6 @@ class Recovery:
         if remove_snapshots_above(self._files, self._directory, end_offset) and told:
             self.met_producers = True
 
-    def _check_overflow(self, bases: list[int]) -> None:
-        """Raise for a segment with offsets that do not fit: possible only if the next base is far away."""
-        for base, following in itertools.pairwise(bases):
-            if following - base <= MAX_RELATIVE_OFFSET + 1 or base in self._unsplittable:
-                continue
-            with LogFile(self._files, self._directory / log_name(base)) as log:
-                try:
-                    for span, _ in log.batches(0, log.size()):
-                        if MAX_RELATIVE_OFFSET < span.last_offset - base < following - base:
-                            raise _OffsetOverflowError(base)
-                except CorruptionError:
-                    continue  # recovery, or the read that meets it, reports it
-
-    def _split(self, base: int) -> None:
-        try:
-            bases = split_overflowed(self._files, self._directory, base, self._interval)
-        except CorruptionError as error:
-            self._unsplittable.add(base)
-            LOGGER.error("segment_not_split base=%d directory=%s error=%s", base, self._directory, error)
-            return
-        LOGGER.warning("segment_split base=%d directory=%s bases=%s", base, self._directory, bases)
-
     def _found(self, base: int) -> FoundSegment:
         state = self._files.state(self._directory / log_name(base))
         return FoundSegment(base, base, 0 if state is None else state.size)
@@ -199,7 +159,6 @@ class Recovery:
                     order.resume(start)
                 for span, view in log.batches(reached, tail.size_bytes):
                     header = log.verify(span, view)
-                    self._check_fit(tail.base_offset, order.overflows(span, header.base_offset))
                     if not order.fits(span, header.base_offset):
                         return False
                     reached = span.position + span.size
@@ -207,11 +166,6 @@ class Recovery:
                 return False
         tail.indexes, tail.end_offset = indexes, order.expected
         return reached == tail.size_bytes and order.damage is None and order.expected >= recovery_point
-
-    def _check_fit(self, base: int, overflows: bool) -> None:
-        """Request a split of a segment of a log with gaps, if its offsets do not fit its base."""
-        if overflows and base not in self._unsplittable:
-            raise _OffsetOverflowError(base)
 
     def _recover(self, segments: list[FoundSegment], first: int, recovery_point: int) -> list[FoundSegment]:
         kept = segments[:first]
@@ -345,7 +299,6 @@ class Recovery:
                     except CorruptionError:
                         order.spoil(span.position)
                         continue
-                    self._check_fit(segment.base_offset, order.overflows(span, header.base_offset))
                     before = order.expected
                     if not order.fits(span, header.base_offset):
                         continue

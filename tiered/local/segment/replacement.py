@@ -7,9 +7,9 @@
     3  old files renamed to .deleted                       crash: redone, .swap files replace what they cover
     4  .swap renamed to the plain name, .log first; fsync  redone
 
-Used by the splitter of overflowed segments when a log is loaded, and by a cleaner (``exchange``).
-:func:`finish_replacements` undoes or finishes what a crash interrupted, before anything is loaded. It also removes
-files on their way out, and indexes and notes without their log (docs/kafka-semantics.md#leftovers).
+A cleaner uses it (``Maintenance.replace_segments``). :func:`finish_replacements` undoes or finishes what a crash
+interrupted, before anything is loaded. It also removes files on their way out, and indexes and notes without their log
+(docs/kafka-semantics.md#leftovers).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tiered.errors import CorruptionError
-from tiered.format.batch import verify_batch
-from tiered.format.batch_scanner import NO_LIMIT, BatchWalk, Offsets, corrupt_at, walk_headers
+from tiered.format.batch_scanner import NO_LIMIT, BatchWalk, corrupt_at, walk_headers
 from tiered.format.header import Buffer, read_header
 from tiered.format.keys import (
     CLEANED_SUFFIX,
@@ -35,7 +34,6 @@ from tiered.format.keys import (
     TXN_INDEX_SUFFIX,
     LocalFile,
     local_name,
-    log_name,
     parse_local_name,
 )
 from tiered.format.offset_index import IndexPace
@@ -208,40 +206,6 @@ def _rename(files: Files, plain: Path, work: str, new_work: str) -> None:
     source = plain.with_name(plain.name + work)
     if files.state(source) is not None:
         files.rename(source, plain.with_name(plain.name + new_work))
-
-
-def split_overflowed(files: Files, directory: Path, base_offset: int, interval_bytes: int) -> list[int]:
-    """Rewrite a segment whose offsets do not fit its base (old brokers made such) as several; return their bases.
-
-    CorruptionError, with nothing changed, if a batch is damaged.
-    """
-    copies: list[SegmentCopy] = []
-    finished: list[FoundSegment] = []
-    try:
-        with LogFile(files, directory / log_name(base_offset)) as log:
-            for span, view in log.segment(0, log.size(), Offsets(0, NO_LIMIT)):
-                log.verify(span, view)
-                if not copies or not copies[-1].fits(span.last_offset):
-                    if copies:
-                        finished.append(copies[-1].finish())
-                    first = base_offset if not copies and _fits(base_offset, span.last_offset) else -1
-                    start = verify_batch(view).base_offset if first < 0 else first
-                    copies.append(SegmentCopy(files, directory, start, interval_bytes=interval_bytes))
-                copies[-1].append(view)
-        if copies:
-            finished.append(copies[-1].finish())
-    except CorruptionError:
-        for copy in copies:
-            copy.abandon()
-        raise
-    bases = [segment.base_offset for segment in finished]
-    for path in swap_in(files, directory, bases, [base_offset]):
-        files.unlink(path)
-    return bases
-
-
-def _fits(base_offset: int, last_offset: int) -> bool:
-    return last_offset - base_offset <= MAX_RELATIVE_OFFSET
 
 
 def finish_replacements(files: Files, directory: Path) -> list[int]:

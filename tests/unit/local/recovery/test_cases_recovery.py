@@ -81,53 +81,6 @@ def test_case_63_offsets_too_far_away_begin_a_segment(tmp_path: Path, codec: Cod
     assert (bench.bases, bench.offsets()) == ([0, FAR], [0, FAR, FAR + 1])
 
 
-def overflowed(bench: CaseBench) -> bytes:
-    """A log of one segment whose last batches lie too far from its base, as old brokers made them."""
-    bench.fill(1)
-    bench.kill()
-    data = b"".join(batch(i, START_MS + i % 7) for i in (*range(10), FAR, FAR + 1, FAR + 9))
-    (bench.folder / log_name(0)).write_bytes(data)
-    (bench.folder / "tiered-sparse").write_bytes(b"")
-    return data
-
-
-@pytest.mark.parametrize("clean", [True, False])
-def test_case_64_a_segment_that_overflows_is_split(tmp_path: Path, clean: bool) -> None:
-    bench = CaseBench(tmp_path / "log")
-    data = overflowed(bench)
-    if clean:
-        (bench.directory / ".kafka_cleanshutdown").write_bytes(b"")
-    bench.open()
-    assert bench.bases == [0, FAR]
-    assert b"".join(bytes(b) for b in bench.partition.read_batches(0)) == data
-    assert bench.append(b"v") == FAR + 10
-
-
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize(
-    ("offsets", "bases"),
-    [
-        ((FAR, FAR + 1), [FAR]),  # all of it overflows: one segment
-        ((0, FAR, 2 * FAR, 2 * FAR + 3), [0, FAR, 2 * FAR]),
-        ((FAR - 3, 2 * FAR), [0, 2 * FAR]),
-    ],
-)
-def test_case_64_a_split_begins_a_segment_where_offsets_no_longer_fit(
-    tmp_path: Path, offsets: tuple[int, ...], bases: list[int], clean: bool
-) -> None:
-    bench = CaseBench(tmp_path / "log")
-    overflowed(bench)
-    (bench.folder / log_name(0)).write_bytes(b"".join(batch(offset) for offset in offsets))
-    if clean:
-        (bench.directory / ".kafka_cleanshutdown").write_bytes(b"")
-    bench.open()
-    assert bench.bases[: len(bases)] == bases
-    assert bench.offsets() == list(offsets)
-    assert bench.append(b"v") == offsets[-1] + 1
-    bench.reopen()
-    assert bench.offsets() == [*offsets, offsets[-1] + 1]
-
-
 def test_case_65_a_log_that_ends_below_its_start_begins_again_there(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=1)
     bench.fill(10)
