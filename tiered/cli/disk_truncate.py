@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import click
 
-from tiered.errors import ConfigError, LockedError, OffsetOutOfRangeError
-from tiered.format.batch import read_header
+from tiered.errors import ConfigError, LockedError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.uploader_files import uploader_lock
-from tiered.local.partition.read_log import ReadLog
+from tiered.local.segment.cut import cut_end
 from tiered.model import Positions, TopicPartition
 from tiered.program.application import (
     Application,
@@ -44,7 +43,7 @@ def truncate(app: Application, *, partition: str, offset: int) -> int:
     with open_view(app) as log:
         before = log.partition(tp).positions()
         _check(tp, offset, before)
-        end = _whole_batches(log.partition(tp), offset)
+        end = cut_end(log.files, log.partition(tp).view(), offset)
     fields = {
         "dry_run": app.dry_run,
         "topic": tp.topic,
@@ -81,15 +80,6 @@ def _check(tp: TopicPartition, offset: int, positions: Positions) -> None:
             f"{tp}: the bucket holds all below {positions.uploaded_offset}, the disk would end at {offset}",
             hint=f"name an offset from {positions.uploaded_offset} on: what a bucket holds is never cut here",
         )
-
-
-def _whole_batches(log: ReadLog, offset: int) -> int:
-    """Return the end of a log that is cut at ``offset``. A batch that reaches beyond is removed whole."""
-    try:
-        first = next(iter(log.read_batches(offset, offset + 1, verify=False)), None)
-    except OffsetOutOfRangeError:
-        return offset  # at the end, or below all that the disk holds: the log becomes empty
-    return offset if first is None else min(offset, read_header(first).base_offset)
 
 
 @contextlib.contextmanager

@@ -6,12 +6,13 @@ import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from uuid import UUID
 
 from tiered.config import TopicConfig
 from tiered.errors import ForkedLogError
-from tiered.format.batch_scanner import BatchRun
+from tiered.format.batch_scanner import BatchRun, cut
 from tiered.format.locks import Signal
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
@@ -20,7 +21,6 @@ from tiered.local.segment.isolation import aborted_txns, last_stable_offset, ope
 from tiered.local.segment.read_view import View
 from tiered.local.segment.reading import (
     offset_for_time,
-    read_runs_steadily,
     read_steadily,
     steadily,
 )
@@ -94,30 +94,19 @@ class ReadLog(ABC):
         """Return the transactions without a marker, by first offset. ``read_committed`` ends at the first one."""
         return steadily(self.view, lambda view: open_txns(self.files, self.directory, view))
 
-    def read_batches(
-        self, start_offset: int, end_offset: int | None = None, *, max_bytes: int | None = None, verify: bool = True
-    ) -> Iterator[memoryview]:
-        """Yield whole raw batches, from the one with ``start_offset`` to below ``end_offset`` (None: the end).
-
-        The first batch may begin below ``start_offset``, the last may end above ``end_offset``. ``max_bytes`` does not
-        limit the first batch. Raises OffsetOutOfRangeError at once, CorruptionError where damage is reached.
-        """
-        return read_steadily(
-            self.files,
-            self.view,
-            start_offset,
-            end_offset,
-            max_bytes=max_bytes,
-            verify=verify,
-            buffer_bytes=self._buffer_bytes,
-        )
+    def read_batches(self, start_offset: int, end_offset: int | None = None) -> Iterator[memoryview]:
+        """Yield the batches of :meth:`read_runs` one by one. Raises the errors of the first run at once."""
+        runs = self.read_runs(start_offset, end_offset)
+        first = next(runs, None)
+        return (batch for run in chain(() if first is None else (first,), runs) for batch in cut(run.data))
 
     def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[BatchRun]:
-        """Yield the batches of :meth:`read_batches` in runs, verified: each run was read at once.
+        """Yield whole batches in runs, verified, from the one with ``start_offset`` to ``end_offset`` (None: the end).
 
-        The first step raises the errors.
+        The first batch may begin below ``start_offset``, the last may end above ``end_offset``. The first step raises
+        OffsetOutOfRangeError. CorruptionError comes where damage is reached.
         """
-        return read_runs_steadily(self.files, self.view, start_offset, end_offset, buffer_bytes=self._buffer_bytes)
+        return read_steadily(self.files, self.view, start_offset, end_offset, buffer_bytes=self._buffer_bytes)
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at or after ``timestamp`` ms on this disk, or None."""

@@ -9,6 +9,8 @@ from tiered.format.keys import log_name
 from tiered.local.disk.files import Files
 from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_indexes
+from tiered.local.segment.read_view import View
+from tiered.local.segment.reading import open_extent
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
 
@@ -41,6 +43,16 @@ def find_cut(
                 largest, at = timestamp, span.last_offset
     found.size_bytes, found.largest = position, (largest, at)
     return found, straddled
+
+
+def cut_end(files: Files, view: View, offset: int) -> int:
+    """Return the end of a log that is cut at ``offset``. A batch that reaches beyond leaves whole. Checks no bytes."""
+    for extent in view.extents_from(offset):
+        with open_extent(files, view, extent, offset) as log:
+            for span, _ in log.segment(extent.seek(log, offset), extent.size_bytes, extent.offsets):
+                if span.last_offset >= offset:
+                    return min(offset, span.base_offset)
+    return offset
 
 
 def carry_out_cut(files: Files, directory: Path, found: FoundSegment, offset: int) -> None:

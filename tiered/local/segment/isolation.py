@@ -13,12 +13,13 @@ import logging
 from pathlib import Path
 
 from tiered.errors import CorruptionError, NotFoundError
+from tiered.format.batch_scanner import cut
 from tiered.format.header import read_header
 from tiered.format.keys import SNAPSHOT_SUFFIX, parse_local_name, snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.local.disk.files import Files
 from tiered.local.segment.read_view import Extent, View
-from tiered.local.segment.reading import read_batches
+from tiered.local.segment.reading import read_runs
 from tiered.model import AbortedTxn
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import ProducerSnapshot, ProducerState
@@ -77,7 +78,8 @@ def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
     producers.load(known, log_start=0, now_ms=0)  # at time 0 no producer has expired
     tail = view.tail
     noted: set[tuple[int, int]] | None = None
-    for data in read_batches(files, view, known.offset, view.end_offset):
+    runs = read_runs(files, view, known.offset, view.end_offset)
+    for data in (each for run in runs for each in cut(run.data)):
         batch = read_producer(read_header(data), data)
         if batch is None:
             continue

@@ -6,13 +6,12 @@ A read goes on while a cleaner replaces the segments under it: from the same off
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from typing import TypeVar
 
 from tiered.clock import Clock
 from tiered.errors import CorruptionError, LogDestroyedError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records
-from tiered.format.batch_scanner import BatchPosition, BatchRun, Offsets, walk_headers
+from tiered.format.batch_scanner import BatchPosition, BatchRun, Offsets
 from tiered.format.header import read_header
 from tiered.local.disk.files import Files
 from tiered.local.segment.read_view import Extent, View, out_of_range
@@ -32,54 +31,21 @@ _MOVED = (OffsetOutOfRangeError, CorruptionError, NotFoundError)
 """Errors of a moved segment. NotFoundError: a file was renamed, or is gone, between its lookup and its open."""
 
 
-def read_batches(
-    files: Files,
-    view: View,
-    start_offset: int,
-    end_offset: int | None = None,
-    *,
-    max_bytes: int | None = None,
-    verify: bool = True,
-    buffer_bytes: int = BUFFER_BYTES,
-) -> Iterator[memoryview]:
-    """Yield whole raw batches from the one with ``start_offset`` (or the first after a gap) to below ``end_offset``.
-
-    Each view is over bytes of its own and stays valid. At least one batch comes for any ``max_bytes``. Raises
-    OffsetOutOfRangeError at once; CorruptionError, with path, position and offset, when the damage is reached.
-    """
-    if not view.start_offset <= start_offset <= view.end_offset:
-        raise out_of_range(view, start_offset)
-    end = view.end_offset if end_offset is None else min(end_offset, view.end_offset)
-    return _batches(files, view, start_offset, end, max_bytes, verify, buffer_bytes)
-
-
-def _batches(  # noqa: PLR0917 - the private half of read_batches, in its order
-    files: Files, view: View, start: int, end: int, max_bytes: int | None, verify: bool, buffer_bytes: int
-) -> Iterator[memoryview]:
-    given = 0
-    for run in _runs(files, view, start, end, verify, buffer_bytes):
-        for position, header in walk_headers(run.data):
-            if max_bytes is not None and given and given + header.size_bytes > max_bytes:
-                return
-            yield memoryview(bytes(run.data[position : position + header.size_bytes]))
-            given += header.size_bytes
-
-
 def read_runs(
     files: Files, view: View, start_offset: int, end_offset: int, *, buffer_bytes: int = BUFFER_BYTES
 ) -> Iterator[BatchRun]:
-    """Yield runs of verified batches, as :func:`read_batches`: as many as the buffer holds, or one unusual batch.
+    """Yield verified batches in runs, from the one with ``start_offset`` (or the first after a gap) to ``end_offset``.
 
-    The bytes of a run do not change while it is referenced. OffsetOutOfRangeError at the first step.
+    A run is as many batches as the buffer holds, or one unusual batch. Its bytes do not change while it is referenced.
+    The first step raises OffsetOutOfRangeError. CorruptionError, with path, position and offset, comes where the damage
+    is reached.
     """
     if not view.start_offset <= start_offset <= view.end_offset:
         raise out_of_range(view, start_offset)
-    yield from _runs(files, view, start_offset, min(end_offset, view.end_offset), True, buffer_bytes)
+    yield from _runs(files, view, start_offset, min(end_offset, view.end_offset), buffer_bytes)
 
 
-def _runs(  # noqa: PLR0917 - as _batches
-    files: Files, view: View, start: int, end: int, verify: bool, buffer_bytes: int
-) -> Iterator[BatchRun]:
+def _runs(files: Files, view: View, start: int, end: int, buffer_bytes: int) -> Iterator[BatchRun]:
     wanted = start
     for extent in view.extents_from(start):
         if wanted >= end or extent.base_offset >= end:
@@ -87,18 +53,18 @@ def _runs(  # noqa: PLR0917 - as _batches
         if extent.end_offset <= wanted:
             continue
         with open_extent(files, view, extent, wanted) as log:
-            for run in _runs_of(log, view, extent, wanted, end, verify, buffer_bytes):
+            for run in _runs_of(log, view, extent, wanted, end, buffer_bytes):
                 yield run
                 if run.next_offset >= end:
                     return
         wanted = max(wanted, extent.end_offset)
 
 
-def _runs_of(  # noqa: PLR0917 - as _batches
-    log: LogFile, view: View, extent: Extent, wanted: int, end: int, verify: bool, buffer_bytes: int
+def _runs_of(  # noqa: PLR0917 - the state of one segment's read
+    log: LogFile, view: View, extent: Extent, wanted: int, end: int, buffer_bytes: int
 ) -> Iterator[BatchRun]:
     lookup = extent.segment.lookup
-    if verify and (run := _next_run(log, extent, lookup.read_end(wanted), wanted, end)) is not None:
+    if (run := _next_run(log, extent, lookup.read_end(wanted), wanted, end)) is not None:
         yield run
         wanted = run.next_offset
         if wanted >= end:
@@ -108,7 +74,7 @@ def _runs_of(  # noqa: PLR0917 - as _batches
     for piece in extent.pieces(log, walk, dense=view.dense, buffer_bytes=buffer_bytes):
         start = walk.position
         while rest := piece[walk.position - start :]:
-            run = walk.verified(rest, end) if verify and walk.gapless_from(wanted) else None
+            run = walk.verified(rest, end) if walk.gapless_from(wanted) else None
             if run is None:
                 one = next(walk.whole(rest), None)
                 if one is None:
@@ -124,8 +90,7 @@ def _runs_of(  # noqa: PLR0917 - as _batches
                 if first >= end:
                     beyond = True  # offsets are left out up to the end, or this one rotted: the next batch decides
                     continue
-                if verify:
-                    log.verify(span, batch)
+                log.verify(span, batch)
                 run = BatchRun(batch, first, span.last_offset + 1)
             lookup.note_read(run.next_offset, walk.position)
             yield run
@@ -232,73 +197,26 @@ def _moved(before: View, after: View) -> bool:
 
 
 def read_steadily(
-    files: Files,
-    view: Callable[[], View],
-    start_offset: int,
-    end_offset: int | None,
-    *,
-    max_bytes: int | None,
-    verify: bool,
-    buffer_bytes: int,
-) -> Iterator[memoryview]:
-    """Read as :func:`read_batches` to the first view's end; OffsetOutOfRangeError early."""
-    first = view()
-    end = first.end_offset if end_offset is None else min(end_offset, first.end_offset)
-
-    def batches(over: View, start: int) -> Iterator[memoryview]:
-        return read_batches(files, over, start, end, max_bytes=max_bytes, verify=verify, buffer_bytes=buffer_bytes)
-
-    reading = batches(first, start_offset)
-    return _limited(_continued(batches, view, first, reading, start_offset, behind=_behind), max_bytes)
-
-
-def read_runs_steadily(
     files: Files, view: Callable[[], View], start_offset: int, end_offset: int | None, *, buffer_bytes: int
 ) -> Iterator[BatchRun]:
-    """Read as :func:`read_runs` to the first view's end."""
-    first = view()
-    end = first.end_offset if end_offset is None else min(end_offset, first.end_offset)
-
-    def runs(over: View, start: int) -> Iterator[BatchRun]:
-        return read_runs(files, over, start, end, buffer_bytes=buffer_bytes)
-
-    return _continued(runs, view, first, runs(first, start_offset), start_offset, behind=attrgetter("next_offset"))
+    """Read as :func:`read_runs` to the first view's end. Go on over a fresh view while segments are replaced."""
+    over = view()
+    end = over.end_offset if end_offset is None else min(end_offset, over.end_offset)
+    return _steady_runs(files, view, over, start_offset, end, buffer_bytes)
 
 
-def _limited(reading: Iterator[memoryview], max_bytes: int | None) -> Iterator[memoryview]:
-    given = 0
-    for batch in reading:
-        if max_bytes is not None and given and given + len(batch) > max_bytes:
-            return
-        given += len(batch)
-        yield batch
-
-
-def _continued(
-    reader: Callable[[View, int], Iterator[T]],
-    view: Callable[[], View],
-    over: View,
-    reading: Iterator[T],
-    wanted: int,
-    *,
-    behind: Callable[[T], int],
-) -> Iterator[T]:
+def _steady_runs(  # noqa: PLR0917 - the lazy half of read_steadily, in its order
+    files: Files, view: Callable[[], View], over: View, wanted: int, end: int, buffer_bytes: int
+) -> Iterator[BatchRun]:
     failures = 0
     while True:
-        latest: T | None = None
         try:
-            for found in reading:
-                latest, failures = found, 0
-                yield found
+            for run in read_runs(files, over, wanted, end, buffer_bytes=buffer_bytes):
+                wanted, failures = run.next_offset, 0
+                yield run
             return
         except _MOVED as error:
             failures += 1
             before, over = over, view()
             if failures > FRESH_VIEWS or (isinstance(error, CorruptionError) and not _moved(before, over)):
                 raise
-        wanted = wanted if latest is None else behind(latest)
-        reading = reader(over, wanted)
-
-
-def _behind(batch: memoryview) -> int:
-    return read_header(batch).next_offset

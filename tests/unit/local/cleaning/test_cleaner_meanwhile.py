@@ -15,13 +15,14 @@ from tests.unit.local.cleaning.cleaning_bench import CLEAN, CLEANED, DIRTY, OTHE
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundError, TieredError
 from tiered.format.batch import decode_records
+from tiered.format.batch_scanner import cut
 from tiered.local.cleaning.rounds import CleaningStoppedError
 from tiered.local.cleaning.subjects import PAUSED
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
-from tiered.local.segment.reading import read_batches
+from tiered.local.segment.reading import read_runs
 from tiered.model import NewRecord
 from tiered.plan.roll import RollReason
 from tiered.testing.clock import FakeClock, SeededIds
@@ -262,12 +263,15 @@ def test_a_view_from_before_reads_the_old_files_or_says_that_they_are_not_there(
     view = bench.partition.view()
     told: list[str] = []
 
+    def read() -> list[int]:
+        runs = read_runs(bench.files, view, 0, view.end_offset)
+        return [record.offset for run in runs for batch in cut(run.data) for record in decode_records(batch)]
+
     def read_between_the_names(operation: str, path: Path) -> int:
         swapped = not any(name.endswith((".cleaned", ".swap")) for name in bench.names(""))
         if operation == "sync_directory" and path == bench.folder and swapped and bench.names(".log.deleted"):
             try:
-                batches = list(read_batches(bench.files, view, 0))
-                assert [r.offset for batch in batches for r in decode_records(batch)] == list(range(9))
+                assert read() == list(range(9))
             except CorruptionError as error:
                 told.append(error.message)
         return 0
@@ -277,7 +281,7 @@ def test_a_view_from_before_reads_the_old_files_or_says_that_they_are_not_there(
     bench.files.fail = None
     assert all("not the file" in message for message in told)
     assert len(told) == 2  # the third segment lost nothing: it is the same file
-    assert [r.offset for batch in read_batches(bench.files, view, 0) for r in decode_records(batch)] == list(range(9))
+    assert read() == list(range(9))
 
 
 def test_a_partition_that_moves_is_not_cleaned_meanwhile(bench: CleaningBench) -> None:
