@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 import tiered
 from tiered import config, errors
 from tiered.cli.main import tiered as tiered_command
+from tiered.metrics import HELP, PREFIX
 from tiered.program import settings
 from tiered.program.command_line import run_command
 from uploader.config import RELOADABLE
@@ -185,31 +186,20 @@ def settings_page() -> str:
 
 
 def metrics() -> str:
-    """Return all metrics: those of the code by their calls, those of the daemon as it prints them."""
-    rows: dict[str, tuple[str, ...]] = {}
-    for path in sorted((ROOT / "tiered").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                isinstance(node, ast.Call)
-                and getattr(node.func, "id", "") == "metric"
-                and isinstance(node.args[0], ast.Constant)
-            ):
-                name = f"tiered_{node.args[0].value}"
-                rows[name] = (
-                    f"`{name}`",
-                    "counter" if name.endswith("_total") else "gauge",
-                    f"`{path.parent.name}/{path.name}`",
-                )
+    """Return all metrics: those of a log from their table, those of the daemon as it prints them."""
+    of_log = [
+        (f"`{PREFIX}{name}`", "counter" if name.endswith("_total") else "gauge", about) for name, about in HELP.items()
+    ]
     daemon = [(f"`{name}`", kind, about) for name, kind, about in daemon_metrics()]
     return "\n".join(
         [
             "# Metrics\n",
-            "[Monitoring](../operations/monitoring.md) says which of them to watch. Labels: `topic` and `partition`, `op`, `status`, `directory`.\n",
+            "[Monitoring](../operations/monitoring.md) says which of them to watch. Labels: `topic` and `partition`, `op`, `status`, `log_dir`.\n",
             "## Of the daemon: `/metrics`\n",
             table(("name", "type", "meaning"), daemon),
             "## Of a log: `log.metrics()` and `tiered metrics`\n",
             "The daemon adds those of the directory's writer to its own.\n",
-            table(("name", "type", "computed in"), [rows[name] for name in sorted(rows)]),
+            table(("name", "type", "meaning"), of_log),
         ]
     )
 

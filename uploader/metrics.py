@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from tiered import __version__
 from tiered.clock import Clock, SystemClock
 from tiered.engine.status import PartitionView
+from tiered.metrics import HELP, help_text
 from tiered.metrics import Metric as Figure
 from tiered.store.metrics import SECONDS_BOUNDS, RequestFigures, StoreMetrics
 
@@ -22,19 +23,19 @@ Figures = Callable[[], Iterable[Figure]]
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 _GAUGES: tuple[tuple[str, str, Callable[[PartitionView], float]], ...] = (
-    ("end_offset", "End of the log on this disk; a lower bound while a writer appends.", lambda v: v.end_offset),
-    ("flushed_offset", "End of what is fsynced, as last noted by the writer.", lambda v: v.flushed_offset),
-    ("uploaded_offset", "End of what is committed in the bucket.", lambda v: v.uploaded_offset),
-    ("upload_lag_bytes", "Bytes on this disk that the bucket does not hold.", lambda v: v.lag_bytes),
-    ("upload_lag_seconds", "Age of the oldest sealed byte that is not in the bucket.", lambda v: v.lag_ms / 1000),
+    ("end_offset", HELP["end_offset"], lambda v: v.end_offset),
+    ("flushed_offset", HELP["flushed_offset"], lambda v: v.flushed_offset),
+    ("uploaded_offset", HELP["uploaded_offset"], lambda v: v.uploaded_offset),
+    ("upload_lag_bytes", "Bytes on this disk that are not uploaded.", lambda v: v.lag_bytes),
+    ("upload_lag_seconds", "Age of the oldest sealed byte that is not uploaded.", lambda v: v.lag_ms / 1000),
     (
         "oldest_unuploaded_seconds",
-        "Age of the oldest byte that is not in the bucket, the active segment included.",
+        "Age of the oldest byte that is not uploaded, including the active segment.",
         lambda v: v.oldest_unuploaded_ms / 1000,
     ),
-    ("segments_waiting", "Sealed segments that are not committed.", lambda v: v.segments_waiting),
-    ("paused", "1 if its uploads are paused.", lambda v: float(v.paused)),
-    ("fenced", "1 if a newer claim owns the partition.", lambda v: float(v.phase == "fenced")),
+    ("upload_lag_segments", "Sealed segments that are not committed.", lambda v: v.segments_waiting),
+    ("paused", "1 if uploads of the partition are paused.", lambda v: float(v.paused)),
+    ("fenced", HELP["fenced"], lambda v: float(v.phase == "fenced")),
 )
 
 
@@ -58,29 +59,33 @@ class Metrics:
     ) -> None:
         self.registry = _Registry()
         registry = self.registry
-        self.commits = Counter("tiered_commit", "Commits by result.", ["result"], registry=registry)
+        self.commits = Counter("tiered_commit", "Commits, by result.", ["result"], registry=registry)
         self.commit_seconds = Histogram(
-            "tiered_commit_seconds", "Time of a commit, read-back included.", buckets=_SECONDS, registry=registry
+            "tiered_commit_seconds",
+            "Duration of commits, including the read-back.",
+            buckets=_SECONDS,
+            registry=registry,
         )
         self.upload_seconds = Histogram(
-            "tiered_upload_seconds", "Time of one segment's upload.", buckets=_SECONDS, registry=registry
+            "tiered_upload_seconds", "Duration of segment uploads.", buckets=_SECONDS, registry=registry
         )
-        self.uploaded_bytes = Counter("tiered_uploaded_bytes", "Bytes of verified .log objects.", registry=registry)
-        self.errors = Counter("tiered_upload_errors", "Orders that failed, by error code.", ["kind"], registry=registry)
+        self.uploaded_bytes = Counter(
+            "tiered_uploaded_bytes", "Bytes of uploaded and verified .log objects.", registry=registry
+        )
+        self.errors = Counter(
+            "tiered_upload_errors", "Failed uploads and commits, by error code.", ["kind"], registry=registry
+        )
         self.last_commit = Gauge(
-            "tiered_last_successful_upload_timestamp_seconds", "Wall-clock time of the last commit.", registry=registry
+            "tiered_last_successful_upload_timestamp_seconds", "Unix time of the last commit.", registry=registry
         )
         self.disk_free_bytes: int | None = None
-        build = Gauge("tiered_build_info", "1; the labels say what runs.", ["version", "python"], registry=registry)
+        build = Gauge("tiered_build_info", "1, with the versions as labels.", ["version", "python"], registry=registry)
         build.labels(__version__, platform.python_version()).set(1)
         registry.register(_Disk(self))
         registry.register(_PartitionMetrics(views, by_partition=by_partition))
         registry.register(_Requests(store, clock or SystemClock()))
-        registry.register(
-            _Figures(limits, "What uploads and maintenance share: their memory, what the store slows down.")
-        )
-        registry.register(_Figures(writer, "As its writer noted it last."))
-        registry.register(_Figures(maintenance, "Of the maintenance of the bucket beside the uploads."))
+        for figures in (limits, writer, maintenance):
+            registry.register(_Figures(figures))
 
     def render(self) -> bytes:
         """Return the text of ``/metrics``."""
@@ -103,7 +108,7 @@ class _Disk(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily("tiered_disk_free_bytes", "Free bytes of the log's disk.")
+        family = GaugeMetricFamily("tiered_disk_free_bytes", HELP["disk_free_bytes"])
         if self._metrics.disk_free_bytes is not None:
             family.add_metric([], self._metrics.disk_free_bytes)
         yield family
@@ -136,11 +141,10 @@ class _PartitionMetrics(Collector):
 
 
 class _Figures(Collector):
-    """Figures of the library under the library's names."""
+    """Figures of the library under the library's names and help texts."""
 
-    def __init__(self, figures: Figures, about: str) -> None:
+    def __init__(self, figures: Figures) -> None:
         self._figures = figures
-        self._about = about
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
@@ -149,7 +153,7 @@ class _Figures(Collector):
             if family is None:
                 kind = CounterMetricFamily if figure.name.endswith("_total") else GaugeMetricFamily
                 labels = [name for name, _ in figure.labels]
-                family = families[figure.name] = kind(figure.name, self._about, labels=labels)
+                family = families[figure.name] = kind(figure.name, help_text(figure.name), labels=labels)
             family.add_metric([_text(value) for _, value in figure.labels], figure.value)
         yield from families.values()
 
@@ -165,9 +169,11 @@ class _Requests(Collector):
         self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("tiered_store_requests", "Requests to the store.", labels=["op", "status"])
-        moved = CounterMetricFamily("tiered_store_bytes", "Bytes sent and received.", labels=["op"])
-        seconds = HistogramMetricFamily("tiered_store_request_seconds", "Time of requests.", labels=["op"])
+        requests = CounterMetricFamily("tiered_store_requests", HELP["store_requests_total"], labels=["op", "status"])
+        moved = CounterMetricFamily("tiered_store_bytes", HELP["store_bytes_total"], labels=["op"])
+        seconds = HistogramMetricFamily(
+            "tiered_store_request_seconds", "Duration of requests to the store.", labels=["op"]
+        )
         by_op: dict[str, list[RequestFigures]] = {}
         for figures in self._store.snapshot():
             requests.add_metric([figures.op, figures.status], figures.requests)
@@ -178,7 +184,7 @@ class _Requests(Collector):
             bounds = [*(str(bound) for bound in SECONDS_BOUNDS), "+Inf"]
             running = [(bound, float(sum(counts[: i + 1]))) for i, bound in enumerate(bounds)]
             seconds.add_metric([op], running, sum(line.seconds for line in lines))
-        oldest = GaugeMetricFamily("tiered_store_oldest_request_seconds", "Age of the oldest request in flight.")
+        oldest = GaugeMetricFamily("tiered_store_oldest_request_seconds", HELP["store_oldest_request_seconds"])
         oldest.add_metric([], self._store.oldest_seconds(self._clock.monotonic()))
         yield oldest
         yield requests

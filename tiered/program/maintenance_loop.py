@@ -77,17 +77,17 @@ class UpkeepView:
     def metrics(self) -> list[Metric]:
         """Return figures under the names of ``/metrics``."""
         return [
-            metric("maintain_rounds_total", self.rounds),
+            metric("maintenance_rounds_total", self.rounds),
             *(
-                metric("maintain_actions_total", self.actions.get(kind, 0), {"kind": kind.value})
+                metric("maintenance_actions_total", self.actions.get(kind, 0), {"kind": kind.value})
                 for kind in MaintenanceKind
             ),
-            metric("maintain_read_bytes_total", self.bytes_read),
-            metric("maintain_written_bytes_total", self.bytes_written),
-            metric("maintain_failed_partitions", len(self.failed)),
-            metric("maintain_paused_topics", len(self.paused)),
-            metric("maintain_failing", float(self.trouble is not None)),
-            metric("maintain_last_round_timestamp_seconds", self.ended_ms / 1000),
+            metric("maintenance_read_bytes_total", self.bytes_read),
+            metric("maintenance_written_bytes_total", self.bytes_written),
+            metric("maintenance_failed_partitions", len(self.failed)),
+            metric("maintenance_paused_topics", len(self.paused)),
+            metric("maintenance_failing", float(self.trouble is not None)),
+            metric("maintenance_last_round_timestamp_seconds", self.ended_ms / 1000),
         ]
 
 

@@ -203,8 +203,8 @@ class Limits:
         """Return the metrics of the memory budget and of the paces."""
         return [
             metric("memory_limit_bytes", self.memory.count),
-            metric("memory_held_bytes", self.memory.taken),
-            metric("memory_waiting", self.memory.waiting),
+            metric("memory_used_bytes", self.memory.taken),
+            metric("memory_waiters", self.memory.waiting),
             *self.paces.metrics(self.clock.monotonic()),
         ]
 

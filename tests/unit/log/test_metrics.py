@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import tiered
 from tiered.local.directory.log_directory import LocalLog
-from tiered.metrics import Metric, metric, render
+from tiered.metrics import HELP, Metric, metric, render
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
@@ -43,16 +44,24 @@ def test_a_partition_that_sleeps_tells_its_end(tmp_path: Path) -> None:
                 log.create_topic("t")
                 log.partition(TopicPartition("t", 0)).append([NewRecord(b"x")] * 4)
             metrics = log.metrics()
-    assert found(metrics, "directory_sleeping_partitions") == [1]
+    assert found(metrics, "directory_idle_partitions") == [1]
     assert found(metrics, "end_offset", topic="t") == found(metrics, "flushed_offset", topic="t") == [4]
 
 
 def test_text_is_escaped_and_whole_numbers_are_whole() -> None:
-    some = [metric("a", 0.5, {"log_dir": 'C:\\x"\n'}), metric("b_total", 2.0)]
+    some = [metric("disk_free_bytes", 0.5, {"log_dir": 'C:\\x"\n'}), metric("store_slow_downs_total", 2.0)]
     assert render(some).splitlines() == [
-        "# TYPE tiered_a gauge",
-        'tiered_a{log_dir="C:\\\\x\\"\\n"} 0.5',
-        "# TYPE tiered_b_total counter",
-        "tiered_b_total 2",
+        "# HELP tiered_disk_free_bytes Free bytes of the log directory's file system.",
+        "# TYPE tiered_disk_free_bytes gauge",
+        'tiered_disk_free_bytes{log_dir="C:\\\\x\\"\\n"} 0.5',
+        "# HELP tiered_store_slow_downs_total Responses of the store that asked for fewer requests (503 SlowDown).",
+        "# TYPE tiered_store_slow_downs_total counter",
+        "tiered_store_slow_downs_total 2",
     ]
-    assert some[1].as_json() == {"name": "tiered_b_total", "value": 2.0, "labels": {}}
+    assert some[1].as_json() == {"name": "tiered_store_slow_downs_total", "value": 2.0, "labels": {}}
+
+
+def test_each_figure_has_a_help_text() -> None:
+    sources = [path.read_text() for path in Path(tiered.__file__).parent.rglob("*.py")]
+    names = {name for text in sources for name in re.findall(r'\bmetric\(\s*"(\w+)"', text)}
+    assert names | {"disk_free_bytes", "disk_total_bytes"} == set(HELP)

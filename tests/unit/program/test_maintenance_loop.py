@@ -187,7 +187,7 @@ def test_an_entry_that_cannot_be_read_keeps_no_other_topic_from_its_turn(store: 
     assert told.done == [(A, MaintenanceKind.RETENTION), (C, MaintenanceKind.RETENTION)]
     assert told.failed == [(None, CorruptionError)]
     assert (upkeep.view.rounds, type(upkeep.view.trouble)) == (1, CorruptionError)
-    assert [each.value for each in upkeep.view.metrics() if each.name.endswith("maintain_failing")] == [1]
+    assert [each.value for each in upkeep.view.metrics() if each.name.endswith("maintenance_failing")] == [1]
     path.write_bytes(whole)
     upkeep.turn()
     assert (told.done[2:], upkeep.view.rounds, upkeep.view.trouble) == ([(B, MaintenanceKind.RETENTION)], 2, None)

@@ -89,8 +89,8 @@ def test_uploads_go_on_while_an_action_takes_its_time(place: ServicePlace, monke
             assert await asyncio.to_thread(held.done.wait, SECONDS)
             assert service.status()["maintenance"]["actions"] == {"retention": 1}
             text = service._metrics.render().decode()
-            assert 'tiered_maintain_actions_total{kind="retention"} 1.0\n' in text
-            assert 'tiered_maintain_actions_total{kind="merge"} 0.0\n' in text
+            assert 'tiered_maintenance_actions_total{kind="retention"} 1.0\n' in text
+            assert 'tiered_maintenance_actions_total{kind="merge"} 0.0\n' in text
         finally:
             held.release.set()
             service.drain()

@@ -93,7 +93,7 @@ def written_metrics(roster: Roster) -> list[Metric]:
     where = {"log_dir": str(roster.directory)}
     awake = roster.awake()
     found = [
-        metric("directory_sleeping_partitions", roster.sleeping_count(), where),
+        metric("directory_idle_partitions", roster.sleeping_count(), where),
         metric("pending_delete_bytes", sum(writer.trash_bytes for writer in awake), where),
     ]
     for writer in awake:
@@ -181,7 +181,7 @@ def _cleaner(report: UpkeepReport, where: dict[str, str], now_ms: int) -> Iterat
     yield metric("cleaner_rounds_total", known.rounds, where)
     yield metric("cleaner_read_bytes_total", known.bytes_read, where)
     yield metric("cleaner_written_bytes_total", known.bytes_written, where)
-    yield metric("cleaner_rounds_at_work", known.at_work, where)
+    yield metric("cleaner_running_rounds", known.at_work, where)
     yield metric("cleaner_max_clean_time_seconds", known.max_clean_seconds, where)
     yield metric("cleaner_max_dirty_ratio", known.max_dirty_ratio, where)
     yield metric("cleaner_max_buffer_utilization_ratio", known.max_buffer_utilization, where)
