@@ -206,9 +206,12 @@ def _print_plan(settings: Settings, mode: DrainMode) -> None:
 
 def _timeout_ms(text: str | None) -> int | None:
     try:
-        return parse_duration_ms(text) if text is not None else None
+        found = parse_duration_ms(text) if text is not None else None
     except ConfigError as error:
         raise ConfigError(f"--timeout: {error.message}", hint=error.hint) from error
+    if found is not None and found < 0:
+        raise ConfigError(f"--timeout: {text!r} is less than 0", hint="for example 60s; leave it out to wait")
+    return found
 
 
 def _sync(
@@ -287,9 +290,11 @@ def resume(topics: tuple[str, ...], as_json: bool, dry_run: bool, config_path: s
     def resumed(before: Mapping[str, Pause]) -> Mapping[str, Pause]:
         for name in topics:
             if name not in before:
-                hint = "all topics are paused together: resume without a name" if ALL_TOPICS in before else ""
+                together = ALL_TOPICS in before
+                hint = "all topics are paused together: resume without a name" if together else "no topic is paused"
                 raise ConfigError(
-                    f"topic {name} is not paused by itself", hint=hint or _names_hint("paused are", before)
+                    f"topic {name} is not paused by itself",
+                    hint=_names_hint("paused are", before) if before and not together else hint,
                 )
         return {name: each for name, each in before.items() if topics and name not in topics}
 

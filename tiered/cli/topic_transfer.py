@@ -37,7 +37,7 @@ _LOST = {
 
 @click.command("transfer", cls=Command)
 @click.argument("topic", metavar="TOPIC[:P]")
-@click.argument("owner", type=click.Choice(list(OWNERS)))
+@click.argument("owner", metavar="OWNER", type=click.Choice(list(OWNERS)))
 @pass_application
 def transfer(app: Application, *, topic: str, owner: str) -> int:
     """Transfer a topic in the bucket to Spark sinks, or back to a local log.

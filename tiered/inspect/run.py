@@ -82,13 +82,13 @@ class DumpRun:
             self._app.out.summary_fields.update(files=self.files, findings=self.damage)
 
     def finish(self) -> int:
-        """Print the summary. Return the exit code. Raise the error of a file that could not be dumped."""
+        """Print the summary. Return the exit code. Raise the error of a file that could not be inspected."""
         out = self._app.out
         out.summary_fields.update(files=self.files, findings=self.damage)
         if self._refused and not self.damage:
             first = self._refused[0]
             if len(self._refused) > 1:
-                first.message = f"{len(self._refused)} could not be dumped; the first: {first.message}"
+                first.message = f"{len(self._refused)} could not be inspected; the first: {first.message}"
             raise first
         code = EXIT_CORRUPTION if self.damage else 0
         out.summary(code)

@@ -58,15 +58,15 @@ def is_log(name: str) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Return True if a file of that name can be dumped."""
+    """Return True if a file of that name can be inspected."""
     return is_log(name) or _dumper(name) is not None
 
 
 def check_name(name: str) -> None:
-    """Raise ``ConfigError`` for a name that cannot be dumped."""
+    """Raise ``ConfigError`` for a name that cannot be inspected."""
     if not is_known(name):
         raise ConfigError(
-            f"{name} is not a file that can be dumped",
+            f"{name} is not a file that can be inspected",
             hint="known: .log .index .timeindex .txnindex .snapshot .seal .idx .page root, checkpoints, *.metadata, "
             "*.properties",
         )

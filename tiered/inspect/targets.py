@@ -54,10 +54,12 @@ _FILE_URL = "file://"
 def expanded(app: Application, name: str, refused: list[TieredError], *, staged: dict[str, int]) -> list[str]:
     """Return the files that ``name`` means, sorted by name. A file or an object means itself.
 
-    A folder means its files that can be dumped, a log directory also those of its partitions. Adds the error of a
+    A folder means its files that can be inspected, a log directory also those of its partitions. Adds the error of a
     folder that cannot be listed to ``refused``, and raises it if nothing else is found. Adds to ``staged`` the base
     offset in the log of each staged ``.log``, whose own offsets begin at 0. Raises NotFoundError, ConfigError.
     """
+    if not name:
+        raise ConfigError("a FILE is empty", hint="name a file or a folder; . is the current one")
     if "://" in name and not name.startswith(_FILE_URL):
         return [name]
     path = Path(name.removeprefix(_FILE_URL))
@@ -238,7 +240,7 @@ def _folder(path: Path, refused: list[TieredError]) -> list[str]:
     if not found and refused:
         raise refused.pop(0)
     if not found:
-        raise ConfigError(f"the folder {path} holds no file that can be dumped", hint="name a partition's folder")
+        raise ConfigError(f"the folder {path} holds no file that can be inspected", hint="name a partition's folder")
     return _counted(found, str(path))
 
 
@@ -263,7 +265,7 @@ def _matching(pattern: str, refused: list[TieredError]) -> list[str]:
     if not found and refused:
         raise refused.pop(0)
     if not found:
-        raise NotFoundError(f"nothing that can be dumped matches {pattern}", hint="correct the pattern")
+        raise NotFoundError(f"nothing that can be inspected matches {pattern}", hint="correct the pattern")
     return _counted(list(dict.fromkeys(found)), pattern)
 
 

@@ -66,8 +66,13 @@ def _lines_of(file: Path) -> list[str]:
 
     Only LF, CR LF or CR ends a line. Other line ends of Unicode may be part of a key.
     """
-    if not file.is_file() or file.stat().st_size > MAX_KEYS_BYTES:
-        raise ConfigError(f"--keys {file}: there is no such file of at most {MAX_KEYS_BYTES} bytes")
+    if not file.is_file():
+        raise ConfigError(f"--keys {file} is no file", hint="name a file with one key on each line")
+    if file.stat().st_size > MAX_KEYS_BYTES:
+        raise ConfigError(
+            f"--keys {file} has more than {human_bytes(MAX_KEYS_BYTES)}",
+            hint="split the file, and erase in several runs",
+        )
     try:
         text = file.read_text("utf-8-sig")
         if "\0" in text:  # read as UTF-8, a file in UTF-16 would name keys that no record has

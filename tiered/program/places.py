@@ -67,7 +67,8 @@ def range_of(begin: str | None, end: str | None, now_ms: int) -> tuple[LogPlace,
     first, last = place("--from", begin, now_ms), place("--to", end, now_ms)
     reversed_offsets = isinstance(first.offset, int) and isinstance(last.offset, int) and last.offset < first.offset
     reversed_times = first.time_ms is not None and last.time_ms is not None and last.time_ms < first.time_ms
-    if reversed_offsets or reversed_times:
+    reversed_words = first.offset == "latest" and last.offset == "earliest"
+    if reversed_offsets or reversed_times or reversed_words:
         raise ConfigError(f"--to {end} is before --from {begin}", hint="exchange them, or leave one out")
     return first, last
 

@@ -78,6 +78,12 @@ class Setting:
         return "--" + self.name.replace("_", "-")
 
     @property
+    def example_hint(self) -> str:
+        """Return the hint of an error: a value that is right, or what the setting means."""
+        shown = self.example or ("" if self.default is None else str(self.default))
+        return f"for example {shown}" if shown else self.about
+
+    @property
     def help(self) -> str:
         """Return the sentence for the help of its option, with the default."""
         default = str(self.default).lower() if isinstance(self.default, bool) else self.default
@@ -391,11 +397,11 @@ def read(
 def _parsed(setting: Setting, given: Value) -> Value:
     place = f"{setting.name} in {given.place}" if given.source == "file" else given.place
     if not isinstance(given.value, str | int | Path):
-        raise ConfigError(f"{place} is {given.value!r}, not a text or a number", hint=setting.about)
+        raise ConfigError(f"{place} is {given.value!r}, not a text or a number", hint=setting.example_hint)
     try:
         return Value(setting.parse(given.value), given.source, given.place, str(given.value))
     except ConfigError as error:
-        raise ConfigError(f"{place}: {error.message}", hint=error.hint or setting.about) from error
+        raise ConfigError(f"{place}: {error.message}", hint=error.hint or setting.example_hint) from error
 
 
 def _from_file(

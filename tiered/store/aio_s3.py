@@ -146,7 +146,9 @@ class AioS3Store:
         try:
             client = await exits.enter_async_context(context)
         except (exceptions.BotoCoreError, ValueError) as error:
-            raise ConfigError(f"cannot connect to {self.url}: {error}", hint="check region and endpoint") from error
+            raise ConfigError(
+                f"cannot connect to {self.url}: {error}", hint="check region, endpoint and AWS_PROFILE"
+            ) from error
         client.meta.events.register("before-call.s3", forbid_redirect)
         client.meta.events.register("before-call.s3", expect_of_large)
         client.meta.events.register("response-received.s3", mark_foreign_page)

@@ -91,7 +91,9 @@ class S3Clients:
                 "s3", config=config.Config(**target.config_arguments()), **target.client_arguments()
             )
         except (exceptions.BotoCoreError, ValueError) as error:
-            raise ConfigError(f"cannot connect to {target.url}: {error}", hint="check region and endpoint") from error
+            raise ConfigError(
+                f"cannot connect to {target.url}: {error}", hint="check region, endpoint and AWS_PROFILE"
+            ) from error
         boto.meta.events.register("before-call.s3", forbid_redirect)
         boto.meta.events.register("before-call.s3", expect_of_large)
         boto.meta.events.register("response-received.s3", mark_foreign_page)
