@@ -1,7 +1,7 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint docs format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore
+.PHONY: help demo test test-fast lint docs browse format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore
 .PHONY: spark-restarts sim mutants cases bench wheels release-check clean setup
 
 VENV   ?= .venv
@@ -52,6 +52,9 @@ lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness, wording, the ta
 
 docs: $(STAMP)  ## the site in build/site; a broken link or block of a page fails it
 	@VENV="$(VENV)" scripts/docs
+
+browse: docs  ## look at each page of the site in headless Chromium: width, copy buttons, search
+	@$(PY) scripts/browse.py
 
 format: $(STAMP)  ## let ruff format the tree
 	@$(VENV)/bin/ruff format .
