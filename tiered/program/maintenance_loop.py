@@ -1,4 +1,4 @@
-"""Maintenance of a whole bucket in rounds, for ``maintain run --loop`` and inside a daemon.
+"""Maintenance of a whole bucket in rounds, for ``maintain --loop`` and inside a daemon.
 
 One thread runs one action at a time, and ends between two actions. Each round reads topics and settings again, and
 claims only partitions with work. A failure of one partition does not stop the others. A failure of the store is

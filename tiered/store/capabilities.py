@@ -136,7 +136,7 @@ def _holds(found: object, body: bytes) -> bool:
 
 def _clean(keys: tuple[str, ...]) -> Steps[bool]:
     """Delete the objects of the probe. Return False if the store cannot delete several keys at once."""
-    with contextlib.suppress(TieredError):  # `gc run --orphans` deletes what a role must not delete, a day later
+    with contextlib.suppress(TieredError):  # `maintain --orphans` deletes what a role must not delete, a day later
         deleted: Deleted = yield Delete(keys)
         return not deleted.one_by_one
     return True
