@@ -19,7 +19,7 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import MAX_PARTITIONS, S3_WORDS, S3Keywords, TopicConfig
 from tiered.errors import ConfigError, InvalidRecordError, InvalidTimestampError, UnknownTopicError
 from tiered.model import Headers, NewRecord, TopicPartition
-from tiered.times import check_no_seconds
+from tiered.times import check_no_seconds, parse_duration_ms
 
 SHOWN_CHARS = 80
 """Longest part of a wrong value that an error shows, in characters."""
@@ -88,6 +88,18 @@ def seconds_or_none(name: str, value: object) -> float | None:
         return None
     if isinstance(value, float) and math.isinf(value):
         raise wrong(name, value, "a number of seconds, or None for no limit")
+    return seconds(name, value)
+
+
+def duration_s(name: str, value: object) -> float:
+    """Return seconds, given as a number or as text such as "5s". None is infinity."""
+    if value is None:
+        return math.inf
+    if isinstance(value, str):
+        found = parse_duration_ms(value)
+        if found is None:
+            raise wrong(name, value, 'a number of seconds, a text such as "5s", or None for no limit')
+        return found / 1000
     return seconds(name, value)
 
 

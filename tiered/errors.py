@@ -210,6 +210,19 @@ class OffsetOutOfRangeError(TieredError):
         self.latest = latest
 
 
+class LogTruncatedError(TieredError):
+    """A position ``requested`` of a group in records that the log no longer has. Up to ``diverged`` it is the same."""
+
+    code = "log_truncated"
+    exit_code = 14
+    hint = '`seek` sets another position, `on_truncated="rewind"` goes back by itself'
+
+    def __init__(self, message: str, *, requested: int, diverged: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.requested = requested
+        self.diverged = diverged
+
+
 class OffsetGapError(TieredError):
     """Offsets ``start`` to ``end`` (exclusive) that neither tier has. A reader never skips them silently."""
 

@@ -18,7 +18,7 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -26,6 +26,9 @@ from tiered import arguments
 from tiered.appending.thread import AppenderThread
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, S3Keywords, TopicConfig
+from tiered.consumer.consumer import Consumer
+from tiered.consumer.log_assignment import CallersPositions, LogAssignment, LoggedPositions, ProgramPositions
+from tiered.consumer.steps import ConsumerKeywords, ConsumerSteps, Options
 from tiered.display import names_without
 from tiered.engine.tiering import SpreadTiering, Tiering
 from tiered.engine.wait import UploaderComponent, Uploaders, wait_uploaded
@@ -268,7 +271,10 @@ class Log:
         partitions = None if partitions is None else arguments.partition_count(name, partitions)
         create, wanted = arguments.flag("create", create), arguments.topic_settings(config)
         if is_state_log(name) and name not in self._local.topics():
-            raise UnknownTopicError(f"there is no {name} in {self.directory}", hint="the first transaction makes it")
+            raise UnknownTopicError(
+                f"there is no {name} in {self.directory}",
+                hint="the first transaction, or the first commit of a consumer, makes it",
+            )
         with self._lock:
             opening = self._opening.setdefault(name, threading.RLock())
         # The log's own lock is not held during a request, so `close` and other topics never wait for the bucket.
@@ -405,10 +411,55 @@ class Log:
 
         def wait(logs: Mapping[TopicPartition, WriteLog]) -> None:
             if durability == "remote":  # with the markers
-                ends = {tp: log.positions().end_offset for tp, log in logs.items()}
+                ends = {tp: log.positions().end_offset for tp, log in logs.items() if not is_state_log(tp.topic)}
                 self.wait_uploaded(ends, DEFAULT_REMOTE_TIMEOUT_S)
 
-        return Transaction(self._local.transactions, producer, default=topic, find=self.topic, wait=wait)
+        return Transaction(
+            self._local.transactions,
+            producer,
+            default=topic,
+            find=self.topic,
+            wait=wait,
+            now_ms=self._clock.now_ms,
+        )
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Iterable[str] = (),
+        *,
+        positions: CallersPositions | None = None,
+        **options: Unpack[ConsumerKeywords],
+    ) -> Consumer:
+        """Return a consumer of ``topics`` that begins at the positions of ``group``, and follows. Use ``with``.
+
+        ``positions``: a mapping or a pair of functions that keep the positions in place of the log, for programs that
+        store them with their results. ``options``: :class:`tiered.consumer.steps.ConsumerKeywords`. Without ``topics``
+        call ``subscribe`` or ``assign``.
+
+        Raises UnknownTopicError, ConfigError, CorruptionError.
+        """
+        core = self._consumer_steps(group, topics, positions, options)
+        return Consumer(core, self._runner)
+
+    def _consumer_steps(
+        self, group: str, topics: str | Iterable[str], positions: CallersPositions | None, options: ConsumerKeywords
+    ) -> ConsumerSteps:
+        checked = Options.of(options, now_ms=self._clock.now_ms())
+        self._followers.check_open()
+        logged = self._local.transactions.positions
+        store = LoggedPositions(logged, group) if positions is None else ProgramPositions(positions)
+        assignment = LogAssignment(group, store, readers=logged, find=self.topic, topics=self._local.topics)
+        assignment.subscribe([topics] if isinstance(topics, str) else list(topics))
+        if positions is None:
+            logged.check(group)
+        return ConsumerSteps(group, assignment, self._open_fresh_stream, self._followers, checked)
+
+    def _open_fresh_stream(self, tp: TopicPartition) -> Steps[TierStream]:
+        """Open a refreshed stream of one partition."""
+        stream = yield from self._open_stream(tp)
+        yield from stream.refresh()
+        return stream
 
     def delete_topic(self, name: str) -> None:
         """Delete the topic from this disk. Its files are unlinked after ``file.delete.delay.ms``.
@@ -418,7 +469,7 @@ class Log:
         name = arguments.text("topic", name)
         with self._lock:
             if is_state_log(name):
-                raise ConfigError(f"{name} is internal: it holds the decisions of transactions")
+                raise ConfigError(f"{name} is internal: it holds the state of transactions or groups")
             if name not in self._local.topics():
                 raise UnknownTopicError(
                     f"there is no topic {name} in {self.directory}", hint=self._named(name) or "topics() names them"
@@ -426,6 +477,7 @@ class Log:
             if self._store is not None:
                 hint = "`tiered topic delete --local-only` deletes the copy on this disk"
                 raise ConfigError(f"topic {name} is tiered: its records in {self.remote} would stay", hint=hint)
+            self._local.transactions.positions.delete_topic(name, self._clock.now_ms())
             self._local.delete_topic(name)
             self._topics.pop(name, None)
 

@@ -109,6 +109,20 @@ class Positions:
     uploader_error: str | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Position of a group in one partition (Kafka's ``OffsetAndMetadata``).
+
+    ``offset``: the next one to read. ``leader_epoch``: that of the last record that was read. ``metadata``: text of the
+    program. ``committed_ms``: time of the commit.
+    """
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    committed_ms: int = -1
+
+
 class AbortedTxn(NamedTuple):
     """One aborted transaction of a ``.txnindex``. Offsets are inclusive as in Kafka's file."""
 

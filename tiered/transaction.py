@@ -17,7 +17,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from tiered import arguments
 from tiered.display import names_without
@@ -33,10 +33,13 @@ from tiered.errors import (
 )
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.coordinator import Transactions, TxnProducer
-from tiered.model import Headers, NewRecord, RecordMetadata, TopicPartition
+from tiered.model import Headers, NewRecord, Position, RecordMetadata, TopicPartition
 from tiered.plan.producer import SEQUENCES, ProducerStamp
 from tiered.plan.transactions import check_timeout
 from tiered.times import Time
+
+if TYPE_CHECKING:
+    from tiered.consumer.steps import AnyConsumer, ConsumerSteps
 
 DEFAULT_TIMEOUT_S = 60.0
 """Seconds after which an open transaction is aborted (Kafka's ``transaction.timeout.ms``)."""
@@ -60,12 +63,19 @@ def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
     return timeout_ms
 
 
-class TransactionTarget(Protocol):
-    """Methods of a topic that a transaction calls."""
+class ProducerTarget(Protocol):
+    """A topic that a transaction appends to."""
 
     @property
     def name(self) -> str:
         """Return the topic's name."""
+
+    def log(self, partition: int) -> WriteLog:
+        """Return one partition."""
+
+
+class TransactionTarget(ProducerTarget, Protocol):
+    """Methods of a topic that a transaction calls."""
 
     def _route(
         self,
@@ -82,9 +92,6 @@ class TransactionTarget(Protocol):
     ) -> tuple[Sequence[object], list[tuple[int, Sequence[object]]]]:
         """Return all records, and by partition those that fall into it."""
 
-    def log(self, partition: int) -> WriteLog:
-        """Return one partition."""
-
 
 class Transaction:
     """A transaction, made by ``Topic.transaction`` or ``Log.transaction``; a context manager. Thread-safe.
@@ -100,6 +107,7 @@ class Transaction:
         default: TransactionTarget | None,
         find: Callable[[str], TransactionTarget],
         wait: Callable[[Mapping[TopicPartition, WriteLog]], None],
+        now_ms: Callable[[], int],
     ) -> None:
         self.transactional_id = producer.transactional_id
         self._state = "open"
@@ -108,6 +116,8 @@ class Transaction:
         self._default = default
         self._find = find
         self._wait = wait
+        self._now_ms = now_ms
+        self._read: list[tuple[ConsumerSteps, dict[TopicPartition, Position]]] = []
         self._lock = threading.RLock()
         self._sequences: dict[TopicPartition, int] = {}
         self._logs: dict[TopicPartition, WriteLog] = {}
@@ -164,6 +174,21 @@ class Transaction:
                 raise
         return written
 
+    def commit_positions(self, consumer: AnyConsumer) -> None:
+        """Commit the positions of a consumer of the same log with this transaction: Kafka's ``TxnOffsetCommit``.
+
+        Reads, appends and positions count together or not at all. After an abort the consumer goes on where it is:
+        ``seek`` back, or make another one. Raises ConfigError for a consumer whose positions are kept elsewhere.
+        """
+        logged, core = self._coordinator.positions, consumer.core
+        if not core.is_kept_in(logged):
+            hint = "make the consumer with log.consumer(), without positions="
+            raise ConfigError(f"positions of group {core.group!r} are not in the log of this transaction", hint=hint)
+        positions = core.stamped(core.handed_out(), self._now_ms())
+        if positions:
+            self._append(logged, logged.partition_of(core.group), logged.records(core.group, positions))
+            self._read.append((core, positions))
+
     def commit(self) -> None:
         """Commit the transaction. All of it is visible, and on disk, when the call returns.
 
@@ -192,6 +217,8 @@ class Transaction:
                 self._state = "unknown"
                 raise
             self._state = "committed"
+        for core, positions in self._read:
+            core.note_committed(positions)
         self._wait(self._logs)
 
     def abort(self) -> None:
@@ -226,7 +253,7 @@ class Transaction:
         except TieredError as error:
             _logger.warning("transaction %r could not be aborted now: %s", self.transactional_id, error)
 
-    def _append(self, target: TransactionTarget, partition: int, records: Sequence[object]) -> RecordMetadata:
+    def _append(self, target: ProducerTarget, partition: int, records: Sequence[object]) -> RecordMetadata:
         tp, log = TopicPartition(target.name, partition), target.log(partition)
         with self._locked():
             self._check_usable()

@@ -19,15 +19,22 @@ from tiered.format.coordinator_records import (
     TRANSACTION_RECORDS,
     TxnState,
     TxnValue,
+    decode_group_key,
+    decode_position,
     decode_transaction,
     decode_transaction_key,
+    encode_position,
+    encode_position_key,
     encode_transaction,
     encode_transaction_key,
+    group_partition,
+    group_protocol,
     record_as_json,
 )
 from tiered.format.kafka_struct import Layout, read_struct, write_struct
 from tiered.format.kernels import Record
 from tiered.format.wire import WireReader, WireWriter
+from tiered.model import Position
 from tiered.plan.transactions import TransactionChange, TransactionCoordinator
 
 DELETED = "<DELETE>"
@@ -97,6 +104,40 @@ def test_a_broker_s_log_replays_into_its_last_states(kafka_fixtures: Path) -> No
     assert [(s.state, s.partitions) for _, s in coordinator.transactions() if s.state is TxnState.ONGOING]
     unfinished = {name for name, state in expected.items() if state in (1, 2, 3)}
     assert {step.transactional_id for step in coordinator.recover()} == unfinished
+
+
+def test_positions_are_the_bytes_of_the_broker(kafka_fixtures: Path) -> None:
+    count = 0
+    for record in records_of(kafka_fixtures, "__consumer_offsets-0"):
+        assert record.key is not None
+        number, group, tp = decode_group_key(record.key)
+        if tp is None:
+            assert (number == 1, group_protocol(number, record.value)) in {
+                (False, "consumer"),
+                (False, ""),
+                (False, None),
+            }
+            continue
+        assert encode_position_key(group, tp) == record.key
+        if record.value is not None:
+            assert encode_position(decode_position(record.value), version=4) == record.value
+            count += 1
+    assert count == 10
+
+
+def test_a_position_in_the_version_that_we_write() -> None:
+    position = Position(7, 2, "Δ", 1_000)
+    written = encode_position(position)
+    assert written.hex() == "0003" + "0000000000000007" + "00000002" + "0002ce94" + "00000000000003e8"
+    assert decode_position(written) == position
+    with pytest.raises(CorruptionError, match="unknown version 9"):
+        decode_position(b"\x00\x09" + written[2:])
+
+
+def test_a_group_has_the_partition_of_java_s_hash() -> None:
+    # "polygenelubricants".hashCode() is -2147483648, whose sign alone is dropped.
+    names = ("abc", "billing", "Δ", "𝄞", "polygenelubricants")
+    assert [group_partition(name, 50) for name in names] == [96354 % 50, 2037654139 % 50, 916 % 50, 1772394 % 50, 0]
 
 
 def again(data: bytes, layout: Layout) -> bytes:

@@ -25,6 +25,7 @@ from __future__ import annotations
 from tiered.aio import admin
 from tiered.aio.appender import AsyncAppender as Appender
 from tiered.aio.appender import AsyncReceipt as Receipt
+from tiered.aio.consumer import AsyncConsumer as Consumer
 from tiered.aio.log import AsyncLog as Log
 from tiered.aio.log import open  # noqa: A004  (the word that users expect: aio.open)
 from tiered.aio.reader import AsyncFound as Found
@@ -39,6 +40,7 @@ Reads = TopicReads
 
 __all__ = [
     "Appender",
+    "Consumer",
     "Found",
     "Log",
     "PartitionStream",

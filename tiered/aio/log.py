@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from tiered import log as sync_log
+from tiered.aio.consumer import AsyncConsumer, open_consumer
 from tiered.aio.topic import AsyncTopic
 from tiered.aio.transaction import AsyncTransaction, begin
 from tiered.aio.worker import Opening, ThreadPools, open_beside
@@ -22,6 +23,8 @@ from tiered.transaction import DEFAULT_TIMEOUT_S
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
     from tiered.config import LogConfig, S3Keywords, TopicConfig
+    from tiered.consumer.log_assignment import CallersPositions
+    from tiered.consumer.steps import ConsumerKeywords
     from tiered.engine.wait import UploaderComponent
     from tiered.local.disk.topics import TopicInfo
 
@@ -117,6 +120,18 @@ class AsyncLog:
         sync_topic = topic._topic if isinstance(topic, AsyncTopic) else topic
         make = functools.partial(self._log.transaction, topic=sync_topic, timeout=timeout, durability=durability)
         return begin(functools.partial(make, transactional_id), self._worker, durability)
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Iterable[str] = (),
+        *,
+        positions: CallersPositions | None = None,
+        **options: Unpack[ConsumerKeywords],
+    ) -> Opening[AsyncConsumer]:
+        """Open ``Log.consumer``: ``async with log.consumer("billing", "orders") as consumer``."""
+        make = functools.partial(self._log._consumer_steps, group, topics, positions, options)
+        return open_consumer(make, self._runner)
 
     def topics(self) -> dict[str, TopicInfo]:
         """Return the topics on this disk by name."""

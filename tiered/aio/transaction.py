@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
+from tiered.aio.consumer import AsyncConsumer
 from tiered.aio.worker import Opening, ThreadPools
 from tiered.model import Headers, RecordMetadata
 from tiered.times import Time
@@ -54,6 +55,10 @@ class AsyncTransaction:
     ) -> list[RecordMetadata]:
         """Run ``Transaction.append_many``."""
         return await self._worker.call(self._txn.append_many, records, partition=partition, topic=topic)
+
+    async def commit_positions(self, consumer: AsyncConsumer) -> None:
+        """Run ``Transaction.commit_positions``."""
+        await self._worker.call(self._txn.commit_positions, consumer)
 
     async def commit(self) -> None:
         """Run ``Transaction.commit``."""

@@ -105,5 +105,6 @@ def _cut(app: Application, tp: TopicPartition, offset: int) -> int:
     """Cut the log. Return the end that the next open finds."""
     with open_directory(app) as log, _without_uploader(app, log):
         log.partition(tp).truncate_to(offset)
+        log.transactions.positions.rewind_lost(app.clock.now_ms())
     with open_view(app) as view:
         return view.partition(tp).positions().end_offset

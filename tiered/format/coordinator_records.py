@@ -17,18 +17,18 @@ from tiered.errors import ConfigError, CorruptionError
 from tiered.format.kafka_struct import FOREVER, Layout, as_json, read_struct, write_struct
 from tiered.format.kernels import Record
 from tiered.format.wire import WireReader, WireWriter
-from tiered.model import TopicPartition
+from tiered.model import Position, TopicPartition
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 """Kafka's internal topic of transaction coordinators. Each log directory has its own; it is never tiered."""
 
 OFFSETS_TOPIC = "__consumer_offsets"
-"""Kafka's internal topic of groups."""
+"""Kafka's internal topic of groups. Each log directory has its own; it is never tiered, its positions are copied."""
 
 
 def is_state_log(topic: str) -> bool:
-    """Return True for the state log of transactions, which is no user's topic and is never tiered."""
-    return topic == TRANSACTION_STATE_TOPIC
+    """Return True for the state logs of transactions and groups, which are no user's topics and are never tiered."""
+    return topic in {TRANSACTION_STATE_TOPIC, OFFSETS_TOPIC}
 
 
 NO_ID = NO_TIME = -1
@@ -36,7 +36,11 @@ NO_ID = NO_TIME = -1
 _TRANSACTION = 0
 _TRANSACTION_VERSION = 1
 _STATE_POSITION = 16
+_POSITION = 1
+_POSITION_VERSION = 3
 _CLASSIC_GROUP = 2
+_GROUP_EPOCHS = {3: "consumer", 11: "share", 17: "streams"}
+"""Protocols of the newer groups, by the type of the record that each one has."""
 _CONSUMER_PROTOCOL = "consumer"
 
 _TASKS = "[{subtopologyId:str partitions:[i32]}]"
@@ -201,11 +205,98 @@ class TxnValue:
 
 def state_partition(transactional_id: str, partitions: int) -> int:
     """Return which of ``partitions`` of ``__transaction_state`` holds this id, by Java's hash of its text."""
-    units = transactional_id.encode("utf-16-be", "surrogatepass")
+    return _java_hash(transactional_id) % partitions
+
+
+def group_partition(group: str, partitions: int) -> int:
+    """Return which of ``partitions`` of ``__consumer_offsets`` holds this group, by Java's hash of its name."""
+    return _java_hash(group) % partitions
+
+
+def _java_hash(text: str) -> int:
+    """Return ``String.hashCode`` without its sign."""
+    units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", units):
         value = (31 * value + unit) & 0xFFFFFFFF
-    return (value & 0x7FFFFFFF) % partitions
+    return value & 0x7FFFFFFF
+
+
+def encode_position_key(group: str, tp: TopicPartition) -> bytes:
+    """Return the key of a position.
+
+    ::
+
+        0  version 1  i16  |  group  i16 length, UTF-8  |  topic  i16 length, UTF-8  |  partition  i32
+    """
+    writer = WireWriter()
+    writer.int16(_POSITION)
+    values = {"group": group, "topic": tp.topic, "partition": tp.partition}
+    write_struct(writer, GROUP_RECORDS[_POSITION].key, values, 0)
+    return writer.to_bytes()
+
+
+def encode_position(position: Position, *, version: int = _POSITION_VERSION) -> bytes:
+    """Return the value of a position. Brokers since 2.1 read version 3.
+
+    ::
+
+        0   version 3     i16
+        2   offset        i64
+        10  leader epoch  i32   -1 if it is not known
+        14  metadata      i16 length, UTF-8
+        ..  commit time   i64   ms since 1970
+    """
+    values = {
+        "offset": position.offset,
+        "leaderEpoch": position.leader_epoch,
+        "metadata": position.metadata,
+        "commitTimestamp": position.committed_ms,
+    }
+    return GROUP_RECORDS[_POSITION].encode(values, version)
+
+
+def decode_group_key(key: bytes) -> tuple[int, str, TopicPartition | None]:
+    """Return the type of a record of ``__consumer_offsets``, its group, and the partition if it is a position.
+
+    The group of an unknown type is "". Raises CorruptionError.
+    """
+    reader = WireReader(key, "group key")
+    number = reader.int16()
+    layout = GROUP_RECORDS.get(number)
+    if layout is None:
+        return number, "", None
+    data = read_struct(reader, layout.key, 0)
+    reader.end()
+    if number > _POSITION:
+        return number, str(data.get("groupId", data.get("group", ""))), None
+    return number, str(data["group"]), TopicPartition(str(data["topic"]), data["partition"])
+
+
+def decode_position(value: bytes) -> Position:
+    """Return a position. Raises CorruptionError, UnknownRecordError for the version of a newer broker."""
+    reader, version = GROUP_RECORDS[_POSITION].open(value, "position")
+    layout = GROUP_RECORDS[_POSITION]
+    if not 0 <= version <= layout.highest:
+        raise UnknownRecordError(f"a position has the unknown version {version}", "")
+    data = read_struct(reader, layout.value, version, {})
+    reader.end()
+    return Position(data["offset"], data.get("leaderEpoch", NO_ID), data["metadata"], data["commitTimestamp"])
+
+
+def group_protocol(number: int, value: bytes | None) -> str | None:
+    """Return the protocol of the group that a record describes, "" for none. None: it describes no whole group.
+
+    Kafka's consumers have the protocol "consumer". Others are "share", "streams", or a name such as "connect".
+    """
+    if number == _CLASSIC_GROUP:
+        if value is None:
+            return ""
+        reader, version = GROUP_RECORDS[number].open(value, "group")
+        data = read_struct(reader, GROUP_RECORDS[number].value, min(version, GROUP_RECORDS[number].highest), {})
+        return str(data["protocolType"])
+    name = _GROUP_EPOCHS.get(number)
+    return name if name is None or value is not None else ""
 
 
 def encode_transaction_key(transactional_id: str) -> bytes:

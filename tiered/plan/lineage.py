@@ -24,6 +24,16 @@ def are_other_epochs(one: int, another: int) -> bool:
     return one != another and UNKNOWN_EPOCH not in {one, another}
 
 
+def common_end(epochs: Sequence[EpochEntry], epoch: int, end: int) -> int | None:
+    """Return the offset up to which a reader that is at ``epoch`` has read the records of this log; None: unknown.
+
+    ``end``: that of the log. Kafka's rule: the end of the greatest epoch at or below that of the reader.
+    """
+    if epoch == UNKNOWN_EPOCH or not epochs or epochs[0].epoch > epoch:
+        return None
+    return next((entry.start_offset for entry in epochs if entry.epoch > epoch), end)
+
+
 def need_same_records(name: str, held: Sequence[EpochEntry], theirs: Sequence[EpochEntry], end: int) -> None:
     """Raise OffsetGapError unless a broker with the leader epochs ``theirs`` has the bucket's records below ``end``.
 

@@ -86,8 +86,8 @@ class Followers:
 
 
 @dataclass(slots=True)
-class _Followed:
-    """One partition of a read that follows.
+class FollowedPartition:
+    """One partition that is read as it grows.
 
     ``signalled``: appends set the signal, so that no look is needed. ``stop``: the offset at which the read ends.
     ``fresh``: nothing was read since the stream was opened. Monotonic seconds: ``due`` is the next look,
@@ -107,9 +107,62 @@ class _Followed:
     fresh: bool = True
     failures: int = 0
 
+    @classmethod
+    def begin(cls, stream: TierStream, start: int, stop: int | None, *, signalled: bool) -> Steps[FollowedPartition]:
+        """Follow ``stream`` from ``start``."""
+        now_s = yield from monotonic_s()
+        paces = Pace(now_s, *DISK_S), Pace(now_s, *BUCKET_S)
+        return cls(stream, Cursor(start), stop, *paces, now_s, signalled)
+
     @property
     def ended(self) -> bool:
         return self.stop is not None and self.cursor.at >= self.stop
+
+    def is_due(self, now_s: float, *, signalled: bool) -> bool:
+        """Return True if it is time for a look. ``signalled``: the signal was set."""
+        return self.due <= now_s or (self.signalled and signalled)
+
+    def look(self, now_s: float) -> Steps[bool]:
+        """Look whether records may have come. The disk is asked for its stamp, the bucket for its root."""
+        if self.signalled:
+            return True
+        looked = self.fresh
+        if self.stream.in_bucket and now_s >= self.refresh_due:
+            if not self.fresh:
+                yield from self.stream.refresh()
+            looked, self.refresh_due = True, 0.0
+        if self.stream.on_disk:
+            stamp = yield from self.stream.stamp()
+            if stamp != self.stamp or now_s >= self.full_due:
+                looked, self.stamp, self.full_due = True, stamp, now_s + DISK_FULL_S
+        return looked
+
+    def succeed(self) -> None:
+        """Note that all new records were read."""
+        self.fresh, self.failures = False, 0
+
+    def fail(self, error: RemoteUnavailableError) -> None:
+        """Note a failed look, and log the first one of an outage."""
+        self.failures += 1
+        if self.failures == 1:
+            _logger.warning("%s cannot be read on, tried again until it can: %s", self.stream.tp, error)
+
+    def plan_next(self, now_s: float, *, moved: bool) -> Steps[None]:
+        """Set the time of the next look. ``moved``: there were new records."""
+        if self.signalled and not self.failures:
+            self.due = now_s + LONGEST_WAIT_S  # an interrupt may have come between an append and its signal
+            return
+        now_s = yield from monotonic_s()
+        if moved:
+            self.disk.changed(now_s)
+            self.bucket.changed(now_s)
+        if self.failures:
+            self.due = self.refresh_due = now_s + backoff_bound_seconds(self.failures)
+        else:
+            self.due = now_s + self.disk.interval_s(now_s) if self.stream.on_disk else math.inf
+            if self.stream.in_bucket:
+                self.refresh_due = self.refresh_due or now_s + self.bucket.interval_s(now_s)
+                self.due = min(self.due, self.refresh_due)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,29 +187,29 @@ class Following:
         ``opened`` gets each stream, which the caller releases at the end.
         """
         with self.followers.signal() as signal:
-            rows: dict[int, _Followed] = {}
+            rows: dict[int, FollowedPartition] = {}
             try:
                 yield from self._rounds(rows, opened, signal)
             finally:
                 for row in rows.values():
                     row.stream.unwatch(signal)
 
-    def _rounds(self, rows: dict[int, _Followed], opened: list[TierStream], signal: Signal) -> Steps[None]:
+    def _rounds(self, rows: dict[int, FollowedPartition], opened: list[TierStream], signal: Signal) -> Steps[None]:
         for partition in self.wanted.partitions:
             rows[partition] = yield from self._begin(partition, opened, signal, is_new=False)
-        now_s = last_s = yield from _now_s()
+        now_s = last_s = yield from monotonic_s()
         count_s = math.inf if self.counter is None else now_s + self.counter.interval_s
         while not all(row.ended for row in rows.values()):
             signalled, moved = signal.is_set(), False
             signal.clear()  # before the ends are read: an append from here on ends the next wait
             self.followers.check_open()
             for partition, row in rows.items():
-                if not row.ended and (row.due <= now_s or (row.signalled and signalled)):
+                if not row.ended and row.is_due(now_s, signalled=signalled):
                     moved |= yield from self._turn(partition, row, now_s, opened, signal)
             if self.counter is not None and now_s >= count_s:
                 moved |= yield from self._add_new(self.counter, rows, opened, signal)
                 count_s = now_s + self.counter.interval_s
-            now_s = yield from _now_s()
+            now_s = yield from monotonic_s()
             if moved:
                 last_s = now_s
             elif self.wanted.idle_s is not None and now_s - last_s >= self.wanted.idle_s:
@@ -167,9 +220,11 @@ class Following:
                 if self.before_wait is not None:
                     self.before_wait()
                 yield Wait(signal, min(max(next_s - now_s, 0.0), LONGEST_WAIT_S))
-                now_s = yield from _now_s()
+                now_s = yield from monotonic_s()
 
-    def _begin(self, partition: int, opened: list[TierStream], signal: Signal, *, is_new: bool) -> Steps[_Followed]:
+    def _begin(
+        self, partition: int, opened: list[TierStream], signal: Signal, *, is_new: bool
+    ) -> Steps[FollowedPartition]:
         """Open one partition. One that was added later is read from its start."""
         stream = yield from self.open(partition, opened)
         signalled = stream.watch(signal)
@@ -184,12 +239,10 @@ class Following:
         else:
             start = yield from stream.offset("earliest" if wanted.start is None else wanted.start)
         stop = None if wanted.end is None else (yield from stream.offset(wanted.end))
-        now_s = yield from _now_s()
-        paces = Pace(now_s, *DISK_S), Pace(now_s, *BUCKET_S)
-        return _Followed(stream, Cursor(start), stop, *paces, now_s, signalled)
+        return (yield from FollowedPartition.begin(stream, start, stop, signalled=signalled))
 
     def _add_new(
-        self, counter: PartitionCounter, rows: dict[int, _Followed], opened: list[TierStream], signal: Signal
+        self, counter: PartitionCounter, rows: dict[int, FollowedPartition], opened: list[TierStream], signal: Signal
     ) -> Steps[bool]:
         """Begin to read the partitions that were added. Return True if there are any."""
         try:
@@ -203,59 +256,26 @@ class Following:
         return bool(new)
 
     def _turn(
-        self, partition: int, row: _Followed, now_s: float, opened: list[TierStream], signal: Signal
+        self, partition: int, row: FollowedPartition, now_s: float, opened: list[TierStream], signal: Signal
     ) -> Steps[bool]:
         """Emit what is new in one partition, and set the time of its next look. Return True if there was anything."""
         before = row.cursor.at
         try:
-            if row.signalled or (yield from self._look(row, now_s)):
+            if (yield from row.look(now_s)):
                 yield from self._emit_new(row)
-            row.fresh = False
-            row.failures = 0
+            row.succeed()
         except RemoteUnavailableError as error:
-            row.failures += 1
-            if row.failures == 1:
-                _logger.warning("%s cannot be read on, tried again until it can: %s", row.stream.tp, error)
+            row.fail(error)
         except ClosedError:
             self.followers.check_open()  # raises, unless the partition alone went: to another directory of this log
             yield from row.stream.release()
             row.stream = yield from self.open(partition, opened)
             row.signalled = row.stream.watch(signal)
         moved = row.cursor.at > before
-        if row.signalled and not row.failures:
-            row.due = now_s + LONGEST_WAIT_S  # an interrupt may have come between an append and its signal
-        else:
-            now_s = yield from _now_s()
-            if moved:
-                row.disk.changed(now_s)
-                row.bucket.changed(now_s)
-            self._plan_next(row, now_s)
+        yield from row.plan_next(now_s, moved=moved)
         return moved
 
-    def _look(self, row: _Followed, now_s: float) -> Steps[bool]:
-        """Look whether records may have come. The disk is asked for its stamp, the bucket for its root."""
-        looked = row.fresh
-        if row.stream.in_bucket and now_s >= row.refresh_due:
-            if not row.fresh:
-                yield from row.stream.refresh()
-            looked, row.refresh_due = True, 0.0
-        if row.stream.on_disk:
-            stamp = yield from row.stream.stamp()
-            if stamp != row.stamp or now_s >= row.full_due:
-                looked, row.stamp, row.full_due = True, stamp, now_s + DISK_FULL_S
-        return looked
-
-    def _plan_next(self, row: _Followed, now_s: float) -> None:
-        """Set the times of the next looks."""
-        if row.failures:
-            row.due = row.refresh_due = now_s + backoff_bound_seconds(row.failures)
-        else:
-            row.due = now_s + row.disk.interval_s(now_s) if row.stream.on_disk else math.inf
-            if row.stream.in_bucket:
-                row.refresh_due = row.refresh_due or now_s + row.bucket.interval_s(now_s)
-                row.due = min(row.due, row.refresh_due)
-
-    def _emit_new(self, row: _Followed) -> Steps[None]:
+    def _emit_new(self, row: FollowedPartition) -> Steps[None]:
         start = row.cursor.at
         if self.wanted.isolation != "read_committed":
             yield from self.emit(row.stream, Part(start, row.stop, None), row.cursor)
@@ -267,6 +287,7 @@ class Following:
             yield from self.emit(row.stream, Part(start, end, hidden), row.cursor)
 
 
-def _now_s() -> Steps[float]:
+def monotonic_s() -> Steps[float]:
+    """Return the driver's monotonic clock, in seconds."""
     time: Time = yield Now()
     return time.monotonic

@@ -33,7 +33,7 @@ from tiered.format.batch_scanner import BatchRun, walk_headers
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.locks import Signal
 from tiered.format.pure_kernels import Shown
-from tiered.model import AbortedTxn, Positions, TopicPartition
+from tiered.model import AbortedTxn, EpochEntry, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
 from tiered.plan.visibility import Hidden
 from tiered.store.base import Emit, Steps, blocking
@@ -98,6 +98,9 @@ class LocalPartition(Protocol):
 
     def last_stable_offset(self) -> int:
         """Return the end of a ``read_committed`` read."""
+
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """Return leader epochs and their first offsets, ascending."""
 
     def watch(self, signal: Signal) -> bool:
         """Set ``signal`` after each append and at the close. Return False if another process appends here."""
@@ -231,6 +234,12 @@ class TierStream:
     def stamp(self) -> Steps[object]:
         """Return a value that changes with each append to the disk, as a rule."""
         return None if self._local is None else (yield from blocking(self._local.stamp))
+
+    def leader_epochs(self) -> Steps[tuple[EpochEntry, ...]]:
+        """Return leader epochs and their first offsets: those of the disk, or of the bucket alone."""
+        if self._local is not None:
+            return self._local.leader_epochs()
+        return () if self._remote is None else (yield from self._remote.leader_epochs())
 
     def flushed_offset(self) -> int:
         """Return the fsynced end offset of this disk (exclusive), 0 without a local tier."""
@@ -593,21 +602,41 @@ def _cut(batch: TierBatch, at: int) -> TierBatch:
     return TierBatch(batch.tier, read_header(data), data)
 
 
+class Pieces:
+    """Steps that emit, taken piece by piece."""
+
+    END = object()
+
+    def __init__(self, steps: Steps[object]) -> None:
+        self._steps = steps
+
+    def next(self) -> Steps[Any]:
+        """Return the next emitted value, ``END`` after the last one."""
+        outcome: object = None
+        error: TieredError | None = None
+        try:
+            while True:
+                request = self._steps.send(outcome) if error is None else self._steps.throw(error)
+                if isinstance(request, Emit):
+                    return request.value
+                outcome = error = None
+                try:
+                    outcome = yield request
+                except TieredError as raised:
+                    error = raised
+        except StopIteration:
+            return Pieces.END
+
+    def close(self) -> None:
+        """End the steps."""
+        self._steps.close()
+
+
 def _first(steps: Steps[object]) -> Steps[Any]:
     """Return the first value that ``steps`` emit, None without one. Stops there."""
-    outcome: object = None
-    error: TieredError | None = None
+    pieces = Pieces(steps)
     try:
-        while True:
-            request = steps.send(outcome) if error is None else steps.throw(error)
-            if isinstance(request, Emit):
-                return request.value
-            outcome = error = None
-            try:
-                outcome = yield request
-            except TieredError as raised:
-                error = raised
-    except StopIteration:
-        return None
+        found = yield from pieces.next()
+        return None if found is Pieces.END else found
     finally:
-        steps.close()
+        pieces.close()

@@ -27,7 +27,7 @@ from tiered.format.batch_scanner import BatchRun, walk_headers
 from tiered.format.keys import FLAG_HOLE
 from tiered.format.root import STATE_DELETING
 from tiered.format.rows import NO_ROWS, Rows
-from tiered.model import AbortedTxn, TopicPartition
+from tiered.model import AbortedTxn, EpochEntry, TopicPartition
 from tiered.plan.read import READ_LIMITS, ByteRange, CatalogRows, ReadLimits, RequestSizes, SegmentRange, segment_ranges
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.remote.assembly import IndexDoubtedError, SegmentDiffers, SegmentScan
@@ -396,6 +396,11 @@ class RemotePartition:
                 "has the segment can upload it again",
             )
         return snapshot
+
+    def leader_epochs(self) -> Steps[tuple[EpochEntry, ...]]:
+        """Return leader epochs and their first offsets, ascending, up to the end of the bucket."""
+        unknown: tuple[EpochEntry, ...] = ()
+        return (yield from self._settled(self._segments.lookup.leader_epochs, unknown))
 
     def _settled(self, lookup: Callable[[CatalogView], Steps[T]], without_root: T) -> Steps[T]:
         """Run a lookup with the two second chances of a read."""

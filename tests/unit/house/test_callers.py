@@ -27,8 +27,12 @@ TRANSPARENT |= {"asynccontextmanager", "abstractmethod", "override", "setter", "
 
 FACES = (tiered.aio, tiered.spark, tiered.admin, tiered.aio.admin)
 
-PROMISED = {*tiered.__all__, *(getattr(getattr(tiered.aio, name), "__name__", name) for name in tiered.aio.__all__)}
-"""Public names of both faces; a class of ``tiered.aio`` by its own name."""
+PROMISED = {
+    *tiered.__all__,
+    "Consumer",
+    *(getattr(getattr(tiered.aio, name), "__name__", name) for name in tiered.aio.__all__),
+}
+"""Public names of both faces, and what ``Log.consumer`` returns; a class of ``tiered.aio`` by its own name."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 

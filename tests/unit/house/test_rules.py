@@ -28,6 +28,7 @@ from tests.unit.house.sources import (
     only,
     walk,
 )
+from tiered.consumer.consumer import Consumer
 
 PROGRAMS = ("tiered/program/", "tiered/cli/", "tiered/inspect/", "tiered/spark/", "uploader/", "pyspark_tiered/")
 FACES = (
@@ -256,6 +257,7 @@ def test_6_both_faces_have_the_same_signatures() -> None:
         found |= set(differences(name, getattr(tiered, name), getattr(tiered.aio, name)))
     for name in ("PartitionStream", "TopicReads"):
         found |= set(differences(name, getattr(tiered.read.topic, name), getattr(tiered.aio, name)))
+    found |= set(differences("Consumer", Consumer, tiered.aio.Consumer))
     for name in ("open", "open_reader"):
         if shape(getattr(tiered, name)) != shape(getattr(tiered.aio, name)):
             found.add(name)

@@ -24,6 +24,7 @@ from tiered.format.checkpoint import (
     encode_partition_metadata,
     encode_uuid,
 )
+from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import partition_dir
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
 from tiered.local.disk.files import Files
@@ -189,7 +190,8 @@ def discovered(
                     hint="the directory belongs to another topic of the same name: move it away",
                 )
         if known is None or changed:
-            known, here = TopicInfo(name, topic_id or NO_ID, 0, TopicConfig(), frozenset(), adopted=True), set()
+            config = TopicConfig(cleanup_policy="compact" if is_state_log(name) else "delete")
+            known, here = TopicInfo(name, topic_id or NO_ID, 0, config, frozenset(), adopted=True), set()
         here.add(number)
     if known is None:
         raise ConfigError(f"no partition of topic {name} was found")

@@ -40,6 +40,7 @@ from tiered.errors import (
 from tiered.format.coordinator_records import NO_ID, TxnState, TxnValue
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.partition.write_log import WriteLog
+from tiered.local.transactions.group_positions import GroupPositions
 from tiered.local.transactions.markers import Leftover, Markers, find_leftovers
 from tiered.local.transactions.producer_ids import LEAST_ID, ProducerIds
 from tiered.local.transactions.state_log import Host, StateLog
@@ -75,6 +76,7 @@ class Transactions:
         self, host: Host, ids: ProducerIds, clock: Clock, *, sees_all: Callable[[], bool] = lambda: True
     ) -> None:
         self._host = host
+        self.positions = GroupPositions(host)
         self._markers = Markers(host, clock, lambda: sees_all() and ids.sees_all)
         self._log = StateLog(host)
         self._ids = ids
@@ -97,6 +99,10 @@ class Transactions:
         A refusal of a disk is left to :meth:`tick`; a state log that cannot be read holds back ``read_committed``,
         never the open. Raises CorruptionError only for ``tiered-producer-ids.json``.
         """
+        try:
+            self.positions.rewind_lost(self._clock.now_ms())
+        except TieredError as error:
+            LOGGER.error("positions_not_checked error=%s", error)
         if not self._ids.any_given() and not self._log.is_ours:
             self._recovered = self._ids.sees_all
             return

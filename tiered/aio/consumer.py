@@ -1,0 +1,224 @@
+"""A consumer for asyncio: records are read on the event loop, positions are stored on threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tiered import arguments
+from tiered.aio.worker import Opening
+from tiered.clock import SystemClock
+from tiered.consumer.consumer import ARROW, taken
+from tiered.consumer.position import Position
+from tiered.consumer.steps import MAX_POLL_RECORDS, ConsumerSteps, Request
+from tiered.format.kernels import ConsumerRecord
+from tiered.model import TopicPartition
+from tiered.read.fetch import PartitionFetch
+from tiered.store.aio_driver import in_thread
+from tiered.store.aio_runner import AioRunner
+from tiered.store.base import Steps
+from tiered.times import Time
+
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
+
+
+class AsyncConsumer:
+    """A consumer of a group (``tiered.consumer.Consumer`` for asyncio). One task at a time uses it."""
+
+    def __init__(self, core: ConsumerSteps, runner: AioRunner) -> None:
+        self.core = core
+        self._runner = runner
+        self._clock = runner.clock or SystemClock()
+        self._lock = asyncio.Lock()
+        self._stream: AsyncGenerator[Any, None] | None = None
+        self._committing: asyncio.Task[None] | None = None
+        self._deferred: dict[TopicPartition, Position] = {}
+
+    def __repr__(self) -> str:
+        return f"<Consumer group={self.core.group!r} partitions={len(list(self.core.assigned()))}>"
+
+    @property
+    def skipped(self) -> int:
+        """Return ``Consumer.skipped``."""
+        return self.core.skipped
+
+    # -- records -----------------------------------------------------------------------------------------------------
+
+    async def poll(
+        self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = None
+    ) -> list[ConsumerRecord]:
+        """Run ``Consumer.poll``. A cancelled call hands out nothing."""
+        request = Request(
+            arguments.whole("max_records", max_records, least=1), arguments.duration_s("timeout", timeout)
+        )
+        async with self._lock:
+            return taken(await self._next(request) or (), request.most)
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Return the records one by one, as ``Consumer`` does."""
+        request = Request()
+        interval_s = self.core.assignment.poll_interval_s
+        while True:
+            async with self._lock:
+                fetches = await self._next(request)
+            if fetches is None:
+                return
+            look_s = self._clock.monotonic() + interval_s
+            while (record := self.core.hand_out(fetches)) is not None:
+                yield record
+                if self._clock.monotonic() >= look_s:
+                    break
+
+    async def batches(
+        self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = 1.0
+    ) -> AsyncIterator[list[ConsumerRecord]]:
+        """Return the lists of ``Consumer.batches``."""
+        most = arguments.whole("max_records", max_records, least=1)
+        async for found in self._lists(Request(most, arguments.duration_s("timeout", timeout), fill=True)):
+            yield found
+
+    async def record_batches(self) -> AsyncIterator[pyarrow.RecordBatch]:
+        """Return the record batches of ``Consumer.record_batches``."""
+        async for found in self._lists(Request(1, emit=ARROW)):
+            yield found[0]
+
+    async def _lists(self, request: Request) -> AsyncIterator[list[Any]]:
+        while True:
+            async with self._lock:
+                fetches = await self._next(request)
+                found = taken(fetches or (), request.most)
+            if found:
+                yield found
+            elif fetches is None:
+                return
+
+    async def _next(self, request: Request) -> list[PartitionFetch] | None:
+        """Run the loop of steps to its next answer. After an error or a cancellation the next call begins another."""
+        self.core.request = request
+        if self._stream is None:
+            self._stream = self._runner.stream(self.core.loop())
+        try:
+            found: list[PartitionFetch] | None = await anext(self._stream)
+        except BaseException:
+            self._stream = None
+            raise
+        return found
+
+    async def _run(self, steps: Steps[T]) -> T:
+        async with self._lock:
+            return await self._runner.run(steps)
+
+    # -- partitions --------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, topics: str | Iterable[str]) -> None:
+        """Run ``Consumer.subscribe``."""
+        async with self._lock:
+            await in_thread(self.core.assignment.subscribe, [topics] if isinstance(topics, str) else list(topics))
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Run ``Consumer.assign``."""
+        async with self._lock:
+            await in_thread(self.core.assignment.assign, list(partitions))
+
+    async def assignment(self) -> set[TopicPartition]:
+        """Run ``Consumer.assignment``."""
+        return set(await self._run(self.core.positions()))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Run ``Consumer.pause``."""
+        self.core.pause(partitions, paused=True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Run ``Consumer.resume``."""
+        self.core.pause(partitions, paused=False)
+
+    # -- positions ---------------------------------------------------------------------------------------------------
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Run ``Consumer.position``."""
+        return (await self._run(self.core.positions([partition])))[TopicPartition(*partition)]
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Run ``Consumer.seek``."""
+        await self._run(self.core.seek(TopicPartition(*partition), offset))
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Run ``Consumer.seek_to_beginning``."""
+        await self._run(self.core.seek_to(partitions or None, end=False))
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Run ``Consumer.seek_to_end``."""
+        await self._run(self.core.seek_to(partitions or None, end=True))
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, Time]
+    ) -> dict[TopicPartition, tuple[int, int] | None]:
+        """Run ``Consumer.offsets_for_times``."""
+        return await self._run(self.core.offsets_for_times(times))
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """Run ``Consumer.lag``."""
+        return await self._run(self.core.lag())
+
+    async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, Position]:
+        """Run ``Consumer.committed``."""
+        return await self._run(self.core.committed(partitions))
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position | int] | None = None, *, async_: bool = False
+    ) -> None:
+        """Run ``Consumer.commit``. A cancelled call may have stored the positions."""
+        async with self._lock:
+            self.core.check_open()
+            wanted = self.core.handed_out() if positions is None else self.core.checked(positions)
+            if async_ and self._committing is not None and not self._committing.done():
+                self._deferred.update(wanted)  # at most one is under way
+                return
+            await self._settle()
+            wanted, self._deferred = {**self._deferred, **wanted}, {}
+            storing = self._runner.run(self.core.commit(wanted))
+            if async_:
+                self._committing = asyncio.ensure_future(storing)
+            else:
+                await storing
+
+    async def _settle(self) -> None:
+        """Wait for the commit that is under way. Raises its error."""
+        committing, self._committing = self._committing, None
+        if committing is not None:
+            await committing
+
+    async def close(self) -> None:
+        """Run ``Consumer.close``."""
+        self.core.wake()
+        async with self._lock:
+            if self.core.left:
+                return
+            try:
+                await self._settle()
+                await self._runner.run(self.core.commit(self._deferred))
+            finally:
+                if self._stream is not None:
+                    await self._stream.aclose()
+                    self._stream = None
+                await self._runner.run(self.core.close())
+
+    async def _leave(self, error: BaseException | None) -> None:
+        try:
+            if error is None and self.core.commits_by_itself and not self.core.closed:
+                await self.commit()
+        finally:
+            await self.close()
+
+
+def open_consumer(make: Callable[[], ConsumerSteps], runner: AioRunner) -> Opening[AsyncConsumer]:
+    """Return a consumer that is closed with its block."""
+
+    async def opening() -> AsyncConsumer:
+        return AsyncConsumer(await in_thread(make), runner)
+
+    return Opening(opening, AsyncConsumer._leave)

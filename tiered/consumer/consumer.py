@@ -1,0 +1,258 @@
+"""A consumer on the calling thread: Kafka's verbs, iteration, batches, Arrow."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from tiered import arguments
+from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
+from tiered.clock import SystemClock
+from tiered.consumer.position import Position
+from tiered.consumer.steps import MAX_POLL_RECORDS, ConsumerSteps, Request
+from tiered.display import names_without
+from tiered.format.kernels import ConsumerRecord
+from tiered.model import TopicPartition
+from tiered.read.fetch import PartitionFetch
+from tiered.read.stream import ReadRange, Wanted
+from tiered.read.topic import arrow_of
+from tiered.store.base import Steps
+from tiered.store.runner import Runner
+from tiered.store.threads import ThreadPool
+from tiered.times import Time
+
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
+
+ARROW = arrow_of(Wanted((), ReadRange()), COLUMNS)
+"""Emitter of Arrow record batches with all columns."""
+
+_logger = logging.getLogger("tiered.consumer")
+
+
+class Consumer:
+    """A consumer of a group, and a context manager. Leaving the block closes it, and commits nothing by itself.
+
+    One thread at a time calls it. Another one may call :meth:`close`, which ends a waiting call with ClosedError.
+    """
+
+    def __init__(self, core: ConsumerSteps, runner: Runner) -> None:
+        self.core = core
+        self._runner = runner
+        self._clock = runner.clock or SystemClock()
+        self._lock = threading.RLock()
+        self._stream: Generator[Any, None, object] | None = None
+        self._committing: Future[None] | None = None
+        self._deferred: dict[TopicPartition, Position] = {}
+        self._pool: ThreadPool | None = None
+
+    __dir__ = names_without("core")
+
+    def __repr__(self) -> str:
+        return f"<Consumer group={self.core.group!r} partitions={len(list(self.core.assigned()))}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and self.core.commits_by_itself and not self.core.closed:
+                self.commit()
+        finally:
+            self.close()
+
+    @property
+    def skipped(self) -> int:
+        """Return the number of offsets that ``on_trimmed="jump"`` passed."""
+        return self.core.skipped
+
+    # -- records -----------------------------------------------------------------------------------------------------
+
+    def poll(self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = None) -> list[ConsumerRecord]:
+        """Return up to ``max_records`` records as soon as there are any, none after ``timeout`` seconds.
+
+        The positions move past what is returned. Raises OffsetOutOfRangeError, LogTruncatedError, CorruptionError,
+        ClosedError. No record is lost to an error: the next call goes on at the positions.
+        """
+        request = Request(
+            arguments.whole("max_records", max_records, least=1), arguments.duration_s("timeout", timeout)
+        )
+        with self._lock:
+            return taken(self._next(request) or (), request.most)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Return the records one by one. It ends with ``stop_at`` and ``idle_timeout``, otherwise never."""
+        request = Request()
+        interval_s = self.core.assignment.poll_interval_s
+        while True:
+            with self._lock:
+                fetches = self._next(request)
+            if fetches is None:
+                return
+            look_s = self._clock.monotonic() + interval_s
+            while (record := self.core.hand_out(fetches)) is not None:
+                yield record
+                if self._clock.monotonic() >= look_s:  # a slow caller: its partitions may have changed
+                    break
+
+    def batches(
+        self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = 1.0
+    ) -> Iterator[list[ConsumerRecord]]:
+        """Return lists of ``max_records`` records, or of what has come within ``timeout`` seconds; none is empty."""
+        most = arguments.whole("max_records", max_records, least=1)
+        request = Request(most, arguments.duration_s("timeout", timeout), fill=True)
+        while True:
+            with self._lock:
+                fetches = self._next(request)
+                found = taken(fetches or (), most)
+            if found:
+                yield found
+            elif fetches is None:
+                return
+
+    def record_batches(self) -> RecordBatches:
+        """Return Arrow record batches of about 1 MiB, with all columns. Ends as the iteration does."""
+        return RecordBatches(arrow_schema(COLUMNS), self._record_batches())
+
+    def _record_batches(self) -> Iterator[pyarrow.RecordBatch]:
+        request = Request(1, emit=ARROW)
+        while True:
+            with self._lock:
+                fetches = self._next(request)
+                found = taken(fetches or (), 1)
+            if found:
+                yield found[0]
+            elif fetches is None:
+                return
+
+    def _next(self, request: Request) -> list[PartitionFetch] | None:
+        """Run the loop of steps to its next answer. An error ends the loop, and the next call begins another one."""
+        self.core.request = request
+        if self._stream is None:
+            self._stream = self._runner.stream(self.core.loop())
+        try:
+            found: list[PartitionFetch] | None = next(self._stream)
+        except BaseException:
+            self._stream = None
+            raise
+        return found
+
+    def _run(self, steps: Steps[T]) -> T:
+        with self._lock:
+            return self._runner.run(steps)
+
+    # -- partitions --------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: str | Iterable[str]) -> None:
+        """Read these topics instead. Partitions that are added to them are read from their start."""
+        with self._lock:
+            self.core.assignment.subscribe([topics] if isinstance(topics, str) else list(topics))
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions instead."""
+        with self._lock:
+            self.core.assignment.assign(list(partitions))
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions that are read now."""
+        return set(self._run(self.core.positions()))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out no records of these partitions. Their positions stay."""
+        with self._lock:
+            self.core.pause(partitions, paused=True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Go on with partitions that were paused."""
+        with self._lock:
+            self.core.pause(partitions, paused=False)
+
+    # -- positions ---------------------------------------------------------------------------------------------------
+
+    def position(self, partition: TopicPartition) -> int:
+        """Return the offset of the next record."""
+        return self._run(self.core.positions([partition]))[TopicPartition(*partition)]
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at ``offset``. The committed position stays until the next commit."""
+        self._run(self.core.seek(TopicPartition(*partition), offset))
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go on at the earliest offsets of these partitions, or of all."""
+        self._run(self.core.seek_to(partitions or None, end=False))
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go on at the latest offsets of these partitions, or of all."""
+        self._run(self.core.seek_to(partitions or None, end=True))
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, Time]) -> dict[TopicPartition, tuple[int, int] | None]:
+        """Return each partition's first (offset, timestamp) at or after a time, None if there is none."""
+        return self._run(self.core.offsets_for_times(times))
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """Return the number of offsets between the position and the end of each partition."""
+        return self._run(self.core.lag())
+
+    def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, Position]:
+        """Return the stored positions of these partitions, or of all. One without a position is left out."""
+        return self._run(self.core.committed(partitions))
+
+    def commit(self, positions: Mapping[TopicPartition, Position | int] | None = None, *, async_: bool = False) -> None:
+        """Store the positions after the last records that were handed out, or these ``positions``.
+
+        ``async_``: return at once. The error of such a commit is raised by the next one, or by ``close``.
+        """
+        with self._lock:
+            self.core.check_open()
+            wanted = self.core.handed_out() if positions is None else self.core.checked(positions)
+            if not async_:
+                self._settle()
+                self._runner.run(self.core.commit({**self._deferred, **wanted}))
+                self._deferred = {}
+            elif self._committing is not None and not self._committing.done():
+                self._deferred.update(wanted)  # at most one is under way
+            else:
+                self._settle()
+                self._pool = self._pool or ThreadPool(1, "tiered-commit")
+                self._committing = self._pool.submit(self._runner.run, self.core.commit({**self._deferred, **wanted}))
+                self._deferred = {}
+
+    def _settle(self) -> None:
+        """Wait for the commit that is under way. Raises its error."""
+        committing, self._committing = self._committing, None
+        if committing is not None:
+            committing.result()
+
+    def close(self) -> None:
+        """Leave the group. Commits nothing, but ends commits that were begun. Safe to call again, from any thread."""
+        self.core.wake()
+        with self._lock:
+            if self.core.left:
+                return
+            try:
+                self._settle()
+                self._runner.run(self.core.commit(self._deferred))
+            finally:
+                if self._stream is not None:
+                    self._stream.close()
+                    self._stream = None
+                self._runner.run(self.core.close())
+                if self._pool is not None:
+                    self._pool.shutdown(wait=False)
+
+
+def taken(fetches: Iterable[PartitionFetch], most: int) -> list[Any]:
+    """Hand out up to ``most`` items of these fetches."""
+    found: list[Any] = []
+    for fetch in fetches:
+        if fetch.ready and len(found) < most:
+            found += fetch.take(most - len(found))
+    return found

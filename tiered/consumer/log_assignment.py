@@ -1,0 +1,162 @@
+"""Assignment of a consumer in the process that has the log open: all partitions of its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from typing import Protocol
+from uuid import UUID
+
+from tiered import arguments
+from tiered.consumer.position import Changes, Position
+from tiered.errors import ConfigError, LogDestroyedError, TieredError, UnknownTopicError
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.transactions.group_positions import GroupPositions
+from tiered.model import TopicPartition
+
+MAX_GROUP_BYTES = 249
+"""Longest name of a group."""
+
+Load = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, "Position | int"]]
+Store = Callable[[Mapping[TopicPartition, Position]], object]
+CallersPositions = MutableMapping[TopicPartition, Position] | tuple[Load, Store]
+"""Positions that the program keeps: a mapping, or a function that loads some and one that stores some."""
+
+
+class PositionStore(Protocol):
+    """Place where the positions of one group are kept."""
+
+    def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """Return the stored positions of these partitions."""
+
+    def store(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store positions, all or none."""
+
+
+class LoggedPositions:
+    """Positions of one group in ``__consumer_offsets`` of the log."""
+
+    def __init__(self, positions: GroupPositions, group: str) -> None:
+        self.positions = positions
+        self._group = group
+
+    def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        return self.positions.committed(self._group, partitions)
+
+    def store(self, positions: Mapping[TopicPartition, Position]) -> None:
+        self.positions.commit(self._group, positions)
+
+
+class ProgramPositions:
+    """Positions that the program keeps. What its functions raise goes to the caller of the consumer."""
+
+    def __init__(self, given: CallersPositions) -> None:
+        if isinstance(given, tuple):
+            if not all(map(callable, given)):
+                raise arguments.wrong("positions", given, "a mapping, or a pair of functions (load, store)")
+            self._load, self._store = given
+        else:
+            mapping = arguments.has("positions", given, ("update", "get"), "a mapping, or a pair of functions")
+            self._load = lambda partitions: {tp: mapping[tp] for tp in partitions if tp in mapping}
+            self._store = mapping.update
+
+    def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        found = self._load(partitions).items()
+        return {TopicPartition(*tp): at if isinstance(at, Position) else Position(at) for tp, at in found}
+
+    def store(self, positions: Mapping[TopicPartition, Position]) -> None:
+        self._store(positions)
+
+
+class LogAssignment:
+    """All partitions of the subscribed topics, or those that the program names."""
+
+    poll_interval_s = 1.0
+
+    def __init__(
+        self,
+        group: str,
+        store: PositionStore,
+        *,
+        readers: GroupPositions,
+        find: Callable[[str], object],
+        topics: Callable[[], Mapping[str, TopicInfo]],
+    ) -> None:
+        """``find`` opens a topic, and raises UnknownTopicError. ``topics`` returns all topics of this log."""
+        self.group = arguments.text_of("group", group, most_bytes=MAX_GROUP_BYTES)
+        self.store = store
+        self.logged = store.positions if isinstance(store, LoggedPositions) else None
+        self._readers = readers
+        self._find = find
+        self._topics = topics
+        self._names: tuple[str, ...] = ()
+        self._chosen: frozenset[TopicPartition] | None = None
+        self._ids: dict[TopicPartition, UUID] = {}
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """Read all partitions of these topics. Raises UnknownTopicError."""
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        for name in names:
+            self._find(name)
+        self._names, self._chosen = names, None
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these partitions. Raises UnknownTopicError."""
+        chosen = frozenset(map(TopicPartition._make, partitions))
+        for topic, number in chosen:
+            self._find(topic)
+            count = self._topics()[topic].partitions
+            if not 0 <= number < count:
+                raise UnknownTopicError(f"topic {topic} has no partition {number}", hint=f"it has 0 to {count - 1}")
+        self._names, self._chosen = (), chosen
+
+    def poll(self, busy: Collection[TopicPartition]) -> Changes:
+        """Return partitions that were added, those of topics that were made again, and those that are no longer read.
+
+        Raises ConfigError while another consumer of this log reads a partition for the same group.
+        """
+        wanted = dict(self._wanted())
+        if wanted == self._ids:
+            return Changes()
+        lost = [tp for tp, topic_id in self._ids.items() if wanted.get(tp) != topic_id]
+        new = [tp for tp, topic_id in wanted.items() if self._ids.get(tp) != topic_id]
+        for tp in new:
+            self._readers.hold(self.group, tp, self)
+        self._readers.release(self.group, [tp for tp in lost if tp not in wanted], self)
+        self._ids = wanted
+        return Changes(dict.fromkeys(new), lost)
+
+    def _wanted(self) -> Iterable[tuple[TopicPartition, UUID]]:
+        topics = self._topics()
+        if self._chosen is not None:
+            yield from ((tp, topics[tp.topic].topic_id) for tp in sorted(self._chosen) if tp.topic in topics)
+            return
+        for name in self._names:
+            if name in topics:
+                info = topics[name]
+                yield from ((TopicPartition(name, number), info.topic_id) for number in range(info.partitions))
+
+    def commit(self, positions: Mapping[TopicPartition, Position]) -> Mapping[TopicPartition, TieredError]:
+        """Store positions. One of a topic that was deleted since is refused: its successor has other records."""
+        topics = self._topics()
+        errors: dict[TopicPartition, TieredError] = {}
+        for tp in positions:
+            info = topics.get(tp.topic)
+            if tp not in self._ids:
+                errors[tp] = ConfigError(f"{tp} is not assigned to this consumer of group {self.group!r}")
+            elif info is None or info.topic_id != self._ids[tp]:
+                errors[tp] = LogDestroyedError(f"topic {tp.topic} was deleted: no position of {tp} is stored")
+        rest = {tp: position for tp, position in positions.items() if tp not in errors}
+        try:
+            self.store.store(rest)
+        except TieredError as error:
+            errors.update(dict.fromkeys(rest, error))
+        return errors
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """Return the stored positions."""
+        return self.store.load(partitions)
+
+    def close(self) -> None:
+        """Let another consumer of this log read for the group."""
+        self._readers.release(self.group, self._ids, self)
+        self._ids = {}

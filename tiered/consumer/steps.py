@@ -1,0 +1,501 @@
+"""The consumer as steps, for threads and for asyncio: what it reads, from where, and what it commits.
+
+::
+
+    assignment.poll ──> partitions ──> position: the committed one, else start= ──> compared with the lineage
+    fetches ──> decoded records ──> handed out: the position moves ──> commit: assignment.commit
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypedDict
+
+from tiered import arguments
+from tiered.consumer.position import Assignment, Changes, Position
+from tiered.errors import (
+    ClosedError,
+    ConfigError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
+    RemoteUnavailableError,
+    TieredError,
+    UnknownTopicError,
+)
+from tiered.model import TopicPartition
+from tiered.plan.lineage import common_end, epoch_at
+from tiered.read.fetch import PartitionFetch, StreamOpener
+from tiered.read.follow import LONGEST_WAIT_S, Emitter, Followers, monotonic_s
+from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, ReadRange, Wanted
+from tiered.read.topic import records_of
+from tiered.store.base import Blocking, Emit, Now, Steps, Wait
+from tiered.store.base import Time as Clocks
+from tiered.times import Time, parse_time
+
+MAX_POLL_RECORDS = 500
+"""Kafka's ``max.poll.records``."""
+ON_TRUNCATED = ("raise", "rewind")
+
+_logger = logging.getLogger("tiered.consumer")
+
+Callback = Callable[[Collection[TopicPartition]], object]
+RECORDS = records_of(Wanted((), ReadRange()))
+"""Emitter of records."""
+
+
+class ConsumerKeywords(TypedDict, total=False):
+    """Options of a consumer.
+
+    ``start``: "earliest" (the default), "latest" or a time, for partitions without a committed position.
+    ``isolation``: "read_uncommitted" or "read_committed", which stops at the last stable offset.
+    ``on_trimmed``: "raise", or "jump" to the earliest offset where retention overtook the position.
+    ``on_truncated``: "raise", or "rewind" to the offset where the log and what was read part.
+    ``stop_at``: "end" to read what there is at the first poll, and end. None to follow.
+    ``idle_timeout``: time without a record after which iterations end, in seconds or as text such as "5s".
+    ``commit_every``: time between commits of what earlier calls handed out. None: only ``commit`` commits.
+    ``on_assigned``, ``on_lost``: called with partitions inside ``poll``.
+    """
+
+    start: Time
+    isolation: str
+    on_trimmed: str
+    on_truncated: str
+    stop_at: str | None
+    idle_timeout: float | str | None
+    commit_every: float | str | None
+    on_assigned: Callback
+    on_lost: Callback
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Checked options: see :class:`ConsumerKeywords`. ``start_ms``: None for the word in ``start``."""
+
+    start: str
+    start_ms: int | None
+    isolation: str
+    on_trimmed: str
+    on_truncated: str
+    stops: bool
+    idle_s: float
+    commit_every_s: float
+    on_assigned: Callback
+    on_lost: Callback
+
+    @classmethod
+    def of(cls, given: ConsumerKeywords, *, now_ms: int) -> Options:
+        """Check the options of a consumer. Raises ConfigError, InvalidTimestampError."""
+        unknown = given.keys() - ConsumerKeywords.__annotations__.keys()
+        if unknown:
+            hint = f"they are {', '.join(ConsumerKeywords.__annotations__)}"
+            raise ConfigError(f"a consumer has no option {min(unknown)!r}", hint=hint)
+        start, stop_at = given.get("start", "earliest"), given.get("stop_at")
+        if stop_at not in (None, "end"):
+            raise arguments.wrong("stop_at", stop_at, '"end", or None to follow')
+        is_word = start in ("earliest", "latest")
+        return cls(
+            str(start),
+            None if is_word else parse_time(start, now_ms=now_ms),
+            arguments.one_of("isolation", given.get("isolation", "read_uncommitted"), ISOLATION_LEVELS),
+            arguments.one_of("on_trimmed", given.get("on_trimmed", "raise"), ON_TRIMMED),
+            arguments.one_of("on_truncated", given.get("on_truncated", "raise"), ON_TRUNCATED),
+            stop_at is not None,
+            arguments.duration_s("idle_timeout", given.get("idle_timeout")),
+            arguments.duration_s("commit_every", given.get("commit_every")),
+            given.get("on_assigned", _ignore),
+            given.get("on_lost", _ignore),
+        )
+
+
+def _ignore(_: Collection[TopicPartition]) -> None:
+    """Do nothing."""
+
+
+@dataclass(slots=True)
+class Request:
+    """Wish of a poll: at most ``most`` items within ``timeout_s``. ``fill``: wait for all of them."""
+
+    most: int = MAX_POLL_RECORDS
+    timeout_s: float = math.inf
+    fill: bool = False
+    emit: Emitter = RECORDS
+
+
+class AnyConsumer(Protocol):
+    """A consumer on the calling thread or for asyncio."""
+
+    core: ConsumerSteps
+
+
+class ConsumerSteps:
+    """State of one consumer. Not thread-safe, but for :meth:`wake`."""
+
+    def __init__(
+        self, group: str, assignment: Assignment, opener: StreamOpener, followers: Followers, options: Options
+    ) -> None:
+        self.group = group
+        self.assignment = assignment
+        self.request = Request()
+        self.skipped = 0
+        self.closed = False
+        self.left = False
+        self._opener = opener
+        self._followers = followers
+        self._options = options
+        self._stack = ExitStack()
+        self._signal = self._stack.enter_context(followers.signal())
+        self._fetches: dict[TopicPartition, PartitionFetch] = {}
+        self._new: dict[TopicPartition, Position | None] = {}
+        self._paused: set[TopicPartition] = set()
+        self._stopped: set[TopicPartition] = set()
+        self._stops: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._emit = RECORDS
+        self._last_s = -math.inf
+        self._commit_s = -math.inf
+
+    # -- records -----------------------------------------------------------------------------------------------------
+
+    def loop(self) -> Steps[None]:
+        """Emit the answer to ``request`` again and again: see :meth:`_poll`. An error ends it; a new loop goes on."""
+        try:
+            while True:
+                yield Emit((yield from self._poll(self.request)))
+        finally:
+            for fetch in self._fetches.values():
+                fetch.drop()
+
+    def _poll(self, request: Request) -> Steps[list[PartitionFetch] | None]:
+        """Return fetches with records to hand out, none after the timeout. None: the consumer has ended."""
+        now_s = yield from monotonic_s()
+        deadline = now_s + request.timeout_s
+        if self._last_s == -math.inf:  # the time of the caller is no silence
+            self._last_s = now_s
+        if self._commit_s == -math.inf:
+            self._commit_s = now_s
+        if now_s - self._commit_s >= self._options.commit_every_s:  # before anything else is handed out
+            yield from self.commit(self.handed_out())
+            self._commit_s = now_s
+        if request.emit is not self._emit:
+            self._emit = request.emit
+            for fetch in self._fetches.values():
+                fetch.drop()
+        while True:
+            yield from self.take_changes()
+            if self._signal.is_set():
+                self._signal.clear()  # before the ends are read: an append from here on ends the next wait
+                for fetch in self._fetches.values():
+                    fetch.wake()
+            moved = yield from self._round(request, now_s)
+            ready = [fetch for fetch in self._readable() if fetch.ready]
+            now_s = yield from monotonic_s()
+            ended = now_s - self._last_s >= self._options.idle_s or self._has_ended()
+            enough = sum(fetch.ready for fetch in ready) >= request.most
+            if ready and (enough or ended or not request.fill or now_s >= deadline):
+                self._fetches[ready[0].tp] = self._fetches.pop(ready[0].tp)  # the others come first next time
+                self._last_s = -math.inf
+                return ready
+            if ended and not moved:
+                return None
+            if now_s >= deadline and not moved:
+                return []
+            if not moved:
+                yield Wait(self._signal, self._wait_s(now_s, deadline))
+                now_s = yield from monotonic_s()
+
+    def _round(self, request: Request, now_s: float) -> Steps[bool]:
+        """Look at each partition once. Return True if something was found."""
+        moved, count = False, 0
+        for fetch in self._readable():
+            fetch.fill(request.most)
+            if fetch.due <= now_s and (not fetch.ready or (request.fill and fetch.ready < request.most)):
+                moved |= yield from self._pull(fetch, now_s)
+                fetch.fill(request.most)
+            count += fetch.ready
+            if count >= request.most:
+                break
+        return moved
+
+    def _pull(self, fetch: PartitionFetch, now_s: float) -> Steps[bool]:
+        try:
+            found = yield from fetch.pull(now_s, self._emit, self._followers, self._stops.get(fetch.tp))
+        except OffsetOutOfRangeError as error:
+            yield from self._move_into_range(fetch, error)
+            return True
+        if fetch.gone:  # to another directory of this log, or its topic was made again
+            committed = self._committed.get(fetch.tp, fetch.position)
+            yield from self._drop(fetch)
+            self._committed[fetch.tp] = committed
+            self._new[fetch.tp] = Position(fetch.position, fetch.epoch)
+        return found
+
+    def hand_out(self, fetches: Sequence[PartitionFetch]) -> Any:
+        """Hand out the next item of these fetches; None without one."""
+        for fetch in fetches:
+            if fetch.ready and fetch.tp not in self._paused and fetch.tp not in self._stopped:
+                return fetch.next_item()
+        return None
+
+    def _readable(self) -> list[PartitionFetch]:
+        held_back = self._paused | self._stopped
+        return [fetch for tp, fetch in self._fetches.items() if tp not in held_back]
+
+    def _has_ended(self) -> bool:
+        stops = self._stops
+        return self._options.stops and all(fetch.reached >= stops.get(tp, 0) for tp, fetch in self._fetches.items())
+
+    def _wait_s(self, now_s: float, deadline: float) -> float:
+        idle_end_s = self._last_s + self._options.idle_s
+        due_s = min((fetch.due for fetch in self._readable()), default=math.inf)
+        commit_end_s = self._commit_s + self._options.commit_every_s if self.handed_out() else math.inf
+        next_s = min(deadline, idle_end_s, due_s, commit_end_s, now_s + self.assignment.poll_interval_s)
+        return min(max(next_s - now_s, 0.0), LONGEST_WAIT_S)
+
+    # -- partitions --------------------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise ClosedError after the close of the consumer, of the log or of the reader."""
+        if self.closed:
+            raise ClosedError(f"the consumer of group {self.group!r} was closed", hint="make another one")
+        self._followers.check_open()
+
+    def take_changes(self) -> Steps[None]:
+        """Take over what the assignment has changed. A partition that cannot be opened is tried again."""
+        self.check_open()
+        yield from self._poll_assignment()
+        if not self._new:
+            return
+        unknown = [tp for tp, position in self._new.items() if position is None]
+        known = (yield Blocking(partial(self.assignment.committed, unknown))) if unknown else {}
+        begun = []
+        for tp, given in tuple(self._new.items()):
+            try:
+                yield from self._begin(tp, known.get(tp) if given is None else given)
+            except RemoteUnavailableError as error:
+                if not self._fetches:
+                    raise
+                _logger.warning("%s cannot be read yet: %s", tp, error)
+                break
+            del self._new[tp]
+            begun.append(tp)
+        if begun:
+            self._options.on_assigned(begun)
+
+    def _poll_assignment(self) -> Steps[None]:
+        changes: Changes = self.assignment.poll(self.handed_out().keys())
+        self._new.update(changes.assigned)
+        for tp in changes.lost:
+            self._committed.pop(tp, None)
+            if tp not in changes.assigned:
+                self._new.pop(tp, None)
+            if tp in self._fetches:
+                yield from self._drop(self._fetches[tp])
+        if changes.lost:
+            self._options.on_lost(tuple(changes.lost))
+        for tp in changes.stop:
+            self._stopped.add(tp)
+
+    def _drop(self, fetch: PartitionFetch) -> Steps[None]:
+        """Forget a partition. Its committed position stays."""
+        tp = fetch.tp
+        del self._fetches[tp]
+        self._stopped.discard(tp)
+        self._committed.pop(tp, None)
+        fetch.drop()
+        fetch.stream.unwatch(self._signal)
+        yield from fetch.stream.release()
+
+    def _begin(self, tp: TopicPartition, position: Position | None) -> Steps[None]:
+        """Open a partition at its position, or at ``start=`` without one."""
+        fetch = yield from PartitionFetch.open(tp, self._opener, self._signal, isolation=self._options.isolation)
+        if position is None:
+            fetch.seek((yield from self._start_of(fetch)))
+            if self._options.start != "earliest":  # resolved once: the next process must not skip what comes meanwhile
+                yield from self.commit({tp: Position(fetch.position)})
+        else:
+            fetch.seek(position.offset, position.leader_epoch)
+            yield from self._check_lineage(fetch)
+        self._committed.setdefault(tp, fetch.position if position is None else position.offset)
+        if self._options.stops and tp not in self._stops:
+            self._stops[tp] = yield from self._end_of(fetch)
+        self._fetches[tp] = fetch
+
+    def _start_of(self, fetch: PartitionFetch) -> Steps[int]:
+        if self._options.start_ms is None:
+            return (yield from fetch.stream.offset(self._options.start))
+        found = yield from fetch.stream.offset_for_time(self._options.start_ms)
+        return (yield from fetch.stream.latest()) if found is None else found[0]
+
+    def _end_of(self, fetch: PartitionFetch) -> Steps[int]:
+        committed = self._options.isolation == "read_committed"
+        return (yield from fetch.stream.last_stable_offset() if committed else fetch.stream.latest())
+
+    def _check_lineage(self, fetch: PartitionFetch) -> Steps[None]:
+        """Compare what was read up to the position with the log as it is now."""
+        epochs, end = (yield from fetch.stream.leader_epochs()), (yield from fetch.stream.latest())
+        same = common_end(epochs, fetch.epoch, end)
+        same = end if same is None else min(same, end)
+        if fetch.position <= same:
+            return
+        if self._options.on_truncated != "rewind":
+            raise LogTruncatedError(
+                f"{fetch.tp}: group {self.group!r} is at offset {fetch.position}, but the log has other records from "
+                f"offset {same} on, or none",
+                requested=fetch.position,
+                diverged=same,
+            )
+        _logger.warning(
+            "position_rewound group=%s partition=%s from=%d to=%d", self.group, fetch.tp, fetch.position, same
+        )
+        fetch.seek(same, epoch_at(epochs, same - 1))
+
+    def _move_into_range(self, fetch: PartitionFetch, error: OffsetOutOfRangeError) -> Steps[None]:
+        """Go on after an offset that no tier has: after a jump or a rewind, if the options allow it."""
+        earliest, position = (yield from fetch.stream.earliest()), fetch.position
+        if position >= earliest:
+            yield from self._check_lineage(fetch)
+            fetch.drop()
+        elif self._options.on_trimmed == "jump":
+            _logger.warning(
+                "records_trimmed group=%s partition=%s from=%d to=%d", self.group, fetch.tp, position, earliest
+            )
+            self.skipped += earliest - position
+            fetch.seek(earliest)
+        else:
+            raise error
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """Return True with ``commit_every``."""
+        return self._options.commit_every_s < math.inf
+
+    # -- positions ---------------------------------------------------------------------------------------------------
+
+    def handed_out(self) -> dict[TopicPartition, Position]:
+        """Return the positions that differ from the committed ones."""
+        return {
+            tp: Position(fetch.position, fetch.epoch)
+            for tp, fetch in self._fetches.items()
+            if fetch.position != self._committed.get(tp)
+        }
+
+    def commit(self, positions: Mapping[TopicPartition, Position]) -> Steps[None]:
+        """Store positions. Raises the first error after all partitions were tried."""
+        if not positions:
+            return
+        clocks: Clocks = yield Now()
+        stamped = self.stamped(positions, clocks.now_ms)
+        errors: Mapping[TopicPartition, TieredError]
+        errors = yield Blocking(partial(self.assignment.commit, stamped))
+        self.note_committed({tp: each for tp, each in stamped.items() if tp not in errors})
+        for tp, error in errors.items():
+            _logger.warning("position_not_committed group=%s partition=%s error=%s", self.group, tp, error)
+        for error in errors.values():
+            raise error
+
+    @staticmethod
+    def stamped(positions: Mapping[TopicPartition, Position], now_ms: int) -> dict[TopicPartition, Position]:
+        """Return positions with the time of their commit."""
+        return {tp: Position(each.offset, each.leader_epoch, each.metadata, now_ms) for tp, each in positions.items()}
+
+    def is_kept_in(self, positions: object) -> bool:
+        """Return True if the positions are kept in this log."""
+        return getattr(self.assignment, "logged", None) is positions
+
+    def note_committed(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Note positions that are stored now."""
+        self._committed.update(
+            {tp: each.offset for tp, each in positions.items() if tp in self._fetches or tp in self._new}
+        )
+
+    def checked(self, positions: Mapping[TopicPartition, Position | int]) -> dict[TopicPartition, Position]:
+        """Return positions of a caller. Raises ConfigError."""
+        found = {}
+        for tp, given in arguments.instance("positions", positions, dict, "{TopicPartition: offset}").items():
+            position = given if isinstance(given, Position) else Position(arguments.whole("offset", given, least=0))
+            found[TopicPartition(*tp)] = position
+        return found
+
+    def each(self, partitions: Collection[TopicPartition] | None = None) -> Steps[list[PartitionFetch]]:
+        """Return the fetches of these partitions, or of all. Raises UnknownTopicError for one that is not assigned."""
+        yield from self.take_changes()
+        if partitions is None:
+            return list(self._fetches.values())
+        for tp in partitions:
+            if tp not in self._fetches:
+                raise UnknownTopicError(
+                    f"{tp} is not assigned to this consumer", hint="assignment() names the partitions"
+                )
+        return [self._fetches[TopicPartition(*tp)] for tp in partitions]
+
+    def assigned(self) -> Iterator[TopicPartition]:
+        """Return the partitions that are read now."""
+        return iter(tuple(self._fetches))
+
+    def seek(self, tp: TopicPartition, offset: int) -> Steps[None]:
+        """Go on at ``offset``. A position that could not be begun is replaced."""
+        offset = arguments.whole("offset", offset, least=0)
+        yield from self._poll_assignment()
+        if tp in self._new:
+            self._new[tp] = Position(offset)
+        (fetch,) = yield from self.each([tp])
+        fetch.seek(offset)
+        self._last_s = -math.inf
+
+    def seek_to(self, partitions: Collection[TopicPartition] | None, *, end: bool) -> Steps[None]:
+        """Go on at the earliest or the latest offsets."""
+        for fetch in (yield from self.each(partitions)):
+            yield from fetch.stream.refresh()
+            fetch.seek((yield from self._end_of(fetch) if end else fetch.stream.earliest()))
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, Time]
+    ) -> Steps[dict[TopicPartition, tuple[int, int] | None]]:
+        """Return the first (offset, timestamp) at or after each time."""
+        clocks: Clocks = yield Now()
+        found = {}
+        for fetch in (yield from self.each(times.keys())):
+            at = parse_time(times[fetch.tp], now_ms=clocks.now_ms)
+            found[fetch.tp] = yield from fetch.stream.offset_for_time(at)
+        return found
+
+    def positions(self, partitions: Collection[TopicPartition] | None = None) -> Steps[dict[TopicPartition, int]]:
+        """Return the next offset of each partition."""
+        return {fetch.tp: fetch.position for fetch in (yield from self.each(partitions))}
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, Position]]:
+        """Return the stored positions of these partitions, or of all."""
+        wanted = list(map(TopicPartition._make, partitions)) or [fetch.tp for fetch in (yield from self.each())]
+        return dict((yield Blocking(partial(self.assignment.committed, wanted))))
+
+    def lag(self) -> Steps[dict[TopicPartition, int]]:
+        """Return the offsets between the position and the end of each partition."""
+        found = {}
+        for fetch in (yield from self.each()):
+            yield from fetch.stream.refresh()
+            found[fetch.tp] = max(0, (yield from self._end_of(fetch)) - fetch.position)
+        return found
+
+    def pause(self, partitions: Collection[TopicPartition], *, paused: bool) -> None:
+        """Hand out no records of these partitions, or go on with them."""
+        (self._paused.update if paused else self._paused.difference_update)(map(TopicPartition._make, partitions))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """End the wait of a poll; it raises ClosedError. From any thread."""
+        self.closed = True
+        self._signal.set()
+
+    def close(self) -> Steps[None]:
+        """Leave the group. Commits nothing."""
+        self.closed = self.left = True
+        self._stack.close()
+        for fetch in tuple(self._fetches.values()):
+            yield from self._drop(fetch)
+        yield Blocking(self.assignment.close)

@@ -1,0 +1,276 @@
+"""Positions of groups in ``__consumer_offsets``: Kafka's compacted topic in Kafka's own format, never tiered.
+
+A directory of ours has Kafka's 50 partitions of it, a broker's as many as the broker chose. The log is the only truth:
+each look reads what was appended since the last one, so that commits inside transactions count once they are marked.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tiered.errors import ConfigError, CorruptionError, TieredError
+from tiered.format.batch import decode_records, read_header
+from tiered.format.coordinator_records import (
+    OFFSETS_TOPIC,
+    decode_group_key,
+    decode_position,
+    encode_position,
+    encode_position_key,
+    group_partition,
+    group_protocol,
+)
+from tiered.format.kernels import Record
+from tiered.local.partition.write_log import WriteLog
+from tiered.local.transactions.state_log import STATE_CONFIG, Host
+from tiered.model import NewRecord, Position, TopicPartition
+from tiered.plan.visibility import Hidden
+
+LOGGER = logging.getLogger("tiered.local")
+
+PARTITIONS = 50
+"""Kafka's ``offsets.topic.num.partitions``."""
+
+MAX_METADATA_CHARS = 4096
+"""Kafka's ``offset.metadata.max.bytes``."""
+
+_COMMON = frozenset({"", "consumer"})
+"""Protocols of groups that a consumer may join."""
+
+
+class _Key(NamedTuple):
+    group: str
+    tp: TopicPartition
+
+
+@dataclass(slots=True)
+class _Table:
+    """Content of one partition below offset ``at``. A damaged record has its error in place of a position."""
+
+    at: int = 0
+    end: int = 0
+    positions: dict[_Key, Position | TieredError] = field(default_factory=dict)
+    protocols: dict[str, str] = field(default_factory=dict)
+    damage: TieredError | None = None
+
+    def copy(self) -> _Table:
+        return _Table(self.at, self.end, dict(self.positions), dict(self.protocols), self.damage)
+
+
+class GroupPositions:
+    """Positions of all groups of a log. Thread-safe."""
+
+    name = OFFSETS_TOPIC
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._lock = threading.RLock()
+        self._stable: dict[int, _Table] = {}
+        self._now: dict[int, _Table] = {}
+        self._readers: dict[_Key, object] = {}
+
+    @property
+    def exists(self) -> bool:
+        """Return True if a group ever committed here."""
+        return OFFSETS_TOPIC in self._host.topics()
+
+    def groups(self) -> dict[str, dict[TopicPartition, Position]]:
+        """Return the positions of all groups. A damaged one is logged and left out."""
+        found: dict[str, dict[TopicPartition, Position]] = {}
+        for number in self._numbers():
+            for key, position in self._table(number).positions.items():
+                if isinstance(position, TieredError):
+                    LOGGER.warning("position_unreadable group=%s partition=%s error=%s", key.group, key.tp, position)
+                else:
+                    found.setdefault(key.group, {})[key.tp] = position
+        return dict(sorted(found.items()))
+
+    def committed(
+        self, group: str, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Position]:
+        """Return the positions of a group in these partitions, or in all.
+
+        Raises CorruptionError if one of them cannot be read, ConfigError: :meth:`check`.
+        """
+        if not self.exists:
+            return {}
+        self.check(group)
+        found = {}
+        for key, position in self._table(self.partition_of(group)).positions.items():
+            if key.group == group and (partitions is None or key.tp in partitions):
+                if isinstance(position, TieredError):
+                    raise position.with_traceback(None)
+                found[key.tp] = position
+        return found
+
+    def check(self, group: str) -> None:
+        """Raise ConfigError for a group of another protocol, CorruptionError if a key of its partition is damaged."""
+        if not self.exists:
+            return
+        table = self._table(self.partition_of(group))
+        if table.damage is not None:
+            raise table.damage.with_traceback(None)
+        protocol = table.protocols.get(group, "")
+        if protocol not in _COMMON:
+            hint = "give this consumer another group"
+            raise ConfigError(f"group {group!r} of {OFFSETS_TOPIC} is no group of consumers: {protocol}", hint=hint)
+
+    def commit(self, group: str, positions: Mapping[TopicPartition, Position]) -> None:
+        """Append positions as one batch. They are in the page cache when this returns.
+
+        Raises LocalIOError, DiskFullError, ConfigError (:meth:`check`).
+        """
+        if positions:
+            self.log(self.partition_of(group)).append(self.records(group, positions))
+
+    def records(self, group: str, positions: Mapping[TopicPartition, Position]) -> list[NewRecord]:
+        """Return the records of a commit. Raises ConfigError: :meth:`check`, or metadata that is too long."""
+        self.check(group)
+        for tp, position in positions.items():
+            if len(position.metadata) > MAX_METADATA_CHARS:
+                raise ConfigError(
+                    f"{tp}: the metadata of a position has {len(position.metadata)} characters",
+                    hint=f"shorten it to {MAX_METADATA_CHARS}",
+                )
+        return [
+            NewRecord(encode_position(position), encode_position_key(group, tp), position.committed_ms)
+            for tp, position in positions.items()
+        ]
+
+    def delete(self, group: str, partitions: Collection[TopicPartition], now_ms: int) -> None:
+        """Delete positions of a group."""
+        if partitions:
+            log = self.log(self.partition_of(group))
+            log.append([NewRecord(None, encode_position_key(group, tp), now_ms) for tp in partitions])
+
+    def delete_topic(self, topic: str, now_ms: int) -> None:
+        """Delete all positions of a topic that is deleted, as a broker does. Its successor has other records."""
+        for group, positions in self.groups().items():
+            self.delete(group, [tp for tp in positions if tp.topic == topic], now_ms)
+
+    def partition_of(self, group: str) -> int:
+        """Return the partition of a group, and make the topic if there is none.
+
+        Raises ConfigError if other brokers hold a part of the topic.
+        """
+        with self._lock:
+            info = self._host.topics().get(OFFSETS_TOPIC) or self._host.create_topic(
+                OFFSETS_TOPIC, PARTITIONS, STATE_CONFIG
+            )
+        if info.held is not None and info.adopted:
+            raise ConfigError(
+                f"other brokers hold a part of {OFFSETS_TOPIC}", hint="commit positions to the broker, or to positions="
+            )
+        return group_partition(group, info.partitions)
+
+    def log(self, partition: int) -> WriteLog:
+        """Return one partition of the topic."""
+        return self._host.partition(TopicPartition(OFFSETS_TOPIC, partition))
+
+    def hold(self, group: str, tp: TopicPartition, reader: object) -> None:
+        """Note that ``reader`` commits this position. Raises ConfigError while another one does."""
+        with self._lock:
+            if self._readers.setdefault(_Key(group, tp), reader) is not reader:
+                raise ConfigError(
+                    f"{tp}: another consumer of this log reads it for group {group!r}",
+                    hint="close the other consumer, or give this one another group",
+                )
+
+    def release(self, group: str, tps: Iterable[TopicPartition], reader: object) -> None:
+        """Undo :meth:`hold`."""
+        with self._lock:
+            for tp in tps:
+                if self._readers.get(_Key(group, tp)) is reader:
+                    del self._readers[_Key(group, tp)]
+
+    def rewind_lost(self, now_ms: int) -> None:
+        """Set positions after the end of their partition back to it.
+
+        A power cut took records that were read. New records get their offsets, and a group must not skip those.
+        """
+        for group, positions in self.groups().items() if self.exists else ():
+            lost: dict[TopicPartition, Position] = {}
+            for tp, position in positions.items():
+                info = self._host.topics().get(tp.topic)
+                if info is None or info.adopted or tp.partition not in info.here:
+                    continue
+                end = self._host.partition(tp).end_offset
+                if position.offset > end:
+                    lost[tp] = Position(end, position.leader_epoch, position.metadata, now_ms)
+                    LOGGER.warning(
+                        "position_rewound group=%s partition=%s from=%d to=%d", group, tp, position.offset, end
+                    )
+            self.commit(group, lost)
+
+    def _numbers(self) -> Iterable[int]:
+        info = self._host.topics().get(OFFSETS_TOPIC)
+        return () if info is None else info.here
+
+    def _table(self, number: int) -> _Table:
+        """Return the content of a partition now. Open transactions do not count yet."""
+        with self._lock:
+            log = self.log(number)
+            stable, end = self._stable.get(number), log.end_offset
+            if stable is None or end < stable.end:
+                stable = _Table(log.positions().local_start_offset)
+                self._stable[number] = self._now[number] = stable
+            if end > stable.at:
+                self._read_on(number, log, stable, end)
+            return self._now[number]
+
+    def _read_on(self, number: int, log: WriteLog, stable: _Table, end: int) -> None:
+        # In this order: a transaction that ends meanwhile counts as open, and is looked at again.
+        firsts = {txn.producer_id: txn.first_offset for txn in log.open_txns() if txn.first_offset < end}
+        hidden = Hidden(log.aborted_txns(stable.at, end))
+        bound = min(firsts.values(), default=end)
+        table = stable
+        for batch in log.read_batches(stable.at, end):
+            header = read_header(batch)
+            if header.base_offset >= bound and table is stable:
+                stable.at = stable.end = bound
+                table = stable.copy()
+            is_open = header.is_transactional and header.base_offset >= firsts.get(header.producer_id, end)
+            if not (header.is_control or is_open or hidden.hides(header)):
+                for record in decode_records(batch):
+                    _apply(table, record, log.tp)
+        if table is stable:
+            stable.at = end
+        stable.end = table.end = end
+        self._now[number] = table
+
+
+def _apply(table: _Table, record: Record, place: TopicPartition) -> None:
+    """Take over one record. Damage is kept for the groups that it concerns."""
+    try:
+        kind, group, tp = decode_group_key(record.key or b"")
+    except CorruptionError as error:
+        table.damage = _damaged(error, record, place)
+        return
+    if tp is None:
+        try:
+            protocol = group_protocol(kind, record.value)
+        except CorruptionError:
+            return  # members of a broker's group, which no position depends on
+        if protocol is not None:
+            table.protocols[group] = protocol
+        return
+    key = _Key(group, tp)
+    if record.value is None:
+        table.positions.pop(key, None)
+        return
+    try:
+        table.positions[key] = decode_position(record.value)
+    except CorruptionError as error:
+        table.positions[key] = _damaged(error, record, place, f" of group {group!r} in {tp}")
+
+
+def _damaged(error: CorruptionError, record: Record, place: TopicPartition, whose: str = "") -> CorruptionError:
+    return CorruptionError(
+        f"{place}: the position{whose} at offset {record.offset} cannot be read: {error.message}",
+        path_or_key=str(place),
+        offset=record.offset,
+        hint=f"`tiered inspect {place} --records` shows it; a consumer that seeks and commits replaces it",
+    )

@@ -1,0 +1,185 @@
+"""Records of one partition for a consumer, as steps: from a position on, as many as asked for, never ending.
+
+::
+
+    position            what was handed out ends here
+    position to end     decoded records, then the rest of the piece that they came from
+    end                 the pieces of a read go on here; after its last one follows a look for new records
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from tiered.errors import ClosedError, RemoteUnavailableError
+from tiered.format.kernels import ConsumerRecord
+from tiered.format.locks import Signal
+from tiered.model import TopicPartition
+from tiered.read.follow import Emitter, FollowedPartition, Followers
+from tiered.read.stream import Cursor, Part, Pieces, TierStream
+from tiered.store.base import Steps
+
+DECODED_RECORDS = 500
+"""Records that are decoded at once."""
+
+StreamOpener = Callable[[TopicPartition], Steps[TierStream]]
+"""Steps that open a refreshed stream of one partition."""
+
+
+class PartitionFetch:
+    """One partition of a consumer. Not thread-safe.
+
+    An error or a cancellation drops what was not handed out: the next read begins at the position again.
+    """
+
+    def __init__(self, tp: TopicPartition, stream: TierStream, followed: FollowedPartition, *, isolation: str) -> None:
+        self.tp = tp
+        self.stream = stream
+        self.position = followed.cursor.at
+        self.epoch = -1
+        self._followed = followed
+        self._isolation = isolation
+        self._begun = self._end = self.position
+        self._bound: int | None = None
+        self._pieces: Pieces | None = None
+        self._piece: Iterator[Any] | None = None
+        self._items: list[Any] = []
+        self._taken = 0
+        self._woken = False
+        self.gone = False
+
+    @classmethod
+    def open(cls, tp: TopicPartition, opener: StreamOpener, signal: Signal, *, isolation: str) -> Steps[PartitionFetch]:
+        """Open one partition. :meth:`seek` sets its position."""
+        stream = yield from opener(tp)
+        followed = yield from FollowedPartition.begin(stream, 0, None, signalled=stream.watch(signal))
+        return cls(tp, stream, followed, isolation=isolation)
+
+    @property
+    def due(self) -> float:
+        """Return the monotonic second of the next look, 0 if it is due."""
+        return 0.0 if self._pieces is not None else self._followed.due
+
+    @property
+    def reached(self) -> int:
+        """Return the offset up to which everything was read, handed out or not."""
+        return self._end
+
+    def wake(self) -> None:
+        """Look at once, if this process appends to the partition: the signal of an append was set."""
+        if self._followed.signalled:
+            self._followed.due, self._woken = 0.0, True
+
+    @property
+    def ready(self) -> int:
+        """Return the number of decoded items that were not handed out."""
+        return len(self._items) - self._taken
+
+    def seek(self, offset: int, epoch: int = -1) -> None:
+        """Go on at ``offset``."""
+        self.position, self.epoch = offset, epoch
+        self.drop()
+
+    def drop(self) -> None:
+        """Drop what was read and not handed out."""
+        if self._pieces is not None:
+            self._pieces.close()
+        self._pieces = self._piece = None
+        self._items, self._taken = [], 0
+        self._end = self.position
+        self._followed.due, self._followed.fresh = 0.0, True
+
+    def next_item(self) -> Any:
+        """Hand out the next decoded item."""
+        item = self._items[self._taken]
+        self._taken += 1
+        self.position = self._end if self._taken == len(self._items) and self._piece is None else _offset_after(item)
+        if isinstance(item, ConsumerRecord):
+            self.epoch = item.leader_epoch
+        return item
+
+    def take(self, most: int) -> list[Any]:
+        """Hand out up to ``most`` decoded items."""
+        items = self._items[self._taken : self._taken + min(most, self.ready) - 1]
+        self._taken += len(items)
+        return [*items, self.next_item()]
+
+    def fill(self, most: int) -> None:
+        """Decode on in the current piece, until ``most`` items are ready. An error drops them."""
+        while self._piece is not None and self.ready < most:
+            try:
+                found = list(islice(self._piece, DECODED_RECORDS))
+            except BaseException:
+                self.drop()
+                raise
+            self._items = self._items[self._taken :] + found
+            self._taken = 0
+            if found and not isinstance(found[-1], ConsumerRecord):
+                self._end = _offset_after(found[-1])  # Arrow rows come later than the place of their read
+            if len(found) < DECODED_RECORDS:
+                self._piece = None
+
+    def pull(self, now_s: float, emit: Emitter, followers: Followers, stop: int | None) -> Steps[bool]:
+        """Read the next piece below ``stop``. Return True if there was one, or if another call may find one.
+
+        An outage of the store is waited for. ``gone`` is True after the partition alone was closed: open it again.
+        Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, and ClosedError if the log or reader was closed.
+        """
+        followed, found = self._followed, False
+        try:
+            if self._pieces is None:
+                self._woken = False
+                if (yield from followed.look(now_s)):
+                    self._begun = self._end
+                    followed.cursor = Cursor(self._end)
+                    self._pieces = yield from self._read_on(emit, followed.cursor, stop)
+                followed.succeed()
+            if self._pieces is not None:
+                piece = yield from self._pieces.next()
+                found = piece is not Pieces.END
+                if not found or not isinstance(piece, list):  # a batch may reach beyond what was asked for
+                    self._end = followed.cursor.at if self._bound is None else min(followed.cursor.at, self._bound)
+                if found:
+                    self._piece = iter(piece)
+                else:
+                    self._pieces = None
+        except RemoteUnavailableError as error:
+            self._drop_pieces()
+            followed.fail(error)
+        except ClosedError:
+            self.drop()
+            followers.check_open()  # raises, unless the partition alone went
+            self.gone = True
+        except BaseException:
+            self._drop_pieces()
+            raise
+        if self._pieces is None and not self._woken:  # what came during the read is after the end that it was given
+            yield from followed.plan_next(now_s, moved=self._end > self._begun)
+        if self._piece is None and not self.ready:
+            self.position = self._end  # control records and deleted ones were passed
+        return found or self._woken
+
+    def _drop_pieces(self) -> None:
+        """End the read. The next one begins after the last whole piece."""
+        if self._pieces is not None:
+            self._pieces.close()
+        self._pieces, self._followed.fresh = None, True
+
+    def _read_on(self, emit: Emitter, cursor: Cursor, stop: int | None) -> Steps[Pieces | None]:
+        start, hidden, end = cursor.at, None, stop
+        if self._isolation == "read_committed":
+            stable = yield from self.stream.last_stable_offset()
+            end = stable if stop is None else min(stable, stop)
+            if start < end:
+                hidden = yield from self.stream.hidden(start, end)
+        if end is not None and start >= end:
+            return None
+        self._bound = end
+        return Pieces(emit(self.stream, Part(start, end, hidden), cursor))
+
+
+def _offset_after(item: Any) -> int:
+    """Return the offset after a record, or after the last row of an Arrow record batch."""
+    return int(item.offset if isinstance(item, ConsumerRecord) else item.column("offset")[-1].as_py()) + 1
