@@ -22,6 +22,11 @@ Figures = Callable[[], Iterable[Figure]]
 
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
+
+def _is_refused(view: PartitionView) -> bool:
+    return view.waiting is not None and view.waiting.code == "permission"
+
+
 _GAUGES: tuple[tuple[str, str, Callable[[PartitionView], float]], ...] = (
     ("end_offset", HELP["end_offset"], lambda v: v.end_offset),
     ("flushed_offset", HELP["flushed_offset"], lambda v: v.flushed_offset),
@@ -36,6 +41,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[PartitionView], float]], ...] = (
     ("upload_lag_segments", "Sealed segments that are not committed.", lambda v: v.segments_waiting),
     ("paused", "1 if uploads of the partition are paused.", lambda v: float(v.paused)),
     ("fenced", HELP["fenced"], lambda v: float(v.phase == "fenced")),
+    ("refused", "1 if the store refuses the partition's uploads.", lambda v: float(_is_refused(v))),
 )
 
 
@@ -79,6 +85,7 @@ class Metrics:
             "tiered_last_successful_upload_timestamp_seconds", "Unix time of the last commit.", registry=registry
         )
         self.disk_free_bytes: int | None = None
+        self.disk_used_percent = 0
         build = Gauge("tiered_build_info", "1, with the versions as labels.", ["version", "python"], registry=registry)
         build.labels(__version__, platform.python_version()).set(1)
         registry.register(_Disk(self))
@@ -102,7 +109,7 @@ class _Registry(CollectorRegistry):
 
 
 class _Disk(Collector):
-    """Free bytes, without any figure before the first look, because 0 would raise an alert."""
+    """Space of the disk, without any figure before the first look, because 0 free bytes would raise an alert."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -112,6 +119,10 @@ class _Disk(Collector):
         if self._metrics.disk_free_bytes is not None:
             family.add_metric([], self._metrics.disk_free_bytes)
         yield family
+        used = GaugeMetricFamily("tiered_disk_used_ratio", "Used part of the log's disk, from 0 to 1.")
+        if self._metrics.disk_free_bytes is not None:
+            used.add_metric([], self._metrics.disk_used_percent / 100)
+        yield used
 
 
 class _PartitionMetrics(Collector):

@@ -30,7 +30,7 @@ from tiered.errors import (
 )
 from tiered.local.directory.figures import read_report, report_metrics
 from tiered.local.disk.uploader_files import PauseFile
-from tiered.metrics import Metric
+from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS
 from tiered.program.uploader_status import reasons_of, worst
@@ -101,7 +101,7 @@ class Service:
             self.store_metrics,
             self.views,
             by_partition=settings.partition_labels,
-            writer=self._noted_by_the_writer,
+            writer=self._directory_metrics,
             maintenance=lambda: [] if self._maintenance is None else self._maintenance.metrics(),
             limits=self._limits.metrics,
             clock=self._clock,
@@ -385,7 +385,7 @@ class Service:
         if self._metrics.disk_free_bytes is not None:
             report["disk"] = {
                 "free_bytes": self._metrics.disk_free_bytes,
-                "used_percent": self._telemetry.disk_used_percent,
+                "used_percent": self._metrics.disk_used_percent,
                 "warn_percent": self.settings.limits.disk_warn_percent,
             }
         return report if self._maintenance is None else {**report, "maintenance": self._maintenance.status()}
@@ -414,12 +414,15 @@ class Service:
             self._told_progress = now
             self._progress(status.progress_text(self.views()))
 
-    def _noted_by_the_writer(self) -> list[Metric]:
+    def _directory_metrics(self) -> list[Metric]:
+        """Return the partitions that cannot be read, and what the writer noted."""
         path, files = self._place.directory, self._directory.files
+        where = {"log_dir": str(path)}
+        broken = metric("directory_partitions_out_of_service", len(self._directory.unreadable()), where)
         try:
-            return report_metrics(read_report(path, files), path, self._clock.now_ms())
+            return [broken, *report_metrics(read_report(path, files), path, self._clock.now_ms())]
         except TieredError:  # a disk that cannot be read has metrics of its own
-            return []
+            return [broken]
 
     def _probes(self) -> Probes:
         return Probes(

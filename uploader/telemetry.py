@@ -42,7 +42,6 @@ class Telemetry:
         self._clock = clock
         self._notify = notify or Notify("")
         self.committed: dict[TopicPartition, int] = {}
-        self.disk_used_percent = 0
         self._told: dict[tuple[str, str], float] = {}
 
     def report(self, report: Report) -> None:
@@ -70,7 +69,7 @@ class Telemetry:
 
     def disk(self, free_bytes: int, used_percent: int) -> None:
         """Record the free bytes of the log's disk, and its use in percent."""
-        self.metrics.disk_free_bytes, self.disk_used_percent = free_bytes, used_percent
+        self.metrics.disk_free_bytes, self.metrics.disk_used_percent = free_bytes, used_percent
 
     def trouble(self, event: str, error: BaseException) -> None:
         """Log a failure outside the orders at once, and repeats of it rarely."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from tiered import admin
@@ -9,7 +11,8 @@ from tiered.check.findings import Finding
 from tiered.check.versions import versions_warning
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application
-from tiered.program.checking import conclude_check, reading_options, show_finding, subset_of
+from tiered.program.checking import check_metrics, conclude_check, reading_options, show_finding, subset_of
+from tiered.program.metrics_file import metrics_option, write_metrics
 from tiered.program.open_reader import need_directory
 from tiered.program.open_store import open_remote
 from tiered.program.progress import Progress
@@ -19,6 +22,7 @@ from tiered.store.driver import drive
 @click.command("check", cls=Command, exits={0: "nothing wrong", 3: "warnings", 13: "something is damaged or missing"})
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
 @reading_options("read every byte of the bucket, not only sizes, checksums and indexes; decode every record")
+@metrics_option
 @pass_application
 def command(  # noqa: PLR0917 - the options
     app: Application,
@@ -27,6 +31,7 @@ def command(  # noqa: PLR0917 - the options
     read_data_subset: str | None,
     no_pin: bool,
     orphans: bool,
+    metrics_file: Path | None,
 ) -> int:
     """Verify a log: bytes, indexes, catalog and objects.
 
@@ -78,4 +83,5 @@ def command(  # noqa: PLR0917 - the options
     finally:
         if store is not None:
             store.close()
+    write_metrics(metrics_file, check_metrics(report, app.clock.now_ms()))
     return conclude_check(app, report)

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -28,7 +29,8 @@ from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind, MaintenancePlan
 from tiered.program.application import Application, Command, confirm, pass_application, split_topic
-from tiered.program.maintenance_loop import MaintenanceLoop, Scope, room_for
+from tiered.program.maintenance_loop import MaintenanceLoop, Scope, UpkeepView, room_for
+from tiered.program.metrics_file import metrics_option, write_metrics
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers, warn_unreadable
 from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted, duration_in_words, human_bytes
@@ -92,6 +94,7 @@ def _every(_context: click.Context, _parameter: click.Parameter, value: str | No
 @click.option(
     "--start-offset", "begin_at", type=click.IntRange(0), metavar="N", help="trim the partition up to offset N"
 )
+@metrics_option
 @with_limits
 @pass_application
 def command(
@@ -102,6 +105,7 @@ def command(
     orphans: bool,
     every: int | None,
     begin_at: int | None,
+    metrics_file: Path | None,
     **limits: str | None,
 ) -> int:
     """Expire, merge and compact in the bucket, and delete garbage.
@@ -122,13 +126,15 @@ def command(
     """
     wanted = MaintainScope(selected, kinds, begin_at, orphans, limits)
     if every is None:
+        if metrics_file is not None:
+            raise ConfigError("--metrics is for many runs", hint="add --loop 1h, or leave it out")
         return _once(app, wanted)
     given = {"--dry-run": app.dry_run, "--start-offset": begin_at is not None, "--orphans": orphans}
     for option in (name for name, is_given in given.items() if is_given):
         raise ConfigError(f"{option} is for one run, --loop for many", hint="leave one of them out")
     if not app.yes:
         raise ConfigError("--loop never asks before it acts", hint="pass --yes; --dry-run shows what is due now")
-    return _loop(app, wanted, every)
+    return _loop(app, wanted, every, metrics_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +396,7 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
     return app.out.result("maintain", fields, text, code or (EXIT_WARNINGS if incomplete else 0))
 
 
-def _loop(app: Application, wanted: MaintainScope, every_ms: int) -> int:
+def _loop(app: Application, wanted: MaintainScope, every_ms: int, metrics_file: Path | None) -> int:
     """Run rounds on a separate thread: a signal handler must not need a lock that its own thread holds."""
     name, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
     limits = limits_of(app, wanted.limits)
@@ -405,6 +411,9 @@ def _loop(app: Application, wanted: MaintainScope, every_ms: int) -> int:
 
     def on_failed(tp: TopicPartition | None, error: TieredError) -> None:
         app.out.warn(f"{tp}: {_told(error)}" if tp is not None else _told(error))
+
+    def note(view: UpkeepView) -> None:
+        write_metrics(metrics_file, view.metrics())
 
     app.out.begin("maintain", rounds=0, actions=0)
     store = open_remote(app, limits)
@@ -421,7 +430,7 @@ def _loop(app: Application, wanted: MaintainScope, every_ms: int) -> int:
     try:
         with ThreadPool(1, "maintain") as thread, _ends_by_sigterm(upkeep):
             try:
-                thread.submit(upkeep.run, every_ms, patient=False).result()
+                thread.submit(upkeep.run, every_ms, patient=False, on_round=note).result()
             finally:
                 upkeep.end()
     finally:

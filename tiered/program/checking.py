@@ -22,6 +22,7 @@ from tiered.format.keys import (
     parse_snap_key,
     parse_staged_key,
 )
+from tiered.metrics import Metric, metric
 from tiered.program.application import Application
 from tiered.program.output import counted, human_bytes
 
@@ -118,6 +119,17 @@ def show_finding(app: Application, finding: Finding, *, everything: bool = False
         app.out.message("finding", **finding.as_json())
     elif finding.severity is not Severity.INFO or everything or app.out.verbosity:
         app.out.line(str(finding))
+
+
+def check_metrics(report: CheckReport, now_ms: int) -> list[Metric]:
+    """Return the metrics of a check that ended now."""
+    return [
+        metric("check_last_end_timestamp_seconds", now_ms / 1000),
+        metric("check_errors", report.errors),
+        metric("check_warnings", report.warnings),
+        metric("check_local_bytes", report.local_bytes),
+        metric("check_remote_bytes", report.remote_bytes),
+    ]
 
 
 def conclude_check(app: Application, report: CheckReport) -> int:

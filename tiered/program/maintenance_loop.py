@@ -17,7 +17,7 @@ from uuid import UUID
 
 from tiered.arguments import chosen_partitions
 from tiered.clock import Clock, IdSource
-from tiered.errors import TieredError, UnknownTopicError
+from tiered.errors import FencedError, TieredError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
@@ -60,7 +60,8 @@ class UpkeepView:
     """Progress of the rounds. ``doing``: the current partition, empty between rounds. Times are 0 before the first.
 
     ``failed``: errors of partitions in their newest turn. ``trouble``: the whole round failed, or a topic was left out
-    because its entry cannot be read. ``paused``: topics that the newest round skipped.
+    because its entry cannot be read. ``paused``: topics that the newest round skipped. ``fenced``: actions that ended
+    because another maintainer took the role.
     """
 
     rounds: int = 0
@@ -73,6 +74,7 @@ class UpkeepView:
     failed: Mapping[TopicPartition, TieredError] = field(default_factory=dict)
     trouble: TieredError | None = None
     paused: frozenset[str] = frozenset()
+    fenced: int = 0
 
     def metrics(self) -> list[Metric]:
         """Return figures under the names of ``/metrics``."""
@@ -85,6 +87,7 @@ class UpkeepView:
             metric("maintenance_read_bytes_total", self.bytes_read),
             metric("maintenance_written_bytes_total", self.bytes_written),
             metric("maintenance_failed_partitions", len(self.failed)),
+            metric("maintenance_fenced_total", self.fenced),
             metric("maintenance_paused_topics", len(self.paused)),
             metric("maintenance_failing", float(self.trouble is not None)),
             metric("maintenance_last_round_timestamp_seconds", self.ended_ms / 1000),
@@ -93,6 +96,7 @@ class UpkeepView:
 
 OnDone = Callable[[TopicPartition, ActionResult], None]
 OnFailed = Callable[[TopicPartition | None, TieredError], None]
+OnRound = Callable[[UpkeepView], None]
 
 
 def _nobody(*_told: object) -> None:
@@ -158,8 +162,11 @@ class MaintenanceLoop:
         self._every_ms = every_ms
         self._news.set()
 
-    def run(self, every_ms: int = EVERY_MS, *, patient: bool = True) -> None:
-        """Run rounds until :meth:`end`. Without ``patient`` a failure of the whole first round is raised."""
+    def run(self, every_ms: int = EVERY_MS, *, patient: bool = True, on_round: OnRound = _nobody) -> None:
+        """Run rounds until :meth:`end`. Without ``patient`` a failure of the whole first round is raised.
+
+        ``on_round`` gets the view after each round, also a failed one.
+        """
         self._every_ms = every_ms
         while not self._ending.is_set():
             try:
@@ -169,6 +176,7 @@ class MaintenanceLoop:
                     raise
                 self._note(trouble=as_error(cause, "maintenance"))
                 self._on_failed(None, as_error(cause, "maintenance"))
+            on_round(self.view)
             self._rest()
 
     def _rest(self) -> None:
@@ -212,6 +220,8 @@ class MaintenanceLoop:
             yield
         except Exception as cause:  # noqa: BLE001 - a bug in one partition's turn must not stop the others
             failed[tp] = as_error(cause, "maintenance")
+            if isinstance(cause, FencedError):
+                self._note(fenced=self.view.fenced + 1)
             self._on_failed(tp, failed[tp])
 
     def _heeds_pause(self, topic: str) -> bool:

@@ -254,6 +254,15 @@ def test_a_loop_says_what_it_does_and_rests_ten_minutes(cli: Cli, bucket: str, r
     ]
 
 
+def test_metrics_are_for_a_loop_and_need_a_directory(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    line = ("maintain", "--remote", bucket, "--metrics", str(tmp_path / "maintain.prom"))
+    assert "--metrics is for many runs" in cli(*line, "--yes").err
+    missing = cli("check", "--remote", bucket, "--metrics", str(tmp_path / "none" / "check.prom"))
+    assert (missing.code, "there is no directory" in missing.err) == (2, True)
+    (tmp_path / "check.prom").mkdir()
+    assert cli("check", "--remote", bucket, "--metrics", str(tmp_path / "check.prom")).code == 2
+
+
 def test_a_loop_is_refused_where_it_makes_no_sense(cli: Cli, bucket: str) -> None:
     line = ("maintain", "t:0", "--remote", bucket)
     for more in ((), ("--yes", "--dry-run"), ("--yes", "--start-offset", "1"), ("--yes", "--orphans")):
