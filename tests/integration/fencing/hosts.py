@@ -225,3 +225,12 @@ def judge(remote: Remote, *written: Written) -> dict[int, str]:
     trouble = [finding for finding in report.findings if finding.severity is not Severity.INFO]
     assert not trouble, trouble
     return held
+
+
+def first_run(directory: Path, remote: Remote, count: int = 60) -> dict[int, str]:
+    """A log of ``count`` records, all in the bucket, closed."""
+    with Application(directory, remote, name="before") as writer:
+        writer.append(count)
+        assert writer.sync() == count
+        assert writer.end() == 0
+    return writer.written.acked

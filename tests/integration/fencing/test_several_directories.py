@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.fencing.hosts import Application, Remote, daemon, judge, on_disk, program
+from tests.integration.fencing.hosts import Application, Remote, daemon, first_run, judge, on_disk, program
 from tests.integration.uploader.daemons import call
 
 
@@ -20,15 +20,6 @@ def remote(tmp_path: Path) -> Remote:
 def copy(source: Path, target: Path) -> None:
     """As an administrator does it: owners, modes and times too."""
     subprocess.run(["cp", "-a", str(source), str(target)], check=True)
-
-
-def first_run(directory: Path, remote: Remote, count: int = 60) -> dict[int, str]:
-    """A log of ``count`` records, all in the bucket, closed."""
-    with Application(directory, remote, name="before") as writer:
-        writer.append(count)
-        assert writer.sync() == count
-        assert writer.end() == 0
-    return writer.written.acked
 
 
 @pytest.mark.parametrize("first", ["original", "copy"])
