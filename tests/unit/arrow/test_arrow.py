@@ -160,7 +160,7 @@ def test_old_formats_record_by_record() -> None:
         {"offset": 42, "key": b"k", "value": b"vv", "timestampType": 0, "headers": None},
         {"offset": 43, "key": None, "value": b"new", "timestampType": 0, "headers": None},
     ]
-    assert decode([message], start=43) == []
+    assert decode([message], bounds=RecordBounds(43)) == []
 
 
 def test_damaged_records_are_refused_by_both_decoders_or_by_none() -> None:
@@ -170,7 +170,8 @@ def test_damaged_records_are_refused_by_both_decoders_or_by_none() -> None:
         for at in range(12)
     ]
     part = encode_batch(records)
-    everything: dict[str, Any] = {"columns": ("key", "value", "offset", "headers"), "start": -(2**33)}
+    bounds = RecordBounds(-(2**33))
+    everything: dict[str, Any] = {"columns": ("key", "value", "offset", "headers"), "bounds": bounds}
     refused = 0
     for _ in range(3000):
         damaged = bytearray(part)
