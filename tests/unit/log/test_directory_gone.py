@@ -76,23 +76,6 @@ def test_an_idle_log_closes_with_an_error_and_leaves_no_clean_mark(
     assert names(directory) == left
 
 
-def test_asyncio_says_the_same(tmp_path: Path, take_away: Callable[[Path], None]) -> None:
-    directory = tmp_path / "log"
-
-    async def run() -> None:
-        log = await aio.open(directory)
-        topic = await log.topic("t", create=True, partitions=2)
-        await topic.append(b"1", partition=0)
-        take_away(directory)
-        left = names(directory)
-        for call in (log.flush, log.close):
-            with pytest.raises(LocalIOError, match=WORDS):
-                await call()
-        assert names(directory) == left
-
-    asyncio.run(run())
-
-
 def test_the_next_tick_stops_appends(tmp_path: Path, take_away: Callable[[Path], None]) -> None:
     directory = tmp_path / "log"
     log = LocalLog.open(directory, clock=FakeClock())

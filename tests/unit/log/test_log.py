@@ -350,15 +350,3 @@ def test_a_topic_that_was_made_again_is_not_read_in_place_of_the_one_that_a_read
         with pytest.raises(LogDestroyedError, match="made again"):
             list(stream.batches(3))
         assert [record.value for record in reader.topic("t").read(0)] == [b"new"] * 5
-
-
-async def test_so_it_is_for_asyncio(tmp_path: Path) -> None:
-    async with aio.open(tmp_path / "log") as log, aio.open_reader(log_dir=tmp_path / "log") as reader:
-        await (await log.topic("t", create=True)).append_many([b"old"] * 3)
-        held = await reader.topic("t")
-        await asyncio.to_thread(log._log.delete_topic, "t")
-        with pytest.raises(LogDestroyedError, match="it was deleted"):
-            [record async for record in held.read(0)]
-        await (await log.topic("t", create=True)).append_many([b"new"] * 5)
-        with pytest.raises(LogDestroyedError, match="made again"):
-            [record async for record in held.read(0, start=3)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 import tiered
 import tiered.reader
-from tiered import aio
 from tiered.errors import ConfigError, OffsetGapError
 from tiered.format.keys import topic_key
 from tiered.model import TopicPartition
@@ -102,18 +100,6 @@ def test_a_topic_that_comes_to_the_bucket_behind_a_reader_is_read_from_there(
         upload_all(tmp_path)
         assert [record.offset for record in topic.read(0, **options)] == list(range(20))  # type: ignore[arg-type]
         assert (topic.beginning_offsets(), topic.positions(0).uploaded_offset) == ({TP: 0}, 20)
-
-
-def test_so_it_is_for_asyncio(tmp_path: Path) -> None:
-    async def offsets() -> list[int]:
-        async with aio.open_reader(store_url(tmp_path), log_dir=tmp_path / "log") as reader:
-            topic = await reader.topic("t")
-            assert await topic.beginning_offsets() == {TP: 0}
-            await asyncio.to_thread(upload_all, tmp_path)
-            return [record.offset async for record in topic.read(0)]
-
-    ten_twice(tmp_path)
-    assert asyncio.run(offsets()) == list(range(20))
 
 
 def test_another_topic_of_its_name_is_not_read_in_its_place(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import tiered
 import uploader.config
 from tests.support.homes import no_home
 from tests.unit.cli.conftest import Cli
-from tiered import aio
 from tiered.errors import ConfigError
 from tiered.store.location import StoreLocation
 
@@ -32,14 +31,6 @@ def test_the_library_finds_it(home: Path) -> None:
     assert {path.name for path in home.iterdir()} == {"log", "bucket"}
     with tiered.open_reader("~/bucket", log_dir=Path("~/log")) as reader:
         assert [record.value for record in reader.topic("t").read()] == [b"v"]
-    assert not list(Path().iterdir())
-
-
-async def test_asyncio_finds_it(home: Path) -> None:
-    async with aio.open(Path("~/log"), remote="~/bucket") as log:
-        assert [record.value async for record in (await log.topic("t")).read()] == [b"v"]
-    async with aio.open_reader(log_dir="~/log") as reader:
-        assert await reader.end_offsets("t") == {tiered.TopicPartition("t", 0): 1}
     assert not list(Path().iterdir())
 
 

@@ -8,7 +8,6 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tiered import aio
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError
 
@@ -44,14 +43,6 @@ def test_a_setting_that_is_named_is_compared_also_with_its_default(place: tuple[
             with pytest.raises(ConfigError, match=r"settings: retention\.ms is 7776000000, not -?\d+ ") as refused:
                 log.topic("t", create=True, config=config)
             assert "leave config out" in refused.value.hint
-
-
-async def test_asyncio(place: tuple[Path, str | None]) -> None:
-    async with aio.open(place[0], remote=place[1]) as log:
-        with pytest.raises(ConfigError, match=r"retention\.ms is 7776000000, not -1 "):
-            await log.topic("t", create=True, config={"retention.ms": -1})
-        topic = await log.topic("t", create=True, config=NAMED)
-        assert (await topic.append(b"2")).offset == 1
 
 
 def test_the_command_line(place: tuple[Path, str | None], cli: Cli) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.plan.producers.building import PID, Log, data, marker
+from tests.unit.plan.producers.building import Log, data, marker
 from tiered.errors import ConfigError, InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
 from tiered.format.batch import BatchProducer, encode_batch, read_header
 from tiered.format.control import ControlType
@@ -18,22 +18,6 @@ from tiered.plan.producer import SEQUENCES, BatchSpan, Marker, Origin, Producer,
 from tiered.plan.producer_state import Duplicate, PreparedBatches, ProducerState
 
 LAST = SEQUENCES - 1
-
-
-def test_case_51_a_marker_that_raises_the_epoch_empties_the_window() -> None:
-    log = Log()
-    log.append(data(0, 5, txn=True))
-    log.mark(marker(epoch=1))
-    producer = log.state.producer(PID)
-    assert producer is not None
-    assert (producer.epoch, producer.last_sequence, producer.batches) == (1, -1, ())
-    with pytest.raises(OutOfOrderSequenceError, match="sequence 5 where 0 was due"):
-        log.append(data(5, epoch=1, txn=True))
-    with pytest.raises(ProducerFencedError, match="epoch 0 is below 1"):
-        log.append(data(5, txn=True))
-    with pytest.raises(ProducerFencedError, match="epoch 0 is below 1"):
-        log.mark(marker(epoch=0))
-    log.append(data(0, epoch=1, txn=True))
 
 
 def test_a_new_epoch_begins_at_zero_and_the_old_one_is_fenced() -> None:

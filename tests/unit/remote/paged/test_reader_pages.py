@@ -12,7 +12,6 @@ import pytest
 import tiered
 from tests.unit.check.building import RECORDS, TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
-from tiered import aio
 from tiered.errors import CorruptionError
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.keys import FLAG_MAINTAINER, index_key, segment_key
@@ -106,16 +105,6 @@ def test_it_reads_on_behind_a_newer_root(log: Scenario, race: Race, options: dic
         topic = reader.topic(TOPIC)
         old, race.armed = log.root().version, partial(rewrite, log)
         found = list(topic.read(**options))  # type: ignore[arg-type]  # keywords of each case
-    assert [record.offset for record in found] == list(range(RECORDS))
-    assert race.seen == [old, log.root().version]
-
-
-@pytest.mark.parametrize("options", CASES)
-async def test_it_does_so_for_asyncio(log: Scenario, race: Race, options: dict[str, object]) -> None:
-    async with aio.open_reader(log.url) as reader:
-        topic = await reader.topic(TOPIC)
-        old, race.armed = log.root().version, partial(rewrite, log)
-        found = [record async for record in topic.read(**options)]  # type: ignore[arg-type]  # keywords of each case
     assert [record.offset for record in found] == list(range(RECORDS))
     assert race.seen == [old, log.root().version]
 
