@@ -215,7 +215,7 @@ class LogTruncatedError(TieredError):
 
     code = "log_truncated"
     exit_code = 14
-    hint = '`seek` sets another position, `on_truncated="rewind"` goes back by itself'
+    hint = '`tiered group reset` sets the position, `on_truncated="rewind"` goes back by itself'
 
     def __init__(self, message: str, *, requested: int, diverged: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)

@@ -48,6 +48,7 @@ from tiered.errors import (
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.kernels import AT_WORK
 from tiered.format.locks import SafeEvent
+from tiered.local.directory.figures import group_metrics
 from tiered.local.directory.multi_directory_log import LocalTier, check_paths
 from tiered.local.directory.tasks import ThreadWorkers
 from tiered.local.disk.plain_lock import PlainLock
@@ -539,7 +540,8 @@ class Log:
         ``tiered.metrics.render`` formats them for Prometheus. The names are those of the uploader's ``/metrics``.
         """
         requests = request_metrics(self.request_counts, self._clock.monotonic())
-        return [*self._local.metrics(), *self._appenders.metrics(), *requests]
+        groups = group_metrics(self._local.transactions.positions.lags(self._clock.now_ms()))
+        return [*self._local.metrics(), *self._appenders.metrics(), *groups, *requests]
 
     def sync(self, timeout: float | None = None) -> None:
         """Seal and upload all records appended so far, and wait for their commit: they survive the loss of this host.

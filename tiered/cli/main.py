@@ -50,6 +50,7 @@ COMMANDS = {
     "iam-policy": CommandEntry("Look", "Print the smallest IAM policy for one kind of program."),
     "metrics": CommandEntry("Look", "Print the metrics of a log directory, as Prometheus reads them."),
     "disk": CommandEntry("Look", "Compact, drop, move and truncate partitions on this disk."),
+    "group": CommandEntry("Look", "List groups of consumers, show their lag, set their positions, delete them."),
     "transaction": CommandEntry("Look", "List transactions of a log directory, and abort one that hangs."),
     "completion": CommandEntry("Look", "Print the code with which a shell completes commands and options."),
     "spark": CommandEntry("Spark", "Maintain, check, erase and export a bucket on Spark."),

@@ -19,9 +19,11 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
+from tiered.format.coordinator_records import OFFSETS_TOPIC
 from tiered.format.keys import topic_key
 from tiered.local.directory.figures import read_report
 from tiered.local.disk.files import PosixFiles
+from tiered.local.transactions.group_positions import GroupLag, GroupTable
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.open_log import Tiers, as_fields, open_tiers
 from tiered.program.open_reader import directory_error
@@ -97,6 +99,7 @@ class Seen:
     topic: str | None
     lost: TieredError | None
     entries: list[PartitionStatus] = field(default_factory=list)
+    groups: list[GroupLag] = field(default_factory=list)
     unreadable: dict[str, TieredError] = field(default_factory=dict)
     unreachable: TieredError | None = None
     is_tiered: bool = False
@@ -110,6 +113,8 @@ class Seen:
             with open_tiers(app, with_local=with_local) as tiers:
                 self._gather(tiers)
                 uploads = tiers.local is not None and bool(tiers.local.uploads.read())
+                if tiers.local is not None:
+                    self.groups = GroupTable(tiers.local).lags(app.clock.now_ms())
         except NotFoundError as cause:  # the folder of a file:// store, as when it is not mounted
             if app.remote is None or app.log_dir is None or not with_local:
                 raise
@@ -212,6 +217,16 @@ class Seen:
             "log_dir": directory,
             "remote_url": self.app.remote,
             "partitions": partitions,
+            "groups": [
+                {
+                    "group": lag.group,
+                    "topic": lag.tp.topic,
+                    "partition": lag.tp.partition,
+                    "lag_records": lag.records,
+                    "lag_seconds": lag.seconds,
+                }
+                for lag in self.groups
+            ],
             "uploader": {
                 "running": self.uploader.running or None,
                 "report": None
@@ -231,16 +246,28 @@ class Seen:
         """Yield the text below the first line."""
         now_ms, waits = self.app.clock.now_ms(), self.uploader.waits()
         for entry in self.entries:
+            if entry.tp.topic == OFFSETS_TOPIC != self.topic and not entry.reasons:
+                continue  # its 50 partitions would hide the others; the lines of the groups say what they hold
             yield from _lines(entry, now_ms, local=self.directory is not None)
             line: Mapping[str, Any] | None = waits.get((entry.tp.topic, entry.tp.partition))
             if line is not None:
                 yield from wait_line(line, now_ms)
+        yield from _group_lines(self.groups)
         if self.directory is not None:
             yield _directory_line(self.directory, now_ms)
             if self.app.out.verbosity:
                 yield from _task_lines(self.directory)
         yield from notes
         yield from (f"problem: {reason}" for reason in reasons)
+
+
+def _group_lines(lags: list[GroupLag]) -> Iterator[str]:
+    """Yield one line for each group: how many records it has not read, and their age."""
+    for group in dict.fromkeys(lag.group for lag in lags):
+        of_group = [lag for lag in lags if lag.group == group]
+        behind = sum(lag.records for lag in of_group)
+        age_ms = int(1000 * max((lag.seconds for lag in of_group if lag.records), default=0.0))
+        yield f"group {group}   lag {counted(behind, 'record')}{f', {human_duration(age_ms)}' if behind else ''}"
 
 
 def _why_unreachable(cause: TieredError) -> UnsafeReason:

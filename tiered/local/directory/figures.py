@@ -11,7 +11,7 @@ with the recovery points, at a failure of the disk and at the end; the log itsel
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import Files
 from tiered.local.partition.open_partitions import Roster
 from tiered.local.partition.write_log import WriteLog
+from tiered.local.transactions.group_positions import GroupLag, GroupTable
 from tiered.metrics import Metric, metric
 from tiered.model import Positions, TopicPartition
 
@@ -110,6 +111,7 @@ def read_metrics(view: LogView, now_ms: int) -> list[Metric]:
     return [
         *directory_metrics(view.directory, view.files, held=len(view.partitions()), broken=len(broken)),
         *(each for tp, at in positions.items() for each in _position_metrics(tp, at)),
+        *group_metrics(GroupTable(view).lags(now_ms)),
         *report_metrics(read_report(view.directory, view.files), view.directory, now_ms),
     ]
 
@@ -122,6 +124,16 @@ def _position_metrics(tp: TopicPartition, at: Positions) -> list[Metric]:
         metric("local_start_offset", at.local_start_offset, labels),
         metric("uploaded_offset", at.uploaded_offset, labels),
     ]
+
+
+def group_metrics(lags: Iterable[GroupLag]) -> list[Metric]:
+    """Return the lag of each group in each partition."""
+    found = []
+    for lag in lags:
+        labels = {"group": lag.group, **_labels(lag.tp)}
+        found.append(metric("group_lag_records", lag.records, labels))
+        found.append(metric("group_lag_seconds", lag.seconds, labels))
+    return found
 
 
 def report_metrics(report: UpkeepReport, directory: Path, now_ms: int) -> list[Metric]:

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tiered.errors import ConfigError, CorruptionError, TieredError
 from tiered.format.batch import decode_records, read_header
@@ -24,6 +24,8 @@ from tiered.format.coordinator_records import (
     group_protocol,
 )
 from tiered.format.kernels import Record
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.state_log import STATE_CONFIG, Host
 from tiered.model import NewRecord, Position, TopicPartition
@@ -60,28 +62,60 @@ class _Table:
         return _Table(self.at, self.end, dict(self.positions), dict(self.protocols), self.damage)
 
 
-class GroupPositions:
-    """Positions of all groups of a log. Thread-safe."""
+class ReadHost(Protocol):
+    """A log whose groups are looked at."""
 
-    name = OFFSETS_TOPIC
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """Return the topics by name."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def partition(self, tp: TopicPartition) -> ReadLog:
+        """Return a partition. Raises UnknownTopicError."""
+
+
+class GroupLag(NamedTuple):
+    """Position of a group beside the end of its partition. ``seconds``: age of the batch with the next record."""
+
+    group: str
+    tp: TopicPartition
+    position: Position
+    end_offset: int
+    seconds: float
+
+    @property
+    def records(self) -> int:
+        """Return the offsets between position and end."""
+        return max(0, self.end_offset - self.position.offset)
+
+
+class GroupTable:
+    """Positions of all groups of a log, as they are read. Thread-safe."""
+
+    def __init__(self, host: ReadHost) -> None:
+        self._shown = host
         self._lock = threading.RLock()
         self._stable: dict[int, _Table] = {}
         self._now: dict[int, _Table] = {}
-        self._readers: dict[_Key, object] = {}
 
     @property
     def exists(self) -> bool:
         """Return True if a group ever committed here."""
-        return OFFSETS_TOPIC in self._host.topics()
+        return OFFSETS_TOPIC in self._shown.topics()
 
-    def groups(self) -> dict[str, dict[TopicPartition, Position]]:
-        """Return the positions of all groups. A damaged one is logged and left out."""
+    def groups(self, *, partial: bool = False) -> dict[str, dict[TopicPartition, Position]]:
+        """Return the positions of all groups. A damaged position is logged and left out.
+
+        ``partial``: so is a partition of the topic that cannot be read, whose error is raised otherwise.
+        """
         found: dict[str, dict[TopicPartition, Position]] = {}
         for number in self._numbers():
-            for key, position in self._table(number).positions.items():
+            try:
+                positions = self._table(number).positions
+            except TieredError as error:
+                if not partial:
+                    raise
+                LOGGER.warning("positions_unreadable partition=%s-%d error=%s", OFFSETS_TOPIC, number, error)
+                continue
+            for key, position in positions.items():
                 if isinstance(position, TieredError):
                     LOGGER.warning("position_unreadable group=%s partition=%s error=%s", key.group, key.tp, position)
                 else:
@@ -99,7 +133,7 @@ class GroupPositions:
             return {}
         self.check(group)
         found = {}
-        for key, position in self._table(self.partition_of(group)).positions.items():
+        for key, position in self._table(self.place_of(group)).positions.items():
             if key.group == group and (partitions is None or key.tp in partitions):
                 if isinstance(position, TieredError):
                     raise position.with_traceback(None)
@@ -110,13 +144,87 @@ class GroupPositions:
         """Raise ConfigError for a group of another protocol, CorruptionError if a key of its partition is damaged."""
         if not self.exists:
             return
-        table = self._table(self.partition_of(group))
+        table = self._table(self.place_of(group))
         if table.damage is not None:
             raise table.damage.with_traceback(None)
         protocol = table.protocols.get(group, "")
         if protocol not in _COMMON:
             hint = "give this consumer another group"
             raise ConfigError(f"group {group!r} of {OFFSETS_TOPIC} is no group of consumers: {protocol}", hint=hint)
+
+    def place_of(self, group: str) -> int:
+        """Return the partition of a group. Raises ConfigError if other brokers hold a part of the topic."""
+        info = self._shown.topics()[OFFSETS_TOPIC]
+        if info.held is not None and info.adopted:
+            raise ConfigError(
+                f"other brokers hold a part of {OFFSETS_TOPIC}", hint="commit positions to the broker, or to positions="
+            )
+        return group_partition(group, info.partitions)
+
+    def lags(self, now_ms: int) -> list[GroupLag]:
+        """Return the lag of each position whose partition is on this disk."""
+        found = []
+        for group, positions in self.groups(partial=True).items():
+            for tp, position in sorted(positions.items()):
+                try:
+                    log = self._shown.partition(tp)
+                    at = log.positions()
+                    first = max(position.offset, at.local_start_offset)
+                    batch = next(log.read_batches(first), None) if first < at.end_offset else None
+                except TieredError as error:  # deleted, elsewhere, or out of service
+                    LOGGER.info("lag_unknown group=%s partition=%s error=%s", group, tp, error)
+                    continue
+                since_ms = now_ms if batch is None else read_header(batch).max_timestamp
+                seconds = max(0, now_ms - since_ms) / 1000
+                found.append(GroupLag(group, tp, position, at.end_offset, seconds))
+        return found
+
+    def _numbers(self) -> Iterable[int]:
+        info = self._shown.topics().get(OFFSETS_TOPIC)
+        return () if info is None else info.here
+
+    def _table(self, number: int) -> _Table:
+        """Return the content of a partition now. Open transactions do not count yet."""
+        with self._lock:
+            log = self._shown.partition(TopicPartition(OFFSETS_TOPIC, number))
+            stable, end = self._stable.get(number), log.end_offset
+            if stable is None or end < stable.end:
+                stable = _Table(log.positions().local_start_offset)
+                self._stable[number] = self._now[number] = stable
+            if end > stable.at:
+                self._read_on(number, log, stable, end)
+            return self._now[number]
+
+    def _read_on(self, number: int, log: ReadLog, stable: _Table, end: int) -> None:
+        # In this order: a transaction that ends meanwhile counts as open, and is looked at again.
+        firsts = {txn.producer_id: txn.first_offset for txn in log.open_txns() if txn.first_offset < end}
+        hidden = Hidden(log.aborted_txns(stable.at, end))
+        bound = min(firsts.values(), default=end)
+        table = stable
+        for batch in log.read_batches(stable.at, end):
+            header = read_header(batch)
+            if header.base_offset >= bound and table is stable:
+                stable.at = stable.end = bound
+                table = stable.copy()
+            is_open = header.is_transactional and header.base_offset >= firsts.get(header.producer_id, end)
+            if not (header.is_control or is_open or hidden.hides(header)):
+                for record in decode_records(batch):
+                    _apply(table, record, log.tp)
+        if table is stable:
+            stable.at = end
+        stable.end = table.end = end
+        self._now[number] = table
+
+
+class GroupPositions(GroupTable):
+    """Positions of all groups of a log that is open for writing. Thread-safe."""
+
+    name = OFFSETS_TOPIC
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._host = host
+        self._readers: dict[_Key, object] = {}
 
     def commit(self, group: str, positions: Mapping[TopicPartition, Position]) -> None:
         """Append positions as one batch. They are in the page cache when this returns.
@@ -152,19 +260,11 @@ class GroupPositions:
             self.delete(group, [tp for tp in positions if tp.topic == topic], now_ms)
 
     def partition_of(self, group: str) -> int:
-        """Return the partition of a group, and make the topic if there is none.
-
-        Raises ConfigError if other brokers hold a part of the topic.
-        """
+        """Return the partition of a group, and make the topic if there is none. Raises as :meth:`place_of`."""
         with self._lock:
-            info = self._host.topics().get(OFFSETS_TOPIC) or self._host.create_topic(
-                OFFSETS_TOPIC, PARTITIONS, STATE_CONFIG
-            )
-        if info.held is not None and info.adopted:
-            raise ConfigError(
-                f"other brokers hold a part of {OFFSETS_TOPIC}", hint="commit positions to the broker, or to positions="
-            )
-        return group_partition(group, info.partitions)
+            if not self.exists:
+                self._host.create_topic(OFFSETS_TOPIC, PARTITIONS, STATE_CONFIG)
+        return self.place_of(group)
 
     def log(self, partition: int) -> WriteLog:
         """Return one partition of the topic."""
@@ -205,42 +305,6 @@ class GroupPositions:
                     )
             self.commit(group, lost)
 
-    def _numbers(self) -> Iterable[int]:
-        info = self._host.topics().get(OFFSETS_TOPIC)
-        return () if info is None else info.here
-
-    def _table(self, number: int) -> _Table:
-        """Return the content of a partition now. Open transactions do not count yet."""
-        with self._lock:
-            log = self.log(number)
-            stable, end = self._stable.get(number), log.end_offset
-            if stable is None or end < stable.end:
-                stable = _Table(log.positions().local_start_offset)
-                self._stable[number] = self._now[number] = stable
-            if end > stable.at:
-                self._read_on(number, log, stable, end)
-            return self._now[number]
-
-    def _read_on(self, number: int, log: WriteLog, stable: _Table, end: int) -> None:
-        # In this order: a transaction that ends meanwhile counts as open, and is looked at again.
-        firsts = {txn.producer_id: txn.first_offset for txn in log.open_txns() if txn.first_offset < end}
-        hidden = Hidden(log.aborted_txns(stable.at, end))
-        bound = min(firsts.values(), default=end)
-        table = stable
-        for batch in log.read_batches(stable.at, end):
-            header = read_header(batch)
-            if header.base_offset >= bound and table is stable:
-                stable.at = stable.end = bound
-                table = stable.copy()
-            is_open = header.is_transactional and header.base_offset >= firsts.get(header.producer_id, end)
-            if not (header.is_control or is_open or hidden.hides(header)):
-                for record in decode_records(batch):
-                    _apply(table, record, log.tp)
-        if table is stable:
-            stable.at = end
-        stable.end = table.end = end
-        self._now[number] = table
-
 
 def _apply(table: _Table, record: Record, place: TopicPartition) -> None:
     """Take over one record. Damage is kept for the groups that it concerns."""
@@ -272,5 +336,5 @@ def _damaged(error: CorruptionError, record: Record, place: TopicPartition, whos
         f"{place}: the position{whose} at offset {record.offset} cannot be read: {error.message}",
         path_or_key=str(place),
         offset=record.offset,
-        hint=f"`tiered inspect {place} --records` shows it; a consumer that seeks and commits replaces it",
+        hint=f"`tiered inspect {place} --records` shows it; `tiered group reset` writes another position",
     )
