@@ -214,12 +214,13 @@ def group_partition(group: str, partitions: int) -> int:
 
 
 def _java_hash(text: str) -> int:
-    """Return ``String.hashCode`` without its sign."""
+    """Return the absolute value of ``String.hashCode``, 0 for the least number: Kafka's ``Utils.abs``."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", units):
         value = (31 * value + unit) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
+    signed = value - (value >> 31 << 32)
+    return 0 if signed == -(2**31) else abs(signed)
 
 
 def encode_position_key(group: str, tp: TopicPartition) -> bytes:

@@ -321,7 +321,7 @@ def test_the_topic_of_positions_is_kafka_s(log: tiered.Log) -> None:
         consumer.commit()
     info = log.topics()[OFFSETS_TOPIC]
     assert (info.partitions, info.config.cleanup_policy) == (50, "compact")
-    assert log._local.partition(TopicPartition(OFFSETS_TOPIC, 39)).end_offset == 1
+    assert log._local.partition(TopicPartition(OFFSETS_TOPIC, 9)).end_offset == 1
     with pytest.raises(ConfigError, match="internal"):
         log.topic(OFFSETS_TOPIC).append(b"x")
 
