@@ -271,7 +271,7 @@ class Topic(TopicReads):
         """
         if self._is_internal:
             raise ConfigError(
-                f"{self.name} is internal: only the transaction coordinator appends to it",
+                f"{self.name} is internal: only transactions and groups append to it",
                 hint="`tiered inspect` shows what it holds",
             )
         return self._usable(partition)

@@ -119,8 +119,12 @@ class LogAssignment:
             return Changes()
         lost = [tp for tp, topic_id in self._ids.items() if wanted.get(tp) != topic_id]
         new = [tp for tp, topic_id in wanted.items() if self._ids.get(tp) != topic_id]
-        for tp in new:
-            self._readers.hold(self.group, tp, self)
+        try:
+            for tp in new:
+                self._readers.hold(self.group, tp, self)
+        except ConfigError:
+            self._readers.release(self.group, set(new) - self._ids.keys(), self)
+            raise
         self._readers.release(self.group, [tp for tp in lost if tp not in wanted], self)
         self._ids = wanted
         return Changes(dict.fromkeys(new), lost)

@@ -178,14 +178,14 @@ class ConsumerSteps:
             self._last_s = now_s
         if self._commit_s == -math.inf:
             self._commit_s = now_s
-        if now_s - self._commit_s >= self._options.commit_every_s:  # before anything else is handed out
-            yield from self.commit(self.handed_out())
-            self._commit_s = now_s
         if request.emit is not self._emit:
             self._emit = request.emit
             for fetch in self._fetches.values():
                 fetch.drop()
         while True:
+            if now_s - self._commit_s >= self._options.commit_every_s:  # of what earlier calls handed out
+                yield from self.commit(self.handed_out())
+                self._commit_s = now_s
             yield from self.take_changes()
             if self._signal.is_set():
                 self._signal.clear()  # before the ends are read: an append from here on ends the next wait

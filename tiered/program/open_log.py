@@ -247,9 +247,9 @@ def open_view(app: Application) -> LogView:
 
 
 def refuse_internal(topic: str) -> None:
-    """Raise ConfigError for the coordinator's own topic, which ``Log.delete_topic`` refuses, too."""
+    """Raise ConfigError for a state log, which ``Log.delete_topic`` refuses, too."""
     if is_state_log(topic):
         raise ConfigError(
-            f"{topic} is internal: it holds the decisions of transactions",
-            hint="`tiered transaction` shows them, and ends those that hang",
+            f"{topic} is internal: it holds the state of transactions or groups",
+            hint="`tiered transaction` and `tiered group` show and change it",
         )

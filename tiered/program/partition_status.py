@@ -97,7 +97,7 @@ class PartitionStatus:
 
     @property
     def internal(self) -> bool:
-        """Return whether the topic is the transaction coordinator's, which is never uploaded."""
+        """Return whether the topic is a state log, which is never uploaded."""
         return is_state_log(self.tp.topic)
 
     @property

@@ -95,6 +95,28 @@ def test_commit_every_commits_what_earlier_calls_handed_out(log: tiered.Log) -> 
         assert values(consumer) == [b"3"]
 
 
+def test_commit_every_commits_while_a_poll_waits(log: tiered.Log) -> None:
+    fill(log, 2)
+    with log.consumer("g", "t", commit_every="10s") as consumer:
+        consumer.poll(2)
+        assert consumer.poll(timeout=9) == []
+        assert consumer.committed(ZERO) == {}
+        assert consumer.poll(timeout=2) == []
+        assert consumer.committed(ZERO)[ZERO].offset == 2
+
+
+def test_a_log_that_was_closed_first(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("t", create=True).append(b"0")
+        consumer = log.consumer("g", "t")
+        consumer.poll()
+    with pytest.raises(ClosedError):
+        consumer.poll()
+    with pytest.raises(ClosedError):
+        consumer.commit()
+    consumer.close()
+
+
 def test_an_asynchronous_commit_has_ended_after_the_close(log: tiered.Log) -> None:
     fill(log, 4)
     with log.consumer("g", "t") as consumer:
@@ -192,6 +214,12 @@ def test_a_second_consumer_of_the_group_is_refused(log: tiered.Log) -> None:
         one.poll(timeout=0)
         with pytest.raises(ConfigError, match="another consumer of this log reads it for group 'g'"):
             other.poll(timeout=0)
+        one.assign([ONE])
+        assert one.poll(timeout=0) == []
+        with pytest.raises(ConfigError):
+            other.poll(timeout=0)
+        one.subscribe("t")
+        assert one.poll(timeout=0) == []  # the refused one holds no partition back
         one.close()
         assert other.poll(timeout=0) == []
 
