@@ -191,7 +191,7 @@ class StorePlace(NamedTuple):
     deadline_seconds: float | None
 
     @classmethod
-    def of(cls, remote: object, deadline_seconds: object, s3: Mapping[str, object]) -> StorePlace:
+    def checked(cls, remote: object, deadline_seconds: object, s3: Mapping[str, object]) -> StorePlace:
         """Check the keywords of ``open`` and ``open_reader``. ``s3`` holds only those that were given."""
         for name in s3:
             if name not in S3_WORDS:

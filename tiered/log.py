@@ -107,7 +107,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         NotFoundError: no log there and ``create=False``, or no such bucket. An unreachable store is no error.
         ConfigError, RemotePermissionError, CorruptionError.
     """
-    place = arguments.StorePlace.of(remote, deadline_seconds, s3)
+    place = arguments.StorePlace.checked(remote, deadline_seconds, s3)
     arguments.has("uploader", uploader, ("attach",), "tiered.uploader.Uploader(), or None")
     config = LogConfig() if config is None else config
     config = arguments.instance("config", config, LogConfig, "a tiered.config.LogConfig, or None")

@@ -80,7 +80,7 @@ def open_reader(
         raise ConfigError(
             "nothing to read from", hint='open_reader("s3://bucket/prefix") or open_reader(log_dir="data")'
         )
-    place = arguments.StorePlace.of(remote, deadline_seconds, s3)
+    place = arguments.StorePlace.checked(remote, deadline_seconds, s3)
     folder = arguments.path_or_none("log_dir", log_dir)
     clock, ids = arguments.clock_and_ids(clock, ids)
     if arguments.flag("pin", pin) and remote is None:
@@ -353,7 +353,7 @@ class Reader:
     ) -> Steps[Steps[None]]:
         """Check the arguments of :meth:`find`. Return the steps that emit the records."""
         key = bytes(arguments.key(key))
-        wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
+        wanted = ReadRange.from_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)
         reads = yield from self._topic_steps(topic)
         return self._search(reads, key, wanted, reads.chosen(partition), report, opened=opened)
@@ -417,7 +417,7 @@ class Reader:
     ) -> tuple[Sequence[str], Steps[None]]:
         """Check the arguments of :meth:`to_arrow`. Return the columns, and steps that emit lists of record batches."""
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
-        wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
+        wanted = ReadRange.from_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)
         return names, self._record_batches(opened, topic, partition, wanted, names)
 

@@ -244,7 +244,7 @@ class Topic(TopicReads):
 
         Raises ConfigError, ForkedLogError.
         """
-        limits = AppenderLimits.of(linger_ms, max_bytes, buffer_bytes, max_block_ms, durability)
+        limits = AppenderLimits.checked(linger_ms, max_bytes, buffer_bytes, max_block_ms, durability)
         most = min(limits.max_bytes, self.config.max_message_bytes, self.config.segment_bytes)
         return Appender(self, self._appenders, limits._replace(max_bytes=most))
 

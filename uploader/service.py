@@ -108,7 +108,7 @@ class Service:
         )
         self._maintenance: MaintenanceThread | None = None
         self._notify = notify or Notify("")
-        self._telemetry = Telemetry(self._metrics, self._clock, notify=self._notify, each_tick=self._look_around)
+        self._telemetry = Telemetry(self._metrics, self._clock, notify=self._notify, each_tick=self._check)
         self._trouble = ""
         self._progress: Callable[[str], None] | None = None
         self._told_progress = 0.0
@@ -233,7 +233,7 @@ class Service:
                 self._server = server
         finally:
             self.http_port = 0 if self._server is None else self._server.port
-            self._directory.tell_http("" if self._server is None else self._server.address)
+            self._directory.note_http("" if self._server is None else self._server.address)
 
     async def _follow_http(self, listens: tuple[str, int] | None) -> None:
         """Serve at the address of the newest reload, after an error at the one before."""
@@ -398,7 +398,7 @@ class Service:
             "overdue": self.store_metrics.overdue(now) is not None,
         }
 
-    def _look_around(self) -> None:
+    def _check(self) -> None:
         """Log overdue requests, note the worst problem beside the lock and show progress, once a second."""
         now = self._clock.monotonic()
         silent = self.store_metrics.say_overdue(now, self._place.store.url)
@@ -409,7 +409,7 @@ class Service:
             if trouble != self._trouble:
                 self._trouble = trouble
                 with contextlib.suppress(TieredError):  # a failing disk is reported by the next scan
-                    self._directory.tell_trouble(trouble)
+                    self._directory.note_trouble(trouble)
         if self._progress is not None and now - self._told_progress >= PROGRESS_SECONDS:
             self._told_progress = now
             self._progress(status.progress_text(self.views()))

@@ -78,7 +78,7 @@ class Machine:
         base, end, who = next(each for each in self.disk.segments if each[0] == ref.base)
         return sealed(base, end, who, self._epoch_at(base))
 
-    def tell_owner(self, _: TopicPartition, error: TieredError) -> None:
+    def add_owner_hint(self, _: TopicPartition, error: TieredError) -> None:
         """It says so already."""
 
     def _epoch_at(self, offset: int) -> int:
@@ -93,7 +93,7 @@ class Machine:
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
         return {TP: self.disk.upload} if self.disk.upload is not None else {}
 
-    def begin(self, _: TopicPartition, granted: Granted) -> bool:
+    def start_log(self, _: TopicPartition, granted: Granted) -> bool:
         if granted.resumes:
             entry = EpochEntry(granted.leader_epoch, granted.next_offset)
             self._change(start=granted.next_offset, segments=(), epochs=(entry,))

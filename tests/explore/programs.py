@@ -72,7 +72,7 @@ def writer(segments: int, *, owner: str = "w", trims: Sequence[int] = (), shape:
                 granted = yield from engine.claim(TP)
                 yield Report("claimed", ("w", granted.claim_epoch))
                 yield from _uploaded(machine, granted.next_offset)
-                yield from engine.settle(TP, granted.claim_epoch, granted.next_offset)
+                yield from engine.sweep_dead_uploads(TP, granted.claim_epoch, granted.next_offset)
                 yield from _upload(engine, machine, granted.claim_epoch, granted.next_offset, segments)
                 for trim in trims:
                     catalog = engine.held(TP)

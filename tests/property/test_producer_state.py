@@ -80,7 +80,7 @@ def write(state: ProducerState, model: Model, one: ProducerBatch, origin: Origin
         assert txn.last_stable_offset == min(others, default=model.end + 1)
     model.batches.append(one)
     model.end += one.offset_delta + 1
-    state.settle(completed, model.end)
+    state.complete_append(completed, model.end)
 
 
 def repeat(state: ProducerState, model: Model, pid: int, back: int) -> None:

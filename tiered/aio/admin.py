@@ -101,7 +101,7 @@ async def restore(
     clock, ids = arguments.clock_and_ids(clock, ids)
     chosen = arguments.selected(selected)
     others = {"as_of": as_of, "until_offset": end, "name": name, "pin": pin, "if_empty": if_empty, "dry_run": dry_run}
-    options = RestoreOptions.of(chosen, newest_bytes, since, until, clock.now_ms(), **others)
+    options = RestoreOptions.checked(chosen, newest_bytes, since, until, clock.now_ms(), **others)
     async with open_place(remote, s3) as store:
         steps = restore_steps(store.url, target, options, clock=clock, ids=ids, files=PosixFiles())
         return await AioRunner(store, clock, ids).run(steps, handed_on(progress))

@@ -68,11 +68,11 @@ class AsyncReceipt:
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
 
-        def tell() -> None:
+        def wake() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and its tasks with it
                 loop.call_soon_threadsafe(done.set)
 
-        if self._receipt._when_done(tell):
+        if self._receipt._when_done(wake):
             try:
                 async with asyncio.timeout(timeout_s):
                     await done.wait()

@@ -72,7 +72,7 @@ class AppenderLimits(NamedTuple):
     durability: str = "memory"
 
     @classmethod
-    def of(
+    def checked(
         cls, linger_ms: object, max_bytes: object, buffer_bytes: object, max_block_ms: object, durability: object
     ) -> AppenderLimits:
         """Check the keyword arguments of ``Topic.appender``. Raises ConfigError."""
@@ -379,7 +379,7 @@ class Appender(Accumulator[Receipt]):
             finally:  # after an interrupt no receipt may wait for a batch that will not be written
                 for batch in batches:
                     if not batch.done:
-                        self._settle(batch, [(0, _interrupted(batch))])
+                        self._complete(batch, [(0, _interrupted(batch))])
         finally:
             self._writing.release()
 
@@ -398,7 +398,7 @@ class Appender(Accumulator[Receipt]):
             if flushes:
                 written.append((batch, pieces))
             else:
-                self._settle(batch, pieces)
+                self._complete(batch, pieces)
         failed: dict[int, TieredError] = {}
         for log in {batch.partition: batch.log for batch, _ in written}.values():
             try:
@@ -407,7 +407,7 @@ class Appender(Accumulator[Receipt]):
                 failed[log.tp.partition] = error
         for batch, pieces in written:
             why = failed.get(batch.partition)
-            self._settle(
+            self._complete(
                 batch, [(at, why if why and isinstance(found, RecordMetadata) else found) for at, found in pieces]
             )
 
@@ -445,7 +445,7 @@ class Appender(Accumulator[Receipt]):
             with self._lock:
                 self._halted.setdefault(batch.partition, halting)
 
-    def _settle(self, batch: PendingBatch, pieces: list[tuple[int, Outcome]]) -> None:
+    def _complete(self, batch: PendingBatch, pieces: list[tuple[int, Outcome]]) -> None:
         """Record the outcome of a batch, wake those who wait for it, and free its room in the buffer."""
         self._halt(batch, pieces)
         count, failed = batch.count, 0
@@ -457,7 +457,7 @@ class Appender(Accumulator[Receipt]):
                     self._ends[batch.partition] = found.end_offset
                 elif isinstance(found, InvalidRecordError):
                     self._refused = self._refused or found
-            batch.settle(pieces)
+            batch.complete(pieces)
             self._held -= batch.size - BATCH_OVERHEAD_BYTES
             self._counts.batches += 1
             self._counts.records += count - failed
@@ -496,7 +496,7 @@ class Appender(Accumulator[Receipt]):
                 behind = [batch for batch in self._ready if batch.partition in self._halted]
                 self._ready = deque(batch for batch in self._ready if batch.partition not in self._halted)
             for batch in behind:
-                self._settle(batch, [(0, self._halted_error(batch.partition))])
+                self._complete(batch, [(0, self._halted_error(batch.partition))])
             with self._lock:
                 found = next(iter(self._halted.values()), None) or self._refused
                 self._halted, self._refused, self._failed = {}, None, 0

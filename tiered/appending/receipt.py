@@ -35,7 +35,7 @@ class PendingBatch(AccumulatedBatch):
         self.event: threading.Event | None = None
         self.callbacks: list[Callable[[], None]] = []
 
-    def settle(self, pieces: list[tuple[int, Outcome]]) -> None:
+    def complete(self, pieces: list[tuple[int, Outcome]]) -> None:
         """Mark the batch as done and drop its records, so that a receipt keeps no values in memory."""
         self.pieces = pieces
         self.let_go()

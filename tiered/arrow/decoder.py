@@ -95,14 +95,14 @@ class ArrowDecoder:
         if buffers is not None:
             if buffers.add(data):
                 if self._is_full(buffers, len(data)):
-                    yield from self._of_buffers(buffers)
+                    yield from self._rows_from_buffers(buffers)
                 return
             yield from self.finish()  # in the order of the log
         if not reader.accepts(header):
             yield from self.finish()
         reader.add(header, data)
         if buffers is not None or self._is_full(reader):
-            yield from self._of_reader()
+            yield from self._rows_from_reader()
 
     def add_run(self, run: memoryview) -> Iterator[pa.RecordBatch]:
         """Add verified batches that follow each other in ``run``. Yield the record batches that are full."""
@@ -111,19 +111,19 @@ class ArrowDecoder:
             if buffers is None or not buffers.add(batch):
                 yield from self.add(read_header(batch), batch)
             elif self._is_full(buffers, len(batch)):
-                yield from self._of_buffers(buffers)
+                yield from self._rows_from_buffers(buffers)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield the rest of the added rows."""
         if self._buffers is not None:
-            yield from self._of_buffers(self._buffers)
-        yield from self._of_reader()
+            yield from self._rows_from_buffers(self._buffers)
+        yield from self._rows_from_reader()
 
     def _is_full(self, held: ArrowColumns | ColumnReader, more: int = 0) -> bool:
         """Return True if one more batch of ``more`` bytes would miss the target size by more than stopping does."""
         return held.size_bytes + more // 2 >= self._batch_bytes or held.rows >= RECORD_BATCH_ROWS
 
-    def _of_buffers(self, held: ArrowColumns) -> Iterator[pa.RecordBatch]:
+    def _rows_from_buffers(self, held: ArrowColumns) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the compiled kernels decoded."""
         size = held.size_bytes
         found = held.take()
@@ -134,7 +134,7 @@ class ArrowDecoder:
             shown = arrays if rows == found.rows else [array.slice(first, rows) for array in arrays]
             yield self._record_batch(shown, offsets[first : first + rows])
 
-    def _of_reader(self) -> Iterator[pa.RecordBatch]:
+    def _rows_from_reader(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the numpy reader: all without compiled kernels, otherwise the batches they rejected."""
         if not self._reader.rows:
             return

@@ -159,7 +159,7 @@ class CheckRun:
         check = LocalCheck(directory, files, may_have_holes, self.options.topics, self.options.read_data, settings)
         look = check.run()
         while (seen := (yield from blocking(partial(next, look, None)))) is not None:
-            yield from self.tell(seen)
+            yield from self.emit_all(seen)
         self.partitions.update(check.facts.partitions)
         return check.facts
 
@@ -173,10 +173,10 @@ class CheckRun:
         for entry in entries:
             for partition in range(entry.partitions):
                 tp = TopicPartition(entry.name, partition)
-                check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self.tell)
+                check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self.emit_all)
                 yield from check.run(reading)
                 view = RootView(entry.topic_id, tp.partition, tp.topic)
-                yield from self.tell((yield from check_kept(tp, view, read_data=reading.data)))
+                yield from self.emit_all((yield from check_kept(tp, view, read_data=reading.data)))
                 if self.options.orphans:
                     yield from check.orphans()
 
@@ -193,12 +193,12 @@ class CheckRun:
             if entry is not None:
                 entries[topic] = entry
                 self.partitions.update(TopicPartition(entry.name, number) for number in range(entry.partitions))
-        yield from self.tell(Finding(Severity.WARNING, "not_listed", note, url) for note in notes)
+        yield from self.emit_all(Finding(Severity.WARNING, "not_listed", note, url) for note in notes)
         found, unnamed = yield from unregistered(listed, entries, self.unreadable, local, self.options.topics)
-        yield from self.tell(found)
+        yield from self.emit_all(found)
         self.partitions.update(unnamed)
         if not self.options.topics:
-            yield from self.tell((yield from check_decisions()))
+            yield from self.emit_all((yield from check_decisions()))
         return list(entries.values())
 
     def add(self, part: CheckReport) -> None:
@@ -243,14 +243,14 @@ class CheckRun:
             entry = yield from load_topic(topic)
             if entry is not None:
                 self._need_settings(entry, found)
-                yield from self.tell(found.about(topic, -1))
+                yield from self.emit_all(found.about(topic, -1))
             return entry
         except CorruptionError as damage:
             found.error("topic_entry", damage.message, position=damage.position)
         except ConfigError as newer:
             found.error(NEWER_RELEASE, newer.message)
         self.unreadable.add(topic)
-        yield from self.tell(found.about(topic, -1))
+        yield from self.emit_all(found.about(topic, -1))
         return None
 
     def _need_settings(self, entry: TopicEntry, found: Findings) -> None:
@@ -261,7 +261,7 @@ class CheckRun:
             told = unknown.message.removeprefix(f"{found.where}: ")
             found.error("topic_setting", f"{told}; {unknown.hint}")
 
-    def tell(self, seen: Iterable[Finding | Passed]) -> Steps[None]:
+    def emit_all(self, seen: Iterable[Finding | Passed]) -> Steps[None]:
         for one in seen:
             yield Emit(one)
             if isinstance(one, Finding):

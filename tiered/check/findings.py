@@ -116,7 +116,7 @@ def handed_on(progress: Progress | None, on_finding: OnFinding | None = None) ->
     """Return a function that passes what steps emit on to the callbacks."""
     done = total = 0
 
-    def take(seen: Finding | Passed) -> None:
+    def add(seen: Finding | Passed) -> None:
         nonlocal done, total
         if isinstance(seen, Passed):
             done += seen.size_bytes
@@ -126,4 +126,4 @@ def handed_on(progress: Progress | None, on_finding: OnFinding | None = None) ->
         elif on_finding is not None:
             on_finding(seen)
 
-    return take
+    return add

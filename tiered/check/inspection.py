@@ -358,7 +358,7 @@ class SideFileCheck:
         self.follower = Follower(whole=False)
         self._next = -1
 
-    def begin(self, base_offset: int) -> None:
+    def start_segment(self, base_offset: int) -> None:
         """Begin the segment at ``base_offset``. Nothing came before offset 0; after a hole the state is unknown."""
         if base_offset != self._next:
             self.follower.restart(whole=base_offset == 0)
@@ -418,7 +418,7 @@ class _IndexCheck:
         self._entries: list[tuple[int, int]] = []
         self._next = 0
 
-    def _take(self, read: Callable[[], OffsetIndex | TimeIndex], entry_bytes: int, what: str, step: int) -> None:
+    def _read(self, read: Callable[[], OffsetIndex | TimeIndex], entry_bytes: int, what: str, step: int) -> None:
         """Read the index. ``step`` is the minimal rise of the second number of an entry."""
         try:
             index = read()
@@ -453,7 +453,7 @@ class _OffsetIndexCheck(_IndexCheck):
         super().__init__("offset_index", findings)
         self._before = base - 1
         read = partial(OffsetIndex.from_bytes, data, base, drop_padding=expectations.growing)
-        self._take(read, OFFSET_ENTRY_BYTES, "offsets or positions of the offset index", 1)
+        self._read(read, OFFSET_ENTRY_BYTES, "offsets or positions of the offset index", 1)
 
     def batch(self, position: int, header: BatchHeader) -> None:
         for offset, at in self._due(position):
@@ -476,7 +476,7 @@ class _TimeIndexCheck(_IndexCheck):
         super().__init__("time_index", findings)
         self._largest = -1
         read = partial(TimeIndex.from_bytes, data, base, drop_padding=expectations.growing)
-        self._take(read, TIME_ENTRY_BYTES, "timestamps or offsets of the time index", 0)
+        self._read(read, TIME_ENTRY_BYTES, "timestamps or offsets of the time index", 0)
 
     def batch(self, _: int, header: BatchHeader) -> None:
         self._largest = max(self._largest, header.max_timestamp)

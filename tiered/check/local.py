@@ -205,7 +205,7 @@ class LocalCheck:
 
     def _partition_directories(self, root: Findings) -> list[tuple[TopicPartition, Path]]:
         found = []
-        for folder in DirectoryView.look(self.directory, self.files).folders:
+        for folder in DirectoryView.read(self.directory, self.files).folders:
             if isinstance(folder, StrangeFolder):
                 root.error("directory_name", folder.refusal.message)
             elif folder.kind:
@@ -284,7 +284,7 @@ class LocalCheck:
         for number, base in enumerate(bases):
             segment = Findings(str(path / log_name(base)))
             growing = number == len(bases) - 1 and not self._clean
-            beside.begin(base)
+            beside.start_segment(base)
             try:
                 scan, noted = yield from self._segment(facts, path, base, segment, beside, growing=growing)
                 if not growing:

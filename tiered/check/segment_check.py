@@ -264,7 +264,7 @@ class SegmentCheck:
 
     def _data(self, row: Row, bundle: Bundle | None, findings: Findings) -> Steps[None]:
         key, first = segment_key(self._topic_id, self._tp.partition, row), len(findings.items)
-        self._beside.begin(row.base)
+        self._beside.start_segment(row.base)
         # Rewritten segments have holes by design; a writer's may be of a topic that is compacted on disk.
         expected, indexes = Expectations(decode=True), bundle.indexes if bundle is not None else None
         look = LogInspection(

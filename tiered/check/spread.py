@@ -108,12 +108,12 @@ def part_steps(part: CheckPart, reading: Reading = EVERYTHING, *, orphans: bool 
     The part that has the root checks what its partition keeps beside it, too; with ``orphans`` it lists them.
     """
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
-    check = _check(part, facts, run.tell)
+    check = _check(part, facts, run.emit_all)
     yield from check.check_part(reading, part.start, part.end, with_root=part.with_root)
     if part.with_root:
         tp = TopicPartition(part.topic, part.partition)
         view = RootView(part.entry.topic_id, part.partition, part.topic)
-        yield from run.tell((yield from check_kept(tp, view, read_data=True)))
+        yield from run.emit_all((yield from check_kept(tp, view, read_data=True)))
         if orphans:
             yield from check.orphans()
     return run.report(LocalFacts(), facts)
@@ -138,7 +138,7 @@ def report_as_json(report: CheckReport) -> dict[str, Any]:
     return {**plain, "findings": [found.as_json() for found in report.findings]}
 
 
-def report_of_json(fields: Mapping[str, Any]) -> CheckReport:
+def report_from_json(fields: Mapping[str, Any]) -> CheckReport:
     """Return the report from the fields of :func:`report_as_json`."""
     return CheckReport(**{**fields, "findings": tuple(_finding(each) for each in fields["findings"])})
 

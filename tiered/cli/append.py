@@ -103,7 +103,7 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
     if durability == "remote":
         app.need_remote()
     count = options["partitions"]
-    app.out.begin("append", topic=name, records=0, partitions={})
+    app.out.start("append", topic=name, records=0, partitions={})
     end = b"\0" if options["nul"] else b"\n"
     stream = _standard_input(app)
     if shape.encoding not in (None, BINARY):

@@ -59,7 +59,7 @@ def command(app: Application, *, topic: str, begin: str | None, end: str | None,
     _refuse_pairs({"--from": begin, "--to": end, "--follow": follow or None, **_named(options, "last", "key", "as_of")})
     printer = _Printer(app, renderer(app, options["template"]))
     wanted = _with_key(options["key"])
-    app.out.begin("cat", topic=name, records=0, complete=False)
+    app.out.start("cat", topic=name, records=0, complete=False)
     with open_reader(app, options["as_of"], pin=options["pin"]) as reader:
         source = topic_to_read(reader, name)
         partitions = chosen_partitions(name, source.partitions, partition)
@@ -69,9 +69,9 @@ def command(app: Application, *, topic: str, begin: str | None, end: str | None,
         need_one_partition(name, len(partitions), *ends)
         reading = _CatReading(app, source, ends, options["isolation"])
         if last is not None:
-            reading.begin_each(partitions, partial(last_start, app, source, last=last, isolation=options["isolation"]))
+            reading.find_starts(partitions, partial(last_start, app, source, last=last, isolation=options["isolation"]))
         elif follow:
-            reading.begin_each(partitions, partial(_first, source, ends[0]))
+            reading.find_starts(partitions, partial(_first, source, ends[0]))
         if follow:
             app.out.endless = limit is None
             records = reading.follow(whole_topic=partition is None, before_wait=printer.pause)
@@ -118,7 +118,7 @@ class _CatReading:
         self._begins: dict[int, int] | None = None
         self.code = 0
 
-    def begin_each(self, partitions: Sequence[int], find: Callable[[int], int]) -> None:
+    def find_starts(self, partitions: Sequence[int], find: Callable[[int], int]) -> None:
         """Find each partition's first offset. Those in another directory are warnings, unless it is the only one."""
         self._begins = {}
         for partition in partitions:

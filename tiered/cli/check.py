@@ -55,7 +55,7 @@ def command(  # noqa: PLR0917 - the options
         name = next(name for name, given in asked.items() if given)
         raise ConfigError(f"{name} looks into the bucket, and none is named", hint="pass --remote URL, or leave it out")
     need_directory(app)
-    app.out.begin("check", complete=False)
+    app.out.start("check", complete=False)
     store = open_remote(app) if app.remote is not None else None
     subset = subset_of(app, read_data_subset)
     reads = read_data or subset is not None

@@ -46,7 +46,7 @@ def command(app: Application, *, names: tuple[str, ...], **options: Any) -> int:
       tiered inspect s3://acme-logs/prod/3f/.../00000000000000000000-0123.log --json
     """
     wanted = _wanted(options)
-    app.out.begin("inspect", files=0, findings=0)
+    app.out.start("inspect", files=0, findings=0)
     run = DumpRun(app, wanted)
     for name in names:
         run.dump(name, is_only=len(names) == 1)

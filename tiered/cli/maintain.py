@@ -184,7 +184,7 @@ def _once(app: Application, wanted: MaintainScope) -> int:
             confirm(app, "maintain", what)
             done = _carry_out(app, tiers, work, failed, limits.memory)
         if dry_run and MaintenanceKind.COLLECT in wanted.kinds:
-            _tell_pins(app, tiers, planned, failed)
+            _print_pins(app, tiers, planned, failed)
         for each, plan in planned if wanted.orphans else ():
             entry = topics[plan.tp.topic].entry
             if entry is not None and entry.state == STATE_DELETING:  # the actions above delete all of it
@@ -204,12 +204,12 @@ def _once(app: Application, wanted: MaintainScope) -> int:
                 with _by_itself(TopicPartition(facts.name, 0), failed):
                     tiers.run(tend_deletion(facts.entry, owner_of(PROGRAM)))
     for tp, error in failed.items():
-        app.out.warn(f"{tp}: {_told(error)}")
+        app.out.warn(f"{tp}: {_error_and_hint(error)}")
     code = unread or next((error.exit_code for error in (*failed.values(), *damaged)), 0)
     return _conclude(app, plans, None if dry_run else done, swept, strays, code)
 
 
-def _tell_pins(
+def _print_pins(
     app: Application, tiers: Tiers, planned: Sequence[tuple[Maintainer, MaintenancePlan]], failed: Failed
 ) -> None:
     """Print holders of garbage, and expired ones, for each partition that has any."""
@@ -259,13 +259,13 @@ def _sweep_decisions(app: Application, tiers: Tiers, *, delete: bool) -> list[Co
     for key, why in old.failed:
         app.out.warn(f"{key} was not deleted: {why}")
     for key, damage in old.damaged.items():
-        app.out.warn(f"{key} cannot be read: {_told(damage)}")
+        app.out.warn(f"{key} cannot be read: {_error_and_hint(damage)}")
     if old.keys:
         app.out.say(f"{counted(len(old.keys), 'old decision')} of sinks {'deleted' if delete else 'would be deleted'}")
     return list(old.damaged.values())
 
 
-def _told(error: TieredError) -> str:
+def _error_and_hint(error: TieredError) -> str:
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
@@ -410,12 +410,12 @@ def _loop(app: Application, wanted: MaintainScope, every_ms: int, metrics_file: 
         app.out.flush()
 
     def on_failed(tp: TopicPartition | None, error: TieredError) -> None:
-        app.out.warn(f"{tp}: {_told(error)}" if tp is not None else _told(error))
+        app.out.warn(f"{tp}: {_error_and_hint(error)}" if tp is not None else _error_and_hint(error))
 
     def note(view: UpkeepView) -> None:
         write_metrics(metrics_file, view.metrics())
 
-    app.out.begin("maintain", rounds=0, actions=0)
+    app.out.start("maintain", rounds=0, actions=0)
     store = open_remote(app, limits)
     upkeep = MaintenanceLoop(
         store,

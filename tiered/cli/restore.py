@@ -60,7 +60,7 @@ def command(
     _refuse_offsets(first, last)
     chosen = [topic_or_partition(text) for text in selected]
     refuse_file(directory)
-    app.out.begin("restore", directory=str(directory), dry_run=dry_run, complete=False)
+    app.out.start("restore", directory=str(directory), dry_run=dry_run, complete=False)
     store = open_remote(app)
     try:
         with Progress(app, "restoring", is_bytes=True) as progress:

@@ -75,7 +75,7 @@ def command(app: Application, topic: str | None) -> int:
         raise lost
     seen = Seen(app, topic, lost)
     if lost is None or app.remote is not None:
-        seen.look()
+        seen.read()
     if app.log_dir is not None and lost is None:
         seen.directory = _directory(app.log_dir)
         seen.uploader = ask_uploader(app.log_dir, app.clock)
@@ -106,7 +106,7 @@ class Seen:
     directory: dict[str, Any] | None = None
     uploader: UploaderStatus = field(default_factory=UploaderStatus)
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Look at every partition, only over the local tier if the bucket is absent, refuses or does not answer."""
         app, with_local = self.app, self.lost is None
         try:
@@ -139,7 +139,7 @@ class Seen:
         ]
         if self.directory is not None:
             found += self.directory["reasons"]
-            found += self._of_uploads()
+            found += self._upload_reasons()
         if self.lost is not None:
             found.append(UnsafeReason("directory_gone", f"{self.lost.message}; {self.lost.hint}"))
         if self.unreachable is not None:
@@ -152,7 +152,7 @@ class Seen:
             known.add(key)
         return found
 
-    def _of_uploads(self) -> Iterator[UnsafeReason]:
+    def _upload_reasons(self) -> Iterator[UnsafeReason]:
         waiting = sum(entry.only_here for entry in self.entries if not (entry.fenced or entry.deleting))
         if not self.is_tiered and not self.uploader.running:
             return

@@ -14,7 +14,7 @@ from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN
 from tiered.program.application import Application, Command, pass_application, split_topic
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers
-from tiered.program.open_reader import of_each, open_reader, topic_to_read
+from tiered.program.open_reader import collect_each, open_reader, topic_to_read
 from tiered.program.output import columns, human_bytes, human_duration
 from tiered.program.partition_status import DiskNotes, PartitionStatus, deleting_text, partition_status
 from tiered.times import format_time, parse_time
@@ -46,7 +46,7 @@ def show(app: Application, topic: str, *, segments: bool, time: str | None) -> i
         facts = tiers.need_topic(name)
         chosen = chosen_partitions(name, facts.partitions, partition)
         if segments:
-            entries, code = of_each(app, name, chosen, lambda one: partition_segments(tiers, facts, one, notes))
+            entries, code = collect_each(app, name, chosen, lambda one: partition_segments(tiers, facts, one, notes))
             return app.out.result("topic show", {"topic": name, "segments": entries}, _segment_table(entries), code)
         partitions = [partition_status(tiers, facts, number, notes) for number in chosen]
     for status in partitions:
@@ -76,7 +76,9 @@ def _offsets_at(
     """Return the first (offset, timestamp) of each partition at or after a time, and the exit code."""
     with open_reader(app) as reader:
         source = topic_to_read(reader, name)
-        found, code = of_each(app, name, partitions, lambda one: [(one, source.stream(one).offset_for_time(at_ms))])
+        found, code = collect_each(
+            app, name, partitions, lambda one: [(one, source.stream(one).offset_for_time(at_ms))]
+        )
     return {partition: place for partition, place in found if place is not None}, code
 
 

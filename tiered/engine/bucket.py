@@ -71,9 +71,9 @@ class StepBucket(ABC):
         self.when_claimed(granted)
         return granted
 
-    async def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
+    async def sweep_dead_uploads(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
         """Sweep the uploads of dead claims. Return their number."""
-        return await self.drive(self.steps.settle(tp, claim_epoch, next_offset))
+        return await self.drive(self.steps.sweep_dead_uploads(tp, claim_epoch, next_offset))
 
     async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
         """Store and verify both objects of a segment."""

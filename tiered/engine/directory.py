@@ -69,13 +69,13 @@ class LogDirectory:
         """Return the uploader in the lock's note, empty without a living one."""
         return living(self._lock.holder())
 
-    def tell_http(self, address: str) -> None:
+    def note_http(self, address: str) -> None:
         """Note beside the lock where this uploader serves its status; empty: nowhere."""
-        self._lock.tell(http=address)
+        self._lock.add_note(http=address)
 
-    def tell_trouble(self, trouble: str) -> None:
+    def note_trouble(self, trouble: str) -> None:
         """Note beside the lock why records do not reach the bucket, as JSON; empty: no trouble."""
-        self._lock.tell(trouble=trouble)
+        self._lock.add_note(trouble=trouble)
 
     def check_place(self) -> None:
         """Raise LocalIOError if the directory was removed or replaced since it was acquired.
@@ -147,7 +147,7 @@ class LogDirectory:
         """Return a sealed segment for reading."""
         return self._scanner.segment(tp, ref)
 
-    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
+    def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
         """Do nothing: the error already names the owner's files."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
@@ -190,7 +190,7 @@ class LogDirectory:
             log.close()
         return False
 
-    def begin(self, tp: TopicPartition, granted: Granted) -> bool:
+    def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
         """Postpone the start of an empty log to :meth:`resume`. A writer begins its log by itself."""
         if granted.resumes:
             with self._noting:

@@ -80,7 +80,7 @@ class Disk(Protocol):
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
         """Return a sealed segment for reading."""
 
-    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
+    def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
         """Add to damage, a refused claim or a missing topic what the owner of the files can do."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
@@ -92,7 +92,7 @@ class Disk(Protocol):
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
         """Return the checkpoint's entry of each partition."""
 
-    def begin(self, tp: TopicPartition, granted: Granted) -> bool:
+    def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
         """Begin or continue the log under the claim. Return True if a log that resumes has yet to begin."""
 
 
@@ -118,7 +118,7 @@ class OpenDisk:
                 return segment
         raise NotFoundError(f"{tp}: the sealed segment {ref.base} is gone from {self.path}")
 
-    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
+    def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
         """Do nothing: the error already names the owner's files."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
@@ -133,7 +133,7 @@ class OpenDisk:
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
         return self._local.uploads.read()
 
-    def begin(self, tp: TopicPartition, granted: Granted) -> bool:
+    def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
         """Begin the log now, before its writer takes another record."""
         log = self._local.partition(tp)
         if granted.resumes:

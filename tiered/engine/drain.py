@@ -51,7 +51,7 @@ class Drain:
     ends: dict[TopicPartition, int]
 
     @staticmethod
-    def begin(request: DrainRequested, partitions: Mapping[TopicPartition, Partition]) -> Drain:
+    def start(request: DrainRequested, partitions: Mapping[TopicPartition, Partition]) -> Drain:
         """Return the drain that ``request`` asks for, on the partitions' current state."""
         targets = {tp: _target(p, request.mode) for tp, p in partitions.items()}
         ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()} if request.last else {}

@@ -38,18 +38,18 @@ class Ending:
         engine.wants, engine.when_changed = self._wants, self._touch
         sealer.when_sealed = self._changed.set
 
-    def begin(self, request: DrainRequested) -> None:
+    def start_drain(self, request: DrainRequested) -> None:
         """Begin the drain that the request asks for. A second request replaces the first."""
         engine = self._engine
-        self.drain = Drain.begin(request, engine.partitions)
+        self.drain = Drain.start(request, engine.partitions)
         engine.report(Report(Level.INFO, "drain_started", f"sending {request.mode.value} data, then ending"))
         self._sealer.drain()
         engine.poke(refused=True)
         self._changed.set()
 
-    def look_again(self) -> None:
+    def review(self) -> None:
         """Review the drain: a scan, or new limits, may have changed what is due."""
-        self._sealer.look_again()
+        self._sealer.review()
         self._changed.set()
 
     def writer_is(self, holder: str) -> None:
@@ -66,7 +66,7 @@ class Ending:
             exit_ = self._judge()
             judged_ms = engine.now_ms() - begun_ms
             if exit_ is not None and exit_.code == 0 and self.drain is not None and self.drain.request.last:
-                exit_ = await self._look_at_last(self.drain)
+                exit_ = await self._scan_last(self.drain)
             if exit_ is not None:
                 engine.halt()
                 return exit_
@@ -83,10 +83,10 @@ class Ending:
         self._sealer.needs_seal = drain.needs_seal(left)
         if not left:
             return drain.all_sent(partitions)
-        self._sealer.look_again()
+        self._sealer.review()
         return drain.ending(left, self._engine.now_ms(), obstacle=self._obstacle)
 
-    async def _look_at_last(self, drain: Drain) -> Exit | None:
+    async def _scan_last(self, drain: Drain) -> Exit | None:
         """Return the exit if a scan finds no more to send; None if it does, or cannot run yet."""
         late = "ended before a last look at the log directory: whether the bucket holds it all is not known"
         if drain.is_over(self._engine.now_ms()):
@@ -104,7 +104,7 @@ class Ending:
             look.cancel()
         error = look.exception()
         if isinstance(error, (TieredError, OSError)):
-            failure = Failure.of(error)
+            failure = Failure.from_error(error)
             reason = f"the log directory cannot be read before the end: {failure.message}"
             return Exit(DataLocalError.exit_code, reason, failure.hint or LEFT_HINT)
         if error is not None:
@@ -134,7 +134,7 @@ class Ending:
         self._changed.set()
 
     def _obstacle(self, p: Partition) -> Failure | None:
-        registering = self._engine.topics.of(p).trouble.failure
+        registering = self._engine.topics.find(p).trouble.failure
         if registering is not None and registering.kind in outcome.REFUSED:
             return registering
         sealing = self._sealer.trouble.failure

@@ -162,7 +162,7 @@ class Engine:
         """Return one line per partition for ``status`` and the metrics, by name."""
         found = []
         for _, p in sorted(self.partitions.items()):
-            topic = self.topics.of(p)
+            topic = self.topics.find(p)
             found.append(status.view_of(p, now_ms, topic.trouble.failure, topic.registered))
         return found
 
@@ -214,28 +214,28 @@ class Engine:
         elif self.has_work(p) and self.topics.registered(p):
             if p.phase is Phase.NEW:
                 self._line[p.tp] = p
-                self._begin_claims()
+                self._start_claims()
             else:
-                self._begin(p)
+                self._start(p)
 
     def has_waited(self, p: Partition) -> None:
         """Let the next partition begin: this one has made its claim, or waits for something else."""
         if p.tp in self._fresh:
             self._fresh.discard(p.tp)
-            self._begin_claims()
+            self._start_claims()
 
-    def _begin_claims(self) -> None:
+    def _start_claims(self) -> None:
         """Begin coroutines of a few partitions in line for a claim: at a start thousands are in it."""
         while self._line and len(self._fresh) < FRESH_WORKERS:
             tp = next(iter(self._line))
             p = self._line.pop(tp)
             if tp not in self._workers and self.has_work(p):
                 self._fresh.add(tp)
-                self._begin(p)
+                self._start(p)
         if not self._line:
             self._line = {}  # a table that was long stays so
 
-    def _begin(self, p: Partition) -> None:
+    def _start(self, p: Partition) -> None:
         worker = self._workers[p.tp] = Worker(p, self)
         worker.task.add_done_callback(partial(self._ended, worker))
 
@@ -293,7 +293,7 @@ class Engine:
             self._listener.ended(step, None, self._monotonic() - begun)
             return value
         self._listener.ended(step, error, self._monotonic() - begun)
-        return Failure.of(error)
+        return Failure.from_error(error)
 
     # ------------------------------------------------------------------ outcomes
 
@@ -362,7 +362,7 @@ class Engine:
     def track(self, p: Partition) -> None:
         """Note since when the partition waits for its current reason."""
         if self.retries and self.partitions.get(p.tp) is p:
-            topic = self.topics.of(p)
+            topic = self.topics.find(p)
             status.track(p, topic.trouble.failure, topic.registered, self.now_ms())
 
     def report(self, report: Report) -> None:

@@ -42,7 +42,7 @@ class Failure:
     exit_code: int = 1
 
     @staticmethod
-    def of(error: BaseException) -> Failure:
+    def from_error(error: BaseException) -> Failure:
         """Return the failure for ``error``. An error outside the error tree is a bug, and fatal to its step."""
         if isinstance(error, (TimeoutError, ConnectionError)):
             return Failure(FailureKind.RETRIABLE, "timeout", str(error) or "timed out", exit_code=75)

@@ -60,7 +60,7 @@ def commit_at_ms(p: Partition, limits: EngineLimits) -> int:
     return first.stored_ms + limits.commit_wait_ms if p.uploading else 0
 
 
-def settle_due(p: Partition, now_ms: int) -> bool:
+def dead_upload_sweep_due(p: Partition, now_ms: int) -> bool:
     """Return True if the uploads of dead claims are due for a sweep. No commit comes before the first attempt."""
     return p.phase is Phase.CLAIMED and not p.settled and p.sweep.retry_at_ms <= now_ms
 

@@ -135,7 +135,7 @@ class DirectoryRun:
     def go_by(self, limits: EngineLimits) -> None:
         """Apply new limits."""
         self.engine.go_by(limits)
-        self._ending.look_again()
+        self._ending.review()
 
     def beat_age_ms(self) -> int:
         """Return how long ago the loop last turned."""
@@ -169,11 +169,11 @@ class DirectoryRun:
         background: list[asyncio.Task[Any]] = [asyncio.create_task(loop) for loop in loops]
         try:
             with contextlib.suppress(TieredError):  # the next look says so
-                await self._look_at_disk()
+                await self._check_disk()
             await self._scan()
             for request in ([first] if first is not None else []) + self._early:
-                self._ending.begin(request)
-            self._begin_drains()
+                self._ending.start_drain(request)
+            self._start_drains()
             background.append(asyncio.create_task(self._keep_scanning()))
             ending = asyncio.create_task(self._ending.run())
             background.append(ending)
@@ -200,36 +200,36 @@ class DirectoryRun:
         """Begin the last drain. A scan comes first, so that all records appended before this call are included."""
         self._drains.append((mode, self.now_ms() + wait_ms))
         if self._running and self.has_scanned:
-            self._begin_drains()
+            self._start_drains()
 
     def end_now(self) -> None:
         """Begin the last drain, without a wait."""
-        self._begin_later(DrainRequested(DrainMode.INFLIGHT, self.now_ms(), last=True))
+        self._drain_later(DrainRequested(DrainMode.INFLIGHT, self.now_ms(), last=True))
 
     def finish(self, wait_ms: int) -> None:
         """End after the uploads in progress; at once if an end was requested before."""
         until_ms = self.now_ms() + (0 if self.is_draining else wait_ms)
-        self._begin_later(DrainRequested(DrainMode.INFLIGHT, until_ms))
+        self._drain_later(DrainRequested(DrainMode.INFLIGHT, until_ms))
 
-    def _begin_later(self, request: DrainRequested) -> None:
+    def _drain_later(self, request: DrainRequested) -> None:
         """Begin a drain now, or once there is a run that it can end."""
         if self._running:
-            self._ending.begin(request)
+            self._ending.start_drain(request)
         else:
             self._early.append(request)
 
-    def _begin_drains(self) -> None:
+    def _start_drains(self) -> None:
         drains, self._drains = self._drains, []
-        self._draining += [asyncio.create_task(self._look_and_drain(mode, until_ms)) for mode, until_ms in drains]
+        self._draining += [asyncio.create_task(self._scan_and_drain(mode, until_ms)) for mode, until_ms in drains]
 
-    async def _look_and_drain(self, mode: DrainMode, until_ms: int) -> None:
+    async def _scan_and_drain(self, mode: DrainMode, until_ms: int) -> None:
         try:
             await self._scan()
         except (TieredError, OSError) as error:  # the last scan fails too, and its status reports it
             self._listener.trouble("scan_failed", error)
         except Exception as error:  # noqa: BLE001 - any bug: the requested end has to come
             self._listener.bug(error)
-        self._ending.begin(DrainRequested(mode, until_ms, last=True))
+        self._ending.start_drain(DrainRequested(mode, until_ms, last=True))
         self._scan_now.set()  # the pause between two scans is short from now on
 
     async def _stop(self, background: list[asyncio.Task[Any]]) -> None:
@@ -257,13 +257,13 @@ class DirectoryRun:
                 raise
             self.scan_failure = None
             self._scan_seconds = self._clock.monotonic() - begun
-            await self._take(look)
+            await self._apply(look)
             for error in self._directory.unreadable().values():
                 self._listener.trouble("partition_unreadable", error)
         self.has_scanned = True
-        self._ending.look_again()
+        self._ending.review()
 
-    async def _take(self, look: Look) -> None:
+    async def _apply(self, look: Look) -> None:
         for tp in look.gone:
             self.engine.forget(tp)
         if look.writer is not None:
@@ -280,7 +280,7 @@ class DirectoryRun:
         await self._scan()
         return by_writer
 
-    async def _look_at_disk(self) -> None:
+    async def _check_disk(self) -> None:
         space = await in_thread(self._directory.disk)
         if space is None:
             return
@@ -303,7 +303,7 @@ class DirectoryRun:
             asked = await self._scan_now.wait(pause / 1000)
             try:
                 await self._scan(whole=asked or self._ending.drain is not None)  # a caller waits for the result
-                await self._look_at_disk()
+                await self._check_disk()
             except TieredError as error:
                 self._listener.trouble("scan_failed", error)
 

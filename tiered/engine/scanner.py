@@ -201,7 +201,7 @@ class Scanner:
         if pauses != self._pauses:
             self._pauses = look.pauses = pauses
         settings = self._topics_seen
-        look.gone += self._look_at_settings()
+        look.gone += self._read_settings()
         flushed, noted = self._recovery_points.read(), self.checkpoint.read()
         due = None
         if not whole and not self.broken and settings == self._topics_seen:
@@ -232,7 +232,7 @@ class Scanner:
         self._since_ms = {key: ms for key, ms in self._since_ms.items() if key[0] != tp}
         return self._known.pop(tp, None) is not None
 
-    def _look_at_settings(self) -> list[TopicPartition]:
+    def _read_settings(self) -> list[TopicPartition]:
         """Read the topics' settings. Return the partitions of a topic that was deleted and made again since.
 
         One ``stat`` while the file stays.
@@ -321,7 +321,7 @@ class Scanner:
         return None if space is None else (space.free, 100 - (100 * space.free) // max(1, space.total))
 
     def _partitions(self) -> list[TopicPartition]:
-        found = DirectoryView.look(self.directory, self._files).partitions
+        found = DirectoryView.read(self.directory, self._files).partitions
         known = {tp: tp for tp in self._known}  # one object for each name
         return [known.get(tp, tp) for tp in found if not is_state_log(tp.topic)]
 

@@ -56,7 +56,7 @@ class Sealer:
         self._not_before_ms, self.trouble = self._engine.now_ms(), NO_TROUBLE
         self._changed.set()
 
-    def look_again(self) -> None:
+    def review(self) -> None:
         """Review the due time: the disk, the limits or the drain have changed."""
         self._changed.set()
 

@@ -190,7 +190,7 @@ class BucketSteps:
                 f"topic {topic} was uploaded from {self._disk.path}, and {self._url} does not know it",
                 hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
             )
-            yield Blocking(functools.partial(self._disk.tell_owner, TopicPartition(topic, 0), gone))
+            yield Blocking(functools.partial(self._disk.add_owner_hint, TopicPartition(topic, 0), gone))
             raise gone
 
     # ------------------------------------------------------------------ claims
@@ -205,7 +205,7 @@ class BucketSteps:
             del self._catalogs[tp]
             catalog = self._catalog(tp)
         made = tp.topic in self.registered
-        catalog.known = yield Blocking(lambda: known_of(disk.uploads().get(tp), disk.claims.of(tp), made=made))
+        catalog.known = yield Blocking(lambda: known_of(disk.uploads().get(tp), disk.claims.proof(tp), made=made))
         return catalog
 
     def _catalog(self, tp: TopicPartition) -> Catalog:
@@ -230,7 +230,7 @@ class BucketSteps:
         catalog = self._catalogs.get(tp)
         if catalog is None or not catalog.claim_epoch or catalog.in_doubt or tp in self._unseen:
             return None
-        return catalog if catalog.holds_token(self._disk.claims.of(tp).token or "") else None
+        return catalog if catalog.holds_token(self._disk.claims.proof(tp).token or "") else None
 
     def rest(self, tp: TopicPartition) -> None:
         """Note that a partition is idle. Only a few words of each long idle partition stay in memory."""
@@ -270,7 +270,7 @@ class BucketSteps:
         try:
             claim = yield from catalog.claim(Role.WRITER, self._owner, proof)
         except FencedError as refused:
-            yield Blocking(functools.partial(self._disk.tell_owner, tp, refused))
+            yield Blocking(functools.partial(self._disk.add_owner_hint, tp, refused))
             raise
         root = yield from catalog.read_back()
         # mutant doubt-is-settled-by-claim
@@ -281,7 +281,7 @@ class BucketSteps:
         self._unseen.discard(tp)
         resumes = claim.resumes and bool(claim.next_offset)  # our claim stands: the catalog's end is the log's
         granted = Granted(
-            self._disk.claims.of(tp).token,
+            self._disk.claims.proof(tp).token,
             claim.epoch,
             claim.leader_epoch,
             root.start_offset,
@@ -290,7 +290,7 @@ class BucketSteps:
             (yield from self.producers(tp, root)) if resumes else b"",
             tuple(filter(None, (claim.not_recovered, claim.dated_ahead))),
         )
-        later = yield Blocking(lambda: self._disk.begin(tp, granted))
+        later = yield Blocking(lambda: self._disk.start_log(tp, granted))
         return replace(granted, resumes=later)
 
     def _need_same_records(self, tp: TopicPartition, root: Root) -> Steps[None]:
@@ -299,13 +299,13 @@ class BucketSteps:
         theirs = yield Blocking(functools.partial(self._disk.leader_epochs, tp))
         need_same_records(str(tp), held, theirs, root.next_offset)
 
-    def take_grant(self, tp: TopicPartition) -> Steps[bool]:
+    def adopt_grant(self, tp: TopicPartition) -> Steps[bool]:
         """Begin under the claim of another process for this volume. Return True if the root carries its newest one.
 
         The volume's own proof decides: it is on the disk before the PUT. The root alone may have a claim from before
         this directory became a fresh volume (``repair rejoin``).
         """
-        if not self._disk.claims.of(tp).token:
+        if not self._disk.claims.proof(tp).token:
             return False
         catalog = yield from self.catalog(tp)
         root = yield from catalog.load()
@@ -318,7 +318,7 @@ class BucketSteps:
         granted = Granted(
             token, writer.epoch, root.leader_epoch, root.start_offset, root.next_offset, resumes, producers
         )
-        yield Blocking(lambda: self._disk.begin(tp, granted))
+        yield Blocking(lambda: self._disk.start_log(tp, granted))
         return True
 
     def producers(self, tp: TopicPartition, root: Root) -> Steps[bytes]:
@@ -351,7 +351,7 @@ class BucketSteps:
 
     def proof(self, tp: TopicPartition) -> VolumeProof:
         """Return this volume's proof, by which a claim is judged. Waits for the disk."""
-        proof = self._disk.claims.of(tp)
+        proof = self._disk.claims.proof(tp)
         extent = self._disk.extent(tp, exact=proof.restored_from is not None)
         epochs = self._disk.leader_epochs(tp)
         return VolumeProof(
@@ -366,7 +366,7 @@ class BucketSteps:
             joints=extent.joints,
         )
 
-    def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> Steps[int]:
+    def sweep_dead_uploads(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> Steps[int]:
         """Remove the uploads of dead claims. Return their number.
 
         Multipart uploads are aborted. Objects at or above ``next_offset`` are deleted: no commit can name them any
@@ -407,7 +407,7 @@ class BucketSteps:
         try:
             return (yield from self._upload(tp, ref, claim_epoch, deadline_seconds))
         except CorruptionError as damage:
-            yield Blocking(functools.partial(self._disk.tell_owner, tp, damage))
+            yield Blocking(functools.partial(self._disk.add_owner_hint, tp, damage))
             raise
 
     def _upload(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, deadline_seconds: float) -> Steps[Row]:

@@ -79,7 +79,7 @@ class SyncRun:
         self._ends = ends
         self._heeds_pauses = not claims  # a claim sends nothing, and a log cannot begin without
         pauses = self._tiering.pauses.read() if self._heeds_pauses else {}
-        found = [_Found.of(self._tiering, tp, end, anew=claims) for tp, end in ends.items()]
+        found = [_Found.read(self._tiering, tp, end, anew=claims) for tp, end in ends.items()]
         partitions = run_apart(partial(self._carry, found, pauses))
         return {tp: error for tp, end in ends.items() if (error := self._verdict(partitions[tp], end)) is not None}
 
@@ -87,7 +87,7 @@ class SyncRun:
         """Run the engine until it is idle, and return its table."""
         tiering = self._tiering
         with ThreadPool(TOGETHER, "tiered-engine") as pool:
-            bucket = InlineBucket(tiering, pool, seconds_left=self._seconds_left, look=self._look_at_pauses)
+            bucket = InlineBucket(tiering, pool, seconds_left=self._seconds_left, look=self._read_pauses)
             self._engine = engine = Engine(
                 bucket,
                 now_ms=lambda: int(self._clock.monotonic() * 1000),
@@ -121,7 +121,7 @@ class SyncRun:
     def _seconds_left(self) -> float:
         return math.inf if self._deadline is None else max(self._deadline - self._clock.monotonic(), 0.0)
 
-    def _look_at_pauses(self) -> Mapping[str, Pause]:
+    def _read_pauses(self) -> Mapping[str, Pause]:
         """Return the current pauses: one ``stat``."""
         return self._tiering.pauses.read() if self._heeds_pauses else {}
 
@@ -197,7 +197,7 @@ class _Found:
     sealed: tuple[SegmentRef, ...]
 
     @classmethod
-    def of(cls, tiering: Tiering, tp: TopicPartition, end: int, *, anew: bool) -> _Found:
+    def read(cls, tiering: Tiering, tp: TopicPartition, end: int, *, anew: bool) -> _Found:
         """Read the segments below ``end``; none of a partition that will be claimed again."""
         log = tiering.local.partition(tp)
         at = log.positions()

@@ -106,7 +106,7 @@ class Tiering:
     def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> bool:
         """Send one GET, without retries. Return False if unreachable; raise errors that no wait cures."""
         try:
-            Runner(_without_retries(store), clock, ids).run(_look())
+            Runner(_without_retries(store), clock, ids).run(_scan())
         except RemoteUnavailableError as error:
             text = "%s cannot be reached now: what was uploaded from here before goes on, a new log has to wait: %s"
             _logger.warning(text, store.url, error)
@@ -178,7 +178,7 @@ class Tiering:
         while waiting:
             if self._run(dict.fromkeys(waiting, 0), None, claims=True):
                 return
-            waiting = [tp for tp in waiting if not self.drive(self.steps.take_grant(tp))]
+            waiting = [tp for tp in waiting if not self.drive(self.steps.adopt_grant(tp))]
             if waiting and self.clock.monotonic() >= deadline:
                 raise RemoteUnavailableError(
                     f"{waiting[0]}: the uploader of {self.local.directory} has not claimed it within "
@@ -213,7 +213,7 @@ class Tiering:
 
         Runs of other partitions go on beside it.
         """
-        turn = self._turns.begin(ends, deadline if deadline is None else deadline - self.clock.monotonic())
+        turn = self._turns.acquire(ends, deadline if deadline is None else deadline - self.clock.monotonic())
         if turn is None:  # another run of this process: waited for, instead of mistaken for a process
             raise DataLocalError(
                 f"another sync of {self.local.directory} was still at work when the time was up",
@@ -224,7 +224,7 @@ class Tiering:
                 if not self._lock.is_held:
                     if not self._lock.try_acquire(self.clock):
                         return False
-                    self._take_over()
+                    self._recover()
             try:
                 self._drain(ends, deadline, claims=claims)
             finally:
@@ -256,7 +256,7 @@ class Tiering:
                 self.asked(self.steps.register(tp.topic))
         return True
 
-    def _take_over(self) -> None:
+    def _recover(self) -> None:
         """Clean up after a crash or another process. Call it only with the uploader's lock."""
         if not self._swept:
             sweep_temporaries(self.local.files, self.local.directory, of=UPLOADER_FILES)
@@ -331,7 +331,7 @@ class Tiering:
         )
 
     def _proof(self, tp: TopicPartition) -> ClaimProof:
-        return self.local.claims.of(tp)
+        return self.local.claims.proof(tp)
 
     def _has_claimed(self, tp: TopicPartition) -> bool:
         """Return True if a root of this partition was seen from this volume: a claim, or a restore."""
@@ -417,7 +417,7 @@ def _without_retries(store: Store) -> Store:
     return store.inner if isinstance(store, LayeredStore) and isinstance(store.layer, Retries) else store
 
 
-def _look() -> Steps[None]:
+def _scan() -> Steps[None]:
     yield Get("topics/.look", 0, 1)
 
 

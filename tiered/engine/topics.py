@@ -40,7 +40,7 @@ class Topics:
     def __iter__(self) -> Iterator[TopicRow]:
         return iter(self._rows.values())
 
-    def of(self, p: Partition) -> TopicRow:
+    def find(self, p: Partition) -> TopicRow:
         """Return the topic of a partition in the table."""
         return self._rows[p.tp.topic]
 
@@ -59,7 +59,7 @@ class Topics:
 
     def registered(self, p: Partition) -> bool:
         """Return True if the bucket's registry names the topic with our id. If not, an attempt begins, or goes on."""
-        topic = self.of(p)
+        topic = self.find(p)
         if not topic.registered and topic.task is None:
             topic.task = asyncio.get_running_loop().create_task(self._register(topic))
             topic.task.add_done_callback(partial(self._ended, topic))
@@ -71,7 +71,7 @@ class Topics:
 
     def mark_registered(self, p: Partition) -> None:
         """Note that this process has registered the topic of a partition before."""
-        self.of(p).registered = True
+        self.find(p).registered = True
 
     async def _register(self, topic: TopicRow) -> None:
         engine, doing = self._engine, f"registering the topic {topic.name}"

@@ -33,7 +33,7 @@ class Turns:
         self._ended = SafeEvent()
         self._turns: list[Turn] = []
 
-    def begin(self, partitions: Collection[TopicPartition], seconds: float | None) -> Turn | None:
+    def acquire(self, partitions: Collection[TopicPartition], seconds: float | None) -> Turn | None:
         """Wait until no other run has one of ``partitions``; None if that takes longer than ``seconds``.
 
         The run ends with the caller's frame at the latest.

@@ -44,8 +44,8 @@ class Worker:
                     await self._wait(p.trouble.retry_at_ms)
                 elif p.phase is Phase.NEW:
                     await self._claim()
-                elif rules.settle_due(p, now_ms):
-                    await self._settle()
+                elif rules.dead_upload_sweep_due(p, now_ms):
+                    await self._sweep_dead_uploads()
                 elif rules.rows_due(p, engine.limits, now_ms):
                     await self._commit()
                 else:
@@ -114,10 +114,10 @@ class Worker:
         engine.report(Report(Level.INFO, "claimed", text, p.tp, fields))
         engine.changed(p)
 
-    async def _settle(self) -> None:
+    async def _sweep_dead_uploads(self) -> None:
         """Sweep the uploads of dead claims, before a commit moves the committed end past them."""
         p, engine, epoch = self.p, self._engine, self.p.claim_epoch
-        settle = partial(engine.bucket.settle, p.tp, epoch, p.committed)
+        settle = partial(engine.bucket.sweep_dead_uploads, p.tp, epoch, p.committed)
         swept = await engine.attempt(Step(StepKind.SETTLE, p.tp.topic, p.tp), settle)
         if p.claim_epoch != epoch or p.phase is not Phase.CLAIMED:
             return

@@ -256,7 +256,7 @@ class Eraser:
 
     def plan(self) -> Steps[ErasePlan | None]:
         self.open_shop(INCAPABLE)
-        found = yield from self._look()
+        found = yield from self._find_matches()
         if found is None:
             return None
         pinned, hits = found
@@ -288,7 +288,7 @@ class Eraser:
             spend=self.spend,
         )
 
-    def _look(self) -> Steps[tuple[CatalogView, tuple[Hit, ...]] | None]:
+    def _find_matches(self) -> Steps[tuple[CatalogView, tuple[Hit, ...]] | None]:
         """Return all live segments with matching records, in one catalog version. Reads only unread segments."""
         seen = self.counter
         for _ in range(MAX_LOOKS):
@@ -363,7 +363,7 @@ class Eraser:
                 except CorruptionError:  # a new claim may have swept what this one stored: FencedError goes first
                     yield from self.catalog.confirm()
                     raise
-            found = yield from self._look()
+            found = yield from self._find_matches()
             if found is None:
                 raise NotFoundError(f"{self.tp} has no catalog any more", hint="was its topic deleted?")
             hits = found[1]
@@ -413,7 +413,7 @@ class Eraser:
         uid: str = yield NewId()
         output, gone = SegmentOutput(self.shop, [row], uid), 0
 
-        def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+        def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
             nonlocal gone
             rest, count = self.selection.rest(header, batch)
             gone += count
@@ -423,7 +423,7 @@ class Eraser:
             return True
 
         try:
-            yield from self.shop.read(in_turn([row]), take)
+            yield from self.shop.read(in_turn([row]), add_batch)
             txns = yield from self.lookup.section(row, SectionKind.TXN_INDEX)
             producers, epochs = yield from self.shop.beside([row])
             new = yield from output.finish(txns, producers, epochs)

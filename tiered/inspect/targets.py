@@ -91,7 +91,7 @@ def expanded(app: Application, name: str, refused: list[TieredError], *, staged:
 
 def _refuse_topic(log_dir: Path, name: str) -> None:
     """Raise ConfigError with the partitions' names if ``name`` is a topic of ``log_dir``."""
-    here = DirectoryView.look(log_dir, PosixFiles()).partitions if log_dir.is_dir() else ()
+    here = DirectoryView.read(log_dir, PosixFiles()).partitions if log_dir.is_dir() else ()
     numbers = sorted(tp.partition for tp in here if tp.topic == name)
     if numbers:
         raise ConfigError(
@@ -234,7 +234,7 @@ def _objects(app: Application, remote: str, tp: TopicPartition, staged: dict[str
 
 def _folder(path: Path, refused: list[TieredError]) -> list[str]:
     files = PosixFiles()
-    view = DirectoryView.look(path, files)
+    view = DirectoryView.read(path, files)
     inner = [path / folder.name for folder in view.folders if isinstance(folder, PartitionFolder)]
     found = [file for folder in (path, *inner) for file in _files(files, folder, refused)]
     if not found and refused:

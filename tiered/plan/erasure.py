@@ -117,12 +117,12 @@ class BlindSelection(Selection):
         return cls(keys, tuple(sorted(prefixes)), selection.before_ms, topic_id)
 
     def as_json(self) -> dict[str, Any]:
-        """Return fields for :meth:`of_json`; equal selections give equal fields."""
+        """Return fields for :meth:`from_json`; equal selections give equal fields."""
         keys, prefixes = sorted(key.hex() for key in self.keys), [prefix.hex() for prefix in self.prefixes]
         return {"topic_id": self.topic_id.hex, "keys": keys, "prefixes": prefixes, "before_ms": self.before_ms}
 
     @classmethod
-    def of_json(cls, fields: Mapping[str, Any]) -> BlindSelection:
+    def from_json(cls, fields: Mapping[str, Any]) -> BlindSelection:
         """Build from the fields of :meth:`as_json`."""
         keys, prefixes = (tuple(bytes.fromhex(each) for each in fields[name]) for name in ("keys", "prefixes"))
         return cls(frozenset(keys), prefixes, fields["before_ms"], UUID(fields["topic_id"]))

@@ -97,7 +97,7 @@ class OffsetMap:
         """Return True if all records of a run are known to be superseded, without reading their keys."""
         return run.records == self._keys.superseded(run.base_offset, run.next_offset)
 
-    def begin(self, start: int) -> None:
+    def start_at(self, start: int) -> None:
         """Start the map at offset ``start``: it has no entry for records before it."""
         self.advance(start - 1)
         self._keys.note_from(start)
@@ -130,7 +130,7 @@ class OffsetMapBuilder:
         """Last run, if all of its records were put at once."""
         self._start = start_offset
         self._txns = CleanedTxns(aborted)
-        offset_map.begin(start_offset)
+        offset_map.start_at(start_offset)
 
     def add(self, batch: Buffer, header: BatchHeader | None = None) -> bool:
         """Add one whole batch (the first may begin below the start). Return True if the map is full: stop reading.

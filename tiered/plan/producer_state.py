@@ -126,7 +126,7 @@ class ProducerState:
                 completed.append(txn)
         return tuple(completed)
 
-    def settle(self, completed: Iterable[CompletedTxn], end_offset: int) -> None:
+    def complete_append(self, completed: Iterable[CompletedTxn], end_offset: int) -> None:
         """Complete an append after its index entries: the log ends at ``end_offset``, also without producers."""
         for txn in completed:
             self._txns.end(txn)

@@ -241,7 +241,7 @@ class RequestSizes:
         self._max_bytes = max(limits.chunk_bytes, limits.request_bytes)
         self._next_bytes = limits.chunk_bytes
 
-    def take(self, position: int, end: int) -> ByteRange:
+    def next_request(self, position: int, end: int) -> ByteRange:
         """Return the next request at ``position`` of an object that is needed up to ``end``."""
         aligned = position - position % self.chunk_bytes
         until = min(aligned + self._next_bytes, end)

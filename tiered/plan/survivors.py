@@ -67,7 +67,7 @@ class KeyScan:
     """Scan of one part, batch by batch. Keeps the newest record of each key in the dirty range, in bounded memory.
 
     ``first_dirty`` is the candidate's. Below it every record with a key is returned, since a round drops none of those
-    for another one of the clean range. Call :meth:`take` after each batch if :attr:`is_full`, and at the end. A later
+    for another one of the clean range. Call :meth:`drain` after each batch if :attr:`is_full`, and at the end. A later
     call may return a key again, with a newer record.
     """
 
@@ -108,7 +108,7 @@ class KeyScan:
                 self._digests.append(digest)
                 self._codes.append(code + offset)
 
-    def take(self) -> Pairs:
+    def drain(self) -> Pairs:
         """Return all collected pairs and clear them."""
         digests, codes = [*self._digests, *self._newest], [*self._codes, *self._newest.values()]
         self._digests, self._codes, self._newest = [], [], {}

@@ -23,7 +23,7 @@ class TokenBucket:
         """Tokens a second."""
         return self._rate
 
-    def take(self, tokens: float, now: float) -> float:
+    def acquire(self, tokens: float, now: float) -> float:
         """Take ``tokens``. Return the seconds to wait before using them."""
         self._refill(now)
         self._tokens -= tokens

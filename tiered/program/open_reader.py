@@ -76,7 +76,7 @@ def topic_to_read(reader: tiered.Reader, name: str) -> TopicReads:
         raise
 
 
-def of_each(
+def collect_each(
     app: Application, topic: str, partitions: Sequence[int], look: Callable[[int], Iterable[T]]
 ) -> tuple[list[T], int]:
     """Return the results of ``look`` for all partitions, and the exit code of the first failure (0: none).
@@ -148,7 +148,7 @@ def refuse_file(directory: Path) -> None:
 def _is_log(directory: Path) -> bool:
     if (directory / META_PROPERTIES_NAME).exists():
         return True
-    seen = DirectoryView.look(directory, PosixFiles())
+    seen = DirectoryView.read(directory, PosixFiles())
     if any(isinstance(folder, PartitionFolder) for folder in seen.folders):
         return True
     if seen.strange:

@@ -3,7 +3,7 @@
 In JSON mode every line is one object with a ``message_type``: ``record``, ``status``, ``warning``, ``error``,
 ``finding`` or ``summary``. Maintenance adds ``pins`` (holders of garbage of a partition) and ``done`` (an action of a
 loop). ``inspect`` uses the kind of the item (``batch``, ``tail``, ...), and ``sane`` or ``verified`` for files. A
-command that prints many lines begins with :meth:`Output.begin`. A summary ends its run then, also after a failure.
+command that prints many lines begins with :meth:`Output.start`. A summary ends its run then, also after a failure.
 Fields are added, never removed.
 """
 
@@ -56,7 +56,7 @@ class Output:
         """Return whether standard output is a terminal, which raw bytes could damage."""
         return sys.stdout.isatty()
 
-    def begin(self, command: str, **fields: Any) -> None:
+    def start(self, command: str, **fields: Any) -> None:
         """Begin a run of many JSON lines. ``fields`` are those of its summary, updated during the run."""
         self.command = command
         self.summary_fields = fields

@@ -163,7 +163,7 @@ class Budget:
 
     left: int = 0
 
-    def take(self, size: int) -> bool:
+    def spend(self, size: int) -> bool:
         """Take ``size`` bytes and return True, if as many are left."""
         if size > self.left:
             return False
@@ -310,7 +310,7 @@ def _stuck(
     try:
         if not unsent[0].lacks_producers:  # an uploader takes them from the bucket
             unsent[0].indexes()
-        if budget.take(unsent[0].size_bytes):
+        if budget.spend(unsent[0].size_bytes):
             source = unsent[0].open_log()
             try:
                 check_source(source, unsent[0].descriptor)

@@ -167,7 +167,7 @@ def reasons_of(document: Mapping[str, Any]) -> list[UnsafeReason]:
         )
     limit = document["lag_limit_seconds"]
     for line in document["partitions"]:
-        if (reason := _of_wait(line)) is not None:
+        if (reason := _wait_reason(line)) is not None:
             found.append(reason)
         elif line["lag_seconds"] > limit:
             found.append(late(line["topic"], line["partition"], int(1000 * line["lag_seconds"]), document["now_ms"]))
@@ -190,7 +190,7 @@ def late(topic: str, partition: int, lag_ms: int, now_ms: int) -> UnsafeReason:
     return UnsafeReason("behind", text, now_ms - lag_ms, "a faster store, or more --uploads", topic, partition)
 
 
-def _of_wait(line: Mapping[str, Any]) -> UnsafeReason | None:
+def _wait_reason(line: Mapping[str, Any]) -> UnsafeReason | None:
     waiting = line["waiting"]
     if waiting is None or waiting["code"] in _WORK or waiting["code"] == "paused":
         return None

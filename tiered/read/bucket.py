@@ -95,4 +95,4 @@ class BucketReads:
         """Return the past version that is read. None if the newest is read, or before the topic's entry was loaded."""
         entry = self.entries.get(tp.topic)
         past = self._past(tp, entry.topic_id, NOTHING_KNOWN) if entry is not None else None
-        return None if past is None else (yield from past.take())
+        return None if past is None else (yield from past.choose())

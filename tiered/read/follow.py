@@ -196,7 +196,7 @@ class Following:
 
     def _rounds(self, rows: dict[int, FollowedPartition], opened: list[TierStream], signal: Signal) -> Steps[None]:
         for partition in self.wanted.partitions:
-            rows[partition] = yield from self._begin(partition, opened, signal, is_new=False)
+            rows[partition] = yield from self._start(partition, opened, signal, is_new=False)
         now_s = last_s = yield from monotonic_s()
         count_s = math.inf if self.counter is None else now_s + self.counter.interval_s
         while not all(row.ended for row in rows.values()):
@@ -222,7 +222,7 @@ class Following:
                 yield Wait(signal, min(max(next_s - now_s, 0.0), LONGEST_WAIT_S))
                 now_s = yield from monotonic_s()
 
-    def _begin(
+    def _start(
         self, partition: int, opened: list[TierStream], signal: Signal, *, is_new: bool
     ) -> Steps[FollowedPartition]:
         """Open one partition. One that was added later is read from its start."""
@@ -249,7 +249,7 @@ class Following:
             count = yield from counter.number()
             new = [partition for partition in range(count) if partition not in rows]
             for partition in new:
-                rows[partition] = yield from self._begin(partition, opened, signal, is_new=True)
+                rows[partition] = yield from self._start(partition, opened, signal, is_new=True)
         except RemoteUnavailableError as error:
             _logger.warning("new partitions of %s cannot be looked for now: %s", self.topic, error)
             return False

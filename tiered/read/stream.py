@@ -145,7 +145,7 @@ class ReadRange:
         return 0 if self.since_ms is None and self.until_ms is not None else self.since_ms
 
     @classmethod
-    def of_times(
+    def from_times(
         cls,
         since: Time | None,
         until: Time | None,

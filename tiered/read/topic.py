@@ -243,7 +243,7 @@ class TopicReads:
         until: Time | None,
     ) -> ReadRange:
         """Check the range of :meth:`read`."""
-        span = ReadRange.of_times(since, until, now_ms=self._now_ms(), start=start, end=end)
+        span = ReadRange.from_times(since, until, now_ms=self._now_ms(), start=start, end=end)
         if partition is None and self.partitions > 1 and (isinstance(span.start, int) or isinstance(span.end, int)):
             raise ConfigError(
                 f"{self.name}: offsets differ by partition", hint="name one: read(partition=0, start=...)"

@@ -382,7 +382,7 @@ class Catalog(RootView):
     ) -> Steps[bool]:
         """Change the root. Return True if this call wrote it. From a PUT until it is settled there is a doubt."""
         self._doubt_before = self._doubt
-        cell = Cell(self.key, self.name, self._look, is_ours, _CLAIM_HINT, self._destroyed)
+        cell = Cell(self.key, self.name, self._read_tagged, is_ours, _CLAIM_HINT, self._destroyed)
         try:
             done = yield from update(cell, change, deadline, seen=Tagged(self._current(), self.etag))
         except RemoteUnavailableError:
@@ -400,7 +400,7 @@ class Catalog(RootView):
         self._doubt = f"commit {planned.commit.id} ({planned.commit.op}) was sent and is not settled"
         return NextBody(body, planned)
 
-    def _look(self) -> Steps[Tagged[Root]]:
+    def _read_tagged(self) -> Steps[Tagged[Root]]:
         return Tagged((yield from self._read_again()), self.etag)
 
     def _is_committed(self, held: _Held, back: Root, sent: Root) -> bool:

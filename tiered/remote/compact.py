@@ -100,7 +100,7 @@ class Compaction:
         builder = OffsetMapBuilder(self._map, start_offset=first, aborted=aborted)
         full = False
 
-        def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+        def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
             nonlocal full
             yield from ()
             self.report.bytes_read += len(batch)
@@ -111,7 +111,7 @@ class Compaction:
         def ended(row: Row) -> None:
             builder.end_segment(row.next)
 
-        yield from self._shop.read(self._dirty(first, end), take, ended)
+        yield from self._shop.read(self._dirty(first, end), add_batch, ended)
         if not full:
             builder.end_segment(end)
 
@@ -168,7 +168,7 @@ def rewrite_group(
     """
     output = SegmentOutput(shop, rows, (yield NewId()))
 
-    def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+    def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
         cleaned = kept.clean(batch, header)
         if cleaned is not None:
             after = header if cleaned is batch else read_header(cleaned)
@@ -179,7 +179,7 @@ def rewrite_group(
 
     try:
         kept.start_segment()
-        yield from shop.read(in_turn(rows), take)
+        yield from shop.read(in_turn(rows), add_batch)
         txns = kept.drain_aborted()
         same = not always and len(rows) == 1 and output.written == (rows[0].size, rows[0].crc)
         # A hole at the end would lose the newest producers, because nothing after it has them.

@@ -216,10 +216,10 @@ def scan_part(
     effects: list[dict[str, list[int]]] = []
     scan = KeyScan(number, part.start, first_dirty=first_dirty, most_keys=most_keys)
 
-    def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+    def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
         scan.add(batch, header)
         if scan.is_full:
-            yield Emit(scan.take())
+            yield Emit(scan.drain())
         return True
 
     try:
@@ -227,12 +227,12 @@ def scan_part(
             rows = yield from inputs_of(snapshot, group)
             aborted = yield from shop.lookup.aborted_txns(snapshot, group.start, group.end)
             scan.start(group.start, aborted)
-            yield from shop.read(in_turn(rows), take)
+            yield from shop.read(in_turn(rows), add_batch)
             effects.append(scan.effect.as_json())
     except SegmentGone as gone:
         yield from need_superseded(shop.tp, view, gone)
         raise _changed(shop.tp, gone) from gone
-    yield Emit(scan.take())
+    yield Emit(scan.drain())
     return Scanned(scan.records_read, scan.pairs_given, effects)
 
 

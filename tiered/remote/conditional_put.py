@@ -145,11 +145,11 @@ class Updated(Generic[T_co]):
 def read_cell(key: str, decode: Callable[[Object], T], max_bytes: int = MAX_BODY_BYTES) -> Look[T | None]:
     """Return a look: one GET of ``key``. The value is None without an object."""
 
-    def look() -> Steps[Tagged[T | None]]:
+    def read_back() -> Steps[Tagged[T | None]]:
         got = yield Get(key, max_bytes=max_bytes)
         return Tagged(decode(got), got.etag) if isinstance(got, Object) else Tagged(None)
 
-    return look
+    return read_back
 
 
 def stored_bytes(got: Object) -> bytes:

@@ -69,7 +69,7 @@ def fetches(
     """Yield the reads of ``wanted`` in order. ``sizes`` keeps growing from segment to segment."""
     position = wanted.start
     while position < wanted.end:
-        piece = sizes.take(position, wanted.end)
+        piece = sizes.next_request(position, wanted.end)
         yield Fetch(segment, key, piece, sizes.chunk_bytes if seek else 0)
         position, seek = piece.end, False
 

@@ -22,14 +22,14 @@ def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
     """Return the row of the new segment. Raises SegmentGone, CorruptionError if an input contradicts the catalog."""
     output = SegmentOutput(shop, rows, (yield NewId()))
 
-    def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+    def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
         # mutant merge-copies-batches
         yield from output.append(batch, header)
         return True
 
     try:
         txn_index = b""
-        yield from shop.read(in_turn(rows), take)
+        yield from shop.read(in_turn(rows), add_batch)
         for row in rows:
             output.stats.count(row.records, row.min_ts, row.max_ts)
             if row.flags & FLAG_ABORTED_TXNS:

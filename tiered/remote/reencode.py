@@ -73,7 +73,7 @@ def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | No
         return None
     output = SegmentOutput(shop, [row], (yield NewId()))
 
-    def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+    def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
         data: Buffer = batch
         if not encoding.holds(header):
             data = encoding.encode(header, batch)
@@ -86,7 +86,7 @@ def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | No
         return True
 
     try:
-        yield from shop.read(in_turn([row]), take)
+        yield from shop.read(in_turn([row]), add_batch)
         output.stats.count(0, row.min_ts, -1)  # no record has another timestamp than before
         has_txns = row.flags & FLAG_ABORTED_TXNS
         txn_index = (yield from shop.lookup.section(row, SectionKind.TXN_INDEX)) if has_txns else b""
@@ -103,13 +103,13 @@ def _needs_it(shop: Workshop, row: Row, encoding: Encoding) -> Steps[bool]:
     """Return True if a batch lacks the encoding. Reads nothing ahead, because the first batch usually decides."""
     found = False
 
-    def take(header: BatchHeader, _batch: memoryview) -> Steps[bool]:
+    def add_batch(header: BatchHeader, _batch: memoryview) -> Steps[bool]:
         nonlocal found
         yield from ()
         found = not encoding.holds(header)
         return not found
 
-    yield from replace(shop, ahead_bytes=0).read(in_turn([row]), take)
+    yield from replace(shop, ahead_bytes=0).read(in_turn([row]), add_batch)
     return found
 
 

@@ -303,10 +303,10 @@ def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
         yield from ()
         return NextBody(encode_decision(decision), decision)
 
-    def look() -> Steps[Tagged[Decision | None]]:
+    def read_back() -> Steps[Tagged[Decision | None]]:
         return Tagged((yield from read_decision(key)))
 
-    cell: Cell[Decision | None] = Cell(key, f"the decision {key}", look, any_is_ours, "decide again")
+    cell: Cell[Decision | None] = Cell(key, f"the decision {key}", read_back, any_is_ours, "decide again")
     done = yield from update(cell, first_decision, deadline, seen=Tagged(None))
     if done.value is None:
         raise ValueError(f"{key}: nothing was decided")
@@ -359,7 +359,7 @@ def _swap_root(view: SinkView, intent: Intent, owner: str, deadline: Deadline) -
     """
     was_read = is_timed = False
 
-    def look() -> Steps[Tagged[Root]]:
+    def read_back() -> Steps[Tagged[Root]]:
         nonlocal was_read
         got = yield root_get(view.key) if is_timed else view.request()  # "not modified" lacks the store's time
         root = view.taken_in(got, (yield Now()))
@@ -386,7 +386,7 @@ def _swap_root(view: SinkView, intent: Intent, owner: str, deadline: Deadline) -
         return LOOK  # refused on a root that may be outdated
 
     seen = None if view.root is None else Tagged(view.root, view.etag)
-    cell = Cell(view.key, f"{view.name}, {intent.op}", look, hint="commit it again")
+    cell = Cell(view.key, f"{view.name}, {intent.op}", read_back, hint="commit it again")
     done = yield from update(cell, next_root, deadline, seen=seen)
     if done.written:
         view.landed(done.value, done.etag)

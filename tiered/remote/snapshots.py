@@ -82,7 +82,7 @@ class AsOf:
         if isinstance(value, str):
             text = value.strip()
             if text.isascii() and text.isdigit() and len(text) < 20:
-                return cls._of_number(int(text))
+                return cls._by_number(int(text))
             if re.match("[a-zA-Z]", text) and not re.match("now(?:[+-]|$)", text):
                 return cls(name=check_snapshot_name(text))
             try:
@@ -90,12 +90,12 @@ class AsOf:
             except InvalidTimestampError as error:
                 raise ConfigError(f"as_of: {error.message}", hint=_WANTED) from None
         try:
-            return cls._of_number(-1 if isinstance(value, bool) else operator.index(value))
+            return cls._by_number(-1 if isinstance(value, bool) else operator.index(value))
         except TypeError:
             raise ConfigError(f"as_of cannot be a {type(value).__name__}", hint=_WANTED) from None
 
     @classmethod
-    def _of_number(cls, number: int) -> AsOf:
+    def _by_number(cls, number: int) -> AsOf:
         if not 0 < number < MAX_VERSION:
             raise ConfigError(f"as_of {number} is no version of a catalog", hint=_WANTED)
         return cls(version=number)
@@ -138,10 +138,10 @@ class Past:
         self._found: Taken | None = None
 
     def pin(self) -> Steps[CatalogView]:
-        """Return the catalog of that version. Raises as :meth:`take`."""
-        return CatalogView.from_root((yield from self.take()).root, self._pages)
+        """Return the catalog of that version. Raises as :meth:`choose`."""
+        return CatalogView.from_root((yield from self.choose()).root, self._pages)
 
-    def take(self) -> Steps[Taken]:
+    def choose(self) -> Steps[Taken]:
         """Return the version to read. Raises NotFoundError if it was not kept, or was collected since."""
         before = self._view
         view = RootView(before.topic_id, before.partition, before.topic, before.known)  # threads must not share a view

@@ -180,7 +180,7 @@ def _topics_file(disk: RepairDirectory, problem: str, *, remote: bool) -> Steps[
 
     A topic without an id is left out: the next open takes it from its directories.
     """
-    folders = yield from blocking(partial(DirectoryView.look, disk.directory, disk.files))
+    folders = yield from blocking(partial(DirectoryView.read, disk.directory, disk.files))
     ids = yield from blocking(partial(read_topic_ids, disk.directory, disk.files, sorted(folders.partitions), {}))
     found: dict[str, TopicInfo] = {}
     notes: list[str] = []

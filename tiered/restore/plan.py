@@ -71,7 +71,7 @@ class RestoreOptions:
     pin: bool = False
 
     @classmethod
-    def of(
+    def checked(
         cls,
         selected: Iterable[str | TopicPartition],
         newest_bytes: int | str | None,
@@ -269,7 +269,7 @@ class _Partition:
                 yield from need_newest(view, must_list=False)  # under an old root the disk reassigns offsets
                 pinned = yield from view.pin()
             elif not (yield from self._was_absent(view)):
-                taken, pinned = (yield from past.take()), (yield from past.pin())
+                taken, pinned = (yield from past.choose()), (yield from past.pin())
         except CorruptionError as damage:
             damage.hint = damage.hint or "name the other topics to restore them, and run check for the whole picture"
             raise

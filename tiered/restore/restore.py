@@ -296,7 +296,7 @@ class _Build:
 
     def _partition(self, plan: PartitionRestore) -> Steps[None]:
         path = self._temporary / partition_dir(plan.tp)
-        yield Blocking(partial(self._begin, plan, path))
+        yield Blocking(partial(self._start, plan, path))
         beside = SideFileCheck()
         pin = self._pins.get(plan.tp)
         for row in plan.rows:
@@ -315,7 +315,7 @@ class _Build:
             producers = yield from lookup.producer_snapshot(plan.pinned)  # the log was trimmed to its end
         yield Blocking(partial(self._end, plan, path, producers))
 
-    def _begin(self, plan: PartitionRestore, path: Path) -> None:
+    def _start(self, plan: PartitionRestore, path: Path) -> None:
         self._files.make_directory(path)
         if leaves_out(plan):
             self._files.replace(path / SPARSE_NAME, b"")
@@ -395,14 +395,14 @@ class _Segment:
         producers.
         """
         if before is not None:
-            indexes, _ = yield from self._of(before)._bundle()
+            indexes, _ = yield from self._with_row(before)._bundle()
             if indexes is not None:
                 self.beside.skip(indexes.producer_snapshot or NO_PRODUCERS, self.row.base)
         stored = yield from self._fetch_log()
         indexes, why = yield from self._bundle()
         return (yield from blocking(partial(stored._cut, end, indexes, why)))
 
-    def _of(self, row: Row) -> _Segment:
+    def _with_row(self, row: Row) -> _Segment:
         return replace(self, row=row)
 
     def _cut(self, end: int, indexes: SealedIndexes | None, why: str) -> list[str]:
@@ -438,7 +438,7 @@ class _Segment:
     def _finish_segment(self, indexes: SealedIndexes | None, why: str) -> list[str]:
         """Check the segment on disk and write its side files."""
         findings = Findings(self._key)
-        self.beside.begin(self.row.base)
+        self.beside.start_segment(self.row.base)
         with contextlib.closing(FileSource(self.files, self._path, self.row.size, sync=False)) as source:
             look = LogInspection(
                 source.size,
@@ -488,7 +488,7 @@ class _Segment:
         plain: SegmentScan | None = None
         damage: CorruptionError | None = None
 
-        def begin() -> None:
+        def start() -> None:
             nonlocal handle
             handle = files.open_write(self._path)
             files.truncate(handle, 0)
@@ -504,7 +504,7 @@ class _Segment:
                 damage = damage or error
 
         try:
-            yield Blocking(begin)
+            yield Blocking(start)
             for attempt in range(FETCH_ATTEMPTS):
                 position = checksum = written = 0
                 plain, damage = self._placed(), None
@@ -515,7 +515,7 @@ class _Segment:
                     if plain is not None:
                         plain.finish()
                     yield Blocking(partial(files.sync, handle))
-                    return self._of(self.row._replace(crc=written))
+                    return self._with_row(self.row._replace(crc=written))
         finally:
             if handle >= 0:
                 files.close(handle)

@@ -50,7 +50,7 @@ class BrokerDirectory(LogDirectory):
         del whole  # the result depends on the broker's directory, too
         with self._busy:
             self._lock.check()  # a look makes missing directories of partitions
-            self._mirror.look()
+            self._mirror.scan()
             again = [tp for tp in sorted(self._mirror.taken_back) if self._scanner.forget(tp)]
             look = super().scan()
             look.gone[:0] = again
@@ -64,8 +64,8 @@ class BrokerDirectory(LogDirectory):
         """Return the segments with their ends; none reaches over a missing link. Raises CorruptionError."""
         return self._mirror.segments_of(tp, bases)
 
-    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
-        self._mirror.tell_owner(tp, error)
+    def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
+        self._mirror.add_owner_hint(tp, error)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
         """Return the exact extent, even without ``exact``: the last file is empty.
@@ -85,8 +85,8 @@ class BrokerDirectory(LogDirectory):
         """Return False: the broker rolls its own segments, and none is active here."""
         return False
 
-    def begin(self, tp: TopicPartition, granted: Granted) -> bool:
+    def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
         """Begin the log at the links; in a new directory, where the bucket ends. Return False: nothing is postponed."""
         with self._busy:
-            self._mirror.begin(tp, granted.next_offset, resumes=granted.resumes, producers=granted.producers)
+            self._mirror.start_log(tp, granted.next_offset, resumes=granted.resumes, producers=granted.producers)
         return False

@@ -226,9 +226,9 @@ class Mirror:
             if not self._linked(self.path / partition_dir(tp)):
                 self._forget(tp)
 
-    def look(self) -> None:
+    def scan(self) -> None:
         """Link new safe segments, and delete links that the bucket has."""
-        theirs = DirectoryView.look(self.broker, self._files).partitions
+        theirs = DirectoryView.read(self.broker, self._files).partitions
         self.taken_back = set()
         try:
             names = (RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME, LOG_START_NAME)
@@ -238,10 +238,10 @@ class Mirror:
             self._unlinked = dict(self.broken)
             return
         committed = {tp: upload.end_offset for tp, upload in self._uploads.read().items()}
-        ours = DirectoryView.look(self.path, self._files).partitions
+        ours = DirectoryView.read(self.path, self._files).partitions
         held, broken = self._let_go_all(ours, committed)
         was_full, self._full = self._full, False
-        self._tell_gone({tp for tp in ours if tp not in theirs})
+        self._log_gone({tp for tp in ours if tp not in theirs})
         followed: dict[TopicPartition, bool] = {}
         for tp in theirs:
             asked_for = tp not in cleaned or tp.topic in self._compacted
@@ -270,13 +270,13 @@ class Mirror:
             except TieredError as error:
                 broken[tp] = error
         self._unlinked = dict(broken)
-        self._tell_lost(ours, broken)
+        self._report_lost(ours, broken)
         self.broken = broken
         if self._full and not was_full:
             LOGGER.warning(
                 "sidecar_full held=%d limit=%d: the broker's retention may outrun the uploads", held, self._held_bytes
             )
-        ends = {tp: self._end(folder) for tp, folder in DirectoryView.look(self.path, self._files).partitions.items()}
+        ends = {tp: self._end(folder) for tp, folder in DirectoryView.read(self.path, self._files).partitions.items()}
         flushed = {tp: end for tp, end in ends.items() if end is not None}
         if flushed != self._ends.read():
             self._ends.write(flushed)
@@ -311,7 +311,7 @@ class Mirror:
             ) from error
         return data
 
-    def _tell_gone(self, gone: set[TopicPartition]) -> None:
+    def _log_gone(self, gone: set[TopicPartition]) -> None:
         """Log each partition that the broker lost, once until it is back."""
         for tp in sorted(gone - self._gone):
             text = (
@@ -320,7 +320,7 @@ class Mirror:
             LOGGER.warning(text, tp)
         self._gone = gone
 
-    def _tell_lost(
+    def _report_lost(
         self,
         ours: Mapping[TopicPartition, Path],
         broken: dict[TopicPartition, TieredError],
@@ -390,7 +390,7 @@ class Mirror:
         held = self._bases(theirs, local_files(self._files, theirs)) if self._files.is_directory(theirs) else []
         return tuple(sorted({*self._linked(ours), *held}))
 
-    def begin(self, tp: TopicPartition, at: int, *, resumes: bool, producers: bytes = b"") -> None:
+    def start_log(self, tp: TopicPartition, at: int, *, resumes: bool, producers: bytes = b"") -> None:
         """Begin after a claim. The bucket ends ``at`` this offset.
 
         With ``resumes``, or the first time, delete links below or beside it. ``producers`` are those at the bucket's
@@ -552,7 +552,7 @@ class Mirror:
             text = "sidecar_taken_back partition=%s base=%d end=%d: the broker truncated its log below that end"
             LOGGER.warning(text, tp, *ends[-2:])
             self.taken_back.add(tp)
-            self._take_back(ours, ends[-2])
+            self._withdraw(ours, ends[-2])
             ends.pop()
         if differ:
             raise rewritten(str(tp), ends[0], ends[-1], f": they are of leader epoch {was}, the broker's are of {now}")
@@ -565,7 +565,7 @@ class Mirror:
         """
         return not any(self._is_the_brokers(ours, base) for base in log_bases(self._files, ours))
 
-    def _take_back(self, ours: Path, base: int) -> None:
+    def _withdraw(self, ours: Path, base: int) -> None:
         """End the links at ``base``. Write the empty log first: a broker's file is never cut, and a kill may follow.
 
         The upload checkpoint may be late, but the next claim is not: the offset is noted before that.
@@ -756,7 +756,7 @@ class Mirror:
             "another replica, or follow that one",
         )
 
-    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
+    def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
         """Change errors for the user: damage in a link names the broker's file, and other refusals get a hint."""
         ours = self.path / partition_dir(tp)
         if isinstance(error, FencedError):  # a repair would write to what is linked
@@ -765,13 +765,13 @@ class Mirror:
                 "where the bucket ends, of what the broker still has"
             )
         elif isinstance(error, LogDestroyedError):
-            held = DirectoryView.look(self.path, self._files).partitions
+            held = DirectoryView.read(self.path, self._files).partitions
             folders = ", ".join(str(folder) for each, folder in held.items() if each.topic == tp.topic)
             error.hint = f"if the topic was deleted on purpose, stop this and remove {folders}; else {error.hint}"
         elif isinstance(error, CorruptionError) and Path(error.path_or_key).parent == ours:
-            self._tell_damage(tp, error, Path(error.path_or_key))
+            self._name_broker_file(tp, error, Path(error.path_or_key))
 
-    def _tell_damage(self, tp: TopicPartition, damage: CorruptionError, link: Path) -> None:
+    def _name_broker_file(self, tp: TopicPartition, damage: CorruptionError, link: Path) -> None:
         """Name the broker's file in the error, if that is still the linked one."""
         file = self.broker / partition_dir(tp) / link.name
         linked, now = self._files.state(link), self._files.state(file)

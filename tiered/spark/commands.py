@@ -186,7 +186,7 @@ def check(
     from tiered.spark.jobs.check import check  # noqa: PLC0415
 
     app = runner.app
-    app.out.begin("spark check", complete=False)
+    app.out.start("spark check", complete=False)
     subset = subset_of(app, read_data_subset)
     reading = Reading(True, None if read_data else subset, not no_pin)
     report: CheckReport = check(runner, topics, task_bytes, reading, orphans=orphans)

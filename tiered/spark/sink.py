@@ -89,7 +89,7 @@ class WritePlan:
 
     def commit(self, txn: str, batch: int, messages: Messages) -> None:
         """Commit all rows of the tasks, or the rows of an earlier decision."""
-        staged = [(message.job.task, message.staged) for message in _of_tasks(messages)]
+        staged = [(message.job.task, message.staged) for message in _task_messages(messages)]
         names = {each.topic_id: each.topic for _, of_task in staged for each in of_task}
         owner = owner_of(f"spark {txn}")
         store, topics = store_of(self.options.path, self.options), names if self.options.txn_id else None
@@ -132,7 +132,7 @@ class TieredStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803  Spark's name
         """Commit all rows of the micro-batch, or those that were decided before a crash."""
-        queries = {message.job.txn for message in _of_tasks(messages)}
+        queries = {message.job.txn for message in _task_messages(messages)}
         if len(queries) != 1:
             raise ConfigError(f"the tasks of micro-batch {batchId} belong to {len(queries)} queries")
         txn = queries.pop()
@@ -151,13 +151,15 @@ def _context() -> TaskContext:
     return context
 
 
-def _of_tasks(messages: Messages) -> list[TaskStaged]:
+def _task_messages(messages: Messages) -> list[TaskStaged]:
     return [message for message in messages if isinstance(message, TaskStaged)]
 
 
 def _say_pace(txn: str, messages: Messages) -> None:
     """Warn, once per process and stream, if the trigger is too frequent."""
-    segments = [(each.topic, each.partition, each.row.size) for task in _of_tasks(messages) for each in task.staged]
+    segments = [
+        (each.topic, each.partition, each.row.size) for task in _task_messages(messages) for each in task.staged
+    ]
     pace = _paces.setdefault((os.getpid(), txn), TriggerPace())
     said = pace.add(SystemClock().monotonic(), segments)
     if said:
@@ -165,7 +167,7 @@ def _say_pace(txn: str, messages: Messages) -> None:
 
 
 def _say_left(messages: Messages) -> None:
-    left = sum(len(message.staged) for message in _of_tasks(messages))
+    left = sum(len(message.staged) for message in _task_messages(messages))
     if left:
         _logger.warning(
             "sink_aborted staged_segments=%d: they stay until a collection finds that no commit has them", left

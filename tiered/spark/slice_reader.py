@@ -76,12 +76,12 @@ class SliceReader:
         if store is None or not rows:
             return {}
 
-        def of(piece: Piece, row: Row) -> list[int] | None:
+        def cuts_at(piece: Piece, row: Row) -> list[int] | None:
             index = drive(store, offset_index_of(piece.tp, piece.topic_id, row))
             return cuts_of(index.entries, target) if index is not None else None
 
         with planning_pool("indexes") as pool:
-            found = pool.map(of, *zip(*rows, strict=True))
+            found = pool.map(cuts_at, *zip(*rows, strict=True))
             return {
                 (piece.tp, row.base): cuts for (piece, row), cuts in zip(rows, found, strict=True) if cuts is not None
             }

@@ -248,7 +248,7 @@ class TaskStaging:
         room = self._room(part)
         if part.pending_bytes < room and not (everything and part.pending):
             return
-        records = part.take()
+        records = part.drain()
         start = 0
         for end in records.run_ends(room):
             if end == len(records) and not everything:
@@ -345,7 +345,7 @@ class _StagedPart:
         self.pending.append(records)
         self.pending_bytes += int(records.sizes().sum())
 
-    def take(self) -> RecordColumns:
+    def drain(self) -> RecordColumns:
         records = join_columns(self.pending)
         self.pending, self.pending_bytes = [], 0
         return records

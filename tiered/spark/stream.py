@@ -91,7 +91,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises ConfigError (options that do not fit the log), UnknownTopicError, and the errors of the tiers.
         """
         if self._initial is None:
-            self._initial = self._patiently(self._begin)
+            self._initial = self._patiently(self._initial_offset)
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ``OUTAGE_PATIENCE_SECONDS``, and the errors of the tiers.
         """
         begun = StreamOffset.from_json(start)
-        extents = self._target if self._target is not None else self._patiently(self._look)
+        extents = self._target if self._target is not None else self._patiently(self._available)
         ranges, losses = lag(begun, extents)
         self._newest = StreamOffset({tp: extent.end for tp, extent in extents.items()}, _topic_ids(extents))
         if self._options.read.fail_on_data_loss:
@@ -132,7 +132,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the current ends, so that later appends are not read."""
-        self._target = self._patiently(self._look)
+        self._target = self._patiently(self._available)
 
     # -- batches -------------------------------------------------------------------------------------------------
 
@@ -166,11 +166,11 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._watch = Watch(self._options.read, self._slices.store(), self._clock)
         return self._watch
 
-    def _look(self) -> Mapping[TopicPartition, AvailableOffsets]:
+    def _available(self) -> Mapping[TopicPartition, AvailableOffsets]:
         return self._watching().extents()
 
-    def _begin(self) -> StreamOffset:
-        extents = self._target if self._target is not None else self._look()
+    def _initial_offset(self) -> StreamOffset:
+        extents = self._target if self._target is not None else self._available()
         read = self._options.read
         watch = self._watching()
         check_named(read.start, watch.subscription, "starting")
@@ -218,7 +218,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planned(self, ranges: Mapping[TopicPartition, Range], topic_ids: Mapping[str, str]) -> list[InputPartition]:
         watch = self._watching()
-        watch.need_look()
+        watch.ensure_read()
         try:
             return list(self._slices.cut(watch.pieces(ranges, topic_ids, self._lost)))
         except SegmentGone:  # a page of an older root was deleted: look again

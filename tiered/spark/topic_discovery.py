@@ -34,10 +34,10 @@ class Watch:
         """Close the directory."""
         self.subscription.close()
 
-    def need_look(self) -> None:
+    def ensure_read(self) -> None:
         """Read the registry unless it was read before."""
         if self._looked is None:
-            self._look()
+            self._read_registry()
 
     def extents(self) -> dict[TopicPartition, AvailableOffsets]:
         """Return the offsets of each partition now, by a conditional GET each.
@@ -46,13 +46,13 @@ class Watch:
         """
         now = self._clock.monotonic()
         if self._looked is None or now - self._looked >= REGISTRY_AGE_SECONDS:
-            self._look()
+            self._read_registry()
         try:
             found = self._each()
         except LogDestroyedError:
             found = None
         if found is None:  # a topic was or is being deleted, and perhaps made again: read the registry
-            self._look()
+            self._read_registry()
             found = self._each(again=True)
         return found or {}
 
@@ -73,7 +73,7 @@ class Watch:
 
             return [piece for pieces in partitions.map(pieces_of, sorted(ranges.items())) for piece in pieces]
 
-    def _look(self) -> None:
+    def _read_registry(self) -> None:
         self.subscription.refresh()
         self._looked = self._clock.monotonic()
 

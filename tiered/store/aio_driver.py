@@ -28,7 +28,7 @@ from tiered.store.base import (
     Together,
     Wait,
 )
-from tiered.store.driver import TOGETHER_REQUESTS, Taker, refuse, told
+from tiered.store.driver import TOGETHER_REQUESTS, Taker, checked_outcomes, refuse
 from tiered.store.layers import AioSleep
 from tiered.store.threads import BLOCKING
 
@@ -117,7 +117,7 @@ async def _astream(
                     case Blocking(call):
                         outcome = await to_its_end(call)
                     case Together(several, errors):
-                        outcome = told(await _execute_together_aio(store, several, together), errors=errors)
+                        outcome = checked_outcomes(await _execute_together_aio(store, several, together), errors=errors)
                     case _:
                         outcome = await store.execute(request)
             except TieredError as raised:

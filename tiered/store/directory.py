@@ -74,7 +74,7 @@ from tiered.store.directory_paths import (
 from tiered.store.folder_clock import FolderClock
 from tiered.store.key_rules import check_request
 
-MAX_TOLD = 100
+MAX_LOGGED = 100
 """Limit of damaged files that a store logs, each once: a check names all of them."""
 
 _logger = logging.getLogger("tiered.store")
@@ -103,7 +103,7 @@ class DirectoryStore:
         self._ids = ids or SystemIds()
         self._min_part_bytes = min_part_bytes
         self._closed = False
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         if create:
             try:
                 self._root.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ class DirectoryStore:
             try:
                 info = read_info(fd, path)
             except CorruptionError as damage:
-                self._tell(damage)
+                self._log_damage(damage)
                 info = info_of_file(os.fstat(fd), key)
             if info.key != key and _folded(info.key) == _folded(key):
                 raise ConfigError(
@@ -197,15 +197,15 @@ class DirectoryStore:
                 another = damaged(path, info.size, why)
                 if not _is_flipped(info.key, key):
                     raise another
-                self._tell(another)
+                self._log_damage(another)
                 info = info_of_file(os.fstat(fd), key)
             yield fd, info
         finally:
             os.close(fd)
 
-    def _tell(self, damage: CorruptionError) -> None:
-        if damage.message not in self._told and len(self._told) < MAX_TOLD:
-            self._told.add(damage.message)
+    def _log_damage(self, damage: CorruptionError) -> None:
+        if damage.message not in self._logged and len(self._logged) < MAX_LOGGED:
+            self._logged.add(damage.message)
             fields = {"remote": self.url, "key": damage.path_or_key}
             _logger.warning(
                 "%s; the rest of it is read as it is",

@@ -128,7 +128,7 @@ def drive_stream(
                     case NewId():
                         outcome = ids.uid()
                     case Together(several, errors):
-                        outcome = told(_execute_together(store, several, together), errors=errors)
+                        outcome = checked_outcomes(_execute_together(store, several, together), errors=errors)
                     case _:
                         outcome = store.execute(request)
             except TieredError as raised:
@@ -170,7 +170,7 @@ def _outcome_of(store: Store, request: StoreRequest) -> Outcome | TieredError:
         return error
 
 
-def told(found: tuple[Outcome | TieredError, ...], *, errors: bool) -> tuple[Outcome | TieredError, ...]:
+def checked_outcomes(found: tuple[Outcome | TieredError, ...], *, errors: bool) -> tuple[Outcome | TieredError, ...]:
     """Return the outcomes of a :class:`Together`. Raises the first error unless the steps asked for ``errors``."""
     for each in () if errors else found:
         if isinstance(each, TieredError):

@@ -242,8 +242,8 @@ class Limits:
         requests, sent, now = self._requests, self._bytes, self.clock.monotonic()
         seconds = self.paces.ask(request, now)
         with self._lock:
-            turn = 0.0 if requests is None else requests.take(1.0, now)
-            owed = 0.0 if sent is None else sent.take(sent_bytes(request), now)
+            turn = 0.0 if requests is None else requests.acquire(1.0, now)
+            owed = 0.0 if sent is None else sent.acquire(sent_bytes(request), now)
         owed = owed if _moved_bytes(request) > SMALL_BYTES else min(owed, SMALL_WAIT_SECONDS)
         return max(seconds, turn, owed)
 
@@ -263,7 +263,7 @@ class Limits:
         if isinstance(answer, Object):
             if received is not None:
                 with self._lock:
-                    received.take(len(answer.body), self.clock.monotonic())
+                    received.acquire(len(answer.body), self.clock.monotonic())
         elif isinstance(answer, PutResult | RemoteUnavailableError) and answer.slow_down:
             slowed = self.paces.slow_down(request, self.clock.monotonic())
             if slowed is not None and self._report is not None:

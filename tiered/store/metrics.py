@@ -97,7 +97,7 @@ class StoreMetrics:
         self._flights: dict[int, InFlight] = {}  # in the order in which they began
         self._numbers = itertools.count()
 
-    def begin(self, request: StoreRequest, now: float) -> int:
+    def start(self, request: StoreRequest, now: float) -> int:
         """Note a request that is sent at ``now``. Return its number for :meth:`add`."""
         sent = sent_bytes(request) if isinstance(request, Put | UploadPart) else 0
         flight = InFlight(type(request).__name__.lower(), now, now + SILENT_SECONDS + sent / SLOW_BYTES_PER_SECOND)
@@ -138,7 +138,7 @@ class StoreMetrics:
     def add(
         self, request: StoreRequest, answer: Outcome | BaseException, seconds: float, number: int | None = None
     ) -> None:
-        """Add one request. ``answer`` is its outcome or exception; ``number`` comes from :meth:`begin`."""
+        """Add one request. ``answer`` is its outcome or exception; ``number`` comes from :meth:`start`."""
         received = 0
         if isinstance(answer, Object):
             status, received = "ok", len(answer.body)
@@ -197,9 +197,9 @@ class SilenceWatch:
 
     def __init__(self, look_seconds: float = LOOK_SECONDS) -> None:
         self._look_seconds = look_seconds
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Start without stores, as a forked child does: it has no thread, and its copy of the lock may be taken."""
         self._lock = threading.RLock()  # a signal handler may open a store
         self._stores: weakref.WeakSet[Meter] = weakref.WeakSet()
@@ -235,7 +235,7 @@ class SilenceWatch:
 WATCH = SilenceWatch()
 """The watch of this process."""
 
-os.register_at_fork(after_in_child=WATCH.begin)
+os.register_at_fork(after_in_child=WATCH.reset)
 
 
 class Meter:
@@ -265,7 +265,7 @@ class Meter:
             self._watched = True
             self._watch.add(self)
         begun = self.clock.monotonic()
-        number = self._metrics.begin(request, begun)
+        number = self._metrics.start(request, begun)
         answer: Outcome | BaseException
         try:
             outcome: Outcome = yield request

@@ -77,7 +77,7 @@ class _Pace:
         rate = self.rate(now)
         if not rate:
             return 0.0
-        return self._turns(rate, now).take(1.0, now)
+        return self._turns(rate, now).acquire(1.0, now)
 
     def withdraw(self, now: float) -> None:
         """Uncount a request that is not sent. Earlier waiters keep their turn; later ones get an earlier turn."""
@@ -119,18 +119,18 @@ class Paces:
     def ask(self, request: StoreRequest, now: float) -> float:
         """Count ``request``; return the seconds to wait before sending it."""
         with self._lock:
-            return self._of(request).ask(now)
+            return self._pace_for(request).ask(now)
 
     def withdraw(self, request: StoreRequest, now: float) -> None:
         """Uncount a ``request`` that waited and is not sent."""
         with self._lock:
-            self._of(request).withdraw(now)
+            self._pace_for(request).withdraw(now)
 
     def slow_down(self, request: StoreRequest, now: float) -> Slowed | None:
         """Note that the store refused ``request``. Return the new pace of its prefix, None if it stays the same."""
         with self._lock:
             self.slow_downs += 1
-            pace = self._of(request)
+            pace = self._pace_for(request)
             return self._slowed(prefix_of(request), pace, now) if pace.slow_down(now) else None
 
     def slowed(self, now: float) -> list[Slowed]:
@@ -146,7 +146,7 @@ class Paces:
     def _slowed(self, prefix: str, pace: _Pace, now: float) -> Slowed:
         return Slowed(prefix, pace.rate(now), pace.since, pace.refusals)
 
-    def _of(self, request: StoreRequest) -> _Pace:
+    def _pace_for(self, request: StoreRequest) -> _Pace:
         prefix = prefix_of(request)
         pace = self._paces.get(prefix)
         if pace is None:

@@ -39,10 +39,10 @@ class ThreadPool(Executor):
     def __init__(self, threads: int, name: str) -> None:
         self._max_workers = threads
         self._name = name
-        self._begin()
+        self._start_thread()
         _POOLS.add(self)
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         self._lock = threading.RLock()  # reentrant: a signal handler may submit work, too
         self._work: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
@@ -140,7 +140,7 @@ _POOLS: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 
 def _forget_threads() -> None:
     for pool in list(_POOLS):
-        pool._begin()
+        pool._start_thread()
 
 
 os.register_at_fork(after_in_child=_forget_threads)

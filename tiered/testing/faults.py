@@ -150,10 +150,10 @@ class FaultStore(StoreAround):
     def _failed(self, fault: Fault, request: StoreRequest) -> Outcome:
         match fault.kind:
             case FaultKind.ERROR:
-                raise fault.error or RemoteUnavailableError(_told("an injected error", request))
+                raise fault.error or RemoteUnavailableError(_about("an injected error", request))
             case FaultKind.PERMISSION:
                 raise RemotePermissionError(
-                    _told("injected: 403 AccessDenied", request),
+                    _about("injected: 403 AccessDenied", request),
                     operation=type(request).__name__,
                     resource=(keys_of(request) or ("",))[0],
                 )
@@ -198,9 +198,9 @@ def damage(kind: FaultKind, data: bytes) -> bytes:
 
 def _lost_answer(request: StoreRequest) -> PutResult:
     if isinstance(request, Put | CompleteUpload):
-        return PutResult(PutStatus.UNKNOWN, cause=_told("injected: no answer", request))
-    raise RemoteUnavailableError(_told("injected: no answer", request))
+        return PutResult(PutStatus.UNKNOWN, cause=_about("injected: no answer", request))
+    raise RemoteUnavailableError(_about("injected: no answer", request))
 
 
-def _told(what: str, request: StoreRequest) -> str:
+def _about(what: str, request: StoreRequest) -> str:
     return f"{what} to {type(request).__name__} {(keys_of(request) or ('',))[0]}"

@@ -78,17 +78,17 @@ def test_without_a_server_of_status_the_note_beside_the_lock_says_it(
         views = seen_views(service._directory, clock.now_ms())
         monkeypatch.setattr(service, "views", lambda: views)
         service._telemetry.report(Report(Level.ERROR, "failed", "403"))
-        service._look_around()
+        service._check()
         assert status("--log-dir", str(directory))[2]["reason"] is None
-        number = service.store_metrics.begin(Get("t/root"), clock.monotonic())
+        number = service.store_metrics.start(Get("t/root"), clock.monotonic())
         clock.advance(9.9)
-        service._look_around()
+        service._check()
         assert status("--log-dir", str(directory))[2]["reason"] is None
         clock.advance(0.1)
-        service._look_around()
+        service._check()
         expect(directory, "silent", "the store does not answer a request")
         service.store_metrics.add(Get("t/root"), TimeoutError(), 10.0, number)
-        service._look_around()
+        service._check()
         assert status("--log-dir", str(directory))[2]["reason"] is None
     finally:
         service._directory.release()
@@ -143,7 +143,7 @@ def test_an_uploader_that_hangs(directory: Path, url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         held = Service(ServicePlace(directory, StoreLocation.parse(url)), Settings(http=None))._directory
         held.acquire()
-        held.tell_http(f"127.0.0.1:{silent.getsockname()[1]}")
+        held.note_http(f"127.0.0.1:{silent.getsockname()[1]}")
         try:
             expect(directory, "hangs", "the uploader does not answer since 20")
         finally:

@@ -278,7 +278,7 @@ def test_hashes_choose_what_their_keys_choose() -> None:
         if not keys and not prefixes and before is None:
             continue
         plain = Selection(frozenset(keys), tuple(prefixes), before)
-        blind = BlindSelection.of_json(BlindSelection.from_selection(plain, topic_id).as_json())
+        blind = BlindSelection.from_json(BlindSelection.from_selection(plain, topic_id).as_json())
         assert blind.hashed(topic_id) == plain.hashed(topic_id)
         for key in (None, *keys, *prefixes, *(rng.randbytes(rng.randrange(4)) for _ in range(50))):
             for timestamp in (-1, START_MS - 1, START_MS):

@@ -17,7 +17,7 @@ from tests.support.admin import check
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, records, seal
 from tiered.check.check import CheckOptions, CheckReport
 from tiered.check.findings import Finding, Severity
-from tiered.check.spread import cut_steps, joined, part_steps, report_as_json, report_of_json
+from tiered.check.spread import cut_steps, joined, part_steps, report_as_json, report_from_json
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.errors import RemotePermissionError, UnknownTopicError
 from tiered.format.batch import BatchProducer, encode_batch
@@ -50,7 +50,7 @@ def spread(store: Store, least_bytes: int) -> CheckReport:
     """As the job does it, through the JSON of its receipts."""
     registry, parts = Runner(store).run(cut_steps(store.url, least_bytes=least_bytes), take=lambda _: None)
     reports = [Runner(store).run(part_steps(part), take=lambda _: None) for part in parts]
-    told = [report_of_json(report_as_json(report)) for report in reports]
+    told = [report_from_json(report_as_json(report)) for report in reports]
     return joined(registry, told)
 
 

@@ -119,7 +119,7 @@ class AnsweredBucket(StepBucket):
         granted: Granted = await self._asked(Call(StepKind.CLAIM, tp.topic, tp))
         return granted
 
-    async def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
+    async def sweep_dead_uploads(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
         swept: int = await self._asked(Call(StepKind.SETTLE, tp.topic, tp, claim_epoch))
         return swept
 
@@ -292,7 +292,7 @@ class Desk:
 
     def drain(self, mode: DrainMode, wait_ms: int | None = 25_000, **more: Any) -> None:
         until_ms = None if wait_ms is None else self.now_ms + wait_ms
-        self.do(self.ending.begin, DrainRequested(mode, until_ms, **more))
+        self.do(self.ending.start_drain, DrainRequested(mode, until_ms, **more))
 
     def sigterm(self, mode: DrainMode = DrainMode.ALL) -> None:
         self.drain(mode, last=True)

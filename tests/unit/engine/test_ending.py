@@ -107,7 +107,7 @@ def test_an_idle_tail_is_sealed_only_when_nobody_writes() -> None:
     desk = Desk(limits=EngineLimits(seal_idle_ms=1_000)).claimed()
     desk.writer("process 1")
     desk.see(end=5, active_bytes=100, active_since_ms=desk.now_ms)
-    desk.do(desk.sealer.look_again)
+    desk.do(desk.sealer.review)
     desk.turn(1_000)
     assert desk.seals == []
     desk.writer("")
@@ -122,7 +122,7 @@ def test_the_tail_of_a_writer_that_died_is_sealed_by_its_own_seal_ms(seal_ms: in
     """A record of a topic with seal.ms of one second need not wait for --seal-idle, ten minutes by default."""
     desk = Desk(limits=EngineLimits(seal_idle_ms=idle_ms)).claimed()
     desk.see(end=5, active_bytes=100, active_since_ms=desk.now_ms, seal_ms=seal_ms)
-    desk.do(desk.sealer.look_again)
+    desk.do(desk.sealer.review)
     if due_ms < 0:
         desk.turn(10**9)
         assert desk.seals == []

@@ -133,7 +133,7 @@ def test_a_commit_stands_whose_line_in_the_journal_cannot_be_written(
     assert [entry.uid for entry in left] == [join_uid(row.id_hi, row.id_lo)]
     again.close()
     granted = world.drive(world.steps.claim(TP))
-    assert world.drive(world.steps.settle(TP, granted.claim_epoch, granted.next_offset)) == 0
+    assert world.drive(world.steps.sweep_dead_uploads(TP, granted.claim_epoch, granted.next_offset)) == 0
     assert world.stored() == on_disk(world)
 
 
@@ -162,7 +162,7 @@ def test_the_next_process_aborts_it(world: World) -> None:
     (entry,) = world.journal.between(TP, 0, 1)
     after = world.process()
     granted = world.drive(after.claim(TP))
-    assert world.drive(after.settle(TP, granted.claim_epoch, granted.next_offset)) == 1
+    assert world.drive(after.sweep_dead_uploads(TP, granted.claim_epoch, granted.next_offset)) == 1
     assert ("abortupload", entry.log_key) in world.store.calls
     world.store.calls.clear()
     world.upload(after, granted.claim_epoch)

@@ -19,7 +19,7 @@ def elsewhere(turns: Turns, tp: TopicPartition, seconds: float | None) -> bool:
     got: list[Turn | None] = []
 
     def run() -> None:
-        turn = turns.begin([tp], seconds)
+        turn = turns.acquire([tp], seconds)
         got.append(turn)
         if turn is not None:
             turns.end(turn)
@@ -32,7 +32,7 @@ def elsewhere(turns: Turns, tp: TopicPartition, seconds: float | None) -> bool:
 
 def test_runs_of_other_partitions_go_on() -> None:
     turns = Turns()
-    turn = turns.begin([A], None)
+    turn = turns.acquire([A], None)
     assert turn is not None
     assert elsewhere(turns, B, 0)
     assert not elsewhere(turns, A, 0.01)
@@ -42,7 +42,7 @@ def test_runs_of_other_partitions_go_on() -> None:
 
 def test_the_last_run_to_end_is_known() -> None:
     turns = Turns()
-    first, second = turns.begin([A], None), turns.begin([B], None)
+    first, second = turns.acquire([A], None), turns.acquire([B], None)
     assert first is not None
     assert second is not None
     assert (turns.end(first), turns.end(second)) == (False, True)
@@ -50,10 +50,10 @@ def test_the_last_run_to_end_is_known() -> None:
 
 def test_a_run_inside_a_run_of_the_same_thread_is_refused() -> None:
     turns = Turns()
-    turn = turns.begin([A, B], None)
+    turn = turns.acquire([A, B], None)
     assert turn is not None
     with pytest.raises(ReentrantCallError):
-        turns.begin([B], None)
+        turns.acquire([B], None)
     assert turns.end(turn)
 
 
@@ -62,7 +62,7 @@ def test_an_interrupted_run_keeps_no_other_thread_out() -> None:
     turns, at = Turns(), 1
 
     def run() -> None:
-        turn = turns.begin([A], None)
+        turn = turns.acquire([A], None)
         if turn is not None:
             turns.end(turn)
 
@@ -79,7 +79,7 @@ def test_a_run_ends_with_its_function() -> None:
     turns = Turns()
 
     def interrupted() -> None:
-        turns.begin([A], None)
+        turns.acquire([A], None)
         raise MemoryError
 
     with pytest.raises(MemoryError) as kept:

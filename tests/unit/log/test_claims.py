@@ -229,7 +229,7 @@ def test_while_a_newer_claim_of_the_volume_is_under_way_its_leader_epoch_is_wait
         topic(log)  # a first claim, which the root carries
     daemon = Daemon(path, store)
     claims = Claims(path, PosixFiles())
-    claims.keep(TP, f"{claims.of(TP).token},{'e' * 32}", None)  # a second one, on the disk and not yet in the root
+    claims.keep(TP, f"{claims.proof(TP).token},{'e' * 32}", None)  # a second one, on the disk and not yet in the root
     clock = WaitingClock(daemon.claim)
     with open_log(path, store, clock=clock) as log:
         write(log, "x")
@@ -247,7 +247,7 @@ def test_a_claim_that_comes_while_the_grant_is_taken_is_not_the_one_that_was_gra
 
     def claim() -> None:
         daemon.claim()
-        granted = claims.of(TP).token
+        granted = claims.proof(TP).token
         store.on_bundle_get = lambda: claims.keep(TP, f"{granted},{'e' * 32}", None)
 
     with open_log(path, store, clock=WaitingClock(claim)) as log:
@@ -399,7 +399,7 @@ def test_a_daemon_lets_a_log_resume_with_the_producers_that_the_bucket_knows(tmp
     daemon.directory.scan()
     bucket = daemon.bucket()
     granted = asyncio.run(bucket.drive(bucket.steps.claim(TP)))
-    assert all(daemon.directory.begin(tp, granted) for tp in (TP, TopicPartition("gone", 0)))
+    assert all(daemon.directory.start_log(tp, granted) for tp in (TP, TopicPartition("gone", 0)))
     assert daemon.directory.resume()
     daemon.release()
     assert [producer.producer_id for producer in producers] != []

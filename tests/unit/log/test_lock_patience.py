@@ -121,7 +121,7 @@ def test_status_finds_the_daemon_wherever_it_serves(directory: Path, tmp_path: P
 def test_status_does_not_deny_an_uploader_that_serves_nothing(directory: Path) -> None:
     uploader = LogDirectory(directory, clock=SystemClock(), ids=SystemIds())
     uploader.acquire()
-    uploader.tell_http("")
+    uploader.note_http("")
     told = status(directory)
     uploader.release()
     assert (told["uploader"]["report"], f"process {os.getpid()}" in told["uploader"]["running"]) == (None, True)

@@ -154,7 +154,7 @@ def test_requests_double_and_end_at_chunks() -> None:
     sizes = RequestSizes(ReadLimits(chunk_bytes=4, request_bytes=16))
     position, taken = 6, []
     while position < 70:
-        piece = sizes.take(position, 70)
+        piece = sizes.next_request(position, 70)
         taken.append((piece.start, piece.end))
         position = piece.end
     assert taken == [(6, 8), (8, 16), (16, 32), (32, 48), (48, 64), (64, 70)]

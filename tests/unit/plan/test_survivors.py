@@ -101,7 +101,7 @@ def test_a_part_has_no_more_offsets_than_a_code_holds() -> None:
 def scan(records: list[NewRecord], *, first_dirty: int) -> Pairs:
     found = KeyScan(NUMBER, START, first_dirty=first_dirty, most_keys=100)
     found.add(encode_batch(records, base_offset=START))
-    return found.take()
+    return found.drain()
 
 
 def test_of_a_key_the_newest_is_named_and_all_of_the_clean_range() -> None:

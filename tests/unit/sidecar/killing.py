@@ -52,7 +52,7 @@ def killed_at_each_effect(
             shutil.rmtree(place)
             shutil.copytree(saved / name, place)
         try:
-            mirror_of(broker, Dying(at)).look()
+            mirror_of(broker, Dying(at)).scan()
         except Dead:
             yield
         else:

@@ -38,7 +38,7 @@ def noted(broker: Broker) -> list[int]:
 def linked(broker: Broker, sealed: int, **more: Any) -> int:
     """The first segment is in the bucket, those before ``sealed`` are linked and not. Returns their end."""
     end = broker.roll(sealed)
-    mirror_of(broker, **more).look()
+    mirror_of(broker, **more).scan()
     assert log_bases(PosixFiles(), folder_of(broker)) == noted(broker)
     return end
 
@@ -135,7 +135,7 @@ def test_of_several_links_the_first_is_told_that_cannot_be_made_again(broker: Br
     for number in (1, 2, 3):
         (folder_of(broker) / log_name(broker.bases[number])).unlink()
     mirror = mirror_of(broker)
-    mirror.look()
+    mirror.scan()
     gap = mirror.broken[T]
     assert isinstance(gap, OffsetGapError)
     assert (gap.start, gap.end) == (broker.bases[1], broker.bases[2])
@@ -165,7 +165,7 @@ def test_what_was_let_go_on_purpose_is_not_missing(broker: Broker, finished: Pat
         ending = sidecar(broker.path, url)
         assert ending.code == 0, ending
         mirror = mirror_of(broker)
-        mirror.look()
+        mirror.scan()
         assert (noted(broker), mirror.broken) == (broker.bases[sealed - 1 : sealed + 1], {})
     (beside(broker.path) / "tiered-offset-checkpoint").unlink()
     assert sidecar(broker.path, url).code == 0
@@ -188,7 +188,7 @@ def test_what_the_checkpoint_does_not_tell_the_claim_does(broker: Broker, finish
     broker.roll(3)
     assert sidecar(broker.path, url).code == 0
     end = broker.roll(5)
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
     broker.retain(5)
     (folder_of(broker) / log_name(broker.bases[2])).unlink()
     (beside(broker.path) / "tiered-offset-checkpoint").unlink()
@@ -217,7 +217,7 @@ def test_a_link_is_made_again_of_what_the_cleaner_made_of_its_segment(
         kept.write_bytes(data[: len(data)])
     else:
         broker.merge(first, end, dropped)
-    mirror_of(broker, **compacted).look()
+    mirror_of(broker, **compacted).scan()
     assert log_bases(PosixFiles(), folder_of(broker)) == noted(broker) == broker.bases[:6]
     source = finished / "t-0" / log_name(broker.bases[lost])
     assert path.read_bytes() == source.read_bytes()
@@ -262,7 +262,7 @@ def test_the_producers_at_the_end_of_a_lost_link_stay(broker: Broker) -> None:
     inode = (folder_of(broker) / name).stat().st_ino
     (folder_of(broker) / log_name(broker.bases[2])).unlink()
     (broker.folder / name).unlink()
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
     assert (folder_of(broker) / name).stat().st_ino == inode
 
 
@@ -272,10 +272,10 @@ def test_why_the_broker_does_not_give_it_now_is_told(broker: Broker) -> None:
     moved = broker.folder / log_name(broker.bases[2])
     moved.rename(moved.with_name(f"{moved.name}.swap"))
     mirror = mirror_of(broker)
-    mirror.look()
+    mirror.scan()
     assert isinstance(mirror.broken[T], DataLocalError)
     moved.with_name(f"{moved.name}.swap").rename(moved)
-    mirror.look()
+    mirror.scan()
     assert mirror.broken == {}
     assert log_bases(PosixFiles(), folder_of(broker)) == broker.bases[:5]
 
@@ -362,7 +362,7 @@ def test_whatever_is_lost_after_a_kill_is_missed(
 def test_links_of_a_release_before_are_noted_at_the_first_look(broker: Broker, finished: Path, url: str) -> None:
     linked(broker, 4)
     (folder_of(broker) / LINKS_NAME).unlink()
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
     assert noted(broker) == broker.bases[:5]
     broker.retain(4)
     (folder_of(broker) / log_name(broker.bases[1])).unlink()

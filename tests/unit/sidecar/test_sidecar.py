@@ -70,7 +70,7 @@ def upload_one_and_link_four(broker: Broker, url: str) -> None:
     broker.roll(1)
     assert sidecar(broker.path, url).code == 0
     broker.roll(4)
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
 
 
 def links(broker: Broker) -> list[int]:
@@ -86,13 +86,13 @@ def test_sealed_segments_are_uploaded_and_the_broker_is_left_as_it_was(
         assert sidecar(broker.path, url).code == 0
         assert broker.contents() == before
         judge(url, finished, end)
-        mirror_of(broker).look()
+        mirror_of(broker).scan()
         assert links(broker) == [broker.bases[sealed - 1], end]  # the newest committed one stays, as a proof
 
 
 def test_what_is_linked_outlives_the_brokers_retention(broker: Broker, finished: Path, url: str) -> None:
     end = broker.roll(3)
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
     broker.retain(3)
     assert links(broker) == broker.bases[:4]
     assert sidecar(broker.path, url).code == 0
@@ -109,7 +109,7 @@ def test_a_file_that_is_renamed_before_it_is_linked_is_found_under_its_other_nam
             super().link(source, target)
 
     end = broker.roll(3)
-    mirror_of(broker, Late()).look()
+    mirror_of(broker, Late()).scan()
     assert sidecar(broker.path, url).code == 0
     judge(url, finished, end)
 
@@ -144,7 +144,7 @@ def test_a_segment_that_goes_while_the_broker_is_looked_at_is_not_an_empty_one(
     """The broker renames all that its retention takes in one pass, between two files that the sidecar looks at."""
     end = broker.roll(5)
     racing = Racing(broker.folder / log_name(broker.bases[0]), lambda: broker.retain(3, at_once=False))
-    mirror_of(broker, racing).look()
+    mirror_of(broker, racing).scan()
     assert links(broker) == broker.bases[:6]
     sidecar(broker.path, url)
     judge(url, finished, end)
@@ -165,7 +165,7 @@ def test_a_segment_that_is_rewritten_while_it_is_looked_at_is_not_linked_for_mor
         second.write_bytes(data[:kept])
 
     mirror = mirror_of(broker, Racing(second, rewrite))
-    mirror.look()
+    mirror.scan()
     assert isinstance(mirror.broken[T], OffsetGapError)
     assert links(broker) == broker.bases[:2]
 
@@ -202,7 +202,7 @@ def test_another_leaders_records_are_never_put_behind_what_the_bucket_has(
     assert log_bases(PosixFiles(), other / "t-0") == broker.bases
     end = broker.roll(4)
     if late:
-        mirror_of(broker).look()
+        mirror_of(broker).scan()
         links_before = beside(broker.path).with_name("links")
         shutil.copytree(beside(broker.path), links_before, copy_function=os.link)
     assert sidecar(broker.path, url).code == 0
@@ -232,10 +232,10 @@ def test_a_segment_that_is_cut_at_its_first_offset_is_no_end_of_the_links(
     end = broker.roll(4)
     if uploaded:
         assert sidecar(broker.path, url).code == 0
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
     broker.elect(other, 3, 5, rewritten=False)
     (broker.folder / log_name(broker.bases[3])).write_bytes(b"")  # in place
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
     assert links(broker)[-1] == (end if uploaded else broker.bases[3])
     rolled = broker.elect(other, 3, 5)
     for _ in range(2):
@@ -369,10 +369,10 @@ def test_what_the_broker_has_no_more_is_told_once_and_what_is_linked_is_uploaded
 ) -> None:
     end = broker.roll(2)
     mirror = mirror_of(broker)
-    mirror.look()
+    mirror.scan()
     broker.folder.rename(broker.path / f"t-0.{'0' * 32}-delete")
     for _ in range(3):
-        mirror.look()
+        mirror.scan()
     told = [each.getMessage().split(":")[0] for each in caplog.records]
     assert told.count("sidecar_gone partition=t-0") == 1
     assert sidecar(broker.path, url).code == 0
@@ -396,7 +396,7 @@ def test_a_topic_that_is_compacted_later_is_told_and_not_left_in_silence(
     broker.clean([T])
     end = broker.roll(4)
     mirror = mirror_of(broker)
-    mirror.look()
+    mirror.scan()
     assert isinstance(mirror.broken[T], ConfigError)
     assert sidecar(broker.path, url).code != 0
     assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 0
@@ -407,7 +407,7 @@ def test_a_segment_that_the_cleaner_replaces_after_the_link_is_uploaded_as_it_wa
     broker: Broker, finished: Path, url: str
 ) -> None:
     end = broker.roll(3)
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
     first = broker.folder / log_name(0)
     swapped = first.with_name(first.name + ".swap")
     swapped.write_bytes(first.read_bytes()[:100])
@@ -543,7 +543,7 @@ def test_a_log_that_is_cut_below_its_start_before_the_claim_begins_at_the_cut(
     broker.lead({0: 0})
     broker.roll(4)
     broker.delete_records(broker.bases[3])
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
     end = broker.elect(other, 2, 5)
     broker.delete_records(broker.bases[2])
     for _ in range(2):
@@ -557,10 +557,10 @@ def test_what_is_linked_before_its_claim_stays_linked_when_the_log_start_moves(
 ) -> None:
     """The broker's retention moves it, too: what it deletes is what the links are there to keep."""
     end = broker.roll(4)
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
     broker.delete_records(broker.bases[3])
     broker.retain(3)
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
     assert sidecar(broker.path, url).code == 0
     judge(url, finished, end)
 
@@ -590,12 +590,12 @@ def test_a_replica_that_is_fetched_anew_leaves_the_links_as_they_are(broker: Bro
     assert sidecar(broker.path, url).code == 0
     linked = broker.roll(3)
     mirror = mirror_of(broker)
-    mirror.look()
+    mirror.scan()
     shutil.rmtree(broker.folder)
     broker.folder.mkdir()
     broker.copy_small_files()
     (broker.folder / log_name(0)).write_bytes(b"")
-    mirror.look()
+    mirror.scan()
     assert links(broker) == broker.bases[:4]
     assert "if the broker fetches its replica anew" in mirror.broken[T].hint
     (broker.folder / log_name(0)).unlink()
@@ -634,7 +634,7 @@ def test_a_segment_that_the_cleaner_merged_over_the_end_of_the_links_is_taken_fr
     last = broker.roll(4)
     gone = broker.merge(first, end, dropped)
     before = broker.contents()
-    mirror_of(broker, compacted=("t",)).look()
+    mirror_of(broker, compacted=("t",)).scan()
     index = beside(broker.path) / "t-0" / log_name(broker.bases[2]).replace(".log", ".index")
     assert index.exists() == (end == 2)  # the broker's counts from another base, and that of before is of another file
     for _ in range(2):
@@ -682,7 +682,7 @@ def test_a_segment_is_never_linked_with_the_indexes_of_another_file(broker: Brok
 
     end = broker.roll(3)
     mirror = mirror_of(broker, Exchanging())
-    mirror.look()
+    mirror.scan()
     assert isinstance(mirror.broken[T], DataLocalError)
     assert links(broker) == broker.bases[:2]
     assert sidecar(broker.path, url).code == 0
@@ -714,7 +714,7 @@ def test_a_topic_that_was_made_again_with_more_partitions(
         broker.roll(uploaded)
         assert sidecar(broker.path, url).code == 0
     end = broker.roll(4)
-    mirror_of(broker).look()
+    mirror_of(broker).scan()
     again = Broker(finished_log(tmp_path / "again", records=30), tmp_path / "other", T)
     ends = {TopicPartition("t", 0): again.roll(2), TopicPartition("t", 1): again.roll(2)}
     shutil.rmtree(broker.folder)
@@ -767,7 +767,7 @@ def test_links_that_are_made_anew_believe_nothing_that_was_noted_of_others(
     broker.mark({T: end})
     mirror = mirror_of(broker)
     for _ in range(2):
-        mirror.look()
+        mirror.scan()
         assert links(broker) == again.bases[:4]
     other = f"file://{tmp_path / 'other-bucket'}"
     sidecar(broker.path, other)
@@ -781,7 +781,7 @@ def test_links_hold_no_more_than_the_limit(
     sizes = [(broker.folder / log_name(base)).stat().st_size for base in broker.bases[:4]]
     full = mirror_of(broker, held_bytes=sizes[0] + sizes[1])
     for _ in range(3):
-        full.look()
+        full.scan()
     assert links(broker) == broker.bases[:3]
     assert [each.message.split()[0] for each in caplog.records].count("sidecar_full") == 1
     for _ in range(3):  # what one run uploads, the next lets go
@@ -806,14 +806,14 @@ def test_nobody_else_is_let_in_while_a_look_goes_on(broker: Broker) -> None:
     directory = BrokerDirectory(broker.path, beside(broker.path), clock=SystemClock(), ids=SystemIds())
     directory.acquire()
     linking, goes_on = threading.Event(), threading.Event()
-    look = directory._mirror.look
+    look = directory._mirror.scan
 
     def slow_look() -> None:
         linking.set()
         assert goes_on.wait(10)
         look()
 
-    directory._mirror.look = slow_look  # type: ignore[method-assign]
+    directory._mirror.scan = slow_look  # type: ignore[method-assign]
     looking, ending = threading.Thread(target=directory.scan), threading.Thread(target=directory.release)
     looking.start()
     assert linking.wait(60)
@@ -885,7 +885,7 @@ def test_who_may_not_link_is_told_why(broker: Broker) -> None:
 
     broker.roll(2)
     mirror = mirror_of(broker, Refusing())
-    mirror.look()
+    mirror.scan()
     assert (mirror.broken[T].exit_code, "fs.protected_hardlinks" in mirror.broken[T].hint) == (12, True)
 
 
@@ -949,7 +949,7 @@ def test_a_partition_on_another_file_system_is_told_with_what_to_do(
     there = broker.folder.rename(tmp_path / "elsewhere")
     broker.folder.symlink_to(there)
     mirror = mirror_of(broker, Across())
-    mirror.look()
+    mirror.scan()
     told = mirror.broken[T]
     assert isinstance(told, ConfigError)
     assert f"t-0 lies in {there}, on another file system than {beside(broker.path)}" in told.message

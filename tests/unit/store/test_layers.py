@@ -120,11 +120,11 @@ def test_other_errors_are_not_repeated() -> None:
 def test_token_bucket_goes_into_debt_and_saves_one_burst() -> None:
     clock = FakeClock()
     bucket = TokenBucket(10, burst=10, now=clock.monotonic())
-    assert [bucket.take(tokens, clock.monotonic()) for tokens in (5, 5, 5, 20)] == [0.0, 0.0, 0.5, 2.5]
+    assert [bucket.acquire(tokens, clock.monotonic()) for tokens in (5, 5, 5, 20)] == [0.0, 0.0, 0.5, 2.5]
     clock.advance(2.5)
-    assert bucket.take(1, clock.monotonic()) == pytest.approx(0.1)
+    assert bucket.acquire(1, clock.monotonic()) == pytest.approx(0.1)
     clock.advance(1000)
-    assert [bucket.take(tokens, clock.monotonic()) for tokens in (10, 1)] == [0.0, pytest.approx(0.1)]
+    assert [bucket.acquire(tokens, clock.monotonic()) for tokens in (10, 1)] == [0.0, pytest.approx(0.1)]
     for rate in (0, -1, float("nan")):
         with pytest.raises(ConfigError):
             TokenBucket(rate, burst=1, now=0.0)

@@ -167,7 +167,7 @@ def test_every_open_store_of_a_reader_is_watched(tmp_path: Path) -> None:
 
 def test_bytes_that_are_sent_may_take_longer() -> None:
     metrics = StoreMetrics()
-    metrics.begin(UploadPart("k", "id", 1, BytesSource(bytes(5_000_000)), 0, 5_000_000), 0.0)
+    metrics.start(UploadPart("k", "id", 1, BytesSource(bytes(5_000_000)), 0, 5_000_000), 0.0)
     assert (metrics.overdue(29.9), metrics.overdue(30.0) is not None) == (None, True)
 
 
@@ -197,6 +197,6 @@ def test_a_sync_of_its_own_shows_how_far_it_is(tmp_path: Path, monkeypatch: pyte
     service._progress = said.append
     for _ in range(25):
         clock.advance(1)
-        service._look_around()
+        service._check()
     assert len(said) == 2
     assert said[0].endswith(" to commit: t-0 0 of 7")

@@ -137,7 +137,7 @@ class LogCleaner:
         Raises ConfigError with the reason if it must not be cleaned, CorruptionError where it is damaged.
         """
         writer = self._find(tp)
-        refused = self._refused(writer) or ("" if self._take(tp) else AT_WORK)
+        refused = self._refused(writer) or ("" if self._reserve_partition(tp) else AT_WORK)
         if refused:
             raise ConfigError(f"{tp} cannot be cleaned: {refused}")
         try:
@@ -213,7 +213,7 @@ class LogCleaner:
                 if choice.filthiest is None:
                     break
                 tp = choice.filthiest.tp
-                if self._take(tp):
+                if self._reserve_partition(tp):
                     return subjects[tp], choice.filthiest
                 failed.add(tp)  # a manual round has just begun on it
         return None
@@ -257,7 +257,7 @@ class LogCleaner:
             if written:
                 self._reserve.take(written)
             if throttle is not None and read + written:
-                ahead = throttle.take(read + written, self._clock.monotonic())
+                ahead = throttle.acquire(read + written, self._clock.monotonic())
                 if ahead > 0:
                     self._clock.wait(self._stopping, min(ahead, MAX_NAP_SECONDS))
 
@@ -314,7 +314,7 @@ class LogCleaner:
         except KeyError:
             raise UnknownTopicError(f"the directory holds no partition {tp}") from None
 
-    def _take(self, tp: TopicPartition) -> bool:
+    def _reserve_partition(self, tp: TopicPartition) -> bool:
         """Reserve ``tp`` for this thread; False if another thread has it."""
         with self._changed:
             return self._at_work.setdefault(tp, threading.get_ident()) == threading.get_ident()

@@ -67,7 +67,7 @@ class BackgroundTasks:
             around.ids,
             (
                 Task("space", EVERY_TICK, lambda _: (reserve.check(), None)[1]),
-                Task("uploads", config.uploads_check_interval_ms, self._look_at_uploads),
+                Task("uploads", config.uploads_check_interval_ms, self._check_uploads),
                 Task("waking", EVERY_TICK, self._wake_some),
                 Task("seal", EVERY_TICK, self._seal_idle),
                 Task("flush", EVERY_TICK, self._each(lambda writer: writer.durability.flush_in_time)),
@@ -124,7 +124,7 @@ class BackgroundTasks:
     def _wake(self, tp: TopicPartition) -> int | None:
         return None if self._roster.find(tp) is None else 0
 
-    def _look_at_uploads(self, _: int) -> TaskResult:
+    def _check_uploads(self, _: int) -> TaskResult:
         done = run_all((self.refresh_uploads,))
         done.add(self._obey_seal_request())
         return done

@@ -108,7 +108,7 @@ class DirectoryNotes:
                 self._starts_written = starts
             return len(starts)
 
-    def take_watermarks(self) -> None:
+    def drop_watermarks(self) -> None:
         """Forget the high watermarks of a broker: a log without replicas ends at its end."""
         if self.watermarks.read():
             self.watermarks.write({})

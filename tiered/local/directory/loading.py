@@ -33,7 +33,7 @@ class Inventory:
     leaving: list[str] = field(default_factory=list)
 
 
-def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartition] = ()) -> Inventory:
+def read_inventory(directory: Path, files: Files, tiered: Collection[TopicPartition] = ()) -> Inventory:
     """Read names and small files. ``tiered``: the partitions that a bucket knows.
 
     Raises ConfigError for directories that are no partitions or those of another topic, CorruptionError; LocalIOError
@@ -62,7 +62,7 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
 
 def read_strictly(directory: Path, files: Files) -> DirectoryView:
     """Raise ConfigError that lists every directory of segments under a strange name, as Kafka refuses to start."""
-    seen = DirectoryView.look(directory, files)
+    seen = DirectoryView.read(directory, files)
     bad = [folder.name for folder in seen.strange]
     if bad:
         raise ConfigError(

@@ -30,7 +30,7 @@ from tiered.local.directory.figures import (
     store_report,
     written_metrics,
 )
-from tiered.local.directory.loading import finish_deletions, open_partitions, take_inventory
+from tiered.local.directory.loading import finish_deletions, open_partitions, read_inventory
 from tiered.local.directory.read_only_log import check_usable, no_partition
 from tiered.local.directory.registry import LeavingDirectories, TopicRegistry
 from tiered.local.directory.service import DirectoryService
@@ -38,9 +38,9 @@ from tiered.local.directory.tasks import EVERY_TICK, InlineWorkers, Task, Tasks,
 from tiered.local.disk.checkpoints import (
     META_PROPERTIES_NAME,
     NO_BROKER_EPOCH,
+    consume_clean_mark,
     mark_clean,
     read_broker_epoch,
-    take_clean_mark,
 )
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.fd_pool import PooledFiles, default_open_files
@@ -388,16 +388,16 @@ class LocalLog:
         # An uploader of another process may be writing its own: it sweeps them itself.
         sweep_temporaries(self.files, self.directory, but=(*UPLOADER_FILES, SEAL_REQUEST_NAME))
         tiered = {*self.claims.read(), *self.uploads.read()}
-        found = take_inventory(self.directory, self.files, tiered)
+        found = read_inventory(self.directory, self.files, tiered)
         self.volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
         self._broker_epoch = read_broker_epoch(self.directory, self.files)
-        clean = self.was_clean = take_clean_mark(self.directory, self.files)
+        clean = self.was_clean = consume_clean_mark(self.directory, self.files)
         gone = finish_deletions(self.directory, self.files, self._leaving)
         self.registry.topics = found.topics
         self._leaving.found(found.leaving)
         self._proven = frozenset(self.claims.read())
         open_partitions(self.roster, found, self.notes.read(), clean=clean, tiered=tiered)
-        self.notes.take_watermarks()
+        self.notes.drop_watermarks()
         self.registry.forget(gone)
         try:
             self._leaving.remove_due(0)

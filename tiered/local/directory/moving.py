@@ -12,7 +12,7 @@
 
 Until the commit point the partition is where it was, and the next open discards the copy. After it the copy is all
 there is, and the next open of both directories finishes the renames. So it is if the partition's folder is gone from A
-before that: a complete copy becomes the partition (:func:`settle`).
+before that: a complete copy becomes the partition (:func:`finish_moves`).
 """
 
 from __future__ import annotations
@@ -165,11 +165,11 @@ def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, r
     known = target.topics().get(tp.topic)
     held = frozenset(known.here) if known is not None else frozenset[int]()
     info = topic._replace(held=held | {tp.partition})
-    target.registry.take(info, tp, log_start=ready.log_start, recovery_point=ready.recovery_point)
+    target.registry.adopt(info, tp, log_start=ready.log_start, recovery_point=ready.recovery_point)
     target.notes.arrived(tp)
 
 
-def settle(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, timeout_seconds: float) -> None:
+def finish_moves(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, timeout_seconds: float) -> None:
     """Finish each committed move, and discard the copy of one that had not committed.
 
     A complete copy of a partition whose own folder is gone becomes the partition. One that reaches further than the
@@ -178,7 +178,7 @@ def settle(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, timeout
     sources = {log.volume_id: log for log in logs}
     present = {tp for log in logs for tp in log.partitions()}
     for log in logs:
-        for name, tp, _ in DirectoryView.look(log.directory, log.files).renamed("future"):
+        for name, tp, _ in DirectoryView.read(log.directory, log.files).renamed("future"):
             future = log.directory / name
             ready, topic = read_ready(log.files, future), topics.get(tp.topic)
             source = sources.get(ready.source) if ready is not None else None

@@ -25,7 +25,7 @@ from tiered.format.checkpoint import encode_uuid
 from tiered.format.keys import check_topic_name
 from tiered.local.directory.figures import UpkeepReport
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.directory.moving import move, settle
+from tiered.local.directory.moving import finish_moves, move
 from tiered.local.directory.tasks import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id
 from tiered.local.disk.fd_pool import PooledFiles, default_open_files
@@ -94,7 +94,7 @@ class LocalTier:
             if not logs._logs:
                 raise next(iter(logs.offline.values()))
             logs._check_topics()
-            settle([*logs._logs.values()], logs.topics(), timeout_seconds=logs.config.close_timeout_ms / 1000)
+            finish_moves([*logs._logs.values()], logs.topics(), timeout_seconds=logs.config.close_timeout_ms / 1000)
             logs._share_transactions(pool)
         except BaseException:
             for log in logs._logs.values():
@@ -246,7 +246,7 @@ class LocalTier:
                 else:
                     log.registry.store(topic._replace(held=before | frozenset(here)))
             except LocalIOError as error:
-                self._take_offline(path, error)
+                self._set_offline(path, error)
                 self._place(topic, here)
 
     def _missing(self, topic: TopicInfo) -> list[int]:
@@ -409,9 +409,9 @@ class LocalTier:
             return
         for path, log in self._logs.items():
             if log.offline is not None and path not in self.offline:
-                self._take_offline(path, log.offline)
+                self._set_offline(path, log.offline)
 
-    def _take_offline(self, path: Path, error: TieredError) -> None:
+    def _set_offline(self, path: Path, error: TieredError) -> None:
         LOGGER.error("directory_offline path=%s error=%s", path, error)
         self.offline[path] = error
         self._logs[path].roster.go_offline(error)

@@ -96,7 +96,7 @@ class DirectoryView:
     folders: tuple[PartitionFolder | StrangeFolder, ...]
 
     @classmethod
-    def look(cls, path: Path, files: Files) -> DirectoryView:
+    def read(cls, path: Path, files: Files) -> DirectoryView:
         """Read the directory. Raises NotFoundError, LocalPermissionError."""
         names = (name for name in files.names(path) if name not in BROKER_OWN_DIRS)
         found = ((name, folder_named(name)) for name in names)
@@ -289,7 +289,7 @@ class LogView:
         self.volume_id = self._read_id()
         topics = expected_topics(directory, files)
         ours = {name for name, topic in topics.items() if not topic.adopted}
-        seen = DirectoryView.look(directory, files)
+        seen = DirectoryView.read(directory, files)
         self._warn_strange([folder.name for folder in seen.strange])
         present = seen.partitions
         broken: dict[TopicPartition, TieredError] = {}
@@ -420,7 +420,7 @@ def find_gone(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
     """Return :func:`gone_partitions` of a directory that is not open: its topics, folders and notes are read again."""
-    topics, present = expected_topics(directory, files).values(), DirectoryView.look(directory, files).partitions
+    topics, present = expected_topics(directory, files).values(), DirectoryView.read(directory, files).partitions
     return gone_partitions(topics, present, noted_ends(directory, files, uploads))
 
 

@@ -234,7 +234,7 @@ class TopicRegistry:
             self.forget([tp])
             return rest
 
-    def take(self, topic: TopicInfo, tp: TopicPartition, *, log_start: int, recovery_point: int) -> None:
+    def adopt(self, topic: TopicInfo, tp: TopicPartition, *, log_start: int, recovery_point: int) -> None:
         """Add ``tp`` from another directory, complete and durable."""
         with self._lock:
             self.topics = {**self.topics, topic.name: topic}

@@ -214,7 +214,7 @@ class Tasks:
 
     def _run(self, task: Task, now_ms: int) -> None:
         with self._lock:
-            self._begin(task, now_ms)
+            self._start_due(task, now_ms)
             began = self._clock.monotonic()
             done = self._outcome(task, now_ms)
             self._end(task, now_ms, began, done)
@@ -226,7 +226,7 @@ class Tasks:
         with self._noting:
             if self._status[task.name].running:
                 return
-        self._begin(task, now_ms)
+        self._start_due(task, now_ms)
         began, total, left = self._clock.monotonic(), TaskResult(), [task.workers]
 
         def ended(done: TaskResult) -> None:
@@ -245,7 +245,7 @@ class Tasks:
         if not left[0] and total.error is not None:  # the work ran in this thread
             raise total.error
 
-    def _begin(self, task: Task, now_ms: int) -> None:
+    def _start_due(self, task: Task, now_ms: int) -> None:
         with self._noting:
             self._since_ms[task.name] = now_ms
             self._wait_ms[task.name] = self._period(task)

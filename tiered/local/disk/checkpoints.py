@@ -105,7 +105,7 @@ def read_broker_epoch(directory: Path, files: Files) -> int:
         return NO_BROKER_EPOCH
 
 
-def take_clean_mark(directory: Path, files: Files) -> bool:
+def consume_clean_mark(directory: Path, files: Files) -> bool:
     """Return True if the last shutdown was clean. Remove the mark, so that a crash while loading is unclean."""
     path = directory / CLEAN_SHUTDOWN_NAME
     if files.state(path) is None:

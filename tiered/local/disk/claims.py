@@ -100,7 +100,7 @@ class Claims:
             self._refresh()
             return dict(self._proofs)
 
-    def of(self, tp: TopicPartition) -> ClaimProof:
+    def proof(self, tp: TopicPartition) -> ClaimProof:
         """Return the proof of one partition; one ``stat`` while nothing changed. Raises CorruptionError."""
         with self._busy:
             self._refresh()
@@ -255,7 +255,7 @@ class Claims:
         self._suspect = True
         self._files.patch(self.path, line, self._end, sync=True)
         self._suspect = False
-        self._take(changed)
+        self._load(changed)
         self._end += len(line)
         self._seen = self._files.state(self.path)
 
@@ -272,7 +272,7 @@ class Claims:
         self._proofs, self._header = proofs, header
         self._end = self._compact_bytes = len(data)
 
-    def _take(self, changed: Mapping[TopicPartition, ClaimProof | None]) -> None:
+    def _load(self, changed: Mapping[TopicPartition, ClaimProof | None]) -> None:
         for tp, proof in changed.items():
             if proof is None:
                 self._proofs.pop(tp, None)

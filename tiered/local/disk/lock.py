@@ -207,7 +207,7 @@ class DirectoryLock:
         if self._handle is not None and self._file is not None and _file_of(self._handle) == self._file:
             self._release()
 
-    def tell(self, **fields: str) -> None:
+    def add_note(self, **fields: str) -> None:
         """Add to the note of a lock that this object holds, for :meth:`note` in other processes."""
         if self._handle is not None:
             data = json.dumps({**self.note(), **fields}).encode() + b"\n"

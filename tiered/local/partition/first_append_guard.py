@@ -73,7 +73,7 @@ class FirstAppendGuard:
 
     def token(self) -> str | None:
         """Return the proof of the last claim that this directory made or may have made, None without any."""
-        return self._context.around.claims.of(self._context.tp).token
+        return self._context.around.claims.proof(self._context.tp).token
 
     def obstacle(self, end: int) -> str:
         """Return the reason why an empty log that ends at ``end`` must not take a record now; ``""`` without any."""

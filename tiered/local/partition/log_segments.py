@@ -76,7 +76,7 @@ class LogSegments:
     def _keep(self, sealed: tuple[SealedLocalSegment, ...]) -> None:
         """From now on these are the sealed segments; views that were taken before keep those that they have."""
         self.sealed: tuple[SealedLocalSegment, ...] = sealed
-        self.extents = SealedExtents(map(Extent.of, sealed))
+        self.extents = SealedExtents(map(Extent.whole, sealed))
 
     @property
     def first_base(self) -> int:
@@ -128,7 +128,7 @@ class LogSegments:
         self.new_names = True
         sealed = self._factory.sealed(old, base_offset)
         self.sealed = (*self.sealed, sealed)
-        self.extents = self.extents.with_last(Extent.of(sealed))
+        self.extents = self.extents.with_last(Extent.whole(sealed))
         self.end = base_offset
         return old
 

@@ -136,7 +136,7 @@ class PartitionProducers:
     def settle(self, completed: Iterable[CompletedTxn]) -> None:
         """Complete the append, up to the end."""
         if self.state is not None:
-            self.state.settle(completed, self._context.segments.end)
+            self.state.complete_append(completed, self._context.segments.end)
 
     def stable_offset(self) -> int | None:
         """Return the first offset of the oldest open transaction, otherwise the end; None without any producer.

@@ -293,7 +293,7 @@ class ReadOnlyPartition(ReadLog):
             known[base] if base in known and self._is_same(known[base], end) else self._open(base, end)
             for base, end in itertools.pairwise(bases)
         )
-        self._extents = SealedExtents(map(Extent.of, self._sealed))
+        self._extents = SealedExtents(map(Extent.whole, self._sealed))
         if not bases:
             self._tail = None
         elif self._tail is None or self._tail.base_offset != bases[-1]:

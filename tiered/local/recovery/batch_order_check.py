@@ -49,7 +49,7 @@ class BatchOrder:
         limit = min(self._offsets.next, self._offsets.base + MAX_RELATIVE_OFFSET + 1)
         return self.expected, limit, self._promised if self.expected < self._promised else NO_LIMIT
 
-    def take(self, found: Survey, position: int) -> None:
+    def accept(self, found: Survey, position: int) -> None:
         """Accept a run at ``position`` that is within :meth:`bounds`: all of its batches fit."""
         self._before = position + found.last_at, found.before
         self.expected = found.next

@@ -124,7 +124,7 @@ class Rebuilding:
             newest_epoch=self.newest_epoch,
         )
         if found is not None:
-            order.take(found, position)
+            order.accept(found, position)
             self.indexes.extend(found)
         return found
 

@@ -297,7 +297,7 @@ class ActiveSegment:
         if self._txn_handle is not None and aborted is not None:
             entries = encode_txns(aborted)
             self._files.truncate(self._txn_handle, len(entries))
-            self.settle_aborted(entries)
+            self.adopt_aborted(entries)
 
     def append_aborted(self, txns: Sequence[AbortedTxn]) -> None:
         """Append to the transaction index. After an error the file may hold a part: recovery writes it again."""
@@ -309,7 +309,7 @@ class ActiveSegment:
         if self._aborted >= 0:
             self._aborted, self._txn_crc = self._aborted + len(txns), crc32c(entries, self._txn_crc)
 
-    def settle_aborted(self, entries: bytes | CorruptionError) -> None:
+    def adopt_aborted(self, entries: bytes | CorruptionError) -> None:
         """Take over the content of the transaction index; an error if neither its note nor the log shows it."""
         if isinstance(entries, CorruptionError):
             self._lost, self._aborted = entries, -1

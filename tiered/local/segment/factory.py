@@ -134,11 +134,11 @@ class SegmentFactory:
                 known = []
             if known is None:
                 place = SegmentPlace(self.tp, self.directory, active.path, tail.base_offset, tail.end_offset)
-                active.settle_aborted(verify_txn_index(self._files, place, stats, whole=self.starts_inside))
+                active.adopt_aborted(verify_txn_index(self._files, place, stats, whole=self.starts_inside))
             else:
-                active.settle_aborted(store_txn_index(self._files, path, encode_txns(known)))
+                active.adopt_aborted(store_txn_index(self._files, path, encode_txns(known)))
         except CorruptionError as error:
-            active.settle_aborted(error)
+            active.adopt_aborted(error)
             LOGGER.error("txn_index_lost path=%s error=%s hint=reads of read_committed will say so", path, error)
 
     def _may_have_aborts(self, tail: FoundSegment, path: Path) -> bool:

@@ -45,7 +45,7 @@ class Extent(NamedTuple):
     reach: int = -1  # its batches are known to have reached this offset
 
     @classmethod
-    def of(cls, sealed: SealedLocalSegment) -> Extent:
+    def whole(cls, sealed: SealedLocalSegment) -> Extent:
         """Return the whole of a sealed segment."""
         return cls(sealed.base_offset, sealed.end_offset, sealed.size_bytes, None, sealed, sealed.reach)
 

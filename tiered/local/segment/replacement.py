@@ -90,9 +90,9 @@ class SegmentCopy:
             self._first_timestamp = header.max_timestamp
         if self._pace.take(len(batch), header.last_offset, header.max_timestamp):
             self._indexes.append(header.last_offset, self.size_bytes, *self._pace.largest)
-        self._take(batch, header.last_offset + 1)
+        self._add(batch, header.last_offset + 1)
 
-    def _take(self, batches: Buffer, end: int) -> None:
+    def _add(self, batches: Buffer, end: int) -> None:
         self.size_bytes += len(batches)
         self._end = end
         if len(batches) >= BUFFER_BYTES // 4:
@@ -115,7 +115,7 @@ class SegmentCopy:
             if self.size_bytes == 0:
                 self._first_timestamp = found.first_timestamp
             self._indexes.extend(found)
-            self._take(view[:at], found.next)
+            self._add(view[:at], found.next)
         for position, header in walk_headers(view, at):
             self.append(view[position : position + header.size_bytes])
 

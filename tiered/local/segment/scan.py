@@ -40,7 +40,7 @@ class _Buffers:
     def __init__(self, *, kept: bool) -> None:
         self._only = None if kept else bytearray()
 
-    def take(self, size_bytes: int) -> memoryview:
+    def acquire(self, size_bytes: int) -> memoryview:
         """Return a buffer to fill."""
         if self._only is None:
             return BUFFERS.take(size_bytes)
@@ -185,7 +185,7 @@ class LogFile:
                 view = self._first_piece(position, end, wanted)
             else:
                 wanted = min(size_bytes, end - position)
-                view = buffers.take(wanted)
+                view = buffers.acquire(wanted)
                 view = view[: self._files.read_into(self._handle, view, position)]
             filled = len(view)
             yield view.toreadonly()

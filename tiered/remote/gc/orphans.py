@@ -64,7 +64,7 @@ class Swept:
     readers: int = 0
     announced: bool = False
 
-    def take(self, dead: Sequence[ListEntry]) -> None:
+    def add(self, dead: Sequence[ListEntry]) -> None:
         """Add dead objects to the totals."""
         self.count += len(dead)
         self.size_bytes += sum(entry.size for entry in dead)
@@ -91,7 +91,7 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
                 for taken in (yield from list_snapshots(catalog)):  # they may be of a lost catalog before this one
                     yield from drop_kept(catalog, taken, candidates)
             dead = [entry for _, entries in candidates.values() for entry in entries]
-            found.take(dead)
+            found.add(dead)
             if delete and dead:
                 found.readers = (yield from read_pins(root)).readers
             if delete and dead and not found.readers:
@@ -148,7 +148,7 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
             found.readers = pins.readers
         delete = delete and not found.readers
         dead = yield from dead_of(root, listed, abort=delete)
-        found.take(dead)
+        found.add(dead)
         if delete and dead:
             yield from _announce(root, found, orphans=len(dead), size_bytes=sum(entry.size for entry in dead))
         found.failed += (yield from delete_staged(dead)) if delete else []

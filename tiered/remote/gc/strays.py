@@ -78,7 +78,7 @@ def _sweep_probes(found: Swept, *, delete: bool) -> Steps[None]:
     while listing.more:
         below = [entry for entry in (yield from listing.page()) if entry.key.startswith(PROBE_PREFIX)]
         old = [entry for entry in below if listing.age_ms(entry) >= ORPHAN_MS]
-        found.take(old)
+        found.add(old)
         if delete:
             found.failed += yield from delete_keys([entry.key for entry in old])
         if not listing.after.startswith(PROBE_PREFIX):
@@ -114,7 +114,7 @@ def _sweep_destroyed(topic_id: UUID, partition: int, found: Swept, *, delete: bo
     while listing.more:
         old = [entry for entry in (yield from listing.page()) if listing.age_ms(entry) >= ORPHAN_MS]
         rooted = rooted or any(entry.key == last for entry in old)
-        found.take(old)
+        found.add(old)
         if delete and old and not noted:
             yield from note_destroyed(topic_id, partition, {"strays": len(old)})
             noted = True
@@ -146,7 +146,7 @@ def _sweep_unregistered(topic_id: UUID, partitions: Sequence[int], found: Swept,
         roots.append(root)
     if len({root.topic for root in roots}) > 1 or not (yield from _is_taken(roots[0].topic, topic_id)):
         return
-    found.take(found_here)
+    found.add(found_here)
     if delete:
         why = "a registration that did not end"
         yield from write_line(roots[0], {"strays": len(found_here), "why": why}, must=True)

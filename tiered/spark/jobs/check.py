@@ -7,7 +7,7 @@ from typing import Any
 
 from tiered.check.check import CheckReport
 from tiered.check.segment_check import Reading
-from tiered.check.spread import EVERYTHING, CheckPart, cut_steps, joined, part_steps, report_as_json, report_of_json
+from tiered.check.spread import EVERYTHING, CheckPart, cut_steps, joined, part_steps, report_as_json, report_from_json
 from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.store.base import Store
 from tiered.store.runner import Runner as StepRunner
@@ -20,7 +20,7 @@ def check(
     registry, parts = StepRunner(runner.store).run(cut_steps(runner.url, topics, least_bytes=task_bytes), take=_ignore)
     asked = {"reading": dataclasses.asdict(reading), "orphans": orphans}
     receipts = runner.run("checking", check_part, [{"part": dataclasses.asdict(part), **asked} for part in parts])
-    return joined(registry, [report_of_json(receipt) for receipt in receipts])
+    return joined(registry, [report_from_json(receipt) for receipt in receipts])
 
 
 def check_part(store: Store, task: Task) -> Receipt:

@@ -109,12 +109,12 @@ def _plan_task(plan: ErasePlan) -> Task:
 
 
 def find_in_part(store: Store, task: Task) -> Receipt:
-    return drive(store, find_steps(CheckPart(**task["part"]), BlindSelection.of_json(task["selection"])))
+    return drive(store, find_steps(CheckPart(**task["part"]), BlindSelection.from_json(task["selection"])))
 
 
 def erase_partition(store: Store, task: Task) -> Receipt:
     """Erase from one partition, prove it, and write its receipt."""
-    selection = BlindSelection.of_json(task["selection"])
+    selection = BlindSelection.from_json(task["selection"])
     entry = drive(store, need_entry(task["topic"]))
     if entry.topic_id != selection.topic_id:
         raise UnknownTopicError(f"{entry.name} was deleted and made again meanwhile", hint="run the command again")

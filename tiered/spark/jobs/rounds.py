@@ -47,12 +47,12 @@ class PlannedRound:
 
 
 def part_as_json(part: CompactionPart) -> dict[str, Any]:
-    """Return all fields, for :func:`part_of_json`."""
+    """Return all fields, for :func:`part_from_json`."""
     groups = [dataclasses.astuple(group) for group in part.groups]
     return {"groups": groups, "size_bytes": part.size_bytes, "records": part.records}
 
 
-def part_of_json(fields: Mapping[str, Any]) -> CompactionPart:
+def part_from_json(fields: Mapping[str, Any]) -> CompactionPart:
     """Return the part from the fields of :func:`part_as_json`."""
     return CompactionPart(
         tuple([RowGroup(*group) for group in fields["groups"]]), fields["size_bytes"], fields["records"]

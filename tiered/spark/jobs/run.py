@@ -114,12 +114,12 @@ class JobRunner:
         """Return the session of the program that calls, or one that ends with this block."""
         if self._session is None:
             active = SparkSession.getActiveSession()
-            self._session, self._own = (active, False) if active is not None else (self._begin(), True)
+            self._session, self._own = (active, False) if active is not None else (self._start_session(), True)
             if not self._speculative:
                 need_no_speculation(str(self._session.conf.get(SPECULATION, "false")))
         return self._session
 
-    def _begin(self) -> SparkSession:
+    def _start_session(self) -> SparkSession:
         builder = SparkSession.builder.appName(self._group)
         master = self._options.master
         if master is not None and master.startswith("sc://"):
@@ -180,7 +180,7 @@ class JobRunner:
 
         def call() -> None:
             try:
-                watch.begin(self.session)
+                watch.start(self.session)
                 done.append(query())
             except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
                 raised.append(error)
@@ -213,7 +213,7 @@ class _Watch:
         with contextlib.suppress(Exception):  # Connect has no context; the error differs from release to release
             self._context = session.sparkContext
 
-    def begin(self, session: SparkSession) -> None:
+    def start(self, session: SparkSession) -> None:
         """Put the jobs of this thread into the group, and make ``session`` the thread's own."""
         if self._context is not None:
             session.createDataFrame([(0,)], "x int")  # Spark finds Python data sources by the session of its thread

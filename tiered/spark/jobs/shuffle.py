@@ -31,7 +31,7 @@ from tiered.config import S3_WORDS, S3Keywords
 from tiered.errors import CorruptionError, NotFoundError
 from tiered.plan.survivors import OFFSET_BITS, PAIR_BYTES, SurvivorsBuilder, code_of
 from tiered.remote.compact_parts import CompactionPart, Scanned
-from tiered.spark.jobs.rounds import PlannedRound, part_of_json, scan
+from tiered.spark.jobs.rounds import PlannedRound, part_from_json, scan
 from tiered.spark.jobs.run import JobRunner, Receipt, Task, receipts_of
 from tiered.spark.stores import worker_store
 
@@ -79,7 +79,7 @@ class KeyReader(DataSourceReader):
         self._url = options["url"]
         self._s3: S3Keywords = {word: options[word] for word in S3_WORDS if word in options}  # type: ignore[assignment]
         fields = json.loads(options["round"])
-        self._parts = [part_of_json(part) for part in fields.pop("parts")]
+        self._parts = [part_from_json(part) for part in fields.pop("parts")]
         self._facts = fields
 
     def partitions(self) -> list[InputPartition]:

@@ -170,13 +170,13 @@ class Rewriting:
             for rows, made in zip(each, receipt["rows"], strict=True):
                 self._done.bytes_read += sum(row.size for row in rows)
                 if made is not None:
-                    self._take(rows, Row(*made))
+                    self._keep(rows, Row(*made))
 
     def _inputs(self, snapshot: CatalogView, group: RowGroup) -> list[Row]:
         """Return the rows that a group is to replace, none if a trim took them. Raises NotFoundError."""
         return drive(self._runner.store, inputs_of(snapshot, group))
 
-    def _take(self, rows: Sequence[Row], row: Row) -> None:
+    def _keep(self, rows: Sequence[Row], row: Row) -> None:
         """Keep a group that was written, and commit the one before it."""
         if self._waiting is not None:
             self._commit(*self._waiting, None)

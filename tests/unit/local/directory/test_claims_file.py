@@ -45,9 +45,9 @@ class Counting(PosixFiles):
 
 def test_what_was_kept_is_read_by_another_process(tmp_path: Path) -> None:
     ours, theirs = Claims(tmp_path, PosixFiles()), Claims(tmp_path, PosixFiles())
-    assert (theirs.read(), theirs.of(tp(0))) == ({}, ClaimProof())
+    assert (theirs.read(), theirs.proof(tp(0))) == ({}, ClaimProof())
     ours.keep(tp(0), "t1", "a1")
-    assert theirs.of(tp(0)) == ClaimProof("t1", "a1")
+    assert theirs.proof(tp(0)) == ClaimProof("t1", "a1")
     theirs.keep(tp(0), "t2", None)
     theirs.write(tp(1), restored_from=(3, 40))
     assert ours.read() == {tp(0): ClaimProof("t2", "a1"), tp(1): ClaimProof(restored_from=(3, 40))}
@@ -90,7 +90,7 @@ def test_the_file_is_written_anew_only_when_it_has_doubled(tmp_path: Path) -> No
         claims.keep(tp(number % 10), f"{number:032x}", None)
         assert (tmp_path / CLAIMS_NAME).stat().st_size <= REWRITE_BYTES
     assert files.written < 2_000 * 250
-    assert claims.of(tp(9)).token == f"{1_999:032x}"
+    assert claims.proof(tp(9)).token == f"{1_999:032x}"
     assert Claims(tmp_path, PosixFiles()).read() == claims.read()
 
 
@@ -225,7 +225,7 @@ def test_after_an_fsync_that_failed_the_file_is_written_anew(tmp_path: Path) -> 
     assert path.stat().st_ino == before
     claims.keep(tp(1), "kept", None)
     assert path.stat().st_ino != before
-    assert Claims(tmp_path, PosixFiles()).of(tp(1)).token == "kept"
+    assert Claims(tmp_path, PosixFiles()).proof(tp(1)).token == "kept"
 
 
 def test_a_file_that_another_process_wrote_anew_is_read_from_its_beginning(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_what_lies_in_a_directory(directory: Path) -> None:
-    seen = DirectoryView.look(directory, PosixFiles())
+    seen = DirectoryView.read(directory, PosixFiles())
     assert seen.partitions == {TP: directory / "t-0"}
     found = {kind: [folder.tp for folder in seen.renamed(kind)] for kind in ("delete", "future", "stray")}
     assert found == {
@@ -56,7 +56,7 @@ def test_what_lies_in_a_directory(directory: Path) -> None:
 
 def test_a_directory_of_segments_under_another_name_is_strange(directory: Path) -> None:
     (directory / "lost+found" / "00000000000000000000.log").write_bytes(b"")
-    seen = DirectoryView.look(directory, PosixFiles())
+    seen = DirectoryView.read(directory, PosixFiles())
     assert [(folder.name, folder.refusal.message) for folder in seen.strange] == [
         ("lost+found", "directory 'lost+found' is not named topic-partition")
     ]

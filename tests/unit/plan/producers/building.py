@@ -40,7 +40,7 @@ class Log:
             self.end += batch.offset_delta + 1
         completed = self.state.apply(answer, offsets)
         self.completed += completed
-        self.state.settle(completed, self.end)
+        self.state.complete_append(completed, self.end)
         return answer
 
     def mark(self, batch: ProducerBatch) -> PreparedBatches | Duplicate:

@@ -314,8 +314,8 @@ def test_two_that_have_changed_places_are_damage_for_whoever_meets_them() -> Non
         place.put(key, bytes(got.data))
     looks: tuple[Steps[object], ...] = (
         load_snapshot(view(), "monday"),
-        Past(view(), AsOf(name="monday")).take(),
-        Past(view(), AsOf(version=place.root.version - 1)).take(),
+        Past(view(), AsOf(name="monday")).choose(),
+        Past(view(), AsOf(version=place.root.version - 1)).choose(),
         list_snapshots(view()),
         read_pins(place.root),
         create_snapshot(view(), "monday"),
