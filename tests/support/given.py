@@ -18,7 +18,7 @@ def append_given(partition: WriteLog, data: bytes) -> RecordMetadata:
         header = verify_batch(piece)
         with partition.context.lock:
             rolled = _store(partition, header, bytes(piece))
-        partition.appender.settle_append(rolled)
+        partition.appender.finish_append(rolled)
     return RecordMetadata(*partition.tp, header.base_offset, header.max_timestamp, header.next_offset)
 
 

@@ -139,7 +139,7 @@ class RemoteCheck:
         self, pinned: CatalogView, start: int, end: int, reading: Reading, pin: Pin | None = None
     ) -> Steps[None]:
         """Report on the segments whose base is in ``start`` to ``end`` (exclusive). Renew ``pin``."""
-        yield from self._segments.begin(pinned)
+        yield from self._segments.start_segment(pinned)
         if reading.data:
             yield from self._segments.follow_up_to(pinned, start)
         at = start

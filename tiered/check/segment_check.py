@@ -108,7 +108,7 @@ class SegmentCheck:
         self._beside = SideFileCheck()
         self._last_base = -1
 
-    def begin(self, pinned: CatalogView) -> Steps[None]:
+    def start_segment(self, pinned: CatalogView) -> Steps[None]:
         """Note the base of the last segment. A damaged page is reported when the rows get there."""
         self._last_base = -1
         with contextlib.suppress(CorruptionError):

@@ -140,7 +140,7 @@ class OpenDisk:
             log.start_at(granted.next_offset, granted.leader_epoch, granted.producers)
         else:
             self.lead(tp, granted.leader_epoch)  # also one that an interrupted claim was granted
-        log.begin_under(granted.token, granted.claim_epoch)
+        log.permit_first_append(granted.token, granted.claim_epoch)
         return False
 
     def lead(self, tp: TopicPartition, leader_epoch: int) -> None:

@@ -219,7 +219,7 @@ class Counter:
     read_bytes: int = 0
     records: int = 0
 
-    def take(self, header: BatchHeader, batch: memoryview) -> Steps[bool]:
+    def add_batch(self, header: BatchHeader, batch: memoryview) -> Steps[bool]:
         yield from ()
         self.records += self.selection.count(header, batch)
         return True
@@ -297,7 +297,7 @@ class Eraser:
                 return None
             asked = list[Row]()
             try:
-                yield from self.shop.read(self._unread(pinned, asked), seen.take, seen.ended)
+                yield from self.shop.read(self._unread(pinned, asked), seen.add_batch, seen.ended)
             except SegmentGone as gone:
                 seen.records = 0  # of a segment that was not read to its end
                 yield from self.need_superseded(gone)

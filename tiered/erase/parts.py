@@ -73,7 +73,7 @@ def find_steps(part: CheckPart, selection: Selection) -> Steps[dict[str, Any]]:
         rows = yield from _rows(eraser, part)
         try:
             unread = [row for row in rows if uid_of(row) not in counter.looked]
-            yield from eraser.shop.read(in_turn(unread), counter.take, counter.ended)
+            yield from eraser.shop.read(in_turn(unread), counter.add_batch, counter.ended)
         except SegmentGone as gone:
             counter.records = 0  # of a segment that was not read to its end
             yield from eraser.need_superseded(gone)

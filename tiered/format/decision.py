@@ -98,7 +98,7 @@ def decode_decision(data: bytes, *, key: str) -> Decision:
     """
     framed = unpack(data, lambda _: (_ROWS,), key=key)
     header = framed.header
-    values = header.take(_HEADER)
+    values = header.checked_fields(_HEADER)
     if values["state"] not in (COMMITTED, ABORTED):
         header.refuse("state", f"is neither {COMMITTED} nor {ABORTED}")
     rows = Rows(framed.tables[_ROWS.name])

@@ -161,7 +161,7 @@ def unpack(
     header = JsonObject(data[_HEAD.size : body_at], key=key, position=_HEAD.size)
     if flags:
         _refuse(key, 6, f"flags are {flags:#x} instead of 0")
-    values = header.take({**_BODY, "raw_len": ValueType(int, 0, max_raw_bytes)})
+    values = header.checked_fields({**_BODY, "raw_len": ValueType(int, 0, max_raw_bytes)})
     if values["codec"] != "zstd":
         header.refuse("codec", "is not zstd")
     raw = _decompressed(memoryview(data)[body_at:end], values["raw_len"], key, body_at)

@@ -68,7 +68,7 @@ class JsonObject:
             f"{self.key}: {name or 'the header'} {what}", path_or_key=self.key, position=self.position
         )
 
-    def take(self, shape: Shape, values: Mapping[str, Any] | None = None, path: str = "") -> dict[str, Any]:
+    def checked_fields(self, shape: Shape, values: Mapping[str, Any] | None = None, path: str = "") -> dict[str, Any]:
         """Return the checked fields of ``shape``, of the nested object ``values`` if one is given."""
         if values is None:
             values = self.values
@@ -91,14 +91,14 @@ class JsonObject:
             elif of is not dict:
                 self.refuse(f"{path}{name}", "is not an object")
             else:
-                value = self.take(kind, value, f"{path}{name}.")
+                value = self.checked_fields(kind, value, f"{path}{name}.")
             found[name] = value
         return found
 
     def _entries(self, of: ValueType | Shape, entries: list[Any], path: str) -> list[Any]:
         if isinstance(of, ValueType):
             named = {f"[{index}]": entry for index, entry in enumerate(entries)}
-            return list(self.take(dict.fromkeys(named, of), named, path).values())
+            return list(self.checked_fields(dict.fromkeys(named, of), named, path).values())
         found = []
         plain = all(isinstance(kind, ValueType) and not kind.is_hex for kind in of.values())
         for index, entry in enumerate(entries):
@@ -107,7 +107,7 @@ class JsonObject:
                 continue
             if not isinstance(entry, list) or len(entry) != len(of):
                 self.refuse(f"{path}[{index}]", f"is not a list of {len(of)}")
-            taken = self.take(of, dict(zip(of, entry, strict=True)), f"{path}[{index}].")
+            taken = self.checked_fields(of, dict(zip(of, entry, strict=True)), f"{path}[{index}].")
             found.append(list(taken.values()))
         return found
 

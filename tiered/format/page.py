@@ -264,7 +264,7 @@ def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
 
     widest = max(layout.row_bytes for layout in (_LAYOUTS.values() if kind is None else (_LAYOUTS[kind],)))
     framed = unpack(data, layouts, key=key, max_raw_bytes=MAX_PAGE_ROWS * widest)
-    header, values = framed.header, framed.header.take(_HEADER)
+    header, values = framed.header, framed.header.checked_fields(_HEADER)
     if kind is not None and values["kind"] != kind.value:
         header.refuse("kind", f"is not {kind.value}")
     if values["role"] not in set(Role):

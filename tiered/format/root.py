@@ -285,8 +285,8 @@ def decode_root(data: bytes, *, key: str) -> Root:
     """
     framed = unpack(data, lambda _: _TABLES, key=key)
     header, tables = framed.header, framed.tables
-    values = header.take(_HEADER)
-    optional = {name: header.take(shape) for name, shape in _OPTIONAL.items() if name in header.values}
+    values = header.checked_fields(_HEADER)
+    optional = {name: header.checked_fields(shape) for name, shape in _OPTIONAL.items() if name in header.values}
     topic_id, partition = UUID(int=values["topic_id"]), values["partition"]
     expected = None if key == root_key(topic_id, partition) else parse_root_key(key)
     if expected is not None and expected != (topic_id, partition):

@@ -180,7 +180,7 @@ def read_pin(data: bytes, *, key: str) -> int:
     """
     try:
         fields = JsonObject(data, key=key)
-        version: int = fields.take(_PIN)["version"]
+        version: int = fields.checked_fields(_PIN)["version"]
         if fields.values.get(_UID) != key.rpartition("/")[2]:
             fields.refuse(_UID, "is another pin's: it was copied in place")
     except CorruptionError as damage:

@@ -472,7 +472,7 @@ def _decoded(data: bytes, key: str) -> TopicEntry:
         )
     config = fields.values.get("config")
     options = dict.fromkeys(config if isinstance(config, dict) else (), _OPTION)
-    values = fields.take({**_ENTRY, "config": options})
+    values = fields.checked_fields({**_ENTRY, "config": options})
     name, state = values["topic"], values["state"]
     if TOPICS_PREFIX + name != key:
         fields.refuse("topic", f"is {name[:64]!r}: the entry of another topic was copied in place")

@@ -111,12 +111,12 @@ def write_from_log(shop: Workshop, pinned: CatalogView, row: Row) -> Steps[Row]:
     """Write a segment with the batches of a row. Raises CorruptionError, SegmentGone if they are not whole."""
     output, follower = SegmentOutput(shop, [row], (yield NewId())), (yield from follower_at(pinned, shop.tp, row))
 
-    def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+    def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
         follower.see(read_producer(header, batch))
         yield from output.keep(header, batch)
         return True
 
-    yield from shop.read(in_turn([row]), take)
+    yield from shop.read(in_turn([row]), add_batch)
     return (yield from _finish(shop, output, row, follower))
 
 

@@ -101,7 +101,7 @@ def fill(root: Root, pages: Pages, copies: Copies) -> Steps[list[Row] | None]:
         if not pointer.size:  # all of its rows were holes
             rows.append(hole(pointer.base, pointer.next, (yield NewId()), 1, pointer.leader_epoch))
             continue
-        held = yield from _of_copies(pointer, root, copies)
+        held = yield from _rows_from_copies(pointer, root, copies)
         if held is None:
 
             def inside(name: SegmentName, pointer: Pointer = pointer) -> bool:
@@ -114,7 +114,7 @@ def fill(root: Root, pages: Pages, copies: Copies) -> Steps[list[Row] | None]:
     return sorted(rows)
 
 
-def _of_copies(pointer: Pointer, root: Root, copies: Copies) -> Steps[list[Row] | None]:
+def _rows_from_copies(pointer: Pointer, root: Root, copies: Copies) -> Steps[list[Row] | None]:
     """Return the rows of a page as a copy of the root names them, one whose own pages are whole."""
     for copy, _ in copies.roots.values():
         if copy.version >= root.version or copy.next_offset < pointer.next:

@@ -143,7 +143,7 @@ class LogCleaner:
         try:
             now_ms = self._clock.now_ms()
             with self._looking:
-                subject = self._subjects.settle(self._subjects.look(writer))
+                subject = self._subjects.with_producers(self._subjects.read(writer))
             candidate = cleaning_candidate(subject.state, now_ms)
             if candidate is None or not candidate.cleanable_bytes:
                 return None
@@ -163,7 +163,7 @@ class LogCleaner:
         now_ms = self._clock.now_ms()
         try:
             with self._looking:
-                state = self._subjects.settle(self._subjects.look(writer)).state
+                state = self._subjects.with_producers(self._subjects.read(writer)).state
         except TieredError as error:
             return CleaningStatus(tp, error.message)
         return preview(state, now_ms)
@@ -225,14 +225,14 @@ class LogCleaner:
             if tp in failed or tp in self._at_work or self._refused(writer):
                 continue
             try:
-                subject = self._subjects.look(writer)
+                subject = self._subjects.read(writer)
                 candidate = cleaning_candidate(subject.state, now_ms)
                 if candidate is not None and candidate.eligible:
                     state = subject.state  # without transactions: stable is what is replicated
                     mark = (state.end_offset, state.last_stable_offset, state.checkpoint)
                     if self._held_back.get(tp) == mark:
                         continue  # open transactions held it back, and nothing was appended or replicated since
-                    subject = self._subjects.settle(subject)
+                    subject = self._subjects.with_producers(subject)
                     settled = cleaning_candidate(subject.state, now_ms)
                     if settled is None or not settled.eligible:
                         self._held_back[tp] = mark
@@ -255,7 +255,7 @@ class LogCleaner:
             if tp in self._paused:
                 raise CleaningStoppedError(f"{tp} is not cleaned any further: {PAUSED}")
             if written:
-                self._reserve.take(written)
+                self._reserve.account(written)
             if throttle is not None and read + written:
                 ahead = throttle.acquire(read + written, self._clock.monotonic())
                 if ahead > 0:

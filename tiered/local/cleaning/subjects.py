@@ -101,7 +101,7 @@ class Subjects:
         self._checkpoint = checkpoint
         self._seen: WeakKeyDictionary[SealedLocalSegment, SegmentState] = WeakKeyDictionary()
 
-    def look(self, writer: WriteLog) -> Subject:
+    def read(self, writer: WriteLog) -> Subject:
         """Return the partition without its producers: as if no transaction were open."""
         sealed = writer.maintenance.settled  # before the end: so the end is never below them
         end = writer.end_offset
@@ -117,7 +117,7 @@ class Subjects:
         )
         return Subject(writer, state, {segment.base_offset: segment for segment in sealed})
 
-    def settle(self, subject: Subject) -> Subject:
+    def with_producers(self, subject: Subject) -> Subject:
         """Return the partition with its producers, and with the stable offset that follows from them.
 
         The producers in memory count: the files lack one whose newest snapshot is below a log start that moved since.

@@ -176,7 +176,7 @@ class LogView:
         if not files.is_directory(directory):
             raise no_directory(files, directory, hint="correct the path; tiered.open makes a new log")
         view = cls(directory, files, clock or SystemClock())
-        view.look()
+        view.read()
         return view
 
     @property
@@ -188,14 +188,14 @@ class LogView:
         """Return the topics by name; the directory is read again."""
         self._check_open()
         with self._lock:
-            self._look()
+            self._read()
             return dict(self._topics)
 
     def partitions(self) -> list[TopicPartition]:
         """Return all partitions, sorted, unreadable ones too; the directory is read again."""
         self._check_open()
         with self._lock:
-            self._look()
+            self._read()
             return sorted({*self._partitions, *self._broken})
 
     def positions(self) -> tuple[dict[TopicPartition, Positions], dict[TopicPartition, TieredError]]:
@@ -227,7 +227,7 @@ class LogView:
         self._check_open()
         with self._lock:
             if tp not in self._partitions:
-                self._look()
+                self._read()
             found, broken = self._partitions.get(tp), self._broken.get(tp)
         if broken is not None:
             raise broken.with_traceback(None)
@@ -279,12 +279,12 @@ class LogView:
                 error.hint = "put it back, or read the bucket without this directory: it has what was uploaded"
             raise error
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Read the directory. Renamed directories (``-delete``, ``-stray``, ``-future``) are no partitions."""
         with self._lock:
-            self._look()
+            self._read()
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         files, directory = self.files, self.directory
         self.volume_id = self._read_id()
         topics = expected_topics(directory, files)

@@ -24,7 +24,7 @@ class DiskReserve:
         self._reserve = 0
         self.left = 0
 
-    def take(self, size_bytes: int) -> None:
+    def account(self, size_bytes: int) -> None:
         """Account for an append. Raises as :meth:`refill`."""
         self.left -= size_bytes
         if self.left < 0:

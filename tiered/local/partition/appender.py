@@ -27,7 +27,7 @@ from tiered.local.partition.context import APPEND, PartitionContext
 from tiered.local.partition.durability import Durability
 from tiered.local.partition.first_append_guard import FirstAppendGuard
 from tiered.local.partition.maintenance import Maintenance
-from tiered.local.partition.producer_batches import coordinator_batch, settle_batches
+from tiered.local.partition.producer_batches import coordinator_batch, stored_batches
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts, BatchTuple
@@ -108,7 +108,7 @@ class PartitionAppender:
                 rolled = found is not None and self.store(found[0], found[1], found[3], now_ms)
             if found is not None:
                 if rolled or segments.end - self._durability.flushed >= self._flush_messages:
-                    self.settle_append(rolled)
+                    self.finish_append(rolled)
                 return found[4]
         return None if given else self._append_encoded(self._rules.encode(records, now_ms), len(records), now_ms)
 
@@ -124,7 +124,7 @@ class PartitionAppender:
             self._check_offsets(end)
             crc = kernels.assign_offsets(data, base, self._context.epoch, self._segments.active.crc32c)
             rolled = self.store(data, (len(data), end - 1, count, least, greatest), crc, now_ms)
-        self.settle_append(rolled)
+        self.finish_append(rolled)
         return RecordMetadata(self._topic, self._partition, base, first, end)
 
     def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
@@ -146,7 +146,7 @@ class PartitionAppender:
     def append_batches(self, data: bytes) -> RecordMetadata:
         """Append a producer's batches, all or none. Offsets and leader epoch are assigned here."""
         now_ms = self._now_ms()
-        return self._append_settled(settle_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
+        return self._append_settled(stored_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
         """Append one atomic batch."""
@@ -215,7 +215,7 @@ class PartitionAppender:
             reserved = origin is Origin.COORDINATOR
             whole = BatchFacts(len(buffer), end - 1, end - base, -1, greatest)
             rolled = self.store(buffer, whole, crc, now_ms, facts, answer=answer, bases=bases, reserved=reserved)
-        self.settle_append(rolled)
+        self.finish_append(rolled)
         return self._metadata(base, greatest, end)
 
     def _forked_error(self) -> ForkedLogError:
@@ -288,9 +288,9 @@ class PartitionAppender:
             active.append(data, facts, crc, context.epoch, now_ms, batches=batches)
             segments.end = last + 1
             if self._producers.state is not None:
-                self._settle_producers(answer, bases)
+                self._apply_producers(answer, bases)
             if first:
-                self._beginning.settle(token)
+                self._beginning.check_first_append(token)
         except BaseException as error:
             self._break_off(error)
             raise
@@ -309,7 +309,7 @@ class PartitionAppender:
         if isinstance(error, DiskFullError | TooManyOpenFilesError):
             self._context.under_way = None
         elif isinstance(error, FencedError):  # the record must not stay: its offset may be another one's
-            self._context.settle()
+            self._context.roll_back_append()
             if self._context.offline is not None:
                 why = self._context.offline.message
                 raise LocalIOError(
@@ -319,7 +319,7 @@ class PartitionAppender:
         elif isinstance(error, LocalIOError):
             self._context.go_offline(error)
 
-    def _settle_producers(self, answer: PreparedBatches | None, bases: Sequence[int] | None) -> None:
+    def _apply_producers(self, answer: PreparedBatches | None, bases: Sequence[int] | None) -> None:
         """Apply a written batch to the producer state. If the transaction index fails, the stable offset stays."""
         state = self._producers.state
         completed = () if answer is None or state is None else state.apply(answer, bases)
@@ -331,12 +331,12 @@ class PartitionAppender:
                 self._context.go_offline(error)
                 raise self._context.offline_error(error) from error
             self._segments.new_names = True
-        self._producers.settle(completed)
+        self._producers.complete_append(completed)
 
     def _metadata(self, base: int, timestamp: int, end: int) -> RecordMetadata:
         return RecordMetadata(self._context.tp.topic, self._context.tp.partition, base, timestamp, end)
 
-    def settle_append(self, rolled: bool) -> None:
+    def finish_append(self, rolled: bool) -> None:
         """Flush, without the partition's lock, a segment that an append sealed, and for ``flush.messages``."""
         if rolled:
             try:

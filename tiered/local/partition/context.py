@@ -70,8 +70,8 @@ class PartitionContext:
 
     ``under_way`` names the change that is being made, None between changes. It is set before the first effect and
     cleared after the last one. A caller that finds it set under ``lock`` follows a change that an exception ended
-    midway (:meth:`settle`). ``resume_at`` is the end of the log before the append that is under way. ``mend`` cuts the
-    log back to there.
+    midway (:meth:`roll_back_append`). ``resume_at`` is the end of the log before the append that is under way.
+    ``mend`` cuts the log back to there.
 
     ``watchers`` are the signals of reads that follow this partition.
 
@@ -157,9 +157,9 @@ class PartitionContext:
         """Raise ClosedError once the partition was closed. The lock is held."""
         if self.closed:
             raise ClosedError(f"{self.tp} was closed before")
-        self.settle()
+        self.roll_back_append()
 
-    def settle(self) -> None:
+    def roll_back_append(self) -> None:
         """Cut back an append that ended midway, and go offline after any other change. The lock is held.
 
         An exception in here leaves ``under_way`` set: the next call begins again.
@@ -194,7 +194,7 @@ class PartitionContext:
         if self.closed or (self.ending and fenced_too):
             raise ClosedError(f"{self.tp} was closed before")
         if self.under_way is not None:
-            self.settle()
+            self.roll_back_append()
         if self.offline is not None:
             raise self.offline_error(self.offline)
         if fenced_too and self.upload is not None and self.upload.fenced:
@@ -216,7 +216,7 @@ class PartitionContext:
                 " goes on where the bucket ends",
             )
 
-    def tell_upload(self, upload: PartitionUpload) -> None:
+    def note_upload(self, upload: PartitionUpload) -> None:
         """Take over what the bucket holds. A committed end never decreases."""
         known = self.upload
         if known is not None and upload.end_offset < known.end_offset:
@@ -276,11 +276,11 @@ class PartitionContext:
         self.epoch = epoch
         self.unassigned = False
 
-    def look_for_epoch(self) -> None:
+    def check_epoch(self) -> None:
         """Look whether a cut took the entry of the epoch."""
         self.unassigned = self.epochs.latest < self.epoch
 
-    def begin_epoch(self, epoch: int, offset: int) -> None:
+    def start_epoch(self, epoch: int, offset: int) -> None:
         """Begin an empty log at ``offset`` with ``epoch``."""
         self.epochs.assign(epoch, offset)
         self.epoch = epoch

@@ -60,7 +60,7 @@ class FirstAppendGuard:
             raise self.refusal(end, why)
         return token
 
-    def settle(self, token: str | None) -> None:
+    def check_first_append(self, token: str | None) -> None:
         """Check, after the first record was written, that no uploader has claimed the log as empty meanwhile.
 
         The lock is held. Raises FencedError: the caller cuts the record back. The uploader's report of its claim

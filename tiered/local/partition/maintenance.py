@@ -86,7 +86,7 @@ class Maintenance:
         context.under_way = ROLL
         try:
             segments.seal_active(base, now_ms)
-            old.note_producers(self._producers.take(base))
+            old.note_producers(self._producers.write_snapshot(base))
         except (LocalIOError, DiskFullError):  # the segment goes on as it was
             context.under_way = None
             raise
@@ -98,8 +98,8 @@ class Maintenance:
         self._context.under_way = ROLL
         if self._context.segments.replace_empty(base_offset, now_ms):
             self._producers.raise_log_start()
-        self._producers.settle(())
-        self._producers.take(base_offset)
+        self._producers.complete_append(())
+        self._producers.write_snapshot(base_offset)
         self._context.under_way = None
 
     def seal_idle(self, now_ms: int) -> int | None:
@@ -142,7 +142,7 @@ class Maintenance:
         LOGGER.info("segments_deleted partition=%s bases=%s", segments.tp, bases)
         return bases
 
-    def settle_start(self) -> None:
+    def adjust_start(self) -> None:
         """Let a loaded log without a bucket begin at its first segment or above, and its epochs, too."""
         if self._context.upload is None:
             self._raise_log_start(max(self._context.segments.log_start, self._context.segments.first_base))
@@ -228,7 +228,7 @@ class Maintenance:
                 self._restart(offset, offset)
             else:
                 self._cut(offset)
-            self._context.look_for_epoch()
+            self._context.check_epoch()
         self._context.around.sealed()
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
@@ -243,7 +243,7 @@ class Maintenance:
             if not 0 <= offset <= MAX_LONG:
                 raise ConfigError(f"{self._context.segments.tp}: a log cannot start at offset {offset}")
             self._restart(offset, offset)
-            self._context.begin_epoch(leader_epoch, offset)
+            self._context.start_epoch(leader_epoch, offset)
             if producers:
                 self._context.files.replace(self._context.segments.directory / snapshot_name(offset), producers)
                 self._producers.rebuild(some=True)
@@ -277,7 +277,7 @@ class Maintenance:
         found.aborted = aborted
         records_end = max(found.records_end, base)
         self._durability.note_gap(records_end, offset)
-        self._take_back(offset, records_end)
+        self._withdraw(offset, records_end)
         self._context.under_way = CUT
         try:
             if straddled:
@@ -330,7 +330,7 @@ class Maintenance:
             LOGGER.warning("txn_index_not_cut path=%s error=%s", segment.path, error)
             return None
 
-    def _take_back(self, offset: int, recovery_point: int) -> None:
+    def _withdraw(self, offset: int, recovery_point: int) -> None:
         """Withdraw, before a cut, the promise that records above ``offset`` are durable, here and on the disk.
 
         A cut that fails midway would otherwise look like a loss of durable records. The log start moves to the end at
@@ -358,7 +358,7 @@ class Maintenance:
         segments, directory = self._context.segments, self._context.segments.directory
         lowest = min(offset, segments.first_base)
         self._durability.note_gap(lowest, segments.end)  # a crash may leave any beginning of the log
-        self._take_back(offset, lowest)
+        self._withdraw(offset, lowest)
         old = segments.active
         self._context.under_way = CUT
         try:

@@ -125,7 +125,7 @@ class Roster:
                 start=start,
                 upload=self._upload_of(tp),
             )
-            log.maintenance.settle_start()
+            log.maintenance.adjust_start()
             self.logs[tp] = log
             self._sleeping.pop(tp, None)
             return log

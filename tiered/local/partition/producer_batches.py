@@ -52,7 +52,7 @@ _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 17, 21, 35
 Piece = tuple[bytes, BatchHeader]
 
 
-def settle_batches(rules: RecordRules, data: bytes, now_ms: int) -> list[tuple[bytes, BatchFacts]]:
+def stored_batches(rules: RecordRules, data: bytes, now_ms: int) -> list[tuple[bytes, BatchFacts]]:
     """A producer's batches as they will be stored, offsets still to be given; ``last_offset`` is relative to each.
 
     Raises InvalidRecordError, InvalidTimestampError or RecordTooLargeError with the record's index in the call.

@@ -105,7 +105,7 @@ class PartitionProducers:
         answer = state.prepare(batches, origin)
         if isinstance(answer, PreparedBatches):
             if not self._on_disk:
-                self._begin(self._context.segments.end)
+                self._mark_begun(self._context.segments.end)
             self.state = state
         return answer
 
@@ -116,7 +116,7 @@ class PartitionProducers:
         state.load(ProducerSnapshot(self._context.segments.end), log_start=start, now_ms=0)
         return state
 
-    def _begin(self, end: int) -> None:
+    def _mark_begun(self, end: int) -> None:
         """Mark that producers write from ``end`` on, durably, before the first of their batches."""
         lasting = {end} if self._context.files.state(self._directory / snapshot_name(end)) is not None else set()
         if self._context.upload is not None:
@@ -133,7 +133,7 @@ class PartitionProducers:
             self._context.files.sync_directory(self._directory)
             self._marked = False
 
-    def settle(self, completed: Iterable[CompletedTxn]) -> None:
+    def complete_append(self, completed: Iterable[CompletedTxn]) -> None:
         """Complete the append, up to the end."""
         if self.state is not None:
             self.state.complete_append(completed, self._context.segments.end)
@@ -155,7 +155,7 @@ class PartitionProducers:
         """Return transactions without marker, by first offset."""
         return [] if self.state is None else self.state.describe_open_txns()
 
-    def take(self, end: int) -> SnapshotFacts:
+    def write_snapshot(self, end: int) -> SnapshotFacts:
         """Write a snapshot at ``end``, unless the newest is equal. Return its content.
 
         If the write fails, it is repeated when the segment is flushed. A second failure costs the next recovery time. A
@@ -165,7 +165,7 @@ class PartitionProducers:
             return UNKNOWN_SNAPSHOT
         state = self.state
         if state is None:
-            self._take_empty(end)
+            self._note_empty(end)
             return SnapshotFacts.decode(NO_PRODUCERS, 0)
         state.advance(end)
         pending = state.pending_snapshot()
@@ -190,7 +190,7 @@ class PartitionProducers:
             return False
         return True
 
-    def _take_empty(self, end: int) -> None:
+    def _note_empty(self, end: int) -> None:
         """Note that no producer wrote below ``end``. Not fsynced: the log itself shows the same."""
         if end <= self._plain_end:
             return
@@ -233,7 +233,7 @@ class PartitionProducers:
         left = set(offsets) - gone
         self._plain_end = max(left, default=log_start)
         for point in (end,) if left else points_of_rebuild(bases, end):
-            self._take_empty(point)
+            self._note_empty(point)
 
     def _replay_all(self, segments: Sequence[Replayable], *, floor: int, whole: bool, afresh: bool) -> None:
         """Load the newest good snapshot above ``floor`` and replay the batches after it.
@@ -268,9 +268,9 @@ class PartitionProducers:
         known = whole or found is not None
         for segment, following in itertools.zip_longest(segments, segments[1:]):
             if known and segment.base_offset in points and segment.base_offset >= state.map_end_offset:
-                self.take(segment.base_offset)
+                self.write_snapshot(segment.base_offset)
             self._replay(state, segment, following)
-        self.take(end)
+        self.write_snapshot(end)
         if found is not None and found.offset not in bases:  # stray now that there is one at the end
             for offset in stray(snapshot_offsets(self._context.files, self._directory), bases):
                 self._context.files.unlink(self._directory / snapshot_name(offset))

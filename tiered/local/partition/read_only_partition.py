@@ -63,7 +63,7 @@ class GrowingSegment:
         self._txns: tuple[int, FileState | None, list[AbortedTxn]] | None = None
         self._forget()
 
-    def look_again(self) -> None:
+    def forget(self) -> None:
         """Forget what was read, after a change of file names. A cut renames the indexes, and the segment may be
         another.
         """
@@ -299,7 +299,7 @@ class ReadOnlyPartition(ReadLog):
         elif self._tail is None or self._tail.base_offset != bases[-1]:
             self._tail = GrowingSegment(self.files, self.directory, self.tp, bases[-1])
         else:
-            self._tail.look_again()
+            self._tail.forget()
 
     def _check_topic(self) -> None:
         """Another topic of the name has other records at the offsets that a reader of this one has seen."""

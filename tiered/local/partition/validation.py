@@ -51,7 +51,7 @@ class RecordRules:
         """Return one batch at offset 0 of no leader, and the first, least and greatest timestamp of its records.
 
         ``producer``: id, epoch and base sequence of a transaction's batch. ``given``: records as ``append_many`` takes
-        them, each checked. Raises as :meth:`settle`, ``encode_batch`` and :meth:`check_size` do.
+        them, each checked. Raises as :meth:`checked_times`, ``encode_batch`` and :meth:`check_size` do.
         """
         transactional = producer[0] >= 0
         if self.form is not None:
@@ -63,7 +63,7 @@ class RecordRules:
                 data, facts, first = found[:3]
                 return cast("bytearray", data), first, facts[3], facts[4]
         plain = [as_record(record) for record in records] if given else cast("Sequence[NewRecord]", records)
-        settled, least, greatest = self.settle(plain, now_ms)
+        settled, least, greatest = self.checked_times(plain, now_ms)
         encoded = encode_batch(
             settled,
             codec=self.codec,
@@ -85,7 +85,7 @@ class RecordRules:
             and self._are_in_time(batch.min_timestamp, batch.max_timestamp, now_ms)
         )
 
-    def settle(self, records: Sequence[NewRecord], now_ms: int) -> tuple[Sequence[NewRecord], int, int]:
+    def checked_times(self, records: Sequence[NewRecord], now_ms: int) -> tuple[Sequence[NewRecord], int, int]:
         """(records with timestamps, smallest, largest timestamp). InvalidTimestampError if a time is refused, else
         InvalidRecordError, with the record's index.
 

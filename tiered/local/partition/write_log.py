@@ -283,7 +283,7 @@ class WriteLog(ReadLog):
         """
         self._check_process()
         with self.context.lock:
-            self.context.tell_upload(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
+            self.context.note_upload(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
         """Begin an empty log at ``offset`` (a fresh volume). Raises ConfigError if it holds records.
@@ -294,7 +294,7 @@ class WriteLog(ReadLog):
         self._check_process()
         self.maintenance.start_at(offset, leader_epoch, producers)
 
-    def begin_under(self, token: str | None, claim_epoch: int) -> None:
+    def permit_first_append(self, token: str | None, claim_epoch: int) -> None:
         """Accept records: the bucket has granted the claim with this proof, and this log begins where it says."""
         self._check_process()
         self.beginning.granted = (token, claim_epoch)
@@ -340,7 +340,7 @@ class WriteLog(ReadLog):
         try:
             self.context.ending = True  # no append gets in between this and the seal
             if not self.context.closed:
-                self.context.settle()
+                self.context.roll_back_append()
         finally:
             self.context.lock.release()
         if self.context.closed:
@@ -365,12 +365,12 @@ class WriteLog(ReadLog):
         """Seal the active segment and make it durable. After a clean open without changes a snapshot is enough."""
         if self.segments.as_opened():
             with self.context.lock:
-                self.producers.take(self.segments.end)
+                self.producers.write_snapshot(self.segments.end)
             return
         with self.context.lock:
             active = self.segments.active
             active.seal()
-            active.note_producers(self.producers.take(self.segments.end))
+            active.note_producers(self.producers.write_snapshot(self.segments.end))
         self.durability.flush_closing()
         if active.stats is not None and active.size_bytes:
             active.stats.first_append_ms = active.first_append_ms

@@ -64,7 +64,7 @@ class Due:
         return sum(max(getattr(action, name), 0) for action in self.plan.actions)
 
     @property
-    def of_one_task(self) -> list[MaintenanceKind]:
+    def single_task_kinds(self) -> list[MaintenanceKind]:
         """Return the kinds of actions that one task does."""
         found = dict.fromkeys(action.kind for action in self.plan.actions)
         return [kind for kind in found if not (self.in_two_phases and kind is MaintenanceKind.COMPACT)]
@@ -122,12 +122,12 @@ def _maintainer(entry: TopicEntry, partition: int) -> Maintainer:
 
 
 def _tasks(due: Sequence[Due], wanted: JobScope) -> list[Task]:
-    mine = [each for each in due if each.of_one_task]
+    mine = [each for each in due if each.single_task_kinds]
     sizes = [each.total("bytes_read") for each in mine]
     return [
         {
             "memory_bytes": wanted.memory_bytes,
-            "partitions": [[*mine[at].plan.tp, mine[at].of_one_task] for at in group],
+            "partitions": [[*mine[at].plan.tp, mine[at].single_task_kinds] for at in group],
         }
         for group in bundled(sizes, wanted.task_bytes, MAX_PARTITIONS_A_TASK)
     ]

@@ -121,7 +121,7 @@ def test_a_file_system_that_reports_no_blocks_has_an_unknown_size(
     monkeypatch.setattr(os, "statvfs", lambda path: told)
     assert PosixFiles().space(tmp_path) is None
     reserve = DiskReserve(PosixFiles(), tmp_path, LogConfig(disk_reserve_bytes=1 << 40))
-    reserve.take(1 << 20)
+    reserve.account(1 << 20)
     assert reserve.check()
 
 
