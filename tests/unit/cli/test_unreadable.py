@@ -13,6 +13,7 @@ from tests.support.faulty_files import UnreadableFiles
 from tests.unit.cli.conftest import Cli, Result
 from tiered.check.check import CheckOptions, CheckReport
 from tiered.check.findings import Findings, Severity
+from tiered.local.directory.figures import read_metrics
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 
@@ -206,8 +207,9 @@ def test_settings_that_cannot_be_read_are_not_to_be_made_anew(
 
 def test_figures_of_a_log_that_is_read_count_it(directory: Path) -> None:
     with LogView.open(directory, files=UnreadableFiles(directory / LAST_LOG)) as log:
-        values = {each.name: each.value for each in log.metrics()}
-        ends = [each.labels for each in log.metrics() if each.name.endswith("end_offset")]
+        found = read_metrics(log, 0)
+    values = {each.name: each.value for each in found}
+    ends = [each.labels for each in found if each.name.endswith("end_offset")]
     assert [value for name, value in values.items() if "out_of_service" in name] == [1]
     assert all(dict(labels)["topic"] + dict(labels)["partition"] != "a0" for labels in ends)
 
