@@ -46,6 +46,7 @@ COMMANDS = {
     "erase": CommandEntry("Keep", "Delete the records of some keys from the bucket for good."),
     "inspect": CommandEntry("Look", "Print what the files of any Kafka log directory hold."),
     "doctor": CommandEntry("Look", "Check program, settings, disk and store, and advise."),
+    "cost": CommandEntry("Look", "Print what a log costs at its store, or will cost in a month."),
     "config": CommandEntry("Look", "Print every setting, its value and its origin."),
     "iam-policy": CommandEntry("Look", "Print the smallest IAM policy for one kind of program."),
     "metrics": CommandEntry("Look", "Print the metrics of a log directory, as Prometheus reads them."),

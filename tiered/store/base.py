@@ -377,6 +377,7 @@ class ListEntry:
     size: int
     etag: str
     last_modified_ms: int
+    storage_class: str = "STANDARD"
 
 
 @dataclass(frozen=True, slots=True)

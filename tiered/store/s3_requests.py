@@ -494,7 +494,13 @@ def _archive_of(response: dict[str, Any]) -> str:
 def _page(target: S3Target, response: dict[str, Any]) -> ListPage:
     root = len(target.full_key("x")) - 1
     entries = tuple(
-        ListEntry(item["Key"][root:], item["Size"], item["ETag"], _ms(item.get("LastModified")))
+        ListEntry(
+            item["Key"][root:],
+            item["Size"],
+            item["ETag"],
+            _ms(item.get("LastModified")),
+            item.get("StorageClass", "STANDARD"),
+        )
         for item in response.get("Contents", ())
         if len(item["Key"]) > root
     )
