@@ -151,9 +151,9 @@ def test_no_topic_a_wrong_durability_and_the_internal_topic_are_refused(log: Log
             log.transaction("x", durability="memory")
         with pytest.raises(ConfigError, match="timeout"):
             log.transaction("x", timeout=0)
-        with pytest.raises(ConfigError, match="only the transaction coordinator"):
+        with pytest.raises(ConfigError, match="only transactions and groups append"):
             log.topic(STATE).append(b"v", key=b"k")
-        with log.transaction("x") as txn, pytest.raises(ConfigError, match="only the transaction coordinator"):
+        with log.transaction("x") as txn, pytest.raises(ConfigError, match="only transactions and groups append"):
             txn.append(b"v", key=b"k", topic=STATE)
         assert all_of(log, STATE) != []
 
