@@ -91,6 +91,7 @@ spark-restarts: $(STAMP)  ## a stream into the sink whose driver is killed at ni
 
 chaos: $(STAMP)  ## processes behind a network that breaks requests, killed and stopped at random (MINUTES=10, STORE=minio, SEED=n)
 	@$(PY) -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED))
+	@$(PY) -m tests.chaos.groups $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 sweep: $(STAMP)  ## failed requests of syncs, daemons, repairs: 1,500 cases of the sweep (CASES=n for another number, SEED=n repeats a run)
 	@TIERED_SWEEP_SEED=$(SEED) $(PY) -m tests.sweeps.requests $(if $(CASES),$(CASES),1500)
@@ -98,7 +99,7 @@ sweep: $(STAMP)  ## failed requests of syncs, daemons, repairs: 1,500 cases of t
 explore: $(STAMP)  ## every interleaving of the protocol's requests within a bound (minutes; FAULTS=n and BOUND=states go deeper, SCENE=name)
 	@$(PY) -m tests.explore $(if $(FAULTS),--faults $(FAULTS)) $(if $(BOUND),--bound $(BOUND)) $(if $(SCENE),--scene $(SCENE))
 
-sim: $(STAMP)  ## seeds of the simulation (SEEDS=0-199; WORLD=tiers for both tiers instead of the bucket; TRACE=1)
+sim: $(STAMP)  ## seeds of the simulation (SEEDS=0-199; WORLD=tiers for both tiers, WORLD=groups, instead of the bucket; TRACE=1)
 	@$(PY) -m tests.sim $(if $(SEEDS),$(SEEDS),0-199) --world $(if $(WORLD),$(WORLD),bucket) --workers $(WORKERS) $(if $(TRACE),--trace)
 
 mutants: $(STAMP)  ## break one guard of the protocol or of the disk at a time and see a test fail (ONLY=part of a name)

@@ -265,6 +265,15 @@ class CommitUnknown(TieredError):
     hint = "repeat the call, or open the log again: both resolve the outcome"
 
 
+class PartitionLostError(TieredError):
+    """A partition that another member of the group reads now. Records that were not committed are read there again."""
+
+    code = "partition_lost"
+    exit_code = 75
+    retriable = True
+    hint = "go on with the other partitions: the new owner starts at the committed position"
+
+
 class DiskFullError(TieredError):
     """A disk without space, or with less than the reserve. The append had no effect."""
 

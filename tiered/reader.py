@@ -17,6 +17,8 @@ from tiered import arguments
 from tiered.arrow.schema import COLUMNS, arrow_table
 from tiered.clock import Clock, IdSource
 from tiered.config import S3Keywords
+from tiered.consumer.consumer import Consumer
+from tiered.consumer.steps import ConsumerKeywords, ConsumerSteps, Options
 from tiered.display import html_table, names_without
 from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
@@ -39,6 +41,8 @@ from tiered.times import Time
 if TYPE_CHECKING:
     import pyarrow
 
+    from tiered.group.driver import GroupMember
+    from tiered.group.member import GroupSettings
     from tiered.read.bucket import BucketDoor, BucketReads
     from tiered.remote.snapshots import Taken
     from tiered.remote.topics import TopicEntry
@@ -161,6 +165,7 @@ class Reader:
         self.request_counts = options.metrics or StoreMetrics()
         self._clock = clock
         self._followers = Followers()
+        self._members: list[GroupMember] = []
         self._runner = Runner(None if bucket is None else bucket.store, clock, ids)
 
     def __enter__(self) -> Self:
@@ -438,9 +443,56 @@ class Reader:
     def _received_bytes(self) -> int:
         return sum(figures.received_bytes for figures in self.request_counts.snapshot())
 
+    def consumer(
+        self,
+        group: str,
+        topics: str | Iterable[str] = (),
+        *,
+        member: str | None = None,
+        times: GroupSettings | None = None,
+        **options: Unpack[ConsumerKeywords],
+    ) -> Consumer:
+        """Return a consumer that shares the partitions of ``topics`` with all members of ``group``. Use ``with``.
+
+        Positions are kept in the bucket. ``member``: a name for people, by default host and process. ``times``: of
+        heartbeats and leases, the same for all members. ``options``: :class:`tiered.consumer.steps.ConsumerKeywords`.
+
+        Raises UnknownTopicError, ConfigError (a reader of a disk or of a past version), RemotePermissionError.
+        """
+        return Consumer(self._consumer_steps(group, topics, member, times, options), self._runner)
+
+    def _consumer_steps(
+        self,
+        group: str,
+        topics: str | Iterable[str],
+        member: str | None,
+        times: GroupSettings | None,
+        options: ConsumerKeywords,
+    ) -> ConsumerSteps:
+        checked = Options.of(options, now_ms=self._clock.now_ms())
+        self._followers.check_open()
+        if self._bucket is None or self._local is not None or self._bucket.is_past:
+            raise ConfigError(
+                "a group shares the newest records of a bucket: this reader has a log directory, or a past version",
+                hint="open_reader(url) without log_dir and as_of; where the log is open use Log.consumer",
+            )
+        from tiered.group.driver import open_member  # noqa: PLC0415  only a group needs it
+
+        start = checked.start, checked.start_ms
+        found = open_member(self._bucket, self._runner, group, member=member, times=times, start=start)
+        self._members.append(found)
+        try:
+            found.subscribe([topics] if isinstance(topics, str) else list(topics))
+        except BaseException:
+            found.close()
+            raise
+        return ConsumerSteps(group, found, found.open_stream, self._followers, checked)
+
     def close(self) -> None:
-        """Release files and connections, and delete the pins of unfinished reads. Safe to call again."""
+        """Release files and connections, leave groups, and delete the pins of unfinished reads. Safe to call again."""
         self._followers.close()
+        for member in self._members:
+            member.close()
         for pin in list(self._bucket.pins) if self._bucket is not None else ():
             self._runner.run(pin.drop())
         if self._local is not None:

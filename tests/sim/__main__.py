@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.sim.bucket.world import World as BucketWorld
+from tests.sim.groups.world import World as GroupsWorld
 from tests.sim.tiers.world import World as TiersWorld
 
 TIERS_STEPS = 60
@@ -32,6 +33,7 @@ SHOWN = (
     "acknowledged", "commits", "crashes", "claims", "append", "replace", "merge", "compact", "compact in parts",
     "groups of parts", "reencode", "trim", "collect", "deleted", "orphans", "unstaged", "batches",
     "erasures", "snapshots", "read", "read as of", "destroyed", "superseded", "tombstones", "checked",
+    "handed out", "takes", "again", "judged dead", "idle",
 )  # fmt: skip
 
 
@@ -49,6 +51,9 @@ def run(world: str, seed: int, folder: Path, *, trace: bool = False) -> tuple[Co
     if world == "bucket":
         bucket = BucketWorld(seed, trace=trace)
         return bucket.run().counts, bucket.history
+    if world == "groups":
+        groups = GroupsWorld(seed, trace=trace)
+        return groups.run().counts, groups.history
     place = folder / str(seed)
     place.mkdir()
     try:
@@ -114,7 +119,7 @@ def main(arguments: list[str]) -> int:
     """Prints progress, failures, totals."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Run seeds of the simulation.")
     parser.add_argument("seeds", type=seeds_of, help="one seed, or first-last")
-    parser.add_argument("--world", default="bucket", choices=("bucket", "tiers"))
+    parser.add_argument("--world", default="bucket", choices=("bucket", "tiers", "groups"))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--first", action="store_true", help="end with the first seed that fails")
     parser.add_argument("--trace", action="store_true", help="print all that happens in one seed")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from tiered import arguments
 from tiered import reader as sync_reader
+from tiered.aio.consumer import AsyncConsumer, open_consumer
 from tiered.aio.topic import AsyncTopicReads, one_by_one
 from tiered.aio.worker import Opening, ThreadPools, open_beside
 from tiered.arrow.schema import arrow_table
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
     from tiered.clock import Clock, IdSource
     from tiered.config import S3Keywords
+    from tiered.consumer.steps import ConsumerKeywords
     from tiered.errors import TieredError
+    from tiered.group.member import GroupSettings
     from tiered.local.disk.topics import TopicInfo
     from tiered.remote.snapshots import Taken
 
@@ -152,6 +155,20 @@ class AsyncReader:
         async with aclosing(self._runner.stream(steps, functools.partial(release_steps, opened))) as pieces:
             found = [batch async for piece in pieces for batch in piece]
         return arrow_table(found, names)
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Iterable[str] = (),
+        *,
+        member: str | None = None,
+        times: GroupSettings | None = None,
+        **options: Unpack[ConsumerKeywords],
+    ) -> Opening[AsyncConsumer]:
+        """Open ``Reader.consumer``: ``async with reader.consumer("billing", "orders") as consumer``."""
+        self._worker.check_open()
+        make = functools.partial(self._reader._consumer_steps, group, topics, member, times, options)
+        return open_consumer(make, self._runner)
 
     def requests(self) -> dict[str, int]:
         """Return ``Reader.requests()``."""

@@ -18,12 +18,14 @@ class Changes:
 
     ``assigned``: partitions to read from now on, each with the position to begin at. None: the consumer asks for the
     committed one, and resolves ``start=`` without one. ``lost``: partitions that another member reads now. Their
-    positions are dropped. ``stop``: partitions to give up. No further record of them is handed out.
+    positions are dropped. ``stop``: partitions to give up. No further record of them is handed out. ``wait``: hand out
+    nothing until a poll without it; what was assigned stays.
     """
 
     assigned: Mapping[TopicPartition, Position | None] = field(default_factory=dict)
     lost: Collection[TopicPartition] = ()
     stop: Collection[TopicPartition] = ()
+    wait: bool = False
 
 
 class Assignment(Protocol):
@@ -35,6 +37,9 @@ class Assignment(Protocol):
 
     poll_interval_s: float
     """Seconds after which a consumer that waits for records calls :meth:`poll` again."""
+
+    outlives_topics: bool
+    """True if a topic that is gone makes its partitions ``lost``, and is no error."""
 
     def subscribe(self, topics: Collection[str]) -> None:
         """Read these topics from the next poll on, in place of those before."""

@@ -21,8 +21,10 @@ from tiered.consumer.position import Assignment, Changes, Position
 from tiered.errors import (
     ClosedError,
     ConfigError,
+    LogDestroyedError,
     LogTruncatedError,
     OffsetOutOfRangeError,
+    PartitionLostError,
     RemoteUnavailableError,
     TieredError,
     UnknownTopicError,
@@ -153,6 +155,7 @@ class ConsumerSteps:
         self._new: dict[TopicPartition, Position | None] = {}
         self._paused: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()
+        self._waits = False
         self._stops: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._emit = RECORDS
@@ -227,6 +230,11 @@ class ConsumerSteps:
         except OffsetOutOfRangeError as error:
             yield from self._move_into_range(fetch, error)
             return True
+        except LogDestroyedError:
+            if not self.assignment.outlives_topics:
+                raise
+            fetch.defer(now_s + self.assignment.poll_interval_s)
+            return False
         if fetch.gone:  # to another directory of this log, or its topic was made again
             committed = self._committed.get(fetch.tp, fetch.position)
             yield from self._drop(fetch)
@@ -237,17 +245,19 @@ class ConsumerSteps:
     def hand_out(self, fetches: Sequence[PartitionFetch]) -> Any:
         """Hand out the next item of these fetches; None without one."""
         for fetch in fetches:
-            if fetch.ready and fetch.tp not in self._paused and fetch.tp not in self._stopped:
+            if fetch.ready and fetch.tp not in self._paused and fetch.tp not in self._stopped and not self._waits:
                 return fetch.next_item()
         return None
 
     def _readable(self) -> list[PartitionFetch]:
-        held_back = self._paused | self._stopped
+        held_back = self._fetches.keys() if self._waits else self._paused | self._stopped
         return [fetch for tp, fetch in self._fetches.items() if tp not in held_back]
 
     def _has_ended(self) -> bool:
         stops = self._stops
-        return self._options.stops and all(fetch.reached >= stops.get(tp, 0) for tp, fetch in self._fetches.items())
+        if self._waits or not self._options.stops:
+            return False
+        return all(fetch.reached >= stops.get(tp, 0) for tp, fetch in self._fetches.items())
 
     def _wait_s(self, now_s: float, deadline: float) -> float:
         idle_end_s = self._last_s + self._options.idle_s
@@ -276,8 +286,9 @@ class ConsumerSteps:
         for tp, given in tuple(self._new.items()):
             try:
                 yield from self._begin(tp, known.get(tp) if given is None else given)
-            except RemoteUnavailableError as error:
-                if not self._fetches:
+            except (RemoteUnavailableError, LogDestroyedError, PartitionLostError) as error:
+                is_outage = isinstance(error, RemoteUnavailableError)
+                if not self._fetches and (is_outage or not self.assignment.outlives_topics):
                     raise
                 _logger.warning("%s cannot be read yet: %s", tp, error)
                 break
@@ -288,6 +299,7 @@ class ConsumerSteps:
 
     def _poll_assignment(self) -> Steps[None]:
         changes: Changes = self.assignment.poll(self.handed_out().keys())
+        self._waits = changes.wait
         self._new.update(changes.assigned)
         for tp in changes.lost:
             self._committed.pop(tp, None)

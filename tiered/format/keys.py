@@ -15,6 +15,9 @@ Object keys, relative to the URL that the store was opened with::
     jobs/gc/decisions/{uid}
     erasures/{topic_id}-{partition}/{id}/{name}.json
     txn/{id}/{batch}   and {batch}.{generation} after as many aborts: decision about a sink's batch
+    groups/{group}/plan
+    groups/{group}/members/{name}~{uid}
+    groups/{group}/partitions/{topic_id}-{partition}
     probe/{uid}
 
 ``h2`` spreads partitions over the key space: S3 splits its load by prefix. ``topic_id`` is Kafka's UUID as 32 hex
@@ -22,8 +25,8 @@ digits: a topic that was deleted and created again never meets its old objects. 
 as a fenced epoch can never commit again: an orphan's key thus proves that it is garbage.
 
 Parsers of object keys are strict and return None for any other key, as a bucket may hold foreign objects. A
-transaction id is percent-encoded in its key. Parsers of local names follow Kafka and raise ``ConfigError`` where
-Kafka refuses to start.
+transaction id, a group and a member's name are percent-encoded in their keys. Parsers of local names follow Kafka and
+raise ``ConfigError`` where Kafka refuses to start.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ TOPICS_PREFIX = "topics/"
 PROBE_PREFIX = "probe/"
 DECISIONS_PREFIX = "txn/"
 ERASURES_PREFIX = "erasures/"
+GROUPS_PREFIX = "groups/"
 PREFIXES_KEPT = 1024
 """Cached prefixes of partitions; each costs a hash."""
 
@@ -70,6 +74,10 @@ TXN_CHARS = 16
 """Leading characters of a staged object's uid that identify its transaction id."""
 STEM_CHARS = 24
 """Leading characters of a staged object's uid that identify its transaction and batch."""
+MAX_GROUP_CHARS = 249
+"""Limit of a percent-encoded group name in a key: as that of a topic."""
+MAX_MEMBER_CHARS = 200
+"""Limit of a percent-encoded member name, which is followed by ``~`` and 32 digits."""
 MAX_TXN_CHARS = 200
 """Limit of a percent-encoded transaction id in a key: stores allow 255 characters between two slashes."""
 
@@ -144,6 +152,14 @@ class ErasureNoteKey(NamedTuple):
     uid: str
 
 
+class GroupKey(NamedTuple):
+    """A parsed key below ``groups/``: of a member, of a partition (topic id and number), or of the plan."""
+
+    group: str
+    member: str | None = None
+    partition: tuple[UUID, int] | None = None
+
+
 # -- topic names -------------------------------------------------------------------------------------------------
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -185,6 +201,10 @@ _ERASURE_NOTE_KEY = re.compile(
     r"(?P<base>[0-9]{20})-(?P<uid>[0-9a-f]{32})\.json"
 )
 _JOB_ID = re.compile(r"(?!gc$)[a-zA-Z][a-zA-Z0-9._-]{0,99}")
+_GROUP_KEY = re.compile(
+    r"groups/(?P<group>[^/]{1,249})/(?:plan|members/(?P<member>[^/]{34,233})|"
+    r"partitions/(?P<topic_id>[0-9a-f]{32})-(?P<partition>0|[1-9][0-9]{0,9}))"
+)
 _TOPIC_KEY = re.compile(r"topics/(?P<topic>[a-zA-Z0-9._-]{1,249})")
 
 
@@ -305,6 +325,44 @@ def decision_key(txn: str, batch: int, generation: int = 0) -> str:
     return f"{key}.{generation}" if generation else key
 
 
+def check_group_name(name: str, what: str = "group") -> str:
+    """Return the name of a group or a member. Raises ConfigError."""
+    limit = MAX_GROUP_CHARS if what == "group" else MAX_MEMBER_CHARS
+    if not name or len(_quoted(name)) > limit or not name.isprintable():
+        raise ConfigError(
+            f"{what} name {name[:80]!r} is not allowed",
+            hint=f"printable text that takes 1 to {limit} characters, percent-encoded",
+        )
+    return name
+
+
+def group_prefix(group: str) -> str:
+    """Return the common prefix of all objects of a group."""
+    return f"{GROUPS_PREFIX}{_quoted(check_group_name(group))}/"
+
+
+def group_plan_key(group: str) -> str:
+    """Return the key of the assignment that the members of a group agreed on."""
+    return group_prefix(group) + "plan"
+
+
+def group_members_prefix(group: str) -> str:
+    """Return the common prefix of the objects of a group's members."""
+    return group_prefix(group) + "members/"
+
+
+def group_member_key(group: str, member: str) -> str:
+    """Return the key of the heartbeats of a member, ``{name}~{uid}``."""
+    name, _, uid = member.rpartition("~")
+    return f"{group_members_prefix(group)}{_quoted(check_group_name(name, 'member'))}~{_check_uid(uid)}"
+
+
+def group_partition_key(group: str, topic_id: UUID, partition: int) -> str:
+    """Return the key of a partition's owner and position in a group."""
+    _check_partition(partition)
+    return f"{group_prefix(group)}partitions/{topic_id.hex}-{partition}"
+
+
 def index_key_of(log_key: str) -> str:
     """Return the key of the ``.idx`` bundle of a ``.log`` object."""
     return log_key.removesuffix(".log") + ".idx"
@@ -388,6 +446,9 @@ def wildcards(role: Role | None = None) -> dict[str, str]:
         "audit": "jobs/gc/*",
         "decision": f"{DECISIONS_PREFIX}*",
         "erasure": f"{ERASURES_PREFIX}*",
+        "member": f"{GROUPS_PREFIX}*/members/*",
+        "plan": f"{GROUPS_PREFIX}*/plan",
+        "position": f"{GROUPS_PREFIX}*/partitions/*",
         "probe": f"{PROBE_PREFIX}*",
     }
 
@@ -484,6 +545,24 @@ def parse_decision_key(key: str) -> DecisionKey | None:
         return None
     found = DecisionKey(unquote(match["id"], errors="replace"), int(match["batch"]), int(match["generation"] or 0))
     return found if _quoted(found.txn) == match["id"] and found.txn.isprintable() else None
+
+
+def parse_group_key(key: str) -> GroupKey | None:
+    """Parse the key of any object of a group, None for any other key."""
+    match = _GROUP_KEY.fullmatch(key)
+    if match is None:
+        return None
+    group, member, tp = unquote(match["group"]), None, None
+    if match["member"] is not None:
+        name, tilde, uid = match["member"].rpartition("~")
+        if not tilde or not _UID.fullmatch(uid):
+            return None
+        member = f"{unquote(name)}~{uid}"
+    elif match["topic_id"] is not None:
+        tp = UUID(hex=match["topic_id"]), int(match["partition"])
+        if tp[1] > MAX_INT32:
+            return None
+    return GroupKey(group, member, tp)
 
 
 def parse_page_key(key: str) -> PageKey | None:

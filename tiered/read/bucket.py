@@ -51,6 +51,11 @@ class BucketReads:
         self.entries: dict[str, TopicEntry] = {}  # as last seen
         self._busy = threading.Lock()
 
+    @property
+    def is_past(self) -> bool:
+        """Return True if a past version is read."""
+        return self._as_of is not None
+
     def topics(self, unreadable: dict[str, TieredError] | None = None) -> Steps[dict[str, TopicInfo]]:
         """Return all topics by name, with one listing. ``unreadable``: see ``list_topics``."""
         found = {}

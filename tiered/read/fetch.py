@@ -72,6 +72,10 @@ class PartitionFetch:
         if self._followed.signalled:
             self._followed.due, self._woken = 0.0, True
 
+    def defer(self, until_s: float) -> None:
+        """Look for new records at this monotonic second, not before."""
+        self._followed.due = until_s
+
     @property
     def ready(self) -> int:
         """Return the number of decoded items that were not handed out."""

@@ -86,4 +86,4 @@ def test_each_error_is_complete() -> None:
         assert row.meaning.endswith(".")
         assert row.hint
     again = {"LockedError", "RemoteUnavailableError", "CommitUnknown", "DiskFullError", "DataLocalError"}
-    assert {row.name for row in rows if row.retriable} == again | {"AppendTimeoutError"}
+    assert {row.name for row in rows if row.retriable} == again | {"AppendTimeoutError", "PartitionLostError"}

@@ -17,11 +17,14 @@ from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.support.proxy import FaultProxy
 from tests.unit.remote.cost.bill import Bill, Line
 from tiered.erase.erase import erase_steps, plan_erase_steps
-from tiered.model import NewRecord, TopicPartition
+from tiered.group.member import GroupSettings, Member
+from tiered.group.topics import BucketTopics
+from tiered.model import NewRecord, Position, TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.plan.maintenance import PART_BYTES, ROUTINE, MaintenanceKind
 from tiered.plan.read import READ_LIMITS, RemoteSpan
 from tiered.program.maintenance_loop import MaintenanceLoop, Scope
+from tiered.read.bucket import BucketReads
 from tiered.remote.maintain import ActionResult
 from tiered.remote.topics import load_topic_to_read
 from tiered.store.base import Capabilities
@@ -377,3 +380,28 @@ def test_the_figures_are_those_of_the_server(tmp_path: Path, monkeypatch: pytest
             log.sync()
             assert bill.requests() == {"put": 3, "get": 1 + 2, "head": 2}
             assert Counter(seen.method for seen in proxy.seen) == {"PUT": 3, "GET": 1 + 2, "HEAD": 2}
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_of_a_group(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    clock, reads, bill = FakeClock(), BucketReads(desk.store), desk.upkeep_bill
+    member = Member("g", "a", ["t"], BucketTopics(reads, "latest", None), GroupSettings())
+
+    def rounds(count: int) -> dict[str, int]:
+        for _ in range(count):
+            clock.advance(drive(desk.store, member.round(), clock=clock))
+            member.poll([], clock.monotonic())
+        return bill.requests()
+
+    # Its object; then a heartbeat, the plan, one partition that is looked at, resolved and taken.
+    assert rounds(2) == {"put": 4, "list": 2, "get": 5}
+    assert rounds(5) == {"put": 5, "list": 5, "get": 5}
+    assert rounds(1) == {"put": 1, "list": 1, "get": 3}  # with its look for new partitions
+    assert drive(desk.store, member.commit({TP: Position(0)})) == {}
+    assert bill.requests() == {"put": 1}
+    drive(desk.store, member.leave())
+    assert bill.requests() == {"put": 2, "delete": 1}
+    desk.close()

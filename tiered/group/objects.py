@@ -1,0 +1,255 @@
+"""Objects of a group: members, the plan, the owner and position of each partition. JSON, changed by compare-and-swap.
+
+::
+
+    groups/{group}/members/{name}~{uid}
+        {"format": 1, "member": "host-1~<32 hex>", "topics": ["orders"], "beat": 17, "commit": "<32 hex>"}
+    groups/{group}/plan
+        {"format": 1, "commit": "<32 hex>", "topics": [["orders", "<topic id>", 8, 8]],
+         "members": [["host-1~<32 hex>", ["orders"], [["orders", [0, 1, 2, 3]]]]]}
+    groups/{group}/partitions/{topic id}-{partition}
+        {"format": 1, "topic": "orders", "owner": "host-1~<32 hex>", "epoch": 4611686018427387904,
+         "offset": 1000, "leader_epoch": 3, "metadata": "", "committed_ms": 1700000000000, "owned_ms": 1700000000000,
+         "commit": "<32 hex>"}
+
+``commit`` is new in each body, so that ETags never repeat and a lost answer is settled by a look. A member exists as
+long as its object does. A body with ``dead`` is the note of the member that judged it dead, and is deleted next.
+Fields that this release does not know are carried along.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from tiered.config import MAX_PARTITIONS
+from tiered.errors import ConfigError, CorruptionError
+from tiered.format.json_schema import HEX_128, INT64_MAX, NUMBER, TEXT, TIME_MS, JsonObject, ListOf, Shape, ValueType
+from tiered.format.keys import parse_group_key
+from tiered.model import Position, TopicPartition
+
+FORMAT = 1
+MAX_MEMBERS = 10_000
+MAX_TOPICS = 1_000
+MAX_MEMBER_BYTES = 256 * 1024
+MAX_PLAN_BYTES = 8 * 1024 * 1024
+MAX_OWNERSHIP_BYTES = 64 * 1024
+MAX_METADATA_CHARS = 4096
+"""Limit of a position's metadata, Kafka's default (``offset.metadata.max.bytes``)."""
+
+_INT32 = ValueType(int, -1, 2**31 - 1)
+_FORMAT: Shape = {"format": ValueType(int, 1, INT64_MAX)}
+_MEMBER: Shape = {**_FORMAT, "member": TEXT, "topics": ListOf(TEXT, MAX_TOPICS), "beat": NUMBER, "commit": HEX_128}
+_PLAN: Shape = {
+    **_FORMAT,
+    "commit": HEX_128,
+    "topics": ListOf(
+        {
+            "topic": TEXT,
+            "topic_id": HEX_128,
+            "partitions": ValueType(int, 0, MAX_PARTITIONS),
+            "first": ValueType(int, 0, MAX_PARTITIONS),
+        },
+        MAX_TOPICS,
+    ),
+    "members": ListOf(
+        {
+            "member": TEXT,
+            "topics": ListOf(TEXT, MAX_TOPICS),
+            "shares": ListOf({"topic": TEXT, "partitions": ListOf(NUMBER, MAX_PARTITIONS)}, MAX_TOPICS),
+        },
+        MAX_MEMBERS,
+    ),
+}
+_OWNERSHIP: Shape = {
+    **_FORMAT,
+    "topic": TEXT,
+    "owner": TEXT,
+    "epoch": NUMBER,
+    "offset": NUMBER,
+    "leader_epoch": _INT32,
+    "metadata": ValueType(str, 0, MAX_METADATA_CHARS),
+    "committed_ms": TIME_MS,
+    "owned_ms": TIME_MS,
+    "commit": HEX_128,
+}
+_HINT = "put a version of the object back, or delete the group with `tiered group delete`: its positions are lost then"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberBeat:
+    """One heartbeat of a member: ``beat`` counts them. ``dead``: another member judged it dead."""
+
+    member: str
+    topics: tuple[str, ...]
+    beat: int
+    commit: int
+    dead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTopic:
+    """Topic of a group. ``first``: its partitions when the group first read it; later ones are read from their start.
+
+    A topic that was made again has ``first`` 0.
+    """
+
+    topic_id: UUID
+    partitions: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Member of a plan: the topics that it subscribed, and the partitions that it shall own."""
+
+    topics: tuple[str, ...]
+    partitions: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """Assignment of all partitions to members. Only a member itself enters the plan; others remove it when it is gone.
+
+    ``commit`` is not compared.
+    """
+
+    topics: Mapping[str, PlannedTopic] = field(default_factory=dict)
+    members: Mapping[str, Seat] = field(default_factory=dict)
+    commit: int = field(default=0, compare=False)
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def owners(self) -> dict[TopicPartition, str]:
+        """Return the member of each partition."""
+        return {tp: member for member, seat in self.members.items() for tp in seat.partitions}
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Owner and position of a partition. ``owner`` is empty while it is free. ``epoch`` grows with each owner."""
+
+    topic: str
+    owner: str
+    epoch: int
+    position: Position
+    commit: int
+    owned_ms: int = -1
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+def encode_member(beat: MemberBeat) -> bytes:
+    """Return the object's bytes."""
+    fields = {"format": FORMAT, "member": beat.member, "topics": list(beat.topics), "beat": beat.beat}
+    return _encode(fields | ({"dead": True} if beat.dead else {}) | {"commit": f"{beat.commit:032x}"})
+
+
+def decode_member(data: bytes, *, key: str) -> MemberBeat:
+    """Decode the object of a member. Raises CorruptionError, and ConfigError for a newer format."""
+    fields, values = _take(data, key, _MEMBER, MAX_MEMBER_BYTES)
+    parsed = parse_group_key(key)
+    if parsed is None or parsed.member != values["member"]:
+        fields.refuse("member", "is another one: the object was copied in place")
+    dead = fields.values.get("dead") is True
+    return MemberBeat(values["member"], tuple(values["topics"]), values["beat"], values["commit"], dead)
+
+
+def encode_plan(plan: GroupPlan) -> bytes:
+    """Return the object's bytes. Raises ConfigError if they are too many."""
+    topics = [[name, each.topic_id.hex, each.partitions, each.first] for name, each in sorted(plan.topics.items())]
+    members = [[member, list(seat.topics), _shares(seat)] for member, seat in sorted(plan.members.items())]
+    body = _encode(
+        {**plan.extra, "format": FORMAT, "commit": f"{plan.commit:032x}", "topics": topics, "members": members}
+    )
+    if len(body) > MAX_PLAN_BYTES or len(topics) > MAX_TOPICS or len(members) > MAX_MEMBERS:
+        raise ConfigError(
+            f"the plan of the group has {len(body)} bytes, {len(topics)} topics and {len(members)} members: too many",
+            hint=f"at most {MAX_PLAN_BYTES} bytes, {MAX_TOPICS} topics, {MAX_MEMBERS} members: use several groups",
+        )
+    return body
+
+
+def _shares(seat: Seat) -> list[list[Any]]:
+    shares: dict[str, list[int]] = {}
+    for tp in sorted(seat.partitions):
+        shares.setdefault(tp.topic, []).append(tp.partition)
+    return [[topic, partitions] for topic, partitions in shares.items()]
+
+
+def decode_plan(data: bytes, *, key: str) -> GroupPlan:
+    """Decode a plan. Raises CorruptionError, and ConfigError for a newer format."""
+    fields, values = _take(data, key, _PLAN, MAX_PLAN_BYTES)
+    topics = {name: PlannedTopic(UUID(int=id_), count, first) for name, id_, count, first in values["topics"]}
+    members = {
+        member: Seat(
+            tuple(subscribed),
+            frozenset(TopicPartition(topic, number) for topic, numbers in shares for number in numbers),
+        )
+        for member, subscribed, shares in values["members"]
+    }
+    plan = GroupPlan(topics, members, values["commit"], _extra(fields, _PLAN))
+    if len(plan.owners()) != sum(len(seat.partitions) for seat in members.values()):
+        fields.refuse("members", "gives one partition to two members")
+    return plan
+
+
+def encode_ownership(found: Ownership) -> bytes:
+    """Return the object's bytes."""
+    position = found.position
+    return _encode(
+        {
+            **found.extra,
+            "format": FORMAT,
+            "topic": found.topic,
+            "owner": found.owner,
+            "epoch": found.epoch,
+            "offset": position.offset,
+            "leader_epoch": position.leader_epoch,
+            "metadata": position.metadata,
+            "committed_ms": position.committed_ms,
+            "owned_ms": found.owned_ms,
+            "commit": f"{found.commit:032x}",
+        }
+    )
+
+
+def decode_ownership(data: bytes, *, key: str) -> Ownership:
+    """Decode the object of a partition. Raises CorruptionError, and ConfigError for a newer format."""
+    fields, values = _take(data, key, _OWNERSHIP, MAX_OWNERSHIP_BYTES)
+    position = Position(values["offset"], values["leader_epoch"], values["metadata"], values["committed_ms"])
+    return Ownership(
+        values["topic"],
+        values["owner"],
+        values["epoch"],
+        position,
+        values["commit"],
+        values["owned_ms"],
+        _extra(fields, _OWNERSHIP),
+    )
+
+
+def _encode(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _take(data: bytes, key: str, shape: Shape, limit: int) -> tuple[JsonObject, dict[str, Any]]:
+    try:
+        if len(data) > limit:
+            raise CorruptionError(f"{key}: {len(data)} bytes are too many", path_or_key=key, position=0)
+        fields = JsonObject(data, key=key)
+        newer = fields.values.get("format")
+        if type(newer) is int and newer > FORMAT:  # checked before any other field
+            raise ConfigError(
+                f"{key} was written by a newer release: it has format {newer}, this one reads {FORMAT}",
+                hint="upgrade tieredlog; nothing was changed",
+            )
+        return fields, fields.checked_fields(shape)
+    except CorruptionError as damage:
+        damage.hint = _HINT
+        raise
+
+
+def _extra(fields: JsonObject, shape: Shape) -> Mapping[str, Any]:
+    return {name: value for name, value in fields.values.items() if name not in shape}
