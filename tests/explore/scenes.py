@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.explore.bucket import NO_OBJECTS, Objects
+from tests.explore.groups import JUDGE, Offsets, member
 from tests.explore.machine import TOPIC_ID, TP, Disk, Machine
 from tests.explore.process import Program, Runner
 from tests.explore.programs import keeper_of, maintainer, reader, writer
@@ -222,6 +223,20 @@ def two_keepers() -> Scene:
     return stage.scene("two-keepers", programs)
 
 
+def group() -> Scene:
+    """Two members of a group and one partition; each may judge the other dead at any time."""
+    programs = {name: member(name, 1) for name in "ab"}
+    disks = {name: Disk(name) for name in "ab"}
+    return Scene("group", programs, NO_OBJECTS, disks, Offsets(), JUDGE, lists=True, deletes=True)
+
+
+def group_again() -> Scene:
+    """One of the members reads twice: it may have lost the partition and taken it again."""
+    programs = {"a": member("a", 2), "b": member("b", 1)}
+    disks = {name: Disk(name) for name in "ab"}
+    return Scene("group-again", programs, NO_OBJECTS, disks, Offsets(), JUDGE, lists=True, deletes=True)
+
+
 @dataclass(frozen=True)
 class Bound:
     """A scene, the faults that ``make explore`` looks at, and those of ``make test``."""
@@ -249,5 +264,7 @@ SCENES = (
     Bound(merging_and_sweep, 1, 0),
     Bound(pages, 0, -1),
     Bound(pages_collected, 1, 0),
+    Bound(group, 0, 0),
+    Bound(group_again, 0, -1),
 )
 """``quick`` -1: not in ``make test``."""

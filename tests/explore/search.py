@@ -55,7 +55,9 @@ class Scene:
     programs: Mapping[str, Program]
     objects: Objects
     disks: Mapping[str, Disk]
-    memory: Memory = NOTHING
+    memory: Any = NOTHING
+    judge: Any = truth
+    """What must hold: ``changed`` and ``told`` of ``truth``, which also says how a log is gone on with."""
     copied: bool = False
     lists: bool = False
     deletes: bool = False
@@ -327,7 +329,9 @@ class Search:
         found = self._changed.get(key)
         if found is None:
             things = self._stores.things
-            new = truth.changed(things[before], things[after], self._memories.things[memory], delayed=delayed)
+            new = self.scene.judge.changed(
+                things[before], things[after], self._memories.things[memory], delayed=delayed
+            )
             found = self._changed[key] = self._memories.of(new)
             self._continue(things[after])
         return found
@@ -340,7 +344,7 @@ class Search:
         if found is None:
             new = self._memories.things[memory]
             for report in reports:
-                new = truth.told(report, self._stores.things[store], new)
+                new = self.scene.judge.told(report, self._stores.things[store], new)
             found = self._told[key] = self._memories.of(new)
         return found
 
@@ -351,6 +355,8 @@ class Search:
 
         It has no records: roots that differ by nothing but random ids are one to it.
         """
+        if self.scene.judge is not truth:
+            return
         likeness = truth.catalog_of(objects).likeness
         if likeness in self._continued:
             return
@@ -361,6 +367,8 @@ class Search:
     def _end(self, state: State) -> None:
         """Nobody has anything more to do: who owns the partition may go on with it."""
         self.counts.ends += 1
+        if self.scene.judge is not truth:
+            return
         objects = self._stores.things[state.store]
         root = truth.catalog_of(objects).root
         for who, number in enumerate(state.nodes):
