@@ -1,4 +1,4 @@
-"""``tiered group``: list the groups of a log, show their lag, set their positions, delete them."""
+"""``tiered group``: list groups, show their lag, set their positions, delete them. In a log here, in a bucket below."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from tiered.cli import group_bucket
 from tiered.errors import ConfigError, NotFoundError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.partition.read_log import ReadLog
@@ -19,7 +20,7 @@ from tiered.times import format_time, parse_time
 
 @click.group(cls=Group, name="group")
 def command() -> None:
-    """List the groups of a log directory, show their lag, set their positions, delete them."""
+    """List the groups of a log directory or a bucket, show their lag, set their positions, delete them."""
 
 
 @command.command("list", cls=Command)
@@ -29,15 +30,17 @@ def list_command(app: Application) -> int:
 
     \b
     Example:
-      tiered group list --log-dir data
+      tiered group list --log-dir data --remote s3://acme-logs/prod
     """
+    app.need_a_tier()
     groups: dict[str, list[GroupLag]] = {}
-    for lag in _lags(app):
+    for lag in _lags(app) if app.log_dir is not None else ():
         groups.setdefault(lag.group, []).append(lag)
     found = [
         {"group": name, "where": "log", "partitions": len(lags), "lag_records": sum(lag.records for lag in lags)}
         for name, lags in groups.items()
     ]
+    found += group_bucket.group_fields(app) if app.remote is not None else []
     names = ["group", "where", "partitions", "lag_records"]
     rows = [[each[name] for name in names] for each in found]
     text = columns(["group", "where", "partitions", "lag"], rows) if found else ["no group has committed a position"]
@@ -54,6 +57,8 @@ def show_command(app: Application, *, group: str) -> int:
     Example:
       tiered group show billing --log-dir data
     """
+    if _is_in_bucket(app, group):
+        return group_bucket.show_group(app, group)
     found = [_fields(lag) for lag in _lags(app) if lag.group == group]
     if not found:
         raise _unknown(group)
@@ -72,29 +77,28 @@ def show_command(app: Application, *, group: str) -> int:
 
 @command.command("reset", cls=Command)
 @click.argument("group")
-@click.argument("selected", metavar="TOPIC[:P]")
+@click.argument("selected", nargs=-1, metavar="[TOPIC[:P]]...")
 @click.option("--to", "to", required=True, metavar="beginning|end|OFFSET|TIME", help="where the group goes on")
+@click.option("--force", is_flag=True, help="in a bucket: also while there are members, such as one that was killed")
 @pass_application
-def reset_command(app: Application, *, group: str, selected: str, to: str) -> int:
-    """Set the positions of a group in a topic or a partition. No program may write to the directory meanwhile.
+def reset_command(app: Application, *, group: str, selected: tuple[str, ...], to: str, force: bool) -> int:
+    """Set the positions of a group in topics or partitions. No program may write to the directory meanwhile.
 
-    A time means the first record on this disk at or after it.
+    A time means the first record at or after it. In a bucket the consumers of the group have stopped first. A group
+    that is in no log is made there, if its topics are named; otherwise all its topics are set.
 
     \b
     Examples:
       tiered group reset billing orders --to beginning --log-dir data --dry-run
       tiered group reset billing orders:0 --to -1h --log-dir data --yes
     """
-    wanted = topic_or_partition(selected)
-    with open_view(app) as view:
-        topics = view.topics()
-        name = wanted if isinstance(wanted, str) else wanted.topic
-        if name not in topics:
-            raise NotFoundError(f"there is no topic {name} here", hint="`tiered topic list` names the topics")
-        here = [TopicPartition(name, number) for number in topics[name].here]
-        targets = {tp: _target(app, view.partition(tp), to) for tp in here if wanted in (name, tp)}
-    if not targets:
-        raise NotFoundError(f"{selected} is not on this disk", hint=f"`tiered topic show {name}` names the partitions")
+    if _is_in_bucket(app, group):
+        return group_bucket.reset_positions(app, group, selected, to, force=force)
+    if not selected:
+        raise ConfigError("no topic was named", hint=f"tiered group reset {group} TOPIC --to {to}")
+    targets: dict[TopicPartition, int] = {}
+    for each in selected:
+        targets |= _targets(app, each, to)
     if not app.dry_run:
         confirm(app, "group reset", f"Set {len(targets)} positions of group {group}?")
         with open_directory(app) as log:
@@ -118,6 +122,8 @@ def delete_command(app: Application, *, group: str) -> int:
     Example:
       tiered group delete billing --log-dir data --yes
     """
+    if _is_in_bucket(app, group):
+        return group_bucket.delete_positions(app, group)
     with open_view(app) as view:
         known = GroupTable(view).groups().get(group)
     if known is None:
@@ -130,6 +136,29 @@ def delete_command(app: Application, *, group: str) -> int:
     verb = "would be deleted" if app.dry_run else "deleted"
     fields = {"group": group, "positions": len(known), "dry_run": app.dry_run}
     return app.out.result("group delete", fields, [f"{len(known)} positions of {group} {verb}"])
+
+
+def _is_in_bucket(app: Application, group: str) -> bool:
+    """Return True for a group of the bucket: no log directory was named, or that has no position of it."""
+    if app.log_dir is None or app.remote is None:
+        return app.log_dir is None and app.need_remote() != ""
+    with open_view(app) as view:
+        return group not in GroupTable(view).groups()
+
+
+def _targets(app: Application, selected: str, to: str) -> dict[TopicPartition, int]:
+    """Return the new positions in a topic or a partition on this disk. Raises NotFoundError."""
+    wanted = topic_or_partition(selected)
+    with open_view(app) as view:
+        topics = view.topics()
+        name = wanted if isinstance(wanted, str) else wanted.topic
+        if name not in topics:
+            raise NotFoundError(f"there is no topic {name} here", hint="`tiered topic list` names the topics")
+        here = [TopicPartition(name, number) for number in topics[name].here]
+        targets = {tp: _target(app, view.partition(tp), to) for tp in here if wanted in (name, tp)}
+    if not targets:
+        raise NotFoundError(f"{selected} is not on this disk", hint=f"`tiered topic show {name}` names the partitions")
+    return targets
 
 
 def _flush(log: LocalLog, group: str) -> None:
