@@ -18,7 +18,7 @@ from botocore.config import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "tieredlog-example"
-ROLES = ("reader", "writer", "maintainer", "auditor", "spark", "sink", "repair")
+ROLES = ("reader", "consumer", "writer", "maintainer", "auditor", "spark", "sink", "repair")
 
 
 @pytest.fixture(scope="session")

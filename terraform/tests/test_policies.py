@@ -30,12 +30,16 @@ KEYS = {
     "audit": "logs/jobs/gc/0123456789abcdef0123456789abcdef-12/0000000000000001-00ff",
     "receipt": "logs/erasures/0123456789abcdef0123456789abcdef-12/nightly/receipt.json",
     "strange": "logs/jobs/compact-1/plan",
+    "member": "logs/groups/billing/members/host~00ff",
+    "plan": "logs/groups/billing/plan",
+    "position": "logs/groups/billing/partitions/0123456789abcdef0123456789abcdef-12",
     "probe": "logs/probe/00ff",
     "outside": "other/file",
     "sibling": "logs-of-others/topics/orders",
 }
 LOG = {"topic", "root", "page", "segment", "index", "rewritten", "staged"}
 PAST = {"snapshot", "history"}
+GROUP = {"member", "plan", "position"}
 WRITERS = {"segment", "index"}
 SWAPPED = {"topic", "root", "history", "probe"}
 
@@ -44,6 +48,9 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("reader", "s3:GetObject"): LOG | PAST | {"receipt"},
     ("reader", "s3:PutObject"): set(),
     ("reader", "s3:DeleteObject"): set(),
+    ("consumer", "s3:GetObject"): LOG | PAST | GROUP | {"receipt"},
+    ("consumer", "s3:PutObject"): GROUP,
+    ("consumer", "s3:DeleteObject"): {"member"},
     ("spark", "s3:GetObject"): LOG | PAST,
     ("spark", "s3:PutObject"): set(),
     ("spark", "s3:DeleteObject"): set(),
@@ -52,7 +59,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("sink", "s3:AbortMultipartUpload"): {"staged"},
     ("sink", "s3:PutObjectTagging"): {"staged"},
     ("sink", "s3:DeleteObject"): {"probe"},
-    ("auditor", "s3:GetObject"): LOG | PAST | {"pin", "decision", "audit", "receipt"},
+    ("auditor", "s3:GetObject"): LOG | PAST | GROUP | {"pin", "decision", "audit", "receipt"},
     ("auditor", "s3:PutObject"): set(),
     ("auditor", "s3:DeleteObject"): set(),
     ("writer", "s3:GetObject"): LOG | {"history", "probe"},
@@ -60,11 +67,13 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("writer", "s3:AbortMultipartUpload"): WRITERS,
     ("writer", "s3:PutObjectTagging"): WRITERS,  # a PUT with tags needs both
     ("writer", "s3:DeleteObject"): {"probe"},
-    ("maintainer", "s3:GetObject"): LOG | PAST | {"receipt", "decision", "audit", "pin", "probe", "aside"},
+    ("maintainer", "s3:GetObject"): LOG | PAST | GROUP | {"receipt", "decision", "audit", "pin", "probe", "aside"},
     ("maintainer", "s3:AbortMultipartUpload"): WRITERS | {"rewritten"},
-    ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin", "snapshot", "audit", "receipt", "decision", "aside"},
+    ("maintainer", "s3:PutObject"): SWAPPED
+    | {"rewritten", "pin", "snapshot", "audit", "receipt", "decision", "aside", "position"},
     ("maintainer", "s3:DeleteObject"): WRITERS
     | PAST
+    | GROUP
     | {"rewritten", "staged", "decision", "root", "page", "pin", "probe", "aside"},
     ("repair", "s3:GetObject"): LOG | PAST | {"pin", "decision", "audit", "receipt", "aside", "probe"},
     ("repair", "s3:GetObjectVersion"): LOG | PAST | {"pin", "decision", "audit", "receipt", "aside"},
@@ -112,6 +121,10 @@ def test_nobody_touches_versions_or_the_bucket(policies: dict[str, Any], role: s
         ("auditor", "other/", "None"),
         ("auditor", "logs/txn/", "Allow"),
         ("reader", "logs/txn/", "None"),
+        ("reader", "logs/groups/", "None"),
+        ("consumer", "logs/groups/billing/members/", "Allow"),
+        ("consumer", "logs/topics/", "Allow"),
+        ("consumer", "logs/jobs/", "None"),
         ("spark", "logs/topics/", "Allow"),
         ("spark", "logs/", "None"),
         ("spark", f"{PARTITION}/", "None"),

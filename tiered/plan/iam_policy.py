@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiered.format.keys import Role, wildcards
+from tiered.format.keys import GROUPS_PREFIX, Role, wildcards
 
-ROLES = ("reader", "writer", "maintainer", "auditor", "spark", "sink", "repair")
-"""``spark`` reads with Spark, ``sink`` writes with it; a pipeline from log to log is both. Of the commands on Spark,
-``check`` needs auditor, ``export`` spark, ``maintain`` and ``erase`` maintainer. ``repair`` is for the time of a
-repair: it reads versions and puts any object of the log again, and deletes no segment.
+ROLES = ("reader", "consumer", "writer", "maintainer", "auditor", "spark", "sink", "repair")
+"""``consumer`` reads as a member of a group. ``spark`` reads with Spark, ``sink`` writes with it; a pipeline from log
+to log is both. Of the commands on Spark, ``check`` needs auditor, ``export`` spark, ``maintain`` and ``erase``
+maintainer. ``repair`` is for the time of a repair: it reads versions and puts any object of the log again, and deletes
+no segment.
 """
 _CREATE = ["s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload"]
 """Actions that create an object with tags (lifecycle rules select segments by them)."""
@@ -26,6 +27,7 @@ _LOG = ("topic", "root", "page", "segment", "staged")
 _PAST = ("snapshot", "history")
 _KEPT = ("snapshot", "audit", "erasure", "aside")
 """Kinds of objects that a maintainer keeps for people."""
+_GROUP = ("member", "plan", "position")
 _PIN = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
 
 Policy = dict[str, Any]
@@ -45,7 +47,8 @@ def policy(
     listed = {"spark": ["topics/*", *past], "sink": []}.get(role, ["", "topics/*", "??/*"])
     looks = role in ("maintainer", "auditor", "repair")
     listed += [wildcards()[kind] for kind in ("audit", "decision")] if looks else []
-    listed += [wildcards()["erasure"]] if looks or role == "reader" else []
+    listed += [wildcards()["erasure"]] if looks or role in ("reader", "consumer") else []
+    listed += [f"{GROUPS_PREFIX}*"] if role in ("consumer", "maintainer", "auditor") else []
     if listed:
         under = _when("StringLike", [f"{prefix}{kind}" for kind in listed])
         versions = ["s3:ListBucketVersions"] if role in ("repair", "auditor") else []  # `check` warns without any
@@ -58,12 +61,12 @@ def policy(
         statements.append(_allow("Uploads", ["s3:ListBucketMultipartUploads"], bucket_arn))
     if kms_key_arn:
         statements.append(
-            _allow("Key", _ENCRYPT if role in ("writer", "maintainer", "sink", "repair") else _ENCRYPT[:1], kms_key_arn)
+            _allow("Key", _ENCRYPT[:1] if role in ("reader", "auditor", "spark") else _ENCRYPT, kms_key_arn)
         )
-    if role in ("reader", "spark"):
+    if role in ("reader", "consumer", "spark"):
         # A pin is renewed by a PUT with If-Match, for which S3 wants the right to read, too.
         statements.append(_allow("Pin", _PIN, _Keys(f"{bucket_arn}/{prefix}")("pin")))
-        statements += [_allow("PinKey", _ENCRYPT[1:], kms_key_arn)] if kms_key_arn else []
+        statements += [_allow("PinKey", _ENCRYPT[1:], kms_key_arn)] if kms_key_arn and role != "consumer" else []
     return {"Version": "2012-10-17", "Statement": [each for each in statements if each["Sid"] not in leave_out]}
 
 
@@ -93,8 +96,17 @@ def _restore(keys: _Keys) -> list[Policy]:
     return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "erasure"))]
 
 
+def _consume(keys: _Keys) -> list[Policy]:
+    """Allow the requests of a member of a group. It deletes only objects of members."""
+    return [
+        *_restore(keys),
+        _allow("Group", ["s3:GetObject", "s3:PutObject"], keys(*_GROUP)),
+        _allow("Leave", ["s3:DeleteObject"], keys("member")),
+    ]
+
+
 def _audit(keys: _Keys) -> list[Policy]:
-    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "pin", "decision", "audit", "erasure"))]
+    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "pin", "decision", "audit", "erasure", *_GROUP))]
 
 
 def _write(keys: _Keys) -> list[Policy]:
@@ -126,11 +138,11 @@ def _maintain(keys: _Keys) -> list[Policy]:
         _allow("Create", _CREATE[:2], keys.own("segment")),
         _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys(*_KEPT)]),
         _allow("Aside", ["s3:GetObject"], keys("aside")),
-        _allow("Swap", ["s3:PutObject"], keys("root", "topic", "pin")),
+        _allow("Swap", ["s3:PutObject"], keys("root", "topic", "pin", "position")),
         _allow(
             "Collect",
             ["s3:DeleteObject"],
-            keys("segment", "staged", "page", "root", "pin", "snapshot", "history", "aside"),
+            keys("segment", "staged", "page", "root", "pin", "snapshot", "history", "aside", *_GROUP),
         ),
         _allow("Abort", ["s3:AbortMultipartUpload"], keys("segment")),
         _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
@@ -152,6 +164,7 @@ def _repair(keys: _Keys) -> list[Policy]:
 
 _STATEMENTS = {
     "reader": _restore,
+    "consumer": _consume,
     "writer": _write,
     "maintainer": _maintain,
     "auditor": _audit,

@@ -116,6 +116,20 @@ resource "aws_s3_bucket_lifecycle_configuration" "log" {
     }
   }
 
+  # A group's positions change with each commit. No repair needs an older one.
+  rule {
+    id     = "noncurrent-groups"
+    status = "Enabled"
+
+    filter {
+      prefix = "${var.prefix}groups/"
+    }
+
+    noncurrent_version_expiration {
+      noncurrent_days = 1
+    }
+  }
+
   # No rule expires current objects: only the maintainer knows which segments the catalog still names.
   depends_on = [aws_s3_bucket_versioning.log]
 }

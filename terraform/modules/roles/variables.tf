@@ -31,6 +31,7 @@ variable "trusted" {
   type = object({
     writer     = optional(list(string), [])
     reader     = optional(list(string), [])
+    consumer   = optional(list(string), [])
     maintainer = optional(list(string), [])
     auditor    = optional(list(string), [])
     spark      = optional(list(string), [])

@@ -81,7 +81,7 @@ class Guard:
             resource = KMS_ARN
         elif action in ("s3:ListBucket", "s3:ListBucketVersions"):
             context, resource = {"s3:prefix": PREFIX + key}, BUCKET_ARN
-            kind = {"topics": "topic", "txn": "decision", "jobs": "audit", "": "log"}.get(
+            kind = {"topics": "topic", "txn": "decision", "jobs": "audit", "groups": "group", "": "log"}.get(
                 key.partition("/")[0], "partition"
             )
         elif action == "s3:ListBucketMultipartUploads":

@@ -15,6 +15,7 @@ from tests.unit.plan.iam_policy.work import (
     ACTIONS,
     ALLOWED,
     VALUES,
+    consume,
     read,
     read_by_spark,
     samples,
@@ -65,11 +66,12 @@ def test_the_documents_allow_exactly_the_table(role: str) -> None:
     pinning = policy(role, BUCKET_ARN, PREFIX)
     pin = f"{BUCKET_ARN}/{PREFIX}{samples()['pin'][0]}"
     assert (decision(pinning, "s3:PutObject", pin, {}) == "Allow") == (
-        role in ("reader", "spark", "maintainer", "repair")
+        role in ("reader", "consumer", "spark", "maintainer", "repair")
     )
     for action in ("s3:GetObject", "s3:DeleteObject"):
         assert (decision(pinning, action, pin, {}) == "Allow") == (
-            role in ("reader", "spark", "maintainer", "repair") or (role, action) == ("auditor", "s3:GetObject")
+            role in ("reader", "consumer", "spark", "maintainer", "repair")
+            or (role, action) == ("auditor", "s3:GetObject")
         )
 
 
@@ -106,7 +108,13 @@ def granted(guard: Guard) -> set[Need]:
         for kind, made in samples().items()
         if decision(guard.policy, action, f"{BUCKET_ARN}/{PREFIX}{made[0]}", {}) == "Allow"
     }
-    listed = {"topic": "topics/", "log": "", "partition": samples()["root"][0][:-4], "decision": "txn/"}
+    listed = {
+        "topic": "topics/",
+        "log": "",
+        "partition": samples()["root"][0][:-4],
+        "decision": "txn/",
+        "group": "groups/",
+    }
     lists = {
         ("s3:ListBucket", kind)
         for kind, prefix in listed.items()
@@ -181,6 +189,24 @@ def test_a_reader_and_an_auditor(tmp_path: Path, url: str, become: Become, cli: 
     assert cli("check", "--read-data", "--remote", url).code in (0, 3)  # it may not pin, and reads without
     assert guard.refused == {("s3:PutObject", "pin"), ("s3:DeleteObject", "pin")} | unseen
     assert granted(guard) - guard.used <= WITHOUT_WORK[role]
+
+
+def test_a_consumer(tmp_path: Path, url: str, become: Become, cli: Cli) -> None:
+    become("writer")
+    (tmp_path / "bucket").mkdir()
+    write(tmp_path / "log", url)
+    guard = become("consumer")
+    consume(url)
+    read(url)
+    assert cli("group", "show", "billing", "--remote", url).code == 0
+    assert guard.refused == set()
+    assert granted(guard) - guard.used <= WITHOUT_WORK["consumer"]
+    become("auditor")
+    assert cli("group", "list", "--remote", url).code == 0
+    guard = become("maintainer")
+    assert cli("group", "reset", "billing", "--to", "beginning", "--remote", url, "--yes").code == 0
+    assert cli("group", "delete", "billing", "--remote", url, "--yes").code == 0
+    assert guard.refused == set()
 
 
 def test_spark(tmp_path: Path, url: str, become: Become) -> None:
@@ -298,7 +324,8 @@ def test_without_the_statement_an_absent_topic_is_a_refusal(tmp_path: Path, url:
         reader.topic("absent")
 
 
-LATER = {(action, kind) for action in ACTIONS for kind in ("page", "snapshot", "history", "pin", "audit", "aside")}
+KINDS = ("page", "snapshot", "history", "pin", "audit", "aside", "member", "plan", "position")
+LATER = {(action, kind) for action in ACTIONS for kind in KINDS} | {("s3:ListBucket", "group")}
 REWRITING = ("s3:GetObject", "s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload")
 REWRITES = {(action, "segment") for action in REWRITING}
 STAGED = {("s3:GetObject", "staged")}
@@ -306,6 +333,9 @@ DECIDED = {(action, "decision") for action in ("s3:GetObject", "s3:PutObject", "
 VERSIONS = {("s3:GetObjectVersion", kind.removeprefix("maintainer's ")) for kind in samples()}
 WITHOUT_WORK: dict[str, set[Need]] = {
     "reader": {("s3:GetObject", "page")},
+    "consumer": STAGED
+    | {("s3:GetObject", kind) for kind in ("page", "snapshot", "history", "erasure", "member")}
+    | {("s3:ListBucket", kind) for kind in ("log", "partition")},
     "spark": STAGED | {("s3:GetObject", kind) for kind in ("page", "snapshot")},
     "auditor": LATER,
     # What is large is sent in parts; a store that tells no checksum is read back; many rows go into pages.

@@ -39,6 +39,7 @@ _KEYS = {
     "`??/*/aside/`": [f"{_LOG}/aside/x"],
     "`jobs/gc/`": ["jobs/gc/x"],
     "`erasures/`": ["erasures/0123456789abcdef0123456789abcdef-0/mine/receipt.json"],
+    "`groups/`": ["groups/g/plan", "groups/g/members/x", "groups/g/partitions/x"],
     "`probe/`": ["probe/x"],
 }
 _WORDS = {"get": "s3:GetObject", "put": "s3:PutObject", "delete": "s3:DeleteObject"}

@@ -9,11 +9,19 @@ import tiered
 from tests.spark.staging import batch_of, schema_of
 from tiered.format import keys
 from tiered.format.keys import PageName, Role, SegmentName
+from tiered.group.member import GroupSettings, Member
+from tiered.group.topics import BucketTopics
+from tiered.model import Position
+from tiered.read.bucket import BucketReads
 from tiered.spark.sink import WritePlan
 from tiered.spark.source import TieredDataSource
 from tiered.spark.staging import Job
 from tiered.spark.write_options import WriteOptions
 from tiered.store.base import MIN_PART_BYTES
+from tiered.store.driver import drive
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
+from tiered.testing.clock import FakeClock
 from uploader.config import Settings
 
 TOPIC_ID, UID = UUID(int=7), "0f" * 16
@@ -43,19 +51,26 @@ def samples() -> dict[str, list[str]]:
             keys.erasure_receipt_key(TOPIC_ID, 12, "nightly"),
             keys.erasure_note_key(TOPIC_ID, 12, "nightly", 42, UID),
         ],
+        "member": [keys.group_member_key("billing", f"host~{UID}")],
+        "plan": [keys.group_plan_key("billing")],
+        "position": [keys.group_partition_key("billing", TOPIC_ID, 12)],
         "probe": [keys.probe_key(UID)],
     }
 
 
 LOG = {"topic", "root", "segment", "staged", "page", "maintainer's segment", "maintainer's page"}
 PAST = {"snapshot", "history"}
+GROUP = {"member", "plan", "position"}
 ALL = LOG | PAST | {"pin"}
 OWN = {"segment", "page"}
 MINE = {"maintainer's segment", "maintainer's page"}
 ALLOWED = {
     ("reader", "s3:GetObject"): LOG | PAST | {"erasure"},
+    ("consumer", "s3:GetObject"): LOG | PAST | GROUP | {"erasure"},
+    ("consumer", "s3:PutObject"): GROUP,
+    ("consumer", "s3:DeleteObject"): {"member"},
     ("spark", "s3:GetObject"): LOG | PAST,
-    ("auditor", "s3:GetObject"): ALL | {"decision", "audit", "erasure"},
+    ("auditor", "s3:GetObject"): ALL | GROUP | {"decision", "audit", "erasure"},
     ("writer", "s3:GetObject"): LOG | {"history", "probe"},
     ("writer", "s3:PutObject"): OWN | {"topic", "root", "history", "probe"},
     ("writer", "s3:PutObjectTagging"): {"segment"},
@@ -66,13 +81,17 @@ ALLOWED = {
     ("sink", "s3:PutObjectTagging"): {"staged"},
     ("sink", "s3:AbortMultipartUpload"): {"staged"},
     ("sink", "s3:DeleteObject"): {"probe"},
-    ("maintainer", "s3:GetObject"): ALL | {"erasure", "aside", "probe", "decision", "audit"},
+    ("maintainer", "s3:GetObject"): ALL | GROUP | {"erasure", "aside", "probe", "decision", "audit"},
     ("maintainer", "s3:PutObject"): MINE
     | PAST
-    | {"topic", "root", "pin", "audit", "aside", "erasure", "probe", "decision"},
+    | {"topic", "root", "pin", "audit", "aside", "erasure", "probe", "decision", "position"},
     ("maintainer", "s3:PutObjectTagging"): {"maintainer's segment"},
     ("maintainer", "s3:AbortMultipartUpload"): {"segment", "maintainer's segment"},
-    ("maintainer", "s3:DeleteObject"): OWN | MINE | PAST | {"staged", "decision", "root", "pin", "aside", "probe"},
+    ("maintainer", "s3:DeleteObject"): OWN
+    | MINE
+    | PAST
+    | GROUP
+    | {"staged", "decision", "root", "pin", "aside", "probe"},
     ("repair", "s3:GetObject"): ALL | {"decision", "audit", "erasure", "aside", "probe"},
     ("repair", "s3:GetObjectVersion"): ALL | {"decision", "audit", "erasure", "aside"},
     ("repair", "s3:PutObject"): ALL | {"decision", "aside", "probe"},
@@ -103,6 +122,19 @@ def read(url: str) -> None:
         assert [record.value for record in reader.topic("orders").read(partition=0)] == VALUES
         assert reader.to_arrow("orders", partition=0).num_rows == len(VALUES)
         assert len(list(reader.find("orders", key=b"none"))) == 0
+
+
+def consume(url: str) -> None:
+    """As a member of a group: joins, takes, commits, leaves."""
+    reads = BucketReads(StoreLocation.parse(url).open(StoreOptions(create=False)))
+    clock = FakeClock()
+    member = Member("billing", "host", ["orders"], BucketTopics(reads, "latest", None), GroupSettings())
+    for _ in range(3):
+        clock.advance(drive(reads.store, member.round(), clock=clock))
+    assert member.failure is None
+    owned = member.poll([], clock.monotonic()).assigned
+    assert drive(reads.store, member.commit({tp: Position(1) for tp in owned}), clock=clock) == {}
+    drive(reads.store, member.leave(), clock=clock)
 
 
 def write_in_parts(directory: Path, url: str) -> None:
