@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from tiered.arguments import at_home
 from tiered.check.versions import keeps_versions
 from tiered.config import LogConfig
 from tiered.errors import CorruptionError, NotFoundError, RemotePermissionError, TieredError
@@ -21,6 +23,8 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application, Command, pass_application
+from tiered.program.bundle import write_bundle
+from tiered.program.lifecycle import judge_lifecycle
 from tiered.program.open_reader import directory_error
 from tiered.program.open_store import location, open_remote
 from tiered.program.output import counted, human_bytes, human_duration
@@ -41,6 +45,7 @@ from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
+from tiered.store.s3_clients import lifecycle_rules
 from tiered.store.s3_requests import S3Target
 from tiered.times import format_time
 
@@ -57,6 +62,9 @@ NOBODY = "000000000000"
 
 LINE_CHARS = 90
 """Longest line of a finding in characters."""
+
+MIN_OPEN_FILES, GOOD_OPEN_FILES = 1024, 65_536
+"""Limit of open files below which a warning is given, and the one that is advised."""
 
 NAMED = 5
 """Most partitions that one line names."""
@@ -77,8 +85,11 @@ class Diagnosis:
 
 @click.command("doctor", cls=Command, exits={3: "warnings"})
 @click.option("--write-probe", is_flag=True, help="also write and delete small objects under probe/ in the bucket")
+@click.option(
+    "--bundle", metavar="FILE", help="write an archive (.tar.gz) for an issue report to FILE: no records, no secrets"
+)
 @pass_application
-def command(app: Application, write_probe: bool) -> int:
+def command(app: Application, write_probe: bool, bundle: str | None) -> int:
     """Check program, settings, disk and store, and advise.
 
     Without --write-probe nothing is written anywhere, so that read-only credentials are enough.
@@ -87,6 +98,7 @@ def command(app: Application, write_probe: bool) -> int:
     Examples:
       tiered doctor --log-dir data --remote s3://acme-logs/prod
       tiered doctor --remote s3://acme-logs/prod --write-probe --json
+      tiered doctor --log-dir data --remote s3://acme-logs/prod --bundle report.tar.gz
     """
     diagnoses = list(_examine(app, write_probe=write_probe))
     failed = next((entry.exit_code for entry in diagnoses if entry.state == FAIL), 0)
@@ -97,6 +109,8 @@ def command(app: Application, write_probe: bool) -> int:
         "versions": {"tiered": product_version(), **part_versions()},
         "healthy": not code,
     }
+    if bundle is not None:
+        write_bundle(at_home("--bundle", Path(bundle)), app, fields)
     width = max(len(entry.name) for entry in diagnoses)
     lines = []
     for entry in diagnoses:
@@ -122,6 +136,7 @@ def _examine(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
     else:
         yield Diagnosis("remote", SKIP, "none was named (--remote)")
     yield from _platform()
+    yield _open_files()
     yield Diagnosis("kernels", OK, AT_WORK, "" if AT_WORK != PURE else "all works, slower: install with a C compiler")
 
 
@@ -267,11 +282,34 @@ def _guards(place: StoreLocation, store: Store, keys: list[str]) -> Iterator[Dia
     target = place.target
     if target is None:
         return
+    yield from _lifecycle(target)
     if target.expected_bucket_owner is not None:
         yield _attempt("owner", lambda: _owner(place, target))
     if keys:
         yield _attempt("encryption", lambda: _encryption(target, store, keys[0]))
         yield _attempt("older versions", lambda: _versions(store))
+
+
+def _lifecycle(target: S3Target) -> Iterator[Diagnosis]:
+    """Yield a line for each rule of the bucket that harms a log, or one that none does."""
+    rules = lifecycle_rules(target)
+    if rules is None:
+        yield Diagnosis("lifecycle", SKIP, "the rules cannot be read: that needs s3:GetLifecycleConfiguration")
+        return
+    prefix = f"{target.prefix}/" if target.prefix else ""
+    found = judge_lifecycle(rules, target.bucket, prefix)
+    for each in found:
+        yield Diagnosis("lifecycle", FAIL if each.deletes else WARN, each.text, each.hint, 1)
+    if not found:
+        yield Diagnosis("lifecycle", OK, "no rule deletes what the log needs")
+
+
+def _open_files() -> Diagnosis:
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= soft < MIN_OPEN_FILES:
+        hint = f"`ulimit -n {GOOD_OPEN_FILES}` in the shell, LimitNOFILE={GOOD_OPEN_FILES} in a unit"
+        return Diagnosis("open files", WARN, f"this process may open {soft} files: few for many partitions", hint)
+    return Diagnosis("open files", OK, f"at most {soft if soft >= 0 else 'any number'}")
 
 
 def _owner(place: StoreLocation, target: S3Target) -> Diagnosis:
@@ -304,7 +342,8 @@ def _versions(store: Store) -> Diagnosis:
     if kept is None:
         return Diagnosis("older versions", SKIP, "they cannot be listed: that needs s3:ListBucketVersions")
     if not kept:
-        hint = "turn bucket versioning on: `tiered repair` then brings back what was damaged or deleted"
+        hint = "`aws s3api put-bucket-versioning --versioning-configuration Status=Enabled --bucket NAME`: then "
+        hint += "`tiered repair` brings back what was damaged or deleted"
         return Diagnosis("older versions", WARN, "the bucket keeps no versions of objects", hint)
     return Diagnosis("older versions", OK, "the bucket keeps versions of objects")
 

@@ -126,3 +126,17 @@ CLIENTS = S3Clients()
 """The clients of this process."""
 
 os.register_at_fork(after_in_child=CLIENTS.forget)
+
+
+def lifecycle_rules(target: S3Target) -> list[dict[str, Any]] | None:
+    """Return the lifecycle rules of the bucket; None where they cannot be read."""
+    client = CLIENTS.lease(target)
+    try:
+        answer = client.boto.get_bucket_lifecycle_configuration(Bucket=target.bucket)
+        rules: list[dict[str, Any]] = answer.get("Rules", [])
+        return rules
+    except client.sdk_errors as error:
+        code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+        return [] if code == "NoSuchLifecycleConfiguration" else None
+    finally:
+        CLIENTS.release(client)
