@@ -63,6 +63,9 @@ def test_groups_go_on_in_both_directions(broker: Broker) -> None:
             consumer.commit()
         assert log.topics()["__consumer_offsets"].partitions == 5
     broker.start()
+    broker.wait_until(
+        lambda: {"ours", "theirs"} <= groups(broker.bootstrap).keys()
+    )  # it loads groups in the background
     assert groups(broker.bootstrap)["ours"] == {ZERO: (3, None)}
     shown = run(
         "kafka",
