@@ -5,6 +5,7 @@ Spark starts a JVM and keeps threads, so the verb runs in a process of its own. 
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import click
 
 from tiered.program.application import Group
+from tiered.spark.__main__ import PARENT_FD
 from tiered.spark.commands import jobs
 
 FLAGS = ("json", "quiet", "debug", "dry_run", "yes")
@@ -51,8 +53,15 @@ def _before(flags: dict[str, Any]) -> list[str]:
 
 
 def start(arguments: list[str]) -> int:
-    """Run a verb in a child process group of its own. Pass on SIGINT and SIGTERM, once each, and wait for its end."""
-    child = subprocess.Popen([sys.executable, "-m", "tiered.spark", *arguments], process_group=0)  # noqa: S603 - this program
+    """Run a verb in a child process group of its own. Pass on SIGINT and SIGTERM, once each, and wait for its end.
+
+    The child ends with this process, also if that is killed: no driver goes on beside the next one.
+    """
+    theirs, ours = os.pipe()  # the child reads its end, which comes when the last writer, this process, is gone
+    line = [sys.executable, "-m", "tiered.spark", *arguments]
+    environment = {**os.environ, PARENT_FD: str(theirs)}
+    child = subprocess.Popen(line, process_group=0, pass_fds=(theirs,), env=environment)  # noqa: S603 - this program
+    os.close(theirs)
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda number, _frame: child.send_signal(number)) for number in numbers]
     try:
@@ -60,4 +69,5 @@ def start(arguments: list[str]) -> int:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+        os.close(ours)
     return 128 - code if code < 0 else code

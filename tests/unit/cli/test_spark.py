@@ -85,3 +85,26 @@ def test_a_child_that_was_killed_is_128_and_the_signal(tmp_path: Path, monkeypat
     kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     monkeypatch.setattr(spark.subprocess, "Popen", lambda line, **how: popen([line[0], "-c", kill], **how))
     assert spark.start(["check"]) == 128 + 9
+
+
+def test_the_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    """Its end of the pipe is all that the child has of the parent."""
+    (tmp_path / "tiered_spark.py").write_text(
+        "import os, runpy, sys, threading\n"
+        "found = runpy.run_module('tiered.spark.__main__')\n"
+        "print(os.getpid(), flush=True)\n"
+        "found['_end_with_parent'](int(os.environ[found['PARENT_FD']]))\n"
+    )
+    text = (
+        "import subprocess, sys\n"
+        "from tiered.cli import spark\n"
+        "popen = subprocess.Popen\n"
+        f"spark.subprocess.Popen = lambda line, **how: popen([line[0], {str(tmp_path / 'tiered_spark.py')!r}], **how)\n"
+        "sys.exit(spark.start(['check']))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert int(parent.stdout.readline()) != parent.pid
+        parent.kill()
+        assert parent.stdout.read() == ""  # its end comes when the child is gone, too
+    assert parent.returncode == -signal.SIGKILL
