@@ -1,4 +1,4 @@
-"""``tiered group``: list groups, show their lag, set their positions, delete them. In a log here, in a bucket below."""
+"""``tiered group``: list groups, show their lag, set their positions, delete them. In a bucket: ``group_bucket``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tiered.times import format_time, parse_time
 
 @click.group(cls=Group, name="group")
 def command() -> None:
-    """List the groups of a log directory or a bucket, show their lag, set their positions, delete them."""
+    """List groups of consumers, show their lag, set their positions, delete them."""
 
 
 @command.command("list", cls=Command)

@@ -50,8 +50,8 @@ run "safe_by_default" {
     condition = {
       for rule in aws_s3_bucket_lifecycle_configuration.log.rule : rule.id => rule.noncurrent_version_expiration[0].noncurrent_days
       if length(rule.noncurrent_version_expiration) > 0
-    } == { "noncurrent-roots" = 7, "noncurrent" = 30 }
-    error_message = "segments come back for 30 days, all versions of roots for 7"
+    } == { "noncurrent-roots" = 7, "noncurrent" = 30, "noncurrent-groups" = 1 }
+    error_message = "segments come back for 30 days, all versions of roots for 7, those of groups for 1"
   }
   assert {
     condition = one([
