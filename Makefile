@@ -1,7 +1,7 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint docs browse format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore
+.PHONY: man help demo test test-fast lint docs browse format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore
 .PHONY: spark-restarts sim mutants cases bench wheels release-check clean setup
 
 VENV   ?= .venv
@@ -55,6 +55,9 @@ docs: $(STAMP)  ## the site in build/site; a broken link or block of a page fail
 
 browse: docs  ## look at each page of the site in headless Chromium: width, copy buttons, search
 	@$(PY) scripts/browse.py
+
+man: $(STAMP)  ## man pages of all commands in build/man, from their --help
+	@$(PY) scripts/man_pages.py build/man
 
 format: $(STAMP)  ## let ruff format the tree
 	@$(VENV)/bin/ruff format .
