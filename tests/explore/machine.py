@@ -55,7 +55,7 @@ class Machine:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.claims: Any = SimpleNamespace(
-            read=lambda: {TP: self.disk.proof}, of=lambda _: self.disk.proof, keep=self._keep
+            read=lambda: {TP: self.disk.proof}, proof=lambda _: self.disk.proof, keep=self._keep
         )
 
     def _change(self, **changes: Any) -> None:

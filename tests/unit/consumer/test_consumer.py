@@ -28,13 +28,24 @@ from tiered.testing.clock import FakeClock
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
+class CallersClock(FakeClock):
+    """A clock that only the test's thread moves. The timers of the log wait for its close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._caller = threading.current_thread()
+
+    def wait(self, event: threading.Event, seconds: float | None) -> bool:
+        return super().wait(event, seconds if threading.current_thread() is self._caller else None)
+
+
 def values(records: Iterable[tiered.ConsumerRecord]) -> list[bytes | None]:
     return [record.value for record in records]
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterable[tiered.Log]:
-    with tiered.open(tmp_path / "log", clock=FakeClock()) as log:
+    with tiered.open(tmp_path / "log", clock=CallersClock()) as log:
         log.topic("t", partitions=2, create=True)
         yield log
 
@@ -266,7 +277,7 @@ def test_records_of_another_leader_epoch(log: tiered.Log) -> None:
 
 
 def test_a_position_before_the_start(tmp_path: Path) -> None:
-    with tiered.open(tmp_path / "log", clock=FakeClock()) as log:
+    with tiered.open(tmp_path / "log", clock=CallersClock()) as log:
         topic = log.topic("t", create=True, config={"segment.bytes": 140})
         for value in (b"0", b"1", b"2", b"3"):
             topic.append(value * 60)

@@ -16,6 +16,7 @@ from tiered.format.keys import FLAG_STAGED, index_key
 from tiered.model import NewRecord
 from tiered.plan.read import READ_LIMITS, ReadLimits
 from tiered.remote.cache import ByteCache
+from tiered.remote.reader import SharedCaches
 from tiered.remote.sink_commit import upload_staged
 from tiered.store.base import Get, Object
 from tiered.store.driver import drive
@@ -96,7 +97,7 @@ def test_bundles_are_kept_under_names_of_their_own() -> None:
     log = RemoteLog(MemoryStore())
     rows = stage(log, [seal(batches(0, 100)), seal(batches(0, 100))], 0)
     cache = ByteCache()
-    reader = RemoteFace(log.store, log.topic, log.topic_id, 0, limits=INDEXED, indexes=cache)
+    reader = RemoteFace(log.store, log.topic, log.topic_id, 0, limits=INDEXED, shared=SharedCaches(cache))
     for row in rows:
         assert len(list(reader.read_batches(row.base + 40, row.base + 50))) == 1
     held = [cache.get((index_key(log.topic_id, 0, row), 0)) for row in rows]

@@ -197,7 +197,7 @@ def test_a_line_torn_at_any_byte_was_never_kept_and_is_written_over(tmp_path: Pa
 def test_a_file_of_no_known_version_is_not_taken_for_never_claimed(tmp_path: Path, data: bytes) -> None:
     (tmp_path / CLAIMS_NAME).write_bytes(data)
     said = "newer release" if b'"version": 3' in data else "cannot be read"
-    for ask in (Claims.read, lambda claims: claims.of(tp(0)), lambda claims: claims.keep(tp(0), "t", "a")):
+    for ask in (Claims.read, lambda claims: claims.proof(tp(0)), lambda claims: claims.keep(tp(0), "t", "a")):
         with pytest.raises(CorruptionError, match=said):
             ask(Claims(tmp_path, PosixFiles()))
     assert (tmp_path / CLAIMS_NAME).read_bytes() == data
