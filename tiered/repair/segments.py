@@ -215,14 +215,8 @@ def _hole(ground: Ground, pinned: CatalogView, row: Row, *damaged: ObjectVerdict
             remedy += "; within the grace `--to-version` goes back before the rewrite that made this segment"
         return replace(action, remedy=remedy)
     notes = aborted_notes((yield from follower_at(pinned, ground.tp, row)))
-
-    def write(_: Workbench, shop: Workshop, pinned: CatalogView) -> Steps[Row]:
-        # A false answer of the store may have been the damage: read it again before records are given up.
-        if not (yield from judge_log(ground.entry.topic_id, ground.tp, row, read_data=True)).problem:
-            raise _changed(ground, f"{log.key} is whole")
-        return (yield from write_hole(shop, pinned, row))
-
-    return replace(action, notes=notes, act=_replace(ground, row, damaged, f"lost {words}", write))
+    act = _replace(ground, row, damaged, f"lost {words}", lambda _, shop, pinned: write_hole(shop, pinned, row))
+    return replace(action, notes=notes, act=act)
 
 
 def _replace(ground: Ground, row: Row, damaged: Sequence[ObjectVerdict], reason: str, write: Write) -> Act:

@@ -124,15 +124,3 @@ def test_a_plan_that_is_out_of_date_changes_nothing(plain: Bucket) -> None:
     with pytest.raises(ConfigError, match="another object by now"):
         apply_repair(plain.store, plan)
     assert plain.data(plain.log_key(row)) == right[:-1]
-
-
-def test_a_hole_is_not_made_of_a_segment_that_is_whole_by_now(plain: Bucket) -> None:
-    """One false answer of the store looked like damage."""
-    row, before = plain.rows()[2], plain.committed()
-    right = plain.data(plain.log_key(row))
-    plain.delete(plain.log_key(row))
-    plan = plain.plan(accept_loss=True)
-    plain.replace(plain.log_key(row), right)
-    with pytest.raises(ConfigError, match="is whole by now"):
-        apply_repair(plain.store, plan)
-    assert plain.committed() == before
