@@ -3,24 +3,26 @@
 ::
 
     the bucket holds the offsets ── the segments up to there are set aside: reads of them go to the bucket
-    otherwise, with accept_loss  ── .log = ABORT markers of open transactions, and an empty batch
+    otherwise, with accept_loss  ── .log = whole batches, markers, an empty batch over each range that is lost
 
-Transaction indexes and producer snapshots are written again from there on.
+A transaction that is open where a loss begins counts as aborted: its ABORT marker takes a lost offset. Transaction
+indexes and producer snapshots are written again from there on.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tiered.check.findings import Finding
 from tiered.check.judge import judge_index, judge_log
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.batch import empty_batch, read_header
-from tiered.format.batch_scanner import NO_LIMIT, Offsets
+from tiered.format.batch import read_header
+from tiered.format.batch_scanner import NO_LIMIT, BatchPosition, Offsets
 from tiered.format.checkpoint import encode_epochs
 from tiered.format.keys import (
     FLAG_HOLE,
@@ -36,7 +38,7 @@ from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.txn_index import encode_txns
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.epochs import EPOCHS_NAME, LeaderEpochs, assigned
-from tiered.local.disk.names import local_files, log_bases, snapshot_offsets
+from tiered.local.disk.names import SPARSE_NAME, local_files, log_bases, snapshot_offsets
 from tiered.local.recovery.batch_order_check import salvage
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile
@@ -50,8 +52,9 @@ from tiered.plan.side_files import Follower
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry
 from tiered.repair.log_dir import RepairDirectory
-from tiered.repair.new_segments import abort_open, aborted_notes
 from tiered.repair.plan import RepairAction, RepairOptions
+from tiered.repair.salvage import Rewrite
+from tiered.repair.whole_batches import Ranges, whole_batches
 from tiered.store.base import Steps, blocking
 
 INDEX_INTERVAL_BYTES = 4096
@@ -59,6 +62,15 @@ INDEX_INTERVAL_BYTES = 4096
 
 BETWEEN = ("log_order", "log_gap")
 """Codes of findings that blame the segment before, if they name no position in this one."""
+
+
+class DamagedLog(NamedTuple):
+    """A ``.log`` of the offsets ``base`` to ``end``: its whole batches, and the ranges between them that are lost."""
+
+    base: int
+    end: int
+    spans: tuple[BatchPosition, ...]
+    lost: Ranges
 
 
 def plan_damage(
@@ -75,9 +87,11 @@ def plan_damage(
     for one in found:
         base = int(Path(one.where).stem)
         if one.code in BETWEEN and one.position < 0:
-            base = yield from blocking(partial(_gap_start, disk, folder, base))
+            base = max([each for each in bases if each < base])
         problems.setdefault(base, one.message)
-    ends: dict[int, int] = yield from blocking(lambda: {base: _end(disk, tp, base) for base in problems})
+    ends = {base: end for base, end in itertools.pairwise(bases) if base in problems}
+    if bases[-1] in problems:
+        ends[bases[-1]] = yield from blocking(partial(_clean_end, disk, tp, bases[-1]))
     held = (yield from _held_end(tp, bases[0], entry)) if entry is not None else bases[0]
     aside = max([end for end in ends.values() if end <= held], default=-1)
     actions: list[RepairAction] = []
@@ -96,37 +110,16 @@ def plan_damage(
     return actions
 
 
-def _gap_start(disk: RepairDirectory, folder: Path, after: int) -> int:
-    """Return where the offsets that are missing before ``after`` begin: the end of the segment there, if it is whole.
-
-    If it is not, all of it is lost.
-    """
-    before = max([each for each in log_bases(disk.files, folder) if each < after])
-    path, end, position = folder / log_name(before), before, 0
-    size = noted_size(disk.files, path.with_suffix(SEAL_SUFFIX))
-    with contextlib.suppress(CorruptionError), LogFile(disk.files, path) as log:
-        size = max(size, log.size())
-        for span, view in log.batches(0, log.size()):
-            if not log.is_intact(view):
-                return before
-            end, position = span.last_offset + 1, span.position + span.size
-    return end if position == size and end < after else before
-
-
-def _end(disk: RepairDirectory, tp: TopicPartition, base: int) -> int:
-    """Return where the lost offsets from ``base`` on end: at the next segment, or at the end of the log.
-
-    After a crash the next open has to judge the last segment. The result is -1 then.
-    """
-    folder = disk.directory / partition_dir(tp)
-    later = [each for each in log_bases(disk.files, folder) if each > base]
-    if later:
-        return later[0]
+def _clean_end(disk: RepairDirectory, tp: TopicPartition, base: int) -> int:
+    """Return where a log ends whose last segment is damaged; -1 after a crash: the next open has to judge it."""
     if disk.files.state(disk.directory / CLEAN_SHUTDOWN_NAME) is None:
         return -1
-    end = OffsetsFile(disk.directory, RECOVERY_POINT_NAME, disk.files).read().get(tp, 0)
-    end = max([end, *snapshot_offsets(disk.files, folder)])
-    return end if end > base else -1
+    folder = disk.directory / partition_dir(tp)
+    ends = [OffsetsFile(disk.directory, RECOVERY_POINT_NAME, disk.files).read().get(tp, 0)]
+    ends += snapshot_offsets(disk.files, folder)
+    with LogFile(disk.files, folder / log_name(base)) as log:
+        ends += [span.last_offset + 1 for span in salvage(log, 0, log.size(), Offsets(base, NO_LIMIT))][-1:]
+    return max(ends) if max(ends) > base else -1
 
 
 def _held_end(tp: TopicPartition, start: int, entry: TopicEntry) -> Steps[int]:
@@ -158,13 +151,39 @@ def _lost(
 ) -> RepairAction:
     """Return the action for offsets that no bucket holds: a hole, if the operator accepts the loss."""
     folder = disk.directory / partition_dir(tp)
-    path, words = str(folder / log_name(offsets.base)), f"offsets {offsets.base} to {offsets.next}"
-    action = RepairAction(tp, path, problem, f"make a hole of {words}", lost=((offsets.base, offsets.next),))
+    path, each = str(folder / log_name(offsets.base)), _judged(disk, folder, *offsets)
+    words = ", ".join([f"{first} to {last}" for first, last in each.lost])
     if not options.accept_loss:
-        remedy = f"no bucket holds {words}: `{disk.command(tp)} --accept-loss` makes a hole of them"
-        return replace(action, remedy=remedy)
-    notes = aborted_notes(_follower(disk, folder, offsets.base))
-    return replace(action, notes=notes, act=disk.act(partial(_write, disk, tp, offsets)))
+        remedy = f"no bucket holds offsets {words}: `{disk.command(tp)} --accept-loss` makes a hole of them"
+        return RepairAction(tp, path, problem, remedy, lost=each.lost)
+    notes = tuple(_rewritten(disk, folder, each, lambda _: None).notes)
+    remedy = f"keep the batches that are whole, and make a hole of offsets {words}"
+    return RepairAction(tp, path, problem, remedy, each.lost, (), notes, disk.act(partial(_write, disk, folder, each)))
+
+
+def _judged(disk: RepairDirectory, folder: Path, base: int, end: int) -> DamagedLog:
+    path, epochs = folder / log_name(base), LeaderEpochs(folder, disk.files, read_only=True)
+    dense = disk.files.state(folder / SPARSE_NAME) is None
+    sealed = noted_size(disk.files, path.with_suffix(SEAL_SUFFIX))
+    with LogFile(disk.files, path) as log:
+        spans, lost = whole_batches(
+            log, Offsets(base, end), partial(epoch_at, epochs.entries), dense=dense, sealed=sealed
+        )
+    return DamagedLog(base, end, spans, lost) if lost else DamagedLog(base, end, (), ((base, end),))
+
+
+def _rewritten(disk: RepairDirectory, folder: Path, each: DamagedLog, write: Callable[[bytes], object]) -> Rewrite:
+    """Hand each batch of the new ``.log`` to ``write``."""
+    epochs, path = LeaderEpochs(folder, disk.files, read_only=True), folder / log_name(each.base)
+
+    def epoch_of(start: int, _: int, before: int) -> int:
+        return max(before, epoch_at(epochs.entries, start))
+
+    made = Rewrite(str(path), each.lost, _follower(disk, folder, each.base), epoch_of, filled=True)
+    with LogFile(disk.files, path) as log:
+        for _, data in made.batches(log, each.spans, each.end):
+            write(data)
+    return made
 
 
 def _follower(disk: RepairDirectory, folder: Path, base: int) -> Follower:
@@ -193,22 +212,30 @@ def _follow(disk: RepairDirectory, folder: Path, follower: Follower, base: int, 
                 follower.see(read_producer(read_header(data), data))
 
 
-def _write(disk: RepairDirectory, tp: TopicPartition, offsets: Offsets, now_ms: int) -> None:
-    """Write a ``.log`` of markers and an empty batch, and all that is derived from it and the segments after it."""
-    files, folder, base = disk.files, disk.directory / partition_dir(tp), offsets.base
-    path = folder / log_name(base)
-    if _end(disk, tp, base) != offsets.next:
+def _write(disk: RepairDirectory, folder: Path, each: DamagedLog, now_ms: int) -> None:
+    files, path = disk.files, folder / log_name(each.base)
+    if _judged(disk, folder, each.base, each.end) != each:
         raise ConfigError(f"{path} has changed", hint="plan the repair again")
-    epoch, follower = epoch_at(LeaderEpochs(folder, files, read_only=True).entries, base), _follower(disk, folder, base)
-    batches = list(abort_open(follower, base, offsets.next, epoch))
-    if base + len(batches) < offsets.next:
-        batches.append(empty_batch(base + len(batches), offsets.next, epoch))
-    if files.state(path) is not None:
-        disk.keep(path, now_ms)
-    snapshots = [offset for offset in snapshot_offsets(files, folder) if offset > base]
-    disk.move(_derived(disk, folder, base, snapshots), now_ms)
-    files.replace(path, b"".join(batches))
-    _derive(disk, folder, base, follower, snapshots)
+    made, size = path.with_suffix(f"{LOG_SUFFIX}.repaired"), 0
+    files.unlink(made)
+    handle = files.open_write(made)
+
+    def write(data: bytes) -> None:
+        nonlocal size
+        files.write_at(handle, data, size)
+        size += len(data)
+
+    try:
+        follower = _rewritten(disk, folder, each, write).follower
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    disk.keep(path, now_ms)
+    snapshots = [offset for offset in snapshot_offsets(files, folder) if offset > each.base]
+    disk.move(_derived(disk, folder, each.base, snapshots), now_ms)
+    files.rename(made, path)
+    files.sync_directory(folder)
+    _derive(disk, folder, each.base, follower, snapshots)
 
 
 def _derived(disk: RepairDirectory, folder: Path, base: int, snapshots: Collection[int]) -> list[Path]:

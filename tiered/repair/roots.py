@@ -413,7 +413,7 @@ def _planned(
     pinned = CatalogView.from_root(root)
     actions = [action]
     for row in base.holes:
-        actions += [(yield from plan_hole(ground, pinned, row))]
+        actions += yield from plan_hole(ground, pinned, row)
     return actions, pinned
 
 

@@ -13,8 +13,8 @@ whole                             from the ``.log``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from tiered.check.judge import ObjectVerdict, judge_index, judge_log, read_index
@@ -26,26 +26,15 @@ from tiered.local.directory.read_only_log import LogView
 from tiered.model import Row, SealedSegment, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.fetch import SegmentGone
-from tiered.remote.segment_rewriter import Workshop
 from tiered.remote.topics import TopicEntry
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS
 from tiered.repair.aside import keep_copy
 from tiered.repair.bench import Workbench
-from tiered.repair.new_segments import (
-    aborted_notes,
-    follower_at,
-    is_of_log,
-    write_from_log,
-    write_hole,
-    write_run,
-)
 from tiered.repair.plan import Act, RepairAction, RepairOptions
+from tiered.repair.salvage import Remains, plan_remains, write_remains
 from tiered.repair.versions import Source, Stored, find_whole_version, put_action, put_source, restored
+from tiered.repair.whole_batches import Ranges
 from tiered.store.base import NewId, Steps, blocking
-
-Write = Callable[[Workbench, Workshop, CatalogView], Steps[Row]]
-"""Writes the new segment of a row under the maintainer's claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +78,7 @@ def _plan_row(ground: Ground, pinned: CatalogView, row: Row, *, known: bool) -> 
     if log.problem:
         right = yield from _right_log(ground, row, log)
         if right is None:
-            instead = yield from _replaced_log(ground, pinned, row, log, index)
+            instead = yield from _replaced_log(ground, pinned, row, log, index, known=known)
             return [instead], instead.act is not None or not index.problem
         actions.append(right)
     if index.problem:
@@ -174,53 +163,64 @@ def _rebuilt_index(ground: Ground, row: Row, index: ObjectVerdict, *, known: boo
     if not known and not row.flags & FLAG_STAGED and not ground.options.accept_loss:
         remedy = f"no segment before it names its producers: `{ground.command} --accept-loss` goes on without them"
         return RepairAction(ground.tp, index.key, index.problem, remedy)
-    act = _replace(ground, row, (index,), "repaired", lambda _, shop, pinned: write_from_log(shop, pinned, row))
+    act = _replace(ground, row, _damaged(index), (), "repaired")
     return RepairAction(ground.tp, index.key, index.problem, "make the index from the .log, as a new segment", act=act)
 
 
-def plan_hole(ground: Ground, pinned: CatalogView, row: Row) -> Steps[RepairAction]:
+def plan_hole(ground: Ground, pinned: CatalogView, row: Row) -> Steps[list[RepairAction]]:
     """Return the action that gives a hole of a new root the markers of transactions that may end in it."""
     key = segment_key(ground.entry.topic_id, ground.tp.partition, row)
-    return (yield from _hole(ground, pinned, row, ObjectVerdict(key, "no object holds these offsets")))
+    nothing = ObjectVerdict(key, "no object holds these offsets")
+    return [(yield from _lost(ground, pinned, row, nothing, nothing, known=True))]
 
 
 def _replaced_log(
-    ground: Ground, pinned: CatalogView, row: Row, log: ObjectVerdict, index: ObjectVerdict
+    ground: Ground, pinned: CatalogView, row: Row, log: ObjectVerdict, index: ObjectVerdict, *, known: bool
 ) -> Steps[RepairAction]:
     """Return the action for a ``.log`` whose bytes no copy holds: local segments for a rewritten one, or a hole."""
-    tp, lineage = ground.tp, pinned.root.lineage
     run = (yield from blocking(partial(find_run, ground, ground.view, row))) if row.flags & FLAG_MAINTAINER else ()
-    if not run or not (yield from blocking(partial(is_of_log, tp, run, lineage))):
-        return (yield from _hole(ground, pinned, row, log, index))
-    undone = yield from undone_steps(ground.entry.topic_id, tp.partition, [row], [row], 0)
-    again = f"run `tiered erase {tp.topic}:{tp.partition}` again"
-    sentences = tuple([each.sentence(tp, ground.entry.topic_id, again) for each in undone])
+    one = Remains(ground.entry.topic_id, ground.tp, row, Source(log.key, row.size, run=run))
+    if not run or (yield from plan_remains(one, pinned, accepted=False))[0]:
+        return (yield from _lost(ground, pinned, row, log, index, known=known))
+    undone = yield from undone_steps(ground.entry.topic_id, ground.tp.partition, [row], [row], 0)
+    again = f"run `tiered erase {ground.tp.topic}:{ground.tp.partition}` again"
+    sentences = tuple([each.sentence(ground.tp, ground.entry.topic_id, again) for each in undone])
     remedy = f"write the local segments of offsets {row.base} to {row.next} as a new segment"
-
-    def write(bench: Workbench, shop: Workshop, _: CatalogView) -> Steps[Row]:
-        return (yield from write_run(shop, row, (yield from _run_again(ground, row, bench)).run))
-
-    act = _replace(ground, row, (log, index), "repaired from a log directory", write)
-    return RepairAction(tp, log.key, log.problem, remedy, undone=sentences, act=act)
+    act = _replace(ground, row, _damaged(log, index), (), "repaired from a log directory", from_run=True)
+    return RepairAction(ground.tp, log.key, log.problem, remedy, undone=sentences, act=act)
 
 
-def _hole(ground: Ground, pinned: CatalogView, row: Row, *damaged: ObjectVerdict) -> Steps[RepairAction]:
+def _lost(
+    ground: Ground, pinned: CatalogView, row: Row, log: ObjectVerdict, index: ObjectVerdict, *, known: bool
+) -> Steps[RepairAction]:
     """Return the action for offsets that no copy holds: a hole, if the operator accepts the loss."""
-    log, words = damaged[0], f"offsets {row.base} to {row.next}"
-    action = RepairAction(ground.tp, log.key, log.problem, f"make a hole of {words}", lost=((row.base, row.next),))
+    one = Remains(ground.entry.topic_id, ground.tp, row, Source(log.key, log.size), index.bundle)
+    lost, notes = yield from plan_remains(one, pinned, accepted=ground.options.accept_loss)
+    words = ", ".join([f"{start} to {end}" for start, end in lost])
     # mutant hole-needs-an-accepted-loss
-    if not ground.options.accept_loss:
-        remedy = f"no copy holds {words}: `{ground.command} --accept-loss` makes a hole of them"
+    if lost and not ground.options.accept_loss:
+        remedy = f"no copy holds offsets {words}: `{ground.command} --accept-loss` makes a hole of them"
         if row.flags & FLAG_MAINTAINER:
             remedy += "; within the grace `--to-version` goes back before the rewrite that made this segment"
-        return replace(action, remedy=remedy)
-    notes = aborted_notes((yield from follower_at(pinned, ground.tp, row)))
-    act = _replace(ground, row, damaged, f"lost {words}", lambda _, shop, pinned: write_hole(shop, pinned, row))
-    return replace(action, notes=notes, act=act)
+        return RepairAction(ground.tp, log.key, log.problem, remedy, lost=lost)
+    if lost and not known and index.bundle is None and not one.staged:
+        notes = (*notes, f"no segment before offset {row.base} names its producers: they are unknown")
+    remedy, reason = f"keep the batches that are whole, and make a hole of offsets {words}", f"lost offsets {words}"
+    if not lost:  # the batches are whole, and the row or the bundle is not about them
+        remedy, reason = "write its batches as a new segment", "repaired"
+    act = _replace(ground, row, _damaged(log, index), lost, reason)
+    return RepairAction(ground.tp, log.key, log.problem, remedy, lost=lost, notes=notes, act=act)
 
 
-def _replace(ground: Ground, row: Row, damaged: Sequence[ObjectVerdict], reason: str, write: Write) -> Act:
-    """Return the act that commits a new segment in place of a row. It keeps copies of the damaged objects."""
+def _damaged(*judged: ObjectVerdict) -> tuple[str, ...]:
+    """Return the keys of damaged objects that are there."""
+    return tuple([each.key for each in judged if each.etag and each.problem])
+
+
+def _replace(
+    ground: Ground, row: Row, aside: Sequence[str], lost: Ranges, reason: str, *, from_run: bool = False
+) -> Act:
+    """Return the act that writes a new segment and commits it in place of a row. It keeps copies of damaged objects."""
     topic_id, tp = ground.entry.topic_id, ground.tp
 
     def act(bench: Workbench) -> Steps[None]:
@@ -228,13 +228,12 @@ def _replace(ground: Ground, row: Row, damaged: Sequence[ObjectVerdict], reason:
         pinned = yield from desk.catalog.pin()
         if pinned is None or (yield from pinned.at(row.base)) != row:
             raise _changed(ground, f"offset {row.base} is in another segment")
-        for each in damaged:
-            if each.etag and each.problem:
-                yield from keep_copy(each.key, aside_key(topic_id, tp.partition, (yield NewId())))
-        try:
-            new = yield from write(bench, desk.shop, pinned)
-        except SegmentGone as gone:
-            raise _changed(ground, f"a segment of offset {row.base} is gone") from gone
+        for key in aside:
+            yield from keep_copy(key, aside_key(topic_id, tp.partition, (yield NewId())))
+        log = yield from judge_log(topic_id, tp, row, read_data=False)
+        index = yield from judge_index(topic_id, tp, row)
+        source = (yield from _run_again(ground, row, bench)) if from_run else Source(log.key, log.size)
+        new = yield from write_remains(Remains(topic_id, tp, row, source, index.bundle), desk.shop, pinned, lost)
         yield from desk.catalog.commit(ReplaceIntent((row,), (new,)), reason=reason)
 
     return act

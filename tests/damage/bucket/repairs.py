@@ -33,6 +33,7 @@ def lost(start: int, end: int) -> Repair:
 
 NOTHING = Repair()
 WHOLE_SEGMENT = lost(*SEGMENT)
+ONE_BATCH = lost(5, 6)
 
 REPAIRS = {
     ".log swapped between two partitions": Repair(dict.fromkeys(TPS[:2], SEGMENT)),
@@ -45,20 +46,20 @@ REPAIRS = {
     ".log of the same shape, other records, right batch CRCs": WHOLE_SEGMENT,
     ".log truncated in a batch": WHOLE_SEGMENT,
     ".log truncated at a batch border": WHOLE_SEGMENT,
-    ".log with bytes appended": WHOLE_SEGMENT,
+    ".log with bytes appended": NOTHING,
     ".log empty": WHOLE_SEGMENT,
     ".log gone": WHOLE_SEGMENT,
     "first .log gone": lost(0, 5),
     "last .log gone": lost(22, 24),
-    ".log: a bit of a record": WHOLE_SEGMENT,
-    ".log: a bit of a base offset": WHOLE_SEGMENT,
-    ".log: a high bit of a base offset": WHOLE_SEGMENT,
-    ".log: a bit of a batch length": WHOLE_SEGMENT,
-    ".log: a high bit of a batch length": WHOLE_SEGMENT,
-    ".log: a bit of a leader epoch": WHOLE_SEGMENT,
-    ".log: a bit of the magic": WHOLE_SEGMENT,
-    ".log: a bit of a CRC": WHOLE_SEGMENT,
-    ".log: a bit of the record count": WHOLE_SEGMENT,
+    ".log: a bit of a record": ONE_BATCH,
+    ".log: a bit of a base offset": ONE_BATCH,
+    ".log: a high bit of a base offset": ONE_BATCH,
+    ".log: a bit of a batch length": ONE_BATCH,
+    ".log: a high bit of a batch length": ONE_BATCH,
+    ".log: a bit of a leader epoch": ONE_BATCH,
+    ".log: a bit of the magic": ONE_BATCH,
+    ".log: a bit of a CRC": ONE_BATCH,
+    ".log: a bit of the record count": ONE_BATCH,
     ".log zeroed": WHOLE_SEGMENT,
     ".log and .idx of two neighbours gone": lost(5, 12),
     ".idx gone": NOTHING,

@@ -87,15 +87,22 @@ def test_an_index_is_made_from_its_log(log: RemoteLog, at: int, damage: str) -> 
 
 
 @pytest.mark.parametrize(
-    "change",
-    [lambda data: None, lambda data: data[:-1], lambda data: data[:80] + bytes([data[80] ^ 1]) + data[81:]],
-    ids=["missing", "cut", "a bit of a record"],
+    ("change", "lost"),
+    [
+        (lambda data: None, (20, 50)),
+        (lambda data: data[:-1], (20, 50)),  # batches of a shorter segment would fit into it, too
+        (lambda data: data[:80] + bytes([data[80] ^ 1]) + data[81:], (20, 30)),
+        (lambda data: b"", (20, 50)),
+    ],
+    ids=["missing", "cut", "a bit of a record", "empty"],
 )
-def test_what_no_copy_holds_becomes_a_hole(log: RemoteLog, change: Callable[[bytes], bytes | None]) -> None:
+def test_what_no_copy_holds_becomes_a_hole(
+    log: RemoteLog, change: Callable[[bytes], bytes | None], lost: tuple[int, int]
+) -> None:
     before, key = records(log), segment_key(TOPIC_ID, 0, rows(log)[1])
     lay(log, key, change(data(log, key)))
     left = plan_repair(log.store, [TP])
-    assert ([action.lost for action in left.left], left.exit_code) == ([((20, 50),)], EXIT_LEFT)
+    assert ([action.lost for action in left.left], left.exit_code) == ([(lost,)], EXIT_LEFT)
     apply_repair(log.store, plan_repair(log.store, [TP], LOSS))
-    assert records(log) == {at: value for at, value in before.items() if not 20 <= at < 50}
+    assert records(log) == {at: value for at, value in before.items() if not lost[0] <= at < lost[1]}
     assert clean(log)
