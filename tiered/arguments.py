@@ -92,7 +92,7 @@ def seconds_or_none(name: str, value: object) -> float | None:
 
 
 def duration_s(name: str, value: object) -> float:
-    """Return seconds, given as a number or as text such as "5s". None is infinity."""
+    """Return seconds, given as a number or as text such as "5s". None is infinity. Raises ConfigError."""
     if value is None:
         return math.inf
     if isinstance(value, str):

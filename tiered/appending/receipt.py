@@ -106,7 +106,10 @@ class Receipt(AccumulatedRecord):
         return outcome
 
     def exception(self, timeout: float | None = None) -> TieredError | None:
-        """Return the error of the record, None if it is in the log. Waits as :meth:`result`."""
+        """Return the error of the record, None if it is in the log. Waits as :meth:`result`.
+
+        Raises AppendTimeoutError.
+        """
         outcome = self._wait(timeout)
         return outcome if isinstance(outcome, TieredError) else None
 

@@ -158,7 +158,7 @@ class LogAssignment:
         return errors
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Return the stored positions."""
+        """Return the stored positions. A partition without one is left out. Raises CorruptionError, ConfigError."""
         return self.store.load(partitions)
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ def delay_ms(failure: Failure, attempt: int, dice: Dice) -> int:
 
 
 def failed(before: Trouble, failure: Failure, doing: str, now_ms: int, dice: Dice) -> Trouble:
-    """Return the record with one more failure and the time of the next attempt."""
+    """Return the state with one more failure and the time of the next attempt."""
     attempts = before.attempts + 1
     at_ms = now_ms + delay_ms(failure, attempts, dice)
     return replace(before, failure=failure, doing=doing, attempts=attempts, retry_at_ms=at_ms)

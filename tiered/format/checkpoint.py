@@ -201,15 +201,16 @@ def decode_meta_properties(text: str) -> MetaProperties:
     if version not in (0, 1):
         kind = NewerFormatError if version > 1 else CorruptionError
         raise kind(f"meta.properties has version {version}, not 0 or 1")
-    node = values.get("node.id" if version else "broker.id")
+    name = "node.id" if version else "broker.id"
+    node = values.get(name)
     if node is None:
-        raise CorruptionError("meta.properties has no node.id")
+        raise CorruptionError(f"meta.properties has no {name}")
     if version and "cluster.id" not in values:
         raise CorruptionError("meta.properties has no cluster.id")
     directory = values.get("directory.id")
     return MetaProperties(
         cluster_id=values.get("cluster.id", ""),
-        node_id=_integer(node, "node.id"),
+        node_id=_integer(node, name),
         directory_id=None if directory is None else decode_uuid(directory),
         version=version,
         comments=comments,

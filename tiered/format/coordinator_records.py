@@ -352,7 +352,7 @@ def encode_transaction(value: TxnValue, *, version: int = _TRANSACTION_VERSION) 
 
 
 def decode_transaction(value: bytes) -> TxnValue:
-    """Decode a value. Raises CorruptionError for an unknown version or state, and for missing or extra bytes."""
+    """Decode a value of ``__transaction_state``. Raises CorruptionError for an unknown version or odd bytes."""
     layout = TRANSACTION_RECORDS[_TRANSACTION]
     reader, version = layout.open(value, "transaction value")
     if version not in (0, _TRANSACTION_VERSION):

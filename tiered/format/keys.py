@@ -391,7 +391,7 @@ def gc_audit_prefix(topic_id: UUID, partition: int) -> str:
 
 
 def decisions_audit_key(uid: str) -> str:
-    """Return the key of the audit line of one sweep of the decisions of sinks."""
+    """Return the key of the audit line of one deletion of old decisions of sinks."""
     return f"jobs/gc/decisions/{_check_uid(uid)}"
 
 

@@ -126,7 +126,7 @@ def since(value: str, seen: str) -> str:
 
 
 def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | Refusal:
-    """Decide a claim by the table above. ``volume`` is None for a maintainer only."""
+    """Decide a claim by the table of this module. ``volume`` is None for a maintainer only."""
     if root.state != STATE_OPEN:
         return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot be claimed")
     if role is not Role.WRITER:

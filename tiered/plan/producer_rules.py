@@ -67,7 +67,10 @@ def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -
 
 
 def check_marker(draft: Draft, batch: ProducerBatch) -> None:
-    """Check the epochs of a marker. An empty control batch is the rest of a cleaned transaction, and means nothing."""
+    """Check the epochs of a marker, and note them in ``draft``. Raises ProducerFencedError.
+
+    An empty control batch is the rest of a cleaned transaction, and means nothing.
+    """
     if batch.marker is None:
         return
     _check_epoch(draft, batch)

@@ -35,7 +35,7 @@ class Tier(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LocalSpan:
-    """Offsets on this disk; ``uploaded_offset`` is the end of those that this volume itself knows to be committed."""
+    """Offsets on this disk. Those below ``uploaded_offset`` are in the bucket, too, as this directory knows."""
 
     start_offset: int
     end_offset: int

@@ -14,7 +14,7 @@ from tiered.store.options import StoreOptions
 
 
 def store_options(app: Application, url: str) -> S3Keywords:
-    """Return the S3 settings if ``url`` is on S3: those of its query, or of --remote's, then of the settings.
+    """Return the S3 settings for a URL on S3: of its query, else of --remote's query, else of the settings.
 
     For other stores, variables of the environment are ignored. Raises ``ConfigError``, which names the source, if the
     file gives an S3 setting to another store.

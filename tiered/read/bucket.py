@@ -97,7 +97,7 @@ class BucketReads:
             return self._pasts.setdefault((topic_id, tp.partition), made)
 
     def taken(self, tp: TopicPartition) -> Steps[Taken | None]:
-        """Return the past version that is read. None if the newest is read, or before the topic's entry was loaded."""
+        """Return the older root that this reader chose. None if it reads the newest, or has not loaded the topic."""
         entry = self.entries.get(tp.topic)
         past = self._past(tp, entry.topic_id, NOTHING_KNOWN) if entry is not None else None
         return None if past is None else (yield from past.choose())

@@ -124,7 +124,7 @@ def _put(key: str, body: bytes, condition: Condition, crc: int | None = None) ->
         if attempt < PROBE_ATTEMPTS:
             yield Backoff(attempt)
     raise RemoteUnavailableError(
-        f"the store could not be probed: Put {key} stayed {result.status.value}"
+        f"the store could not be probed: the test PUT of {key} had no clear answer ({result.status.value})"
         + (f"; {result.cause}" if result.cause else ""),
         hint="try again when the store answers",
     )

@@ -128,7 +128,7 @@ class SourceReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> bytes | memoryview:  # a view where at_once
-        """Return at most ``size`` and at most one piece: a short read is legal, and bounds the memory."""
+        """Return at most ``size`` and at most ``PIECE_BYTES`` bytes, empty at the end."""
         left = self._size - self._position
         if size is None or size < 0 or (size and (self._filling or self._lending)):
             size = PIECE_BYTES

@@ -174,7 +174,7 @@ def test_meta_properties_round_trip(cluster: str, node: int) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no node.id"),
+        ("", "no broker.id"),
         ("version=1\ncluster.id=x", "no node.id"),
         ("version=1\nnode.id=1", "no cluster.id"),
         ("version=2\nnode.id=1\ncluster.id=x", "version 2, not 0 or 1"),

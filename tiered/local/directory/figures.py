@@ -50,7 +50,7 @@ class UpkeepReport:
 
 
 def store_report(directory: Path, files: Files, report: UpkeepReport) -> None:
-    """Write the figures for other processes."""
+    """Write ``TASKS_NAME`` for other processes. Raises LocalIOError, DiskFullError."""
     told: dict[str, Any] = {"version": VERSION, **_plain(report)}
     told |= {"tasks": [_plain(task) for task in report.tasks], "cleaner": _plain(report.cleaner)}
     # A line for each: json's own indentation is made by a slow encoder, at each close of a log.

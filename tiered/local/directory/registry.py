@@ -132,7 +132,7 @@ class TopicRegistry:
         partitions = partition_count(name, partitions)
         with self._lock:
             if name in self.topics:
-                raise ConfigError(f"topic {name} exists already in {self._directory}")
+                raise ConfigError(f"topic {name} exists already in {self._directory}", hint="open it: log.topic(name)")
             if name in self._leaves:
                 raise ConfigError(
                     f"the deletion of topic {name} has not ended in {self._directory}",

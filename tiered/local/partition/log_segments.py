@@ -133,7 +133,7 @@ class LogSegments:
         return old
 
     def replace_empty(self, base_offset: int, now_ms: int) -> bool:
-        """A fresh active segment at ``base_offset`` instead of an empty one; returns whether the log start moved."""
+        """Replace an empty active segment by one at ``base_offset``. Return True if the log start moved."""
         if base_offset > self.end and self.sealed:
             self.mark_sparse()
             self.sealed[-1].end_offset = base_offset  # as after a reopen: else what follows the gap is never reached

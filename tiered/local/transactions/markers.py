@@ -35,7 +35,7 @@ class Markers:
         """Append a marker, to be flushed by the caller; None if the topic is gone.
 
         Raises UnknownTopicError if the partition is not here now, FencedError, ProducerFencedError, LocalIOError,
-        DiskFullError: the marker is not there, or may not be.
+        DiskFullError. After an error the marker may be written or not.
         """
         log = self._find(owed.tp)
         if log is not None:
