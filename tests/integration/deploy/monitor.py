@@ -31,7 +31,7 @@ global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [alerts.yml]
 scrape_configs:
   - job_name: tiered
-    file_sd_configs: [{files: [targets.json]}]
+    file_sd_configs: [{files: [targets.json], refresh_interval: 1s}]
 """
 
 
