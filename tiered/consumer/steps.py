@@ -58,7 +58,8 @@ class ConsumerKeywords(TypedDict, total=False):
     ``on_trimmed``: "raise", or "jump" to the earliest offset where retention overtook the position.
     ``on_truncated``: "raise", or "rewind" to the offset where the log and what was read part.
     ``stop_at``: "end" to read what there is at the first poll, and end. None to follow.
-    ``idle_timeout``: time without a record after which iterations end, in seconds or as text such as "5s".
+    ``idle_timeout``: time without a record after which iterations end, in seconds or as text such as "5s". The time
+    in which a member of a group waits for its partitions does not count.
     ``commit_every``: time between commits of what earlier calls handed out. None: only ``commit`` commits.
     ``on_assigned``, ``on_lost``: called with partitions inside ``poll``.
     """
@@ -190,6 +191,8 @@ class ConsumerSteps:
                 yield from self.commit(self.handed_out())
                 self._commit_s = now_s
             yield from self.take_changes()
+            if self._waits:  # a member that joins, or whose lease has expired: no record may come yet
+                self._last_s = now_s
             if self._signal.is_set():
                 self._signal.clear()  # before the ends are read: an append from here on ends the next wait
                 for fetch in self._fetches.values():

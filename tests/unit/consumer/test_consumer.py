@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 import tiered
 from tiered import TopicPartition
-from tiered.consumer.position import Position
+from tiered.consumer.position import Changes, Position
 from tiered.errors import (
     ClosedError,
     ConfigError,
@@ -114,6 +114,19 @@ def test_commit_every_commits_while_a_poll_waits(log: tiered.Log) -> None:
         assert consumer.committed(ZERO) == {}
         assert consumer.poll(timeout=2) == []
         assert consumer.committed(ZERO)[ZERO].offset == 2
+
+
+def test_the_time_of_joining_is_no_silence(log: tiered.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a member of a group over a bucket, which waits for others that start at the same time."""
+    fill(log, 2)
+    with log.consumer("g", "t", idle_timeout="5s") as consumer:
+        joined, rounds = consumer.core.assignment.poll, iter(range(20))
+
+        def poll(busy: Collection[TopicPartition]) -> Changes:
+            return Changes(wait=True) if next(rounds, None) is not None else joined(busy)
+
+        monkeypatch.setattr(consumer.core.assignment, "poll", poll)
+        assert values(consumer) == [b"0", b"1"]
 
 
 def test_a_log_that_was_closed_first(tmp_path: Path) -> None:
