@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from tiered.errors import CorruptionError
+from tiered.errors import ConfigError, CorruptionError
 
 MAX_TEXT_CHARS = 4096
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -67,6 +67,15 @@ class JsonObject:
         raise CorruptionError(
             f"{self.key}: {name or 'the header'} {what}", path_or_key=self.key, position=self.position
         )
+
+    def check_format(self, newest: int) -> None:
+        """Raise ConfigError if ``format`` is above ``newest``. Call it before any other field is read."""
+        found = self.values.get("format")
+        if type(found) is int and found > newest:
+            raise ConfigError(
+                f"{self.key} was written by a newer release: it has format {found}, this one reads {newest}",
+                hint="upgrade tieredlog; nothing was changed",
+            )
 
     def checked_fields(self, shape: Shape, values: Mapping[str, Any] | None = None, path: str = "") -> dict[str, Any]:
         """Return the checked fields of ``shape``, of the nested object ``values`` if one is given."""

@@ -239,12 +239,7 @@ def _take(data: bytes, key: str, shape: Shape, limit: int) -> tuple[JsonObject, 
         if len(data) > limit:
             raise CorruptionError(f"{key}: {len(data)} bytes are too many", path_or_key=key, position=0)
         fields = JsonObject(data, key=key)
-        newer = fields.values.get("format")
-        if type(newer) is int and newer > FORMAT:  # checked before any other field
-            raise ConfigError(
-                f"{key} was written by a newer release: it has format {newer}, this one reads {FORMAT}",
-                hint="upgrade tieredlog; nothing was changed",
-            )
+        fields.check_format(FORMAT)
         return fields, fields.checked_fields(shape)
     except CorruptionError as damage:
         damage.hint = _HINT

@@ -464,12 +464,7 @@ def _decoded(data: bytes, key: str) -> TopicEntry:
     if len(data) > MAX_ENTRY_BYTES:
         raise CorruptionError(f"{key}: {len(data)} bytes are too many for a topic entry", path_or_key=key, position=0)
     fields = JsonObject(data, key=key)
-    newer = fields.values.get("format")
-    if type(newer) is int and newer > FORMAT:  # checked before any other field
-        raise ConfigError(
-            f"{key} was written by a newer release: it has format {newer}, this one reads {FORMAT}",
-            hint="upgrade tieredlog; nothing was changed",
-        )
+    fields.check_format(FORMAT)
     config = fields.values.get("config")
     options = dict.fromkeys(config if isinstance(config, dict) else (), _OPTION)
     values = fields.checked_fields({**_ENTRY, "config": options})
