@@ -265,24 +265,28 @@ def go_on(world: World) -> None:
         world.open()
     assert world.log is not None
     assert set(world.untouched) <= set(world.log.partitions())
-    refused: dict[TopicPartition, TieredError] = {}
+    refused: dict[TopicPartition, tuple[TieredError, bool]] = {}
     for tp in world.log.partitions():
         try:
-            before = world.partition(tp).positions().end_offset
+            partition = world.partition(tp)
+        except LocalIOError as error:  # a failed sync took its whole directory offline
+            refused[tp] = error, True
+            continue
+        try:
+            before = partition.positions().end_offset
             world.put("after", tp=tp)
-            assert world.partition(tp).positions().end_offset == before + 1
+            assert partition.positions().end_offset == before + 1
             world.flush(tp)
         except TieredError as error:
-            refused[tp] = error
-        offline = world.partition(tp).context.offline is not None
+            refused[tp] = error, disk_failed(partition.context.offline)
+        offline = partition.context.offline is not None
         promise = world.ledger.promise(tp, len(world.files.effects), power=False)
         try:
-            verify_partition(world.partition(tp), promise, world.expired, offline=offline)
+            verify_partition(partition, promise, world.expired, offline=offline)
         except LocalIOError as error:  # a cut that failed: not even reads are answered
-            refused[tp] = error
-    for tp, error in refused.items():
+            refused[tp] = error, disk_failed(partition.context.offline)
+    for tp, (error, whole) in refused.items():
         assert "offline" in error.message or "closed" in error.message, f"{type(error).__name__}: {error}"
-        whole = disk_failed(world.partition(tp).context.offline)  # which takes all of its directory
         assert whole or tp not in world.untouched, f"{tp} had nothing to do with it: {error}"
 
 
