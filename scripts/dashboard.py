@@ -60,6 +60,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         _rate("Slowed down by the store", "ops", "instance", "store_slow_downs_total"),
         _gauge("Dirtiest log of the cleaner", "percentunit", "max", "instance", "cleaner_max_dirty_ratio"),
     ),
+    "Groups": (
+        _gauge("Oldest record that a group has not read", "s", "max", "group", "group_lag_seconds").everywhere(),
+        _gauge("Records that a group has not read", "none", "sum", "group", "group_lag_records").everywhere(),
+    ),
     "Store": (
         _rate("Requests", "reqps", "op", "store_requests_total"),
         Panel("Slowest hundredth of requests", "s", {"{{op}}": f"histogram_quantile(0.99, {SLOWEST})"}),

@@ -44,7 +44,7 @@ HELP: Mapping[str, str] = {
     "fenced": "1 if a newer claim owns the partition.",
     "flushed_offset": "End of the records that are fsynced.",
     "group_lag_records": "Offsets between the position of a group and the end of the partition.",
-    "group_lag_seconds": "Age of the batch with the next record of a group, 0 at the end.",
+    "group_lag_seconds": "Age of the batch, in a bucket of the segment, with the next record of a group; 0 at the end.",
     "local_bytes": "Bytes of the partition's segments on this disk.",
     "local_segments": "Segments of the partition on this disk, including the active one.",
     "local_start_offset": "First offset on this disk.",

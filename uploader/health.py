@@ -20,6 +20,7 @@ from http import HTTPStatus
 from typing import Any
 
 from tiered.errors import ConfigError
+from tiered.store.aio_driver import in_thread
 from uploader.metrics import CONTENT_TYPE
 
 MAX_REQUEST_BYTES = 8 * 1024
@@ -31,12 +32,16 @@ BEAT_LIMIT_MS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Sources of the answers. All are quick and called on the event loop."""
+    """Sources of the answers. All are quick and called on the event loop.
+
+    ``before_metrics`` is called on a thread before ``metrics``, and may be slow.
+    """
 
     beat_age_ms: Callable[[], int]
     not_ready: Callable[[], list[str]]
     metrics: Callable[[], bytes]
     status: Callable[[], dict[str, Any]]
+    before_metrics: Callable[[], object] = list
 
 
 class HealthServer:
@@ -95,7 +100,10 @@ class HealthServer:
         elif words[0] not in ("GET", "HEAD"):
             status, kind, body = HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"GET only\n"
         else:
-            status, kind, body = self._answer(words[1].split("?", 1)[0])
+            path = words[1].split("?", 1)[0]
+            if path == "/metrics":
+                await in_thread(self._probes.before_metrics)
+            status, kind, body = self._answer(path)
         lines = [
             f"HTTP/1.1 {status.value} {status.phrase}",
             f"Content-Type: {kind}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -91,8 +92,8 @@ class Metrics:
         registry.register(_Disk(self))
         registry.register(_PartitionMetrics(views, by_partition=by_partition))
         registry.register(_Requests(store, clock or SystemClock()))
-        for figures in (limits, writer, maintenance):
-            registry.register(_Figures(figures))
+        # One collector: the lag of a group comes from the directory or from the bucket, under one name.
+        registry.register(_Figures(lambda: chain(limits(), writer(), maintenance())))
 
     def render(self) -> bytes:
         """Return the text of ``/metrics``."""

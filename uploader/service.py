@@ -43,6 +43,7 @@ from tiered.store.options import DEFAULTS, StoreOptions
 from tiered.store.slowdown import Slowed
 from uploader import logs, status
 from uploader.config import Settings
+from uploader.group_lags import GroupLags
 from uploader.health import HealthServer, Probes
 from uploader.metrics import Metrics
 from uploader.telemetry import Notify, Telemetry
@@ -97,6 +98,7 @@ class Service:
             limits=self._limits,
             notice_outages=True,
         )
+        self._group_lags = GroupLags(place.directory, self._clock)
         self._metrics = Metrics(
             self.store_metrics,
             self.views,
@@ -420,13 +422,18 @@ class Service:
         where = {"log_dir": str(path)}
         broken = metric("directory_partitions_out_of_service", len(self._directory.unreadable()), where)
         try:
-            return [broken, *report_metrics(read_report(path, files), path, self._clock.now_ms())]
+            noted = report_metrics(read_report(path, files), path, self._clock.now_ms())
+            return [broken, *noted, *self._group_lags.metrics()]
         except TieredError:  # a disk that cannot be read has metrics of its own
             return [broken]
 
     def _probes(self) -> Probes:
         return Probes(
-            beat_age_ms=self._beat_age_ms, not_ready=self._not_ready, metrics=self._metrics.render, status=self.status
+            beat_age_ms=self._beat_age_ms,
+            not_ready=self._not_ready,
+            metrics=self._metrics.render,
+            status=self.status,
+            before_metrics=self._group_lags.read if self.settings.sidecar is None else list,  # a broker has its own
         )
 
     def _beat_age_ms(self) -> int:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from tiered.errors import ConfigError, NotFoundError
-from tiered.group.admin import GroupInfo, GroupPartition, delete_group, list_groups, load_group, reset_group
+from tiered.errors import ConfigError, NotFoundError, TieredError
+from tiered.group.admin import GroupPartition, delete_group, list_groups, load_group, load_lags, reset_group
+from tiered.local.transactions.group_positions import GroupLag
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN
 from tiered.program.application import Application, confirm, topic_or_partition
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers
-from tiered.program.output import Problem, columns, counted
+from tiered.program.output import Problem, columns, counted, human_duration
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Steps
 from tiered.times import format_time, parse_time
@@ -23,29 +23,20 @@ OFFSETS_BELOW = 10**11
 """Smallest number that is a time in milliseconds and no offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """Offsets of a partition of a topic that exists."""
-
-    tp: TopicPartition
-    start: int
-    end: int
-
-
 def group_fields(app: Application) -> list[dict[str, Any]]:
     """Return the fields of each group of the bucket."""
     with open_tiers(app, with_local=False) as tiers:
         groups = [tiers.run(load_group(name)) for name in tiers.run(list_groups())]
-        ends = [_ends(tiers, info) for info in groups]
+        lags = [tiers.run(load_lags(info)) for info in groups]
     return [
         {
             "group": info.name,
             "where": "bucket",
             "partitions": len(info.partitions),
-            "lag_records": sum(_lag(each, found) or 0 for each in info.partitions),
+            "lag_records": sum(lag.records for lag in found if isinstance(lag, GroupLag)),
             "members": len(info.members),
         }
-        for info, found in zip(groups, ends, strict=True)
+        for info, found in zip(groups, lags, strict=True)
     ]
 
 
@@ -53,9 +44,9 @@ def show_group(app: Application, group: str) -> int:
     """Print position, end, lag and owner of each partition of a group."""
     with open_tiers(app, with_local=False) as tiers:
         info = tiers.run(load_group(group))
-        ends = _ends(tiers, info)
-    chosen = sorted(info.partitions, key=lambda each: (str(each.topic_id), each.partition))
-    entries = [_entry(app, each, ends.get((each.topic_id, each.partition))) for each in chosen]
+        pairs = zip(info.partitions, tiers.run(load_lags(info)), strict=True)
+    chosen = sorted(pairs, key=lambda pair: (str(pair[0].topic_id), pair[0].partition))
+    entries = [_entry(app, each, lag) for each, lag in chosen]
     total = sum(entry["lag_records"] or 0 for entry in entries)
     lines = columns(list(_HEADER), [[_cell(entry, name) for name in _HEADER.values()] for entry in entries])
     lines = [*(lines if entries else ["no positions"]), f"{counted(len(info.members), 'member')}, lag {total}"]
@@ -70,6 +61,7 @@ _HEADER = {
     "position": "position",
     "end": "end_offset",
     "lag": "lag_records",
+    "lag in time": "lag_seconds",
     "owner": "owner",
     "since": "owned_since",
     "state": "state",
@@ -81,29 +73,37 @@ def _cell(entry: Mapping[str, Any], name: str) -> Any:
     value = entry[name]
     if name == "owned_since" and value is not None:
         return format_time(value)
+    if name == "lag_seconds" and value is not None:
+        return human_duration(int(value * 1000))
     return Problem(value) if value == "damaged" else "" if value is None else value
 
 
-def _entry(app: Application, each: GroupPartition, place: _Ends | None) -> dict[str, Any]:
-    """Return the fields of one partition. Warns about an object that cannot be read."""
+def _entry(app: Application, each: GroupPartition, lag: GroupLag | TieredError | None) -> dict[str, Any]:
+    """Return the fields of one partition. Warns about an object or a catalog that cannot be read."""
     found = each.found
     if found is None:
         why = "it was deleted just now" if each.damage is None else f"{each.damage.message}; {each.damage.hint}"
         app.out.warn(f"the position in partition {each.partition} of {each.topic_id} cannot be read: {why}")
         entry: dict[str, Any] = dict.fromkeys((*_HEADER.values(), "leader_epoch", "metadata", "committed_ms"))
         return entry | {"topic": str(each.topic_id), "partition": each.partition, "state": "damaged"}
+    place = lag if isinstance(lag, GroupLag) else None
+    state = "topic deleted" if place is None else "owned" if found.owner else "free"
+    if isinstance(lag, TieredError):
+        state = "damaged"
+        app.out.warn(f"the end of partition {each.partition} of {found.topic} is unknown: {lag.message}; {lag.hint}")
     return {
         "topic": found.topic,
         "partition": each.partition,
         "position": found.position.offset,
-        "end_offset": None if place is None else place.end,
-        "lag_records": None if place is None else max(place.end - found.position.offset, 0),
+        "end_offset": None if place is None else place.end_offset,
+        "lag_records": None if place is None else place.records,
+        "lag_seconds": None if place is None else place.seconds,
         "owner": found.owner or None,
         "owned_since": found.owned_ms if found.owner else None,
         "leader_epoch": found.position.leader_epoch,
         "metadata": found.position.metadata,
         "committed_ms": found.position.committed_ms,
-        "state": "topic deleted" if place is None else "owned" if found.owner else "free",
+        "state": state,
     }
 
 
@@ -140,25 +140,6 @@ def delete_positions(app: Application, group: str) -> int:
     done = "would be deleted" if app.dry_run else "deleted"
     fields = {"group": group, "dry_run": app.dry_run, "positions": len(info.partitions)}
     return app.out.result("group delete", fields, [f"group {group}, positions in {partitions}: {done}"])
-
-
-def _lag(each: GroupPartition, ends: Mapping[tuple[UUID, int], _Ends]) -> int | None:
-    place = ends.get((each.topic_id, each.partition))
-    return None if each.found is None or place is None else max(place.end - each.found.position.offset, 0)
-
-
-def _ends(tiers: Tiers, info: GroupInfo) -> Mapping[tuple[UUID, int], _Ends]:
-    """Return the offsets of the partitions of a group, by topic id and number. Those of deleted topics are left out."""
-    wanted = {(each.topic_id, each.partition) for each in info.partitions}
-    found = {}
-    for facts in tiers.topics(unreadable={}).values():
-        for number in range(facts.partitions):
-            if facts.remote_id is None or (facts.remote_id, number) not in wanted:
-                continue
-            view = tiers.snapshot(facts, number)
-            start, end = (0, 0) if view is None else (view.start_offset, view.next_offset)
-            found[facts.remote_id, number] = _Ends(TopicPartition(facts.name, number), start, end)
-    return found
 
 
 def _topics_of(tiers: Tiers, group: str) -> Sequence[TopicFacts]:

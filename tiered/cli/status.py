@@ -21,6 +21,7 @@ from tiered.errors import (
 )
 from tiered.format.coordinator_records import OFFSETS_TOPIC
 from tiered.format.keys import topic_key
+from tiered.group.admin import load_all_lags
 from tiered.local.directory.figures import read_report
 from tiered.local.disk.files import PosixFiles
 from tiered.local.transactions.group_positions import GroupLag, GroupTable
@@ -115,12 +116,21 @@ class Seen:
                 uploads = tiers.local is not None and bool(tiers.local.uploads.read())
                 if tiers.local is not None:
                     self.groups = GroupTable(tiers.local).lags(app.clock.now_ms())
+                if tiers.store is not None and self.unreachable is None:
+                    self._add_groups(tiers)
         except NotFoundError as cause:  # the folder of a file:// store, as when it is not mounted
             if app.remote is None or app.log_dir is None or not with_local:
                 raise
             with open_tiers(app, with_remote=False) as tiers:
                 self.entries, self.unreachable, uploads = gather(tiers, topic=self.topic), cause, True
         self.is_tiered = app.remote is not None or uploads
+
+    def _add_groups(self, tiers: Tiers) -> None:
+        """Add the lags of the bucket's groups. Only some roles may list them."""
+        try:
+            self.groups += tiers.run(load_all_lags())
+        except TieredError as error:
+            self.app.out.warn(f"the groups of the bucket cannot be read: {error.message}")
 
     def _gather(self, tiers: Tiers) -> None:
         try:

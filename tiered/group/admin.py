@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 from uuid import UUID
 
-from tiered.errors import ConfigError, NotFoundError, TieredError
+from tiered.errors import ConfigError, NotFoundError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.keys import (
     GROUPS_PREFIX,
     check_group_name,
@@ -15,14 +17,21 @@ from tiered.format.keys import (
     group_prefix,
     parse_group_key,
 )
+from tiered.format.root import STATE_OPEN
 from tiered.group.objects import MAX_OWNERSHIP_BYTES, Ownership, decode_ownership, encode_ownership
+from tiered.local.transactions.group_positions import GroupLag
 from tiered.model import Position, TopicPartition
 from tiered.remote.conditional_put import Cell, NextBody, Planned, Tagged, deadline_after, read_cell, update
-from tiered.store.base import Get, List, ListPage, NewId, Now, Object, Steps, Time, Together, delete_keys, list_all
+from tiered.remote.reader import RemotePartition
+from tiered.remote.topics import TopicEntry, load_topic_to_read
+from tiered.store.base import Get, List, ListPage, NewId, Now, Object, Steps, Time, delete_keys, list_all
+from tiered.store.side_by_side import in_turns
+
+LOGGER = logging.getLogger("tiered.group")
+T = TypeVar("T")
 
 CHANGE_MS = 60_000
 """Longest time that one position is tried to be set."""
-GETS_AT_ONCE = 16
 GROUPS_END = "\U0010ffff"
 """Text after all others, to skip the objects of one group in a listing."""
 
@@ -77,23 +86,72 @@ def load_group(group: str) -> Steps[GroupInfo]:
         raise NotFoundError(
             f"the bucket holds no group {group!r}", hint="`tiered group list` shows the groups that there are"
         )
-    partitions: list[GroupPartition] = []
-    for first in range(0, len(keys), GETS_AT_ONCE):
-        some = keys[first : first + GETS_AT_ONCE]
-        answers = yield Together(tuple(Get(key, max_bytes=MAX_OWNERSHIP_BYTES) for key, _ in some), errors=True)
-        partitions += [_decoded(key, number, got) for (key, number), got in zip(some, answers, strict=True)]
+    ends = yield from _in_turns([_load_ownership(key) for key, _ in keys])
+    partitions = [
+        GroupPartition(*number, None, end) if isinstance(end, TieredError) else GroupPartition(*number, end)
+        for (_, number), end in zip(keys, ends, strict=True)
+    ]
     return GroupInfo(group, tuple(members), tuple(partitions))
 
 
-def _decoded(key: str, number: tuple[UUID, int], got: object) -> GroupPartition:
-    if isinstance(got, TieredError):
-        return GroupPartition(*number, None, got)
-    if not isinstance(got, Object):  # deleted meanwhile
-        return GroupPartition(*number, None)
-    try:
-        return GroupPartition(*number, decode_ownership(got.data, key=key))
-    except TieredError as damage:
-        return GroupPartition(*number, None, damage)
+def _load_ownership(key: str) -> Steps[Ownership | None]:
+    got = yield Get(key, max_bytes=MAX_OWNERSHIP_BYTES)
+    return decode_ownership(got.data, key=key) if isinstance(got, Object) else None  # deleted meanwhile
+
+
+def load_lags(info: GroupInfo) -> Steps[list[GroupLag | TieredError | None]]:
+    """Return the lag in each partition of a group: None in a deleted topic, the error of a catalog that is damaged.
+
+    One GET for each topic and partition, and one for a page of a long catalog.
+    """
+    names = sorted({each.found.topic for each in info.partitions if each.found is not None})
+    loaded = yield from _in_turns([load_topic_to_read(name) for name in names])
+    entries = dict(zip(names, loaded, strict=True))
+    return (yield from _in_turns([_load_lag(info.name, each, entries) for each in info.partitions]))
+
+
+def _in_turns(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
+    """Return the result or the damage of each. Raises RemoteUnavailableError, RemotePermissionError."""
+    ends = yield from in_turns(several)
+    for end in ends:
+        if isinstance(end, (RemoteUnavailableError, RemotePermissionError)):
+            raise end
+    return ends
+
+
+def _load_lag(
+    group: str, each: GroupPartition, entries: Mapping[str, TopicEntry | TieredError | None]
+) -> Steps[GroupLag | None]:
+    if each.found is None:
+        return None
+    entry, position = entries[each.found.topic], each.found.position
+    if isinstance(entry, TieredError):
+        raise entry
+    if entry is None or entry.topic_id != each.topic_id or entry.state != STATE_OPEN:
+        return None
+    tp = TopicPartition(each.found.topic, each.partition)
+    view = yield from RemotePartition(tp, each.topic_id).snapshot()
+    row = None if view is None else (yield from view.at(position.offset))
+    time: Time = yield Now()
+    since_ms = time.now_ms if row is None else row.appended_ms if row.appended_ms >= 0 else row.max_ts
+    end = 0 if view is None else view.next_offset
+    return GroupLag(group, tp, position, end, max(0, time.now_ms - since_ms) / 1000)
+
+
+def load_all_lags() -> Steps[list[GroupLag]]:
+    """Return the lags of all groups of the bucket. One that cannot be read is logged and left out."""
+    found: list[GroupLag] = []
+    for name in (yield from list_groups()):
+        try:
+            lags = yield from load_lags((yield from load_group(name)))
+        except NotFoundError:
+            continue  # deleted meanwhile
+        for lag in lags:
+            if isinstance(lag, GroupLag):
+                found.append(lag)
+            elif lag is not None:
+                LOGGER.warning("lag_unknown group=%s error=%s", name, lag.message)
+    return found
 
 
 def need_no_members(group: str) -> Steps[None]:

@@ -84,7 +84,7 @@ from tiered.store.base import (
     Time,
     list_all,
 )
-from tiered.store.side_by_side import side_by_side
+from tiered.store.side_by_side import in_turns
 
 LOGGER = logging.getLogger("tiered.group")
 
@@ -94,8 +94,6 @@ FIRST_ROUND = 0.25
 """Share of a heartbeat that a new member waits for others that start at the same time."""
 TOPICS_EVERY = 6
 """Rounds between two looks for new partitions of the topics."""
-AT_ONCE = 16
-"""Partitions that are taken, released or committed at the same time."""
 EPOCH_BITS = 62
 """Size of the random number with which the ownership epochs of a partition begin."""
 
@@ -549,7 +547,7 @@ class Member:
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Steps[dict[TopicPartition, TieredError]]:
         """Store positions, all together. Return the error of each partition whose position was not stored."""
         chosen = sorted(positions)
-        ends = yield from self._ends([self._commit_one(tp, positions[tp]) for tp in chosen])
+        ends = yield from in_turns([self._commit_one(tp, positions[tp]) for tp in chosen])
         return {tp: end for tp, end in zip(chosen, ends, strict=True) if isinstance(end, TieredError)}
 
     def _commit_one(self, tp: TopicPartition, position: Position) -> Steps[None]:
@@ -599,7 +597,7 @@ class Member:
         found = {tp: held.owned.position for tp, held in self._held.items() if tp in partitions}
         topics = yield from self._source.look(sorted({tp.topic for tp in partitions if tp not in found}))
         others = sorted(tp for tp in partitions if tp not in found and tp.topic in topics)
-        ends = yield from self._ends([self._cell(tp, topics[tp.topic].topic_id).look() for tp in others])
+        ends = yield from in_turns([self._cell(tp, topics[tp.topic].topic_id).look() for tp in others])
         for tp, end in zip(others, ends, strict=True):
             if isinstance(end, TieredError):
                 raise end
@@ -676,15 +674,9 @@ class Member:
         hint = "commit again: the next commit settles this one"
         return Cell(key, f"group {self.group}: position of {tp}", look, _same_commit, hint)
 
-    def _ends(self, several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
-        found: list[T | TieredError] = []
-        for first in range(0, len(several), AT_ONCE):
-            found += yield from side_by_side(several[first : first + AT_ONCE])
-        return found
-
     def _at_once(self, several: Sequence[Steps[T]]) -> Steps[list[T | None]]:
         """Run steps of several partitions. One that fails is logged, stops no other, and is repeated next round."""
-        ends = yield from self._ends(several)
+        ends = yield from in_turns(several)
         for end in ends:
             if isinstance(end, TieredError):
                 LOGGER.warning("group_partition_failed group=%s member=%s error=%s", self.group, self.name, end.message)

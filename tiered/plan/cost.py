@@ -104,7 +104,7 @@ def plan_cost(work: Workload, seconds: float = MONTH_SECONDS) -> CostPlan:
         requests["get"] += work.readers * (looks + chunks * segments)
     if work.maintain_every_seconds:
         rounds = seconds / work.maintain_every_seconds
-        requests["list"] = rounds
+        requests["list"] = 2 * rounds  # of topics and of groups
         requests["get"] += rounds * (1 + work.partitions)
     kept = rate * work.partitions * work.retention_seconds
     return CostPlan(requests, kept, size)

@@ -19,6 +19,9 @@ from tiered.arguments import chosen_partitions
 from tiered.clock import Clock, IdSource
 from tiered.errors import FencedError, TieredError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
+from tiered.group.admin import load_all_lags
+from tiered.local.directory.figures import group_metrics
+from tiered.local.transactions.group_positions import GroupLag
 from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MIN_MAP_BYTES, REWRITE_BYTES, ROUTINE, MaintenanceAction, MaintenanceKind
@@ -61,7 +64,7 @@ class UpkeepView:
 
     ``failed``: errors of partitions in their newest turn. ``trouble``: the whole round failed, or a topic was left out
     because its entry cannot be read. ``paused``: topics that the newest round skipped. ``fenced``: actions that ended
-    because another maintainer took the role.
+    because another maintainer took the role. ``groups``: lags of the bucket's groups after the newest round.
     """
 
     rounds: int = 0
@@ -75,6 +78,7 @@ class UpkeepView:
     trouble: TieredError | None = None
     paused: frozenset[str] = frozenset()
     fenced: int = 0
+    groups: tuple[GroupLag, ...] = ()
 
     def metrics(self) -> list[Metric]:
         """Return figures under the names of ``/metrics``."""
@@ -91,6 +95,7 @@ class UpkeepView:
             metric("maintenance_paused_topics", len(self.paused)),
             metric("maintenance_failing", float(self.trouble is not None)),
             metric("maintenance_last_round_timestamp_seconds", self.ended_ms / 1000),
+            *group_metrics(self.groups),
         ]
 
 
@@ -210,6 +215,7 @@ class MaintenanceLoop:
             for error in unreadable.values():
                 self._on_failed(None, error)
             trouble = next(iter(unreadable.values()), None)
+            self._note(groups=self._group_lags())
             self._note(rounds=self.view.rounds + 1, ended_ms=self._clock.now_ms(), failed=failed, trouble=trouble)
         finally:
             self._note(doing="")
@@ -223,6 +229,14 @@ class MaintenanceLoop:
             if isinstance(cause, FencedError):
                 self._note(fenced=self.view.fenced + 1)
             self._on_failed(tp, failed[tp])
+
+    def _group_lags(self) -> tuple[GroupLag, ...]:
+        """Return the lags of all groups, for a maintainer of the whole bucket; none if they cannot be read."""
+        try:
+            return tuple(self._drive(load_all_lags())) if self._scope.topic is None else ()
+        except TieredError as error:
+            self._on_failed(None, error)
+            return ()
 
     def _heeds_pause(self, topic: str) -> bool:
         paused = self._scope.is_paused(topic)

@@ -10,6 +10,17 @@ from tiered.store.base import Backoff, Steps, StoreRequest, Together
 
 T = TypeVar("T")
 
+AT_ONCE = 16
+"""Steps of a long list that run at the same time."""
+
+
+def in_turns(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
+    """Run any number of steps as :func:`side_by_side`, ``AT_ONCE`` of them at a time."""
+    ends: list[T | TieredError] = []
+    for first in range(0, len(several), AT_ONCE):
+        ends += yield from side_by_side(several[first : first + AT_ONCE])
+    return ends
+
 
 def side_by_side(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
     """Run several steps at once. Return the result of each, or the error that it raised, in their order.

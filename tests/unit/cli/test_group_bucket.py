@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import tiered
 from tests.support.uploaded import upload_topics
 from tests.unit.cli.conftest import Cli
-from tiered.group.admin import load_group
+from tiered.group.admin import load_all_lags, load_group
 from tiered.group.member import GroupSettings, Member
 from tiered.group.topics import BucketTopics
 from tiered.model import Position, TopicPartition
@@ -65,6 +66,34 @@ def test_groups_are_listed_and_shown(cli: Cli, bucket: str) -> None:
     ]
     assert rows[0]["owner"] == shown["members"][0]
     assert "1 member, lag 13" in cli("group", "show", "billing", "--remote", bucket).text
+    with tiered.open_reader(bucket) as reader:
+        last_ms = max(record.timestamp for record in reader.topic("t").read(0))
+    status = cli("status", "--remote", bucket, "--json").summary
+    lags = {each["partition"]: each for each in status["groups"]}
+    assert {number: each["lag_records"] for number, each in lags.items()} == {0: 13, 1: 0}
+    assert lags[1]["lag_seconds"] == 0
+    assert 0 < lags[0]["lag_seconds"] - (status["now_ms"] - last_ms) / 1000 < 60  # of a segment, not of a batch
+    assert "group billing   lag 13 records" in cli("status", "--remote", bucket).text
+
+
+def test_one_damaged_catalog_or_deleted_topic_hides_no_other_lag(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    for topic in "tu":
+        assert cli("group", "reset", "billing", topic, "--to", "beginning", "--remote", bucket, "--yes").code == 0
+    assert cli("topic", "delete", "u", "--remote", bucket, "--yes").code == 0
+    with tiered.open_reader(bucket) as reader:
+        topic_id = reader.topics()["t"].topic_id
+    assert topic_id is not None
+    (root,) = (tmp_path / "store").glob(f"??/{topic_id.hex}-0/root.obj")
+    root.write_bytes(root.read_bytes()[:-1])
+    done = cli("group", "show", "billing", "--remote", bucket, "--json")
+    found = {
+        (each["topic"], each["partition"]): (each["state"], each["lag_records"]) for each in done.summary["positions"]
+    }
+    deleted = "topic deleted", None
+    assert found == {("t", 0): ("damaged", None), ("t", 1): ("free", 20), ("u", 0): deleted, ("u", 1): deleted}
+    assert (done.code, "the end of partition 0 of t is unknown" in done.err) == (3, True)
+    lags = drive(StoreLocation.parse(bucket).open(StoreOptions(create=False)), load_all_lags())
+    assert [(lag.tp, lag.records) for lag in lags] == [(T1, 20)]
 
 
 def test_an_unknown_group_is_an_error(cli: Cli, bucket: str) -> None:

@@ -13,14 +13,16 @@ import pytest
 import tiered
 from tests.support.uploaded import RETAINED, upload_topics
 from tiered.clock import SystemClock
-from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
+from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
+from tiered.group.admin import reset_group
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.program.maintenance_loop import MaintenanceLoop, Scope
 from tiered.remote.gc.deletion import start_deletion
 from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.topics import load_topic
-from tiered.store.base import Store
+from tiered.store.base import List, Store, StoreRequest
+from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
@@ -75,6 +77,36 @@ def upkeep_of(store: Store, told: Told, clock: FakeClock | None = None, **scope:
         on_done=told.on_done,
         on_failed=told.on_failed,
     )
+
+
+def test_a_round_over_the_whole_bucket_reports_the_lag_of_its_groups(store: Store) -> None:
+    with tiered.open_reader(store.url) as reader:
+        ids = {name: info.topic_id for name, info in reader.topics().items()}
+    positions = {tp: (ids[tp.topic], offset) for tp, offset in ((A, 40), (B, 39))}
+    drive(store, reset_group("billing", positions))  # type: ignore[arg-type]
+    alone, told = upkeep_of(store, Told(), topic="a"), Told()
+    alone.turn()
+    assert alone.view.groups == ()
+    upkeep = upkeep_of(store, told)
+    upkeep.turn()
+    figures = [each for each in upkeep.view.metrics() if each.name == "tiered_group_lag_records"]
+    assert [(dict(each.labels)["topic"], each.value) for each in figures] == [("b", 1), ("a", 0)]
+
+
+def test_unreadable_groups_stop_no_maintenance(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute = DirectoryStore.execute
+
+    def refuse(self: DirectoryStore, request: StoreRequest) -> Any:
+        if isinstance(request, List) and request.prefix.startswith("groups/"):
+            raise RemotePermissionError("groups/ may not be listed")
+        return execute(self, request)
+
+    monkeypatch.setattr(DirectoryStore, "execute", refuse)
+    told = Told()
+    upkeep = upkeep_of(store, told)
+    upkeep.turn()
+    assert told.failed == [(None, RemotePermissionError)]
+    assert (upkeep.view.rounds, upkeep.view.trouble, upkeep.view.groups) == (1, None, ())
 
 
 def root_of_a(store: Store, tmp_path: Path) -> Path:

@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import tiered
 from tiered import __version__
 from tiered.errors import ConfigError
+from tiered.local.directory.figures import MAX_GROUP_LAGS, group_metrics
+from tiered.local.transactions.group_positions import GroupLag
 from tiered.metrics import metric
+from tiered.model import Position, TopicPartition
 from tiered.program.settings import DAEMON, PLACE
 from tiered.store.metrics import StoreMetrics
+from tiered.testing.clock import FakeClock
 from uploader.cli import program
 from uploader.config import Settings, resolve
+from uploader.group_lags import GroupLags
 from uploader.metrics import Metrics
 
 
@@ -92,6 +98,30 @@ def test_metrics_tell_what_the_writer_noted() -> None:
     assert 'tiered_task_runs_total{log_dir="data",task="seal"} 4.0' in text
     assert "# TYPE tiered_task_runs_total counter" in text
     assert 'tiered_directory_offline{log_dir="data"} 1.0' in text
+
+
+def test_metrics_have_the_lag_of_the_groups_of_the_directory(tmp_path: Path) -> None:
+    lags = GroupLags(tmp_path / "log", FakeClock())
+    lags.read()  # before the log is made
+    assert lags.metrics() == ()
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("t", create=True).append_many([b"x"] * 10)
+        found = []
+        for _ in range(2):
+            with log.consumer("billing", "t") as consumer:
+                consumer.poll(4)
+                consumer.commit()
+            lags.read()
+            found += [each.value for each in lags.metrics() if each.name == "tiered_group_lag_records"]
+        assert found == [6, 2]
+
+
+def test_no_more_groups_than_the_limit_have_series() -> None:
+    lags = [GroupLag(f"g{number}", TopicPartition("t", 0), Position(0), 1, number) for number in range(1_003)]
+    figures = group_metrics(lags)
+    assert MAX_GROUP_LAGS == 1_000
+    assert len(figures) == 2 * MAX_GROUP_LAGS
+    assert min(each.value for each in figures if each.name == "tiered_group_lag_seconds") == 3  # the longest stay
 
 
 @pytest.mark.parametrize("name", ["log_dir", "remote", "endpoint_url", "region"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from tiered.model import Positions, TopicPartition
 
 TASKS_NAME = "tiered-tasks.json"
 VERSION = 1
+MAX_GROUP_LAGS = 1_000
+"""Positions of groups that have series of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +130,9 @@ def _position_metrics(tp: TopicPartition, at: Positions) -> list[Metric]:
 
 
 def group_metrics(lags: Iterable[GroupLag]) -> list[Metric]:
-    """Return the lag of each group in each partition."""
+    """Return the lag of each group in each partition, of no more than the ``MAX_GROUP_LAGS`` longest."""
     found = []
-    for lag in lags:
+    for lag in nlargest(MAX_GROUP_LAGS, lags, key=lambda lag: (lag.seconds, lag.records)):
         labels = {"group": lag.group, **_labels(lag.tp)}
         found.append(metric("group_lag_records", lag.records, labels))
         found.append(metric("group_lag_seconds", lag.seconds, labels))

@@ -17,6 +17,7 @@ from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.support.proxy import FaultProxy
 from tests.unit.remote.cost.bill import Bill, Line
 from tiered.erase.erase import erase_steps, plan_erase_steps
+from tiered.group.admin import reset_group
 from tiered.group.member import GroupSettings, Member
 from tiered.group.topics import BucketTopics
 from tiered.model import NewRecord, Position, TopicPartition
@@ -235,18 +236,28 @@ def test_the_next_look_at_a_partition_gets_no_bytes_unless_there_is_something_ne
 # -- maintenance -------------------------------------------------------------------------------------------------------
 
 
-def test_a_round_with_nothing_to_do_costs_a_list_of_the_registry_and_two_gets(desk: Desk) -> None:
-    """The topics are listed, an entry a topic and a root a partition are read, however many segments there are."""
+def test_a_round_with_nothing_to_do_costs_two_lists_and_two_gets(desk: Desk) -> None:
+    """Topics and groups are listed, an entry a topic and a root a partition are read, however many segments there are.
+
+    A group is two LIST, and two GET for each topic and each partition.
+    """
     desk.segments(3)
     desk.log.sync()
     upkeep = desk.upkeep()
     for _ in range(3):
         upkeep.turn()
-        assert desk.upkeep_bill.requests() == {"list": 1, "get": 2}
+        assert desk.upkeep_bill.requests() == ROUND
+    desk.upkeep()
+    topic_id = desk.log.topics()["t"].topic_id
+    assert topic_id is not None
+    drive(desk.store, reset_group("g", {TP: (topic_id, 0)}))
+    desk.upkeep_bill.take()
+    upkeep.turn()
+    assert desk.upkeep_bill.requests() == {"list": 2 + 2, "get": 2 + 4}
     assert desk.done == []
 
 
-ROUND = {"list": 1, "get": 2}
+ROUND = {"list": 2, "get": 2}
 """What a round costs that finds nothing to do."""
 
 CLAIM = {"list": 1, "get": 1, "put": 2}
@@ -322,7 +333,7 @@ def test_a_collection_lists_the_pins_and_deletes_a_thousand_keys_a_request(desk:
     collected = desk.done[-1].collected
     assert collected is not None
     assert collected.objects == 16
-    assert desk.upkeep_bill.requests() == {"list": 1 + 2, "get": 3, "put": 5, "delete": 1}
+    assert desk.upkeep_bill.requests() == {"list": 2 + 2, "get": 3, "put": 5, "delete": 1}
     upkeep.turn()
     assert desk.upkeep_bill.requests() == ROUND
 
