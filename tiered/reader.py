@@ -28,9 +28,9 @@ from tiered.local.disk.uploader_files import known_topic
 from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.read_only_partition import need_topic_id
 from tiered.model import TopicPartition
-from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.read.follow import COUNT_S, Followers, PartitionCounter
-from tiered.read.stream import ReadRange, TierStream, Wanted
+from tiered.read.stream import ReadRange, ReadRequest, TierStream
 from tiered.read.topic import TopicReads, arrow_of, release_steps
 from tiered.store.base import Blocking, Steps
 from tiered.store.metrics import StoreMetrics
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tiered.group.driver import GroupMember
     from tiered.group.member import GroupSettings
     from tiered.read.bucket import BucketDoor, BucketReads
-    from tiered.remote.snapshots import Taken
+    from tiered.remote.snapshots import KeptRoot
     from tiered.remote.topics import TopicEntry
 
 ASK_AGAIN_SECONDS = 1.0
@@ -124,7 +124,7 @@ class FindReport:
 
 
 @dataclass(slots=True)
-class Found:
+class FindResult:
     """Iterator of matching records. ``report`` is final when the iterator has ended."""
 
     report: FindReport
@@ -135,7 +135,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _TopicState:
     """Last known state of a topic: its id ``on_disk``, its entry in the bucket, the disk's notes of its roots.
 
     ``asked``: monotonic seconds at which a stream last asked the bucket for it.
@@ -143,7 +143,7 @@ class _Seen:
 
     on_disk: UUID | None
     entry: TopicEntry | None
-    known: dict[int, Known]
+    known: dict[int, RootLowerBounds]
     asked: float | None = None
 
 
@@ -224,7 +224,7 @@ class Reader:
     def _topic_steps(self, name: str) -> Steps[TopicReads]:
         name = arguments.text("topic", name)
         info: TopicInfo | None = None
-        known: dict[int, Known] = {}  # before the bucket is asked, whose answer is then never older
+        known: dict[int, RootLowerBounds] = {}  # before the bucket is asked, whose answer is then never older
         if self._local is not None:
             info, known = yield Blocking(partial(self._on_disk, self._local, name))
         entry = (yield from self._bucket.entry(name, known)) if self._bucket is not None else None
@@ -238,7 +238,7 @@ class Reader:
         if entry is not None and info is not None:
             _need_same(name, info.topic_id, entry.topic_id)
         partitions = max(entry.partitions if entry is not None else 0, info.partitions if info is not None else 0)
-        seen = _Seen(info.topic_id if info is not None else None, entry, known)
+        seen = _TopicState(info.topic_id if info is not None else None, entry, known)
         return TopicReads(
             name,
             partitions,
@@ -249,7 +249,7 @@ class Reader:
             runner=self._runner,
         )
 
-    def _count_steps(self, name: str, seen: _Seen) -> Steps[int]:
+    def _count_steps(self, name: str, seen: _TopicState) -> Steps[int]:
         """Return the number of partitions now. Raises LogDestroyedError if the topic was made again."""
         if self._local is not None:
             info, _ = yield Blocking(partial(self._on_disk, self._local, name))
@@ -257,11 +257,11 @@ class Reader:
                 need_topic_id(TopicPartition(name, 0), seen.on_disk, info.topic_id)
         return (yield from self._topic_steps(name)).partitions
 
-    def _on_disk(self, local: LogView, name: str) -> tuple[TopicInfo | None, dict[int, Known]]:
+    def _on_disk(self, local: LogView, name: str) -> tuple[TopicInfo | None, dict[int, RootLowerBounds]]:
         info = local.topics().get(name)
         return info, {} if self._bucket is None else _known_on_disk(local, name)
 
-    def _stream(self, seen: _Seen, tp: TopicPartition) -> Steps[TierStream]:
+    def _stream(self, seen: _TopicState, tp: TopicPartition) -> Steps[TierStream]:
         local: ReadLog | None = None
         if self._local is not None:
             local = yield Blocking(partial(self._local.held, tp))
@@ -281,8 +281,8 @@ class Reader:
         return TierStream(tp, local=local, remote=remote)
 
     def _find_in_bucket(
-        self, local: LogView, bucket: BucketReads, name: str, seen: _Seen
-    ) -> Steps[tuple[TopicEntry | None, dict[int, Known]]]:
+        self, local: LogView, bucket: BucketReads, name: str, seen: _TopicState
+    ) -> Steps[tuple[TopicEntry | None, dict[int, RootLowerBounds]]]:
         """Look for a topic that was only on the disk. It may have been uploaded and have left the disk since."""
         known = yield Blocking(partial(_known_on_disk, local, name))
         if not known and seen.asked is not None and self._clock.monotonic() - seen.asked < ASK_AGAIN_SECONDS:
@@ -295,14 +295,14 @@ class Reader:
             seen.known, seen.entry = known, entry
         return entry, known
 
-    def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, Taken]:
+    def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, KeptRoot]:
         """Return the version of each partition, or of one, that a reader with ``as_of`` reads.
 
         Raises NotFoundError if no kept version matches or it was collected, ConfigError without ``as_of``.
         """
         return self._runner.run(self._taken_steps(topic, arguments.partition_or_none(partition)))
 
-    def _taken_steps(self, topic: str, partition: int | None) -> Steps[dict[TopicPartition, Taken]]:
+    def _taken_steps(self, topic: str, partition: int | None) -> Steps[dict[TopicPartition, KeptRoot]]:
         reads = yield from self._topic_steps(topic)
         found = {}
         for number in reads.chosen(partition):
@@ -333,7 +333,7 @@ class Reader:
         since: Time | None = None,
         until: Time | None = None,
         partition: int | None = None,
-    ) -> Found:
+    ) -> FindResult:
         """Return the records with this key between two times, of all partitions or one, and a report of the search.
 
         Segments whose timestamps lie outside the range are never fetched. All others are, whatever their keys.
@@ -343,7 +343,7 @@ class Reader:
         steps = self._runner.run(
             self._find_steps(opened, topic, report, key=key, since=since, until=until, partition=partition)
         )
-        return Found(report, _one_by_one(self._runner.stream(steps, partial(release_steps, opened))))
+        return FindResult(report, _one_by_one(self._runner.stream(steps, partial(release_steps, opened))))
 
     def _find_steps(
         self,
@@ -430,7 +430,7 @@ class Reader:
         self, opened: list[TierStream], topic: str, partition: int | None, wanted: ReadRange, names: Sequence[str]
     ) -> Steps[None]:
         reads = yield from self._topic_steps(topic)
-        chosen = Wanted(reads.chosen(partition), wanted)
+        chosen = ReadRequest(reads.chosen(partition), wanted)
         yield from reads._reading(chosen, arrow_of(chosen, names), opened=opened)
 
     def requests(self) -> dict[str, int]:
@@ -501,7 +501,7 @@ class Reader:
             self._bucket.store.close()
 
 
-def _known_on_disk(local: LogView, topic: str) -> dict[int, Known]:
+def _known_on_disk(local: LogView, topic: str) -> dict[int, RootLowerBounds]:
     return known_topic(topic, local.uploads.read(), local.claims.read())
 
 

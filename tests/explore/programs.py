@@ -25,7 +25,7 @@ from tiered.format.batch import decode_records
 from tiered.format.keys import join_uid, parse_segment_key
 from tiered.plan.commit import SHAPE, Shape
 from tiered.plan.maintenance import MaintenanceAction, MaintenanceKind
-from tiered.plan.root_lower_bounds import Known
+from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.maintain import Maintainer
 from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
@@ -132,7 +132,9 @@ class Keeper:
     """A maintainer, and the uids of the objects that its action has put."""
 
     def __init__(self, shape: Shape, owner: str) -> None:
-        self._maintainer = Maintainer(TP, TOPIC_ID, without_grace(TopicConfig()), owner=owner, known=Known(made=True))
+        self._maintainer = Maintainer(
+            TP, TOPIC_ID, without_grace(TopicConfig()), owner=owner, known=RootLowerBounds(made=True)
+        )
         self._maintainer._catalog._shape = shape
         self.uids: tuple[str, ...] = ()
 
@@ -218,7 +220,7 @@ def reader(start: int, *, pinned: bool = False) -> Program:
 
     def run(machine: Machine) -> Generator[Any, Any, None]:
         pin = Pin(TP.topic, TOPIC_ID, 0, set()) if pinned else None
-        partition = RemotePartition(TP, TOPIC_ID, known=Known(made=True), pin=pin)
+        partition = RemotePartition(TP, TOPIC_ID, known=RootLowerBounds(made=True), pin=pin)
         found: list[tuple[int, bytes]] = []
         try:
             snapshot = yield from partition.snapshot()
@@ -260,7 +262,7 @@ def keeper_of(name: str, *, times: int = 1) -> Program:
     """Takes a snapshot; deletes it and takes it again, until it was taken so many times."""
 
     def run(machine: Machine) -> Generator[Any, Any, None]:
-        view = RootView(TOPIC_ID, 0, TP.topic, Known(made=True))
+        view = RootView(TOPIC_ID, 0, TP.topic, RootLowerBounds(made=True))
         for turn in range(times):
             try:
                 if turn:

@@ -72,7 +72,7 @@ def test_columns_show_the_same_records(answers: list[Answer]) -> None:
         header = verify_batch(batch)
         reader = ColumnReader()
         reader.add(header, batch)
-        columns = reader.take()
+        columns = reader.finish()
         fields = zip(columns.key_at, columns.key_len, columns.value_at, columns.value_len, strict=True)
         parts = [
             tuple(columns.buffer[at : at + size] if size >= 0 else None for at, size in ((k, kl), (v, vl)))

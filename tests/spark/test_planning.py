@@ -14,7 +14,7 @@ from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.model import NewRecord
 from tiered.spark.options import ReadOptions
 from tiered.spark.ranges import resolve_pieces
-from tiered.spark.slices import Piece, cut_slices
+from tiered.spark.slices import PartitionSlice, cut_slices
 from tiered.store.location import open_store
 from tiered.testing.clock import START_MS
 
@@ -48,7 +48,7 @@ OPTIONS = [
 ]
 
 
-def planned(url: str, more: dict[str, str]) -> list[Piece]:
+def planned(url: str, more: dict[str, str]) -> list[PartitionSlice]:
     store = open_store(url)
     return resolve_pieces(ReadOptions.parse({"path": url, "subscribe": TOPIC, **more}), store)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiered.errors import ConfigError
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import SegmentRange, Tier
-from tiered.spark.slices import Piece, Slice, cut_slices, cuts_of, filled_segment, rows_to_cut, target_bytes
+from tiered.spark.slices import PartitionSlice, Slice, cut_slices, cuts_of, filled_segment, rows_to_cut, target_bytes
 
 TP = TopicPartition("flights", 0)
 
@@ -22,10 +22,10 @@ def row(base: int, end: int, size: int) -> Row:
     return Row(base, end, 0, 0, size, 0, 0, base, 100, 1, end - base, 0, 0)
 
 
-def remote(*rows: Row, start: int | None = None, end: int | None = None, tp: TopicPartition = TP) -> Piece:
+def remote(*rows: Row, start: int | None = None, end: int | None = None, tp: TopicPartition = TP) -> PartitionSlice:
     start, end = rows[0].base if start is None else start, rows[-1].next if end is None else end
     size = sum(r.size * (min(r.next, end) - max(r.base, start)) // (r.next - r.base) for r in rows)
-    return Piece(tp, "00" * 16, Tier.REMOTE, start, end, size, rows)
+    return PartitionSlice(tp, "00" * 16, Tier.REMOTE, start, end, size, rows)
 
 
 def covered(slices: list[Slice]) -> list[tuple[TopicPartition, int]]:
@@ -72,13 +72,13 @@ def test_min_partitions_cuts_what_is_there() -> None:
 
 
 def test_local_ranges_are_cut_by_offset() -> None:
-    piece = Piece(TP, "", Tier.LOCAL, 0, 100, 1000)
+    piece = PartitionSlice(TP, "", Tier.LOCAL, 0, 100, 1000)
     slices = cut_slices([piece], slice_bytes=250)
     assert [(p.start, p.end) for part in slices for p in part.pieces] == [(0, 25), (25, 50), (50, 75), (75, 100)]
 
 
 def test_tiers_do_not_share_a_piece() -> None:
-    slices = cut_slices([remote(row(0, 10, 10)), Piece(TP, "", Tier.LOCAL, 10, 20, 10)], slice_bytes=100)
+    slices = cut_slices([remote(row(0, 10, 10)), PartitionSlice(TP, "", Tier.LOCAL, 10, 20, 10)], slice_bytes=100)
     assert [(p.tier, p.start, p.end) for p in slices[0].pieces] == [(Tier.REMOTE, 0, 10), (Tier.LOCAL, 10, 20)]
 
 
@@ -106,7 +106,7 @@ def test_each_offset_is_in_exactly_one_slice_in_order(
     end = data.draw(st.integers(rows[-1].base + 1, base))
     if start >= end:
         return
-    pieces = [remote(*rows, start=start, end=end), Piece(TP, "", Tier.LOCAL, base, base + 20, 99)]
+    pieces = [remote(*rows, start=start, end=end), PartitionSlice(TP, "", Tier.LOCAL, base, base + 20, 99)]
     target = target_bytes(pieces, slice_bytes, min_partitions)
     cuts = {}
     if indexed:
@@ -128,7 +128,10 @@ def test_each_offset_is_in_exactly_one_slice_in_order(
 
 
 def test_max_records_bounds_each_task() -> None:
-    pieces = [remote(*(row(at * 10, at * 10 + 10, 30) for at in range(6))), Piece(TP, "", Tier.LOCAL, 60, 75, 0)]
+    pieces = [
+        remote(*(row(at * 10, at * 10 + 10, 30) for at in range(6))),
+        PartitionSlice(TP, "", Tier.LOCAL, 60, 75, 0),
+    ]
     slices = cut_slices(pieces, slice_bytes=1 << 30, max_records=25)
     assert [[(p.start, p.end) for p in part.pieces] for part in slices] == [
         [(0, 20)], [(20, 40)], [(40, 60)], [(60, 75)],

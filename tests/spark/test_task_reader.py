@@ -46,7 +46,7 @@ from tiered.remote.topics import load_topic, register_topic, update_topic
 from tiered.spark.options import ReadOptions
 from tiered.spark.schema import kafka_schema
 from tiered.spark.slice_reader import SliceReader
-from tiered.spark.slices import Piece, Slice
+from tiered.spark.slices import PartitionSlice, Slice
 from tiered.spark.source import TieredDataSource, TieredReader
 from tiered.spark.task_reader import PinnedPiece, Sources
 from tiered.store.base import ABSENT, Delete, Get, List, ListPage, Match, Object, Outcome, Put, Steps, StoreRequest
@@ -288,7 +288,7 @@ class Leaving(Sources):
 
     directory: Path
 
-    def local(self, piece: Piece) -> ReadLog | None:
+    def local(self, piece: PartitionSlice) -> ReadLog | None:
         found = super().local(piece)
         if found is not None:
             found.positions()

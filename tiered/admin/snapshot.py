@@ -12,7 +12,7 @@ from tiered.format.keys import check_snapshot_name
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshots import Taken, create_snapshot, load_snapshot
+from tiered.remote.snapshots import KeptRoot, create_snapshot, load_snapshot
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.store.base import Steps
 
@@ -25,7 +25,7 @@ class SnapshotReport:
     """
 
     name: str
-    partitions: tuple[tuple[TopicPartition, Taken], ...]
+    partitions: tuple[tuple[TopicPartition, KeptRoot], ...]
     earlier: int = 0
     skipped: tuple[str, ...] = ()
     planned: tuple[TopicPartition, ...] = ()
@@ -59,7 +59,7 @@ def snapshot_steps(
             continue
         for number in arguments.chosen_partitions(entry.name, entry.partitions, partition):
             views[TopicPartition(entry.name, number)] = RootView(entry.topic_id, number, entry.name)
-    made: dict[TopicPartition, Taken] = {}
+    made: dict[TopicPartition, KeptRoot] = {}
     for tp, view in views.items():
         taken = yield from load_snapshot(view, name)
         if taken is not None and not taken.begun:
@@ -74,7 +74,7 @@ def snapshot_steps(
         return SnapshotReport(name, tuple(made.items()), earlier, tuple(skipped), planned)
     for tp, view in views.items():
         if tp not in made:
-            made[tp] = Taken(f"snapshot {name}", (yield from create_snapshot(view, name)))
+            made[tp] = KeptRoot(f"snapshot {name}", (yield from create_snapshot(view, name)))
     return SnapshotReport(name, tuple((tp, made[tp]) for tp in views), earlier, tuple(skipped))
 
 

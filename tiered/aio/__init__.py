@@ -28,7 +28,7 @@ from tiered.aio.appender import AsyncReceipt as Receipt
 from tiered.aio.consumer import AsyncConsumer as Consumer
 from tiered.aio.log import AsyncLog as Log
 from tiered.aio.log import open  # noqa: A004  (the word that users expect: aio.open)
-from tiered.aio.reader import AsyncFound as Found
+from tiered.aio.reader import AsyncFindResult as FindResult
 from tiered.aio.reader import AsyncReader as Reader
 from tiered.aio.reader import open_reader
 from tiered.aio.topic import AsyncPartitionStream as PartitionStream
@@ -41,7 +41,7 @@ Reads = TopicReads
 __all__ = [
     "Appender",
     "Consumer",
-    "Found",
+    "FindResult",
     "Log",
     "PartitionStream",
     "Reader",

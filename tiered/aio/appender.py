@@ -107,7 +107,7 @@ class AsyncAppender:
     ) -> AsyncReceipt:
         """Run ``Appender.append``. It waits only while the buffer is full. A cancelled call may have landed."""
         self._worker.check_open()
-        taken = self._appender._take(value, key, partition, timestamp, headers)
+        taken = self._appender._buffer(value, key, partition, timestamp, headers)
         if taken is None:
             taken = await self._worker.call_waiting(
                 self._appender.append, value, key=key, partition=partition, timestamp=timestamp, headers=headers

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tiered.errors import TieredError
     from tiered.group.member import GroupSettings
     from tiered.local.disk.topics import TopicInfo
-    from tiered.remote.snapshots import Taken
+    from tiered.remote.snapshots import KeptRoot
 
 
 def open_reader(
@@ -61,15 +61,15 @@ async def _close(reader: AsyncReader, _: BaseException | None) -> None:
     await reader.close()
 
 
-class AsyncFound:
-    """Asynchronous iterator of matching records (``tiered.reader.Found`` for asyncio)."""
+class AsyncFindResult:
+    """Asynchronous iterator of matching records (``tiered.reader.FindResult`` for asyncio)."""
 
     def __init__(self, report: FindReport, records: AsyncGenerator[ConsumerRecord, None]) -> None:
         self.report = report
         self._records = records
 
     def __repr__(self) -> str:
-        return f"Found(report={self.report!r})"
+        return f"FindResult(report={self.report!r})"
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self._records
@@ -102,7 +102,7 @@ class AsyncReader:
         self._worker.check_open()
         return AsyncTopicReads(await self._runner.run(self._reader._topic_steps(name)), self._worker, self._runner)
 
-    async def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, Taken]:
+    async def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, KeptRoot]:
         """Run ``Reader.taken``."""
         self._worker.check_open()
         return await self._runner.run(self._reader._taken_steps(topic, arguments.partition_or_none(partition)))
@@ -127,7 +127,7 @@ class AsyncReader:
         since: Time | None = None,
         until: Time | None = None,
         partition: int | None = None,
-    ) -> AsyncFound:
+    ) -> AsyncFindResult:
         """Run ``Reader.find``: ``async for record in await reader.find(...)``. ``report`` is final at the end."""
         self._worker.check_open()
         report = FindReport(topic)
@@ -135,7 +135,7 @@ class AsyncReader:
         steps = await self._runner.run(
             self._reader._find_steps(opened, topic, report, key=key, since=since, until=until, partition=partition)
         )
-        return AsyncFound(report, one_by_one(self._runner.stream(steps, functools.partial(release_steps, opened))))
+        return AsyncFindResult(report, one_by_one(self._runner.stream(steps, functools.partial(release_steps, opened))))
 
     async def to_arrow(
         self,

@@ -17,7 +17,7 @@ from tiered.arrow.schema import COLUMNS
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import Headers, Positions, RecordMetadata, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan
-from tiered.read.stream import ReadRange, TierBatch, TierStream, Wanted, Window
+from tiered.read.stream import ReadRange, ReadRequest, TierBatch, TierStream, Window
 from tiered.read.topic import TopicReads, arrow_of, records_of, release_steps
 from tiered.store.aio_runner import AioRunner
 from tiered.times import Time
@@ -153,13 +153,13 @@ class AsyncTopicReads:
     ) -> AsyncIterator[ConsumerRecord]:
         """Yield the records of ``TopicReads.read``. Errors are raised at the first step."""
 
-        def check() -> Wanted:
+        def check() -> ReadRequest:
             span = self._reads._range(partition, start=start, end=end, since=since, until=until)
             return self._reads._wanted(partition, span, isolation, on_trimmed, follow=follow, idle_timeout=idle_timeout)
 
         return self._read(check)
 
-    async def _read(self, check: Callable[[], Wanted]) -> AsyncGenerator[ConsumerRecord, None]:
+    async def _read(self, check: Callable[[], ReadRequest]) -> AsyncGenerator[ConsumerRecord, None]:
         wanted = check()
         self._worker.check_open()
         opened: list[TierStream] = []
@@ -185,14 +185,14 @@ class AsyncTopicReads:
     ) -> AsyncIterator[pyarrow.RecordBatch]:
         """Yield the record batches of ``TopicReads.read_batches``. Errors are raised at the first step."""
 
-        def check() -> Wanted:
+        def check() -> ReadRequest:
             span = self._reads._range(partition, start=start, end=end, since=since, until=until)
             return self._reads._wanted(partition, span, isolation, on_trimmed, follow=follow, idle_timeout=idle_timeout)
 
         return self._read_batches(check, columns)
 
     async def _read_batches(
-        self, check: Callable[[], Wanted], columns: list[str] | None
+        self, check: Callable[[], ReadRequest], columns: list[str] | None
     ) -> AsyncGenerator[pyarrow.RecordBatch, None]:
         wanted = check()
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS

@@ -255,7 +255,7 @@ class Appender(Accumulator[Receipt]):
 
     # -- taking records ------------------------------------------------------------------------------------------------
 
-    def _take_any(
+    def _try_buffer(
         self,
         value: bytes | None,
         key: bytes | None,
@@ -303,7 +303,7 @@ class Appender(Accumulator[Receipt]):
             self._thread.wake(self)
         return receipt
 
-    def _take_late(
+    def _buffer_late(
         self,
         value: bytes | None,
         key: bytes | None,
@@ -317,7 +317,7 @@ class Appender(Accumulator[Receipt]):
         deadline = self._clock.monotonic() + self._limits.max_block_ms / 1000
         while (left_s := deadline - self._clock.monotonic()) > 0:
             self._clock.wait(self._room, left_s)
-            receipt = self._take(value, key, partition, timestamp, headers)
+            receipt = self._buffer(value, key, partition, timestamp, headers)
             if receipt is not None:
                 return receipt
         raise self._full()

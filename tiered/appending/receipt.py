@@ -38,7 +38,7 @@ class PendingBatch(AccumulatedBatch):
     def complete(self, pieces: list[tuple[int, Outcome]]) -> None:
         """Mark the batch as done and drop its records, so that a receipt keeps no values in memory."""
         self.pieces = pieces
-        self.let_go()
+        self.release()
         self.done = True
 
     def outcome(self, index: int) -> Outcome:

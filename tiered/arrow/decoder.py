@@ -126,7 +126,7 @@ class ArrowDecoder:
     def _rows_from_buffers(self, held: ArrowColumns) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the compiled kernels decoded."""
         size = held.size_bytes
-        found = held.take()
+        found = held.finish()
         arrays = [self._arrays.array(name, found) for name in self._columns] if found.rows else []
         offsets = np.frombuffer(found.offsets, np.int64)
         for piece in self._pieces(np.arange(found.rows), size):
@@ -138,7 +138,7 @@ class ArrowDecoder:
         """Yield the rows of the numpy reader: all without compiled kernels, otherwise the batches they rejected."""
         if not self._reader.rows:
             return
-        columns = self._reader.take()
+        columns = self._reader.finish()
         rows = self._wanted_rows(columns.offsets, columns.timestamps)
         for piece in self._pieces(rows, len(columns.buffer)):
             arrays = [self._array(name, columns, piece) for name in self._columns]

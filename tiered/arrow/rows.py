@@ -236,7 +236,7 @@ def pieces(rows: RowSlice, keyless: int, room: int) -> Iterator[tuple[int, Recor
         return
     places = np.where(given < 0, keyless, given)
     for at in rows_by_partition(places):
-        records = rows.records.take(at) if len(at) < len(places) else rows.records
+        records = rows.records.select(at) if len(at) < len(places) else rows.records
         yield from _runs(int(places[at[0]]), records, room)
 
 

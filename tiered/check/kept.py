@@ -32,7 +32,7 @@ from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.pins import live_pins, read_pin, snapshot_hint
 from tiered.remote.root_view import RootView
 from tiered.remote.sink_commit import read_decision
-from tiered.remote.snapshots import Taken, decode_taken, is_held_still
+from tiered.remote.snapshots import KeptRoot, decode_taken, is_held_still
 from tiered.store.base import Get, Object, Steps, list_all
 
 KINDS = {"snap/": "snapshot", "pin/": "pin", "hist/": "hist"}
@@ -44,11 +44,11 @@ class RootCopy(NamedTuple):
 
     key: str
     etag: str
-    taken: Taken | None = None
+    taken: KeptRoot | None = None
     flaw: TieredError | None = None
 
 
-def decode_beside(view: RootView, data: bytes, *, key: str) -> Taken | None:
+def decode_beside(view: RootView, data: bytes, *, key: str) -> KeptRoot | None:
     """Return the root in a snapshot or a copy, None for a pin. Raises CorruptionError, ConfigError."""
     if is_pin_key(key):
         read_pin(data, key=key)
@@ -125,7 +125,7 @@ class _KeptCheck:
             what += "from a version or a backup of the bucket; it may go while the root is whole"
         self.add(key, code, what, severity, flaw.position if isinstance(flaw, CorruptionError) else -1)
 
-    def segments(self, taken: Taken) -> Steps[None]:
+    def segments(self, taken: KeptRoot) -> Steps[None]:
         """Compare the segments that only a snapshot names, not the newest catalog, with their rows."""
         name = taken.source.removeprefix("snapshot ")
         findings = Findings(snap_key(self._view.topic_id, self._view.partition, name))
@@ -179,7 +179,7 @@ class _KeptCheck:
                 return None
         return self._newest
 
-    def _is_held(self, taken: Taken) -> Steps[bool]:
+    def _is_held(self, taken: KeptRoot) -> Steps[bool]:
         """Return True if the snapshot still exists, readable or not."""
         try:
             return (yield from is_held_still(self._view, taken))

@@ -65,7 +65,7 @@ from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedIndexes, TopicPartition
 from tiered.plan.retention import is_believed, wrong_times_text
-from tiered.plan.root_lower_bounds import Known
+from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.plan.side_files import SideFileVerdict
 
 OFFSET_CHECKPOINTS = (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME)
@@ -110,7 +110,7 @@ class PartitionFacts:
     whole: bool = True
 
     @property
-    def known(self) -> Known:
+    def known(self) -> RootLowerBounds:
         """Return the newest state of the partition's root that this disk has seen."""
         return known_of(self.upload, self.proof)
 

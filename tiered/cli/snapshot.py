@@ -24,7 +24,7 @@ from tiered.program.application import (
 from tiered.program.open_log import Tiers, open_tiers, warn_unreadable
 from tiered.program.output import Problem, columns, counted
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshots import Taken, delete_snapshot, load_snapshot, survey_snapshots
+from tiered.remote.snapshots import KeptRoot, delete_snapshot, load_snapshot, survey_snapshots
 from tiered.times import format_time
 
 EXIT_WARNINGS = 3
@@ -79,7 +79,7 @@ def list_command(app: Application, *, selected: tuple[str, ...]) -> int:
     """
     app.need_remote()
     with open_tiers(app, with_local=False) as tiers:
-        found: list[tuple[TopicPartition, Taken]] = []
+        found: list[tuple[TopicPartition, KeptRoot]] = []
         damaged: list[tuple[TopicPartition, str]] = []
         unreadable: dict[str, TieredError] = {}
         for tp, view in _views(tiers, selected, unreadable):
@@ -107,7 +107,7 @@ def delete_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
     check_snapshot_name(name)
     app.need_remote()
     with open_tiers(app, with_local=False) as tiers:
-        held: list[tuple[TopicPartition, RootView, Taken]] = []
+        held: list[tuple[TopicPartition, RootView, KeptRoot]] = []
         damaged: list[tuple[TopicPartition, RootView]] = []
         for tp, view in _views(tiers, selected):
             try:
@@ -159,7 +159,7 @@ def _views(
 def _print(
     app: Application,
     verb: str,
-    found: Sequence[tuple[TopicPartition, Taken]],
+    found: Sequence[tuple[TopicPartition, KeptRoot]],
     damaged: Sequence[tuple[TopicPartition, str]] = (),
     *,
     code: int = 0,
@@ -178,7 +178,7 @@ def _print(
     return app.out.result(verb, {"snapshots": entries}, columns(header, rows) if rows else ["no snapshots"], code)
 
 
-def _entry(tp: TopicPartition, taken: Taken) -> dict[str, Any]:
+def _entry(tp: TopicPartition, taken: KeptRoot) -> dict[str, Any]:
     root = taken.root
     return {
         "name": taken.source.removeprefix("snapshot "),

@@ -74,7 +74,7 @@ def command(app: Application, topic: str | None) -> int:
     lost = directory_error(app)
     if isinstance(lost, ConfigError):
         raise lost
-    seen = Seen(app, topic, lost)
+    seen = StatusReport(app, topic, lost)
     if lost is None or app.remote is not None:
         seen.read()
     if app.log_dir is not None and lost is None:
@@ -90,7 +90,7 @@ def command(app: Application, topic: str | None) -> int:
 
 
 @dataclass(slots=True)
-class Seen:
+class StatusReport:
     """All findings of one look. ``lost``: why the log directory cannot be read. ``unreachable``: why the bucket.
 
     ``is_tiered``: its records are to be uploaded.

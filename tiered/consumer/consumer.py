@@ -18,7 +18,7 @@ from tiered.display import names_without
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import TopicPartition
 from tiered.read.fetch import PartitionFetch
-from tiered.read.stream import ReadRange, Wanted
+from tiered.read.stream import ReadRange, ReadRequest
 from tiered.read.topic import arrow_of
 from tiered.store.base import Steps
 from tiered.store.runner import Runner
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ARROW = arrow_of(Wanted((), ReadRange()), COLUMNS)
+ARROW = arrow_of(ReadRequest((), ReadRange()), COLUMNS)
 """Emitter of Arrow record batches with all columns."""
 
 _logger = logging.getLogger("tiered.consumer")

@@ -33,7 +33,7 @@ from tiered.model import TopicPartition
 from tiered.plan.lineage import common_end, epoch_at
 from tiered.read.fetch import PartitionFetch, StreamOpener
 from tiered.read.follow import LONGEST_WAIT_S, Emitter, Followers, monotonic_s
-from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, ReadRange, Wanted
+from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, ReadRange, ReadRequest
 from tiered.read.topic import records_of
 from tiered.store.base import Blocking, Emit, Now, Steps, Wait
 from tiered.store.base import Time as Clocks
@@ -46,7 +46,7 @@ ON_TRUNCATED = ("raise", "rewind")
 _logger = logging.getLogger("tiered.consumer")
 
 Callback = Callable[[Collection[TopicPartition]], object]
-RECORDS = records_of(Wanted((), ReadRange()))
+RECORDS = records_of(ReadRequest((), ReadRange()))
 """Emitter of records."""
 
 

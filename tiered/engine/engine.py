@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from tiered.engine import outcome, rules, status
 from tiered.engine.bucket import StepBucket
-from tiered.engine.failure import Dice, Failure, FailureKind, Trouble
+from tiered.engine.failure import Failure, FailureKind, FailureStreak, RandomSource
 from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import Partition, PartitionSeen, Phase
 from tiered.engine.queue import UploadQueue
@@ -51,7 +51,7 @@ class Engine:
         *,
         now_ms: Callable[[], int],
         monotonic: Callable[[], float],
-        dice: Dice,
+        dice: RandomSource,
         limits: EngineLimits,
         listener: Listener,
         note: Note,
@@ -308,20 +308,24 @@ class Engine:
         refused = p.refused
         p.trouble = outcome.still_refused(p, refused) if refused else self.success_noted(p.trouble, doing, p.tp)
 
-    def failure_noted(self, before: Trouble, failure: Failure, doing: str, tp: TopicPartition | None = None) -> Trouble:
+    def failure_noted(
+        self, before: FailureStreak, failure: Failure, doing: str, tp: TopicPartition | None = None
+    ) -> FailureStreak:
         """Return the record with one more failure, and report it if that is due."""
         after = outcome.failed(before, failure, doing, self.now_ms(), self.dice)
         level = Level.WARN if failure.kind in outcome.PASSING else Level.ERROR
         return self._reported(after, level, failure.code, outcome.text_of(failure, doing), tp)
 
-    def success_noted(self, before: Trouble, doing: str, tp: TopicPartition | None = None) -> Trouble:
+    def success_noted(self, before: FailureStreak, doing: str, tp: TopicPartition | None = None) -> FailureStreak:
         """Return the record after a success, and report a recovery."""
         after, report = outcome.succeeded(before, doing, tp)
         if report is not None:
             self._listener.report(report)
         return after
 
-    def _reported(self, before: Trouble, level: Level, code: str, text: str, tp: TopicPartition | None) -> Trouble:
+    def _reported(
+        self, before: FailureStreak, level: Level, code: str, text: str, tp: TopicPartition | None
+    ) -> FailureStreak:
         """Return the record after a report, unless the same was reported lately."""
         repeat_ms = self.limits.repeat_report_ms
         after, report = outcome.once(before, level, code, text, tp, now_ms=self.now_ms(), repeat_ms=repeat_ms)

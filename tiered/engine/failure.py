@@ -62,7 +62,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class FailureStreak:
     """Failures in a row of one thing that is retried. ``reported_*``: the last report of them, -1 and empty: none."""
 
     failure: Failure | None = None
@@ -73,17 +73,17 @@ class Trouble:
     reported_code: str = ""
 
 
-NO_TROUBLE = Trouble()
+NO_FAILURES = FailureStreak()
 
 
-class Dice(Protocol):
+class RandomSource(Protocol):
     """Source of chance for jitter; ``tiered.clock.IdSource`` is one."""
 
     def random(self) -> float:
         """Return a number that is uniform in [0, 1)."""
 
 
-def retry_delay_ms(attempt: int, dice: Dice) -> int:
+def retry_delay_ms(attempt: int, dice: RandomSource) -> int:
     """Return the wait before attempt ``attempt`` + 1 (``attempt`` from 1): at least 1 ms, with full jitter."""
     return 1 + int(dice.random() * (int(backoff_bound_seconds(attempt) * 1000) - 1))
 

@@ -101,7 +101,7 @@ class Journal:
             self._need_open()
             if state is not None and (state.size, state.inode) == (self._end, self._inode):
                 return
-            self._let_go()
+            self._close_handle()
             self._open()
 
     def put(self, entry: Entry) -> None:
@@ -149,9 +149,9 @@ class Journal:
         """Close the file; the entries stay for the next start."""
         with self._lock:
             self._closed = True
-            self._let_go()
+            self._close_handle()
 
-    def _let_go(self) -> None:
+    def _close_handle(self) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
             self._files.close(handle)
@@ -218,7 +218,7 @@ class Journal:
         lines = [line for entry in self._entries.values() for line in entry.lines()]
         data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
         self._files.replace(self._path, data)
-        self._let_go()  # even after an error nothing is written to the old file
+        self._close_handle()  # even after an error nothing is written to the old file
         self._handle = self._files.open_write(self._path)
         self._end, self._lines = len(data), len(lines)
         self._note_inode()

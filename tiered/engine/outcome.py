@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiered.engine.failure import (
-    NO_TROUBLE,
+    NO_FAILURES,
     RECHECK_PERMISSION_MS,
-    Dice,
     Failure,
     FailureKind,
-    Trouble,
+    FailureStreak,
+    RandomSource,
     fatal_delay_ms,
     retry_delay_ms,
 )
@@ -25,7 +25,7 @@ REFUSED = frozenset({FailureKind.PERMISSION, FailureKind.FATAL})
 """Failures that are retried rarely while the program runs, and once more at its end."""
 
 
-def delay_ms(failure: Failure, attempt: int, dice: Dice) -> int:
+def delay_ms(failure: Failure, attempt: int, dice: RandomSource) -> int:
     """Return the wait after the ``attempt``-th failure in a row (from 1)."""
     if failure.kind is FailureKind.PERMISSION:
         return RECHECK_PERMISSION_MS
@@ -34,7 +34,7 @@ def delay_ms(failure: Failure, attempt: int, dice: Dice) -> int:
     return retry_delay_ms(attempt, dice)
 
 
-def failed(before: Trouble, failure: Failure, doing: str, now_ms: int, dice: Dice) -> Trouble:
+def failed(before: FailureStreak, failure: Failure, doing: str, now_ms: int, dice: RandomSource) -> FailureStreak:
     """Return the state with one more failure and the time of the next attempt."""
     attempts = before.attempts + 1
     at_ms = now_ms + delay_ms(failure, attempts, dice)
@@ -42,8 +42,8 @@ def failed(before: Trouble, failure: Failure, doing: str, now_ms: int, dice: Dic
 
 
 def once(
-    before: Trouble, level: Level, code: str, text: str, tp: TopicPartition | None, *, now_ms: int, repeat_ms: int
-) -> tuple[Trouble, Report | None]:
+    before: FailureStreak, level: Level, code: str, text: str, tp: TopicPartition | None, *, now_ms: int, repeat_ms: int
+) -> tuple[FailureStreak, Report | None]:
     """Return the report of the first failure of its kind, then one every ``repeat_ms``, and the record of it."""
     repeat = before.reported_code == code and before.reported_ms != NONE_MS
     if repeat and now_ms < before.reported_ms + repeat_ms:
@@ -53,17 +53,17 @@ def once(
     return replace(before, reported_code=code, reported_ms=now_ms), report
 
 
-def succeeded(before: Trouble, doing: str, tp: TopicPartition | None) -> tuple[Trouble, Report | None]:
+def succeeded(before: FailureStreak, doing: str, tp: TopicPartition | None) -> tuple[FailureStreak, Report | None]:
     """Return the record after a success, and the report of the recovery from a reported failure."""
     if before.failure is None:
         return replace(before, attempts=0, retry_at_ms=0) if before.attempts or before.retry_at_ms else before, None
     if before.reported_ms == NONE_MS:
-        return NO_TROUBLE, None
+        return NO_FAILURES, None
     text = f"{doing} works again after {before.attempts} failures"
-    return NO_TROUBLE, Report(Level.INFO, "recovered", text, tp)
+    return NO_FAILURES, Report(Level.INFO, "recovered", text, tp)
 
 
-def retry_now(before: Trouble, now_ms: int, *, refused: bool = False) -> Trouble:
+def retry_now(before: FailureStreak, now_ms: int, *, refused: bool = False) -> FailureStreak:
     """End the wait for a retry where time alone cures the failure: a caller waits for the upload.
 
     ``refused``: clear a refusal, too. It may have been corrected, and the run ends by a current answer.
@@ -82,7 +82,7 @@ def commit_refused(p: Partition, failure: Failure, end: int) -> None:
     p.refusal = RefusedCommit(p.committed, end, times + 1, failure)
 
 
-def still_refused(p: Partition, refused: RefusedCommit) -> Trouble:
+def still_refused(p: Partition, refused: RefusedCommit) -> FailureStreak:
     """Return the record of a commit that stays refused: no other success cures it."""
     return replace(p.trouble, failure=refused.failure, doing=committing(p), attempts=refused.times, retry_at_ms=0)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.engine.failure import FATAL_ATTEMPTS, NO_TROUBLE, Failure, FailureKind, Trouble
+from tiered.engine.failure import FATAL_ATTEMPTS, NO_FAILURES, Failure, FailureKind, FailureStreak
 from tiered.engine.limits import MAX_COMMIT_SEGMENTS
 from tiered.errors import DataLocalError, OffsetGapError
 from tiered.model import Row, TopicPartition
@@ -125,9 +125,9 @@ class Partition:
     committing: bool = False
     doubt_end: int = 0
     settled: bool = True
-    sweep: Trouble = NO_TROUBLE
+    sweep: FailureStreak = NO_FAILURES
     refusal: RefusedCommit | None = None
-    trouble: Trouble = NO_TROUBLE
+    trouble: FailureStreak = NO_FAILURES
     pause: Pause | None = None
     given_up: bool = False
     wait_code: str = ""

@@ -58,7 +58,7 @@ class Look:
 
 
 @dataclass(slots=True)
-class _Known:
+class _LastScan:
     """Result of the last scan of a partition. ``reported``: the bases of its sealed segments, in order."""
 
     topic_id: UUID
@@ -103,7 +103,7 @@ class FolderWatch:
 
     def due(
         self,
-        known: Mapping[TopicPartition, _Known],
+        known: Mapping[TopicPartition, _LastScan],
         flushed: Mapping[TopicPartition, int],
         noted: Mapping[TopicPartition, PartitionUpload],
     ) -> list[TopicPartition] | None:
@@ -128,7 +128,7 @@ class FolderWatch:
 
 def _noted_anew(
     tp: TopicPartition,
-    known: Mapping[TopicPartition, _Known],
+    known: Mapping[TopicPartition, _LastScan],
     flushed: Mapping[TopicPartition, int],
     noted: Mapping[TopicPartition, PartitionUpload],
 ) -> bool:
@@ -158,7 +158,7 @@ class Scanner:
         self._files = files
         self._clock = clock
         self._segments = segments
-        self._known: dict[TopicPartition, _Known] = {}
+        self._known: dict[TopicPartition, _LastScan] = {}
         self._since_ms: dict[tuple[TopicPartition, int], int] = {}  # first byte of segments that are not reported yet
         self._ids: dict[UUID, UUID] = {}  # one object for all partitions of a topic
         self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
@@ -328,7 +328,7 @@ class Scanner:
     def _scan_partition(self, tp: TopicPartition, flushed: int, noted: int) -> PartitionSeen | None:
         known = self._known.get(tp)
         if known is None:
-            known = self._known[tp] = _Known(self._read_topic_id(tp))
+            known = self._known[tp] = _LastScan(self._read_topic_id(tp))
         folder = self.directory / partition_dir(tp)
         bases = log_bases(self._files, folder)
         if not bases:
@@ -358,7 +358,7 @@ class Scanner:
             return replace(seen, sealed=sealed)
         return seen if seen != before else None
 
-    def _watch_active(self, tp: TopicPartition, known: _Known, base: int, size: int, modified_ms: int) -> None:
+    def _watch_active(self, tp: TopicPartition, known: _LastScan, base: int, size: int, modified_ms: int) -> None:
         """Note about when the first byte came: the file itself has only the time of the last one."""
         if base != known.active_base:
             if known.active_since_ms >= 0:

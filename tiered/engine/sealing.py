@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tiered.engine.failure import NO_TROUBLE, Failure
+from tiered.engine.failure import NO_FAILURES, Failure
 from tiered.engine.partition import NONE_MS
 from tiered.engine.reports import Step, StepKind
 from tiered.engine.wakeup import Wakeup
@@ -29,7 +29,7 @@ class Sealer:
         self.when_sealed: Callable[[], None] = lambda: None
         self._changed = Wakeup()
         self._not_before_ms = 0
-        self.trouble = NO_TROUBLE
+        self.trouble = NO_FAILURES
         self._at_work = False
         self.writer = ""
         self._draining = False
@@ -53,7 +53,7 @@ class Sealer:
 
     def seal_now(self) -> None:
         """End the wait: a drain has found more to seal."""
-        self._not_before_ms, self.trouble = self._engine.now_ms(), NO_TROUBLE
+        self._not_before_ms, self.trouble = self._engine.now_ms(), NO_FAILURES
         self._changed.set()
 
     def review(self) -> None:

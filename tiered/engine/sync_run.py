@@ -79,11 +79,13 @@ class SyncRun:
         self._ends = ends
         self._heeds_pauses = not claims  # a claim sends nothing, and a log cannot begin without
         pauses = self._tiering.pauses.read() if self._heeds_pauses else {}
-        found = [_Found.read(self._tiering, tp, end, anew=claims) for tp, end in ends.items()]
+        found = [_DiskState.read(self._tiering, tp, end, anew=claims) for tp, end in ends.items()]
         partitions = run_apart(partial(self._carry, found, pauses))
         return {tp: error for tp, end in ends.items() if (error := self._verdict(partitions[tp], end)) is not None}
 
-    async def _carry(self, found: Sequence[_Found], pauses: Mapping[str, Pause]) -> Mapping[TopicPartition, Partition]:
+    async def _carry(
+        self, found: Sequence[_DiskState], pauses: Mapping[str, Pause]
+    ) -> Mapping[TopicPartition, Partition]:
         """Run the engine until it is idle, and return its table."""
         tiering = self._tiering
         with ThreadPool(TOGETHER, "tiered-engine") as pool:
@@ -189,7 +191,7 @@ class SyncRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _DiskState:
     """State of a partition on the disk, and the claim of an earlier run if it stands."""
 
     seen: PartitionSeen
@@ -197,7 +199,7 @@ class _Found:
     sealed: tuple[SegmentRef, ...]
 
     @classmethod
-    def read(cls, tiering: Tiering, tp: TopicPartition, end: int, *, anew: bool) -> _Found:
+    def read(cls, tiering: Tiering, tp: TopicPartition, end: int, *, anew: bool) -> _DiskState:
         """Read the segments below ``end``; none of a partition that will be claimed again."""
         log = tiering.local.partition(tp)
         at = log.positions()

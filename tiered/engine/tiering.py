@@ -46,7 +46,7 @@ from tiered.local.disk.uploader_files import UPLOADER_FILES, PartitionUpload, Pa
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 from tiered.plan.ownership import is_own_claim
-from tiered.plan.root_lower_bounds import Known
+from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.claim import owner_of
 from tiered.remote.roots import REGISTRATION_REQUESTS
 from tiered.remote.topics import TopicEntry, load_topic
@@ -324,9 +324,9 @@ class Tiering:
             hint="`tiered repair rejoin` sets them aside and lets this log start again at the bucket's end",
         )
 
-    def known(self, tp: TopicPartition) -> Known:
+    def known(self, tp: TopicPartition) -> RootLowerBounds:
         """Return the state that a reader of this log compares a partition's root with. No I/O."""
-        return Known(
+        return RootLowerBounds(
             made=tp.topic in self.steps.registered, next_offset=self.local.partition(tp).positions().uploaded_offset
         )
 
@@ -376,7 +376,7 @@ class SpreadTiering:
             if held is not None:
                 part.adopt(held, deadline)
 
-    def known(self, tp: TopicPartition) -> Known:
+    def known(self, tp: TopicPartition) -> RootLowerBounds:
         """Call ``Tiering.known`` in the partition's directory."""
         return self._parts[self._local.directory_of(tp)].known(tp)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tiered.engine.failure import NO_TROUBLE, Failure, Trouble
+from tiered.engine.failure import NO_FAILURES, Failure, FailureStreak
 from tiered.engine.partition import Partition
 from tiered.engine.reports import Step, StepKind
 from tiered.engine.wakeup import Wakeup
@@ -24,7 +24,7 @@ class TopicRow:
 
     name: str
     registered: bool = False
-    trouble: Trouble = NO_TROUBLE
+    trouble: FailureStreak = NO_FAILURES
     members: dict[TopicPartition, Partition] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
     changed: Wakeup = field(default_factory=Wakeup)

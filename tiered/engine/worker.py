@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tiered.engine import outcome, rules
-from tiered.engine.failure import NO_TROUBLE, Failure, FailureKind
+from tiered.engine.failure import NO_FAILURES, Failure, FailureKind
 from tiered.engine.partition import NONE_MS, Partition, Phase, Work
 from tiered.engine.reports import Level, Report, Step, StepKind
 from tiered.engine.wakeup import Wakeup
@@ -106,7 +106,7 @@ class Worker:
         if engine.fence_diverged(p):
             return
         p.claimed(granted.claim_epoch, granted.next_offset)
-        p.settled, p.sweep, p.doubt_end = False, NO_TROUBLE, 0
+        p.settled, p.sweep, p.doubt_end = False, NO_FAILURES, 0
         engine.succeeded(p, "claiming the writer role")
         engine.note(p)
         fields = (("claim_epoch", p.claim_epoch), ("uploaded_offset", p.committed))

@@ -136,7 +136,7 @@ class ErasePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeftoverObject:
     """Object with ``records`` matching records that is no longer part of the log; -1: unknown, it cannot be read."""
 
     key: str
@@ -152,7 +152,7 @@ class Erased:
     version: int
     records: int
     segments: tuple[dict[str, Any], ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[LeftoverObject, ...] = ()
     read_objects: int = 0
     collected: Collected | None = None
 
@@ -481,7 +481,7 @@ class Eraser:
             yield from self.claim(owner)
         return (yield from Collector(self.catalog, 0, only=frozenset(self.replaced)).run())
 
-    def _prove(self) -> Steps[list[Left]]:
+    def _prove(self) -> Steps[list[LeftoverObject]]:
         """Return objects of the partition that are no live segments and hold matching records. Reads unread ones."""
         others, left, looked = (yield from self.others()), [], self.counter.looked
         for key, (_, why) in others.items():
@@ -490,7 +490,7 @@ class Eraser:
                 looked[uid] = yield from self.count(key)
             if count := looked[uid]:
                 # mutant erasure-reports-unnamed
-                left.append(Left(key, count, why))
+                left.append(LeftoverObject(key, count, why))
         return left
 
     def others(self) -> Steps[dict[str, tuple[int, str]]]:

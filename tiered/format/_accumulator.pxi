@@ -45,7 +45,7 @@ cdef struct TimeRun:
 cdef class AccumulatedBatch:
     """As ``accumulator.AccumulatedBatch`` says.
 
-    Records that ``Accumulator.take`` brings are encoded at once, into ``data``: nothing is kept of them that has to be
+    Records that ``Accumulator.fast_buffer`` brings are encoded at once, into ``data``: nothing is kept of them that has to be
     looked at again. ``records`` takes them out of it, if something else has to be known of them.
     """
 
@@ -119,7 +119,7 @@ cdef class AccumulatedBatch:
         put_fixed(start + CRC_AT, crc_of_batch(start, self.used), 4)
         return PackedBatch(self.data, self.count, self.first, self.least, self.greatest, self.keyed)
 
-    def let_go(self):
+    def release(self):
         if self.held is not None:
             self.times = [record[2] for record in self.held]
         self.held = None
@@ -271,20 +271,20 @@ cdef class Accumulator:
 
         ``timestamp`` None: now. Records without a key stay together for a batch. Waits ``max_block_ms`` at most while
         ``buffer_bytes`` are buffered, then raises AppendTimeoutError. Raises InvalidRecordError, AppendHaltedError,
-        ClosedError, ForkedLogError; the record is not taken then.
+        ClosedError, ForkedLogError; the record is refused then.
         """
-        taken = self.take(value, key, partition, timestamp, headers)
-        if taken is None:
-            taken = self._take_any(value, key, partition, timestamp, headers)
-            if taken is None:
-                return self._take_late(value, key, partition, timestamp, headers)
-        return taken
+        receipt = self.fast_buffer(value, key, partition, timestamp, headers)
+        if receipt is None:
+            receipt = self._try_buffer(value, key, partition, timestamp, headers)
+            if receipt is None:
+                return self._buffer_late(value, key, partition, timestamp, headers)
+        return receipt
 
-    def _take(self, value, key, partition, timestamp, headers):
-        taken = self.take(value, key, partition, timestamp, headers)
-        return self._take_any(value, key, partition, timestamp, headers) if taken is None else taken
+    def _buffer(self, value, key, partition, timestamp, headers):
+        receipt = self.fast_buffer(value, key, partition, timestamp, headers)
+        return self._try_buffer(value, key, partition, timestamp, headers) if receipt is None else receipt
 
-    cdef object take(self, value, key, partition, timestamp, headers):
+    cdef object fast_buffer(self, value, key, partition, timestamp, headers):
         """None for everything that is out of the ordinary."""
         cdef AccumulatedBatch batch
         cdef AccumulatedRecord receipt

@@ -273,14 +273,14 @@ cdef class BatchFiller:
             self.start, self.behind = self.held.start, self.held.room
         return 0
 
-    cdef object take(self):
+    cdef object detach(self):
         cdef Py_ssize_t size = self.size
         self.start, self.size, self.behind = NULL, 0, 0
         if self.lent is not None:
             self.lent.size = size
-            return self.lent.take()
+            return self.lent.finish()
         self.held.size = size
-        return self.held.take()
+        return self.held.finish()
 
     def add(self, ArrowRows rows not None, order, int64_t at):
         cdef Py_buffer view
@@ -362,7 +362,7 @@ cdef class BatchFiller:
         put_fixed(at, self.count, 4)
         put_fixed(start + CRC_AT, crc_of_batch(start, size), 4)
         self.count = self.size_bytes = 0
-        return self.take()
+        return self.detach()
 
 
 def batch_filler(int64_t room, bint lend=False):

@@ -44,7 +44,7 @@ cdef class Growing:
         self.room = room
         return 0
 
-    cdef bytes take(self):
+    cdef bytes finish(self):
         cdef bytes made
         if self.held == NULL:
             return b""
@@ -156,7 +156,7 @@ cdef class Lent:
         self.memory, self.start = made, made.start
         return 0
 
-    cdef object take(self):
+    cdef object finish(self):
         """Return the written bytes, read-only, and start over."""
         cdef Chunk made
         cdef unsigned char* shorter
@@ -216,15 +216,15 @@ cdef class BinaryColumn:
         memset(self.at.valid + first, 0xFF, behind - first)
         return 0
 
-    cdef object take(self):
+    cdef object finish(self):
         """Return the column as ``pure_kernels.ArrowBinary``, and empty it."""
         cdef Binary at = self.at
         if self.ends.start == NULL:
             self.reserve(0, 0)
         self.ends.size, self.data.size, self.valid.size = 4 * (at.count + 1), at.size, (at.count + 7) >> 3
-        valid = self.valid.take()
+        valid = self.valid.finish()
         self.at.count = self.at.size = self.at.nulls = 0
-        return pure_kernels.ArrowBinary(self.ends.take(), self.data.take(), valid if at.nulls else None, at.nulls)
+        return pure_kernels.ArrowBinary(self.ends.finish(), self.data.finish(), valid if at.nulls else None, at.nulls)
 
 
 cdef inline void put_null(Binary* column) noexcept nogil:
@@ -477,7 +477,7 @@ cdef class ArrowColumns:
             rows += 1
         return rows if at == batch.end else ODD
 
-    def take(self):
+    def finish(self):
         cdef object keys = None, values = None, headers = None
         cdef int64_t rows = self.rows
         if self.broken:
@@ -485,15 +485,15 @@ cdef class ArrowColumns:
         self.offsets.size = self.times.size = 8 * rows
         self.kinds.size = 4 * rows
         if self.keyed:
-            keys = self.keys.take()
+            keys = self.keys.finish()
         if self.valued:
-            values = self.values.take()
+            values = self.values.finish()
         if self.headed:
-            headers = self.lists.take(), self.names.take(), self.insides.take()
+            headers = self.lists.finish(), self.names.finish(), self.insides.finish()
         self.rows = self.size_bytes = 0
-        times = self.times.take() if self.timed else None
-        kinds = self.kinds.take() if self.kinds_wanted else None
-        return pure_kernels.ArrowBuffers(rows, self.offsets.take(), times, kinds, keys, values, headers)
+        times = self.times.finish() if self.timed else None
+        kinds = self.kinds.finish() if self.kinds_wanted else None
+        return pure_kernels.ArrowBuffers(rows, self.offsets.finish(), times, kinds, keys, values, headers)
 
 
 cdef bint put_list(

@@ -1,7 +1,7 @@
 """Open batches of an appender and the receipts of their records: the pure twin of the compiled classes of these names.
 
 The compiled classes take a record without a Python frame, a system call or a lock if the batch is open and has
-room, the lock is free, and the process is no fork. Every other record goes to ``_take_any`` of the subclass, as all
+room, the lock is free, and the process is no fork. Every other record goes to ``_try_buffer`` of the subclass, as all
 records do here.
 
 ::
@@ -22,11 +22,11 @@ from tiered.model import Headers, NewRecord, PackedBatch
 from tiered.times import Time
 
 Receipt = TypeVar("Receipt")
-Taken_co = TypeVar("Taken_co", covariant=True)
+Receipt_co = TypeVar("Receipt_co", covariant=True)
 
 
 class AccumulatedBatch:
-    """Records of one pending batch. ``size``: at most so many bytes encoded. ``let_go`` keeps ``count``."""
+    """Records of one pending batch. ``size``: at most so many bytes encoded. ``release`` keeps ``count``."""
 
     __slots__ = ("_times", "count", "records", "size")
 
@@ -45,13 +45,13 @@ class AccumulatedBatch:
         """Return the encoded batch, or None if compiled code did not encode every record on arrival."""
         return None
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop the records; keep their timestamps."""
         self._times = [record[2] for record in self.records]
         self.records = []
 
     def time_of(self, index: int) -> int:
-        """Return the timestamp of a record that ``let_go`` dropped."""
+        """Return the timestamp of a record that ``release`` dropped."""
         return self._times[index]
 
 
@@ -66,7 +66,7 @@ class AccumulatedRecord:
         self._index = index
 
 
-class Taking(Protocol[Taken_co]):
+class BufferCall(Protocol[Receipt_co]):
     """Function that takes one record of an appender."""
 
     def __call__(
@@ -76,15 +76,15 @@ class Taking(Protocol[Taken_co]):
         partition: int | None,
         timestamp: Time | None,
         headers: Headers | None,
-    ) -> Taken_co:
+    ) -> Receipt_co:
         """Return the receipt, or what the subclass gives in its place."""
 
 
 class Accumulator(Generic[Receipt]):
-    """Open batches by partition. A subclass defines ``_take_any`` and ``_take_late``, and makes ``receipt`` objects."""
+    """Open batches by partition. A subclass defines both ways to buffer, and makes ``receipt`` objects."""
 
-    _take_any: Taking[Receipt | None]
-    _take_late: Taking[Receipt]
+    _try_buffer: BufferCall[Receipt | None]
+    _buffer_late: BufferCall[Receipt]
 
     def __init__(
         self,
@@ -123,10 +123,10 @@ class Accumulator(Generic[Receipt]):
         most ``max_block_ms`` while ``buffer_bytes`` are buffered, then raises AppendTimeoutError. Raises
         InvalidRecordError, AppendHaltedError, ClosedError or ForkedLogError, and does not take the record then.
         """
-        taken = self._take(value, key, partition, timestamp, headers)
-        return self._take_late(value, key, partition, timestamp, headers) if taken is None else taken
+        taken = self._buffer(value, key, partition, timestamp, headers)
+        return self._buffer_late(value, key, partition, timestamp, headers) if taken is None else taken
 
-    def _take(
+    def _buffer(
         self,
         value: bytes | None,
         key: bytes | None,
@@ -135,7 +135,7 @@ class Accumulator(Generic[Receipt]):
         headers: Headers | None,
     ) -> Receipt | None:
         """Return the receipt, or None if there is no room: every waiting batch must be written first."""
-        return self._take_any(value, key, partition, timestamp, headers)
+        return self._try_buffer(value, key, partition, timestamp, headers)
 
 
 if kernels.AT_WORK != kernels.PURE:

@@ -35,7 +35,7 @@ class BufferPool:
         """Return the bytes of all buffers that the pool keeps, in use or idle."""
         return sum(size * len(blocks) for size, blocks in tuple(self._blocks.items()))
 
-    def take(self, size_bytes: int) -> memoryview:
+    def acquire(self, size_bytes: int) -> memoryview:
         """Return a view of ``size_bytes`` with undefined contents."""
         wanted = 1 << (max(size_bytes, self._least_bytes) - 1).bit_length()
         for times in _LARGER:

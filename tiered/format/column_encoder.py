@@ -65,7 +65,7 @@ class RecordColumns:
             None if self.headers is None else self.headers.slice(start, end - start),
         )
 
-    def take(self, rows: Int64s) -> RecordColumns:
+    def select(self, rows: Int64s) -> RecordColumns:
         """Return the records at ``rows``, in that order."""
         return RecordColumns(
             self.values.take(rows),

@@ -124,7 +124,7 @@ class ColumnReader:
         if not _find_records(self._data, at, header.records_count, self._starts):
             self._refuse()
 
-    def take(self) -> Columns:
+    def finish(self) -> Columns:
         """Return everything collected as columns and empty the reader. Raises CorruptionError."""
         headers = [header for header, _ in self._batches]
         counts = np.array([header.records_count for header in headers], np.int64)

@@ -139,7 +139,7 @@ class PlainLock:
             raise ValueError("timeout value must be a non-negative number")
         if timeout > threading.TIMEOUT_MAX:
             raise OverflowError("timeout value is too large")
-        return self._take(None, timeout if blocking else 0.0, raises=blocking and timeout == -1)
+        return self._acquire(None, timeout if blocking else 0.0, raises=blocking and timeout == -1)
 
     def hold(self, seconds: float) -> bool:
         """Take the lock until the caller's ``release``. Return False if it is not free within ``seconds`` (below 0: no
@@ -147,7 +147,7 @@ class PlainLock:
 
         Raises ReentrantCallError in the thread that holds it.
         """
-        return self._take(sys._getframe(1), seconds, raises=True)
+        return self._acquire(sys._getframe(1), seconds, raises=True)
 
     def release(self) -> None:
         if self._holder.pop(True, None) is None:
@@ -167,12 +167,12 @@ class PlainLock:
         return bool(self._holder)
 
     def __enter__(self) -> bool:
-        return self._take(sys._getframe(1), -1, raises=True)
+        return self._acquire(sys._getframe(1), -1, raises=True)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.release()
 
-    def _take(self, frame: FrameType | None, timeout: float, *, raises: bool) -> bool:
+    def _acquire(self, frame: FrameType | None, timeout: float, *, raises: bool) -> bool:
         mine = (frame, threading.get_ident())
         deadline = None
         if timeout and self._waiters.are_there():

@@ -44,7 +44,7 @@ class IndexPace:
         self.interval_bytes = interval_bytes
         self.since = 0
 
-    def take(self, size_bytes: int, last_offset: int, max_timestamp: int) -> bool:
+    def count(self, size_bytes: int, last_offset: int, max_timestamp: int) -> bool:
         """Count the next batch. Return True if it gets an entry."""
         if max_timestamp > self.largest[0]:
             self.largest = max_timestamp, last_offset

@@ -896,7 +896,7 @@ class ArrowColumns(Protocol):
     def add(self, batch: Buffer) -> bool:
         """Add one verified v2 batch. Return False, adding nothing, if it is odd or has no room beside the others."""
 
-    def take(self) -> ArrowBuffers:
+    def finish(self) -> ArrowBuffers:
         """Return everything that was added, and empty the collector."""
 
 

@@ -116,7 +116,7 @@ class SegmentBuilder:
             assign_offsets(stamped, self._next, LEADER_EPOCH)
             batch = bytes(stamped)
         position, end = self._stats.size_bytes, self._next + records
-        if self._pace.take(len(batch), end - 1, greatest):
+        if self._pace.count(len(batch), end - 1, greatest):
             self._offsets.append(end - 1, position)
             self._add_time()
         self._stats.add(batch, records, least, greatest, LEADER_EPOCH)

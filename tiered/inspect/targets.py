@@ -33,7 +33,7 @@ from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.names import log_bases
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
-from tiered.plan.root_lower_bounds import Known
+from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.program.open_store import location, open_remote, store_options
 from tiered.remote.root_view import RootView
@@ -214,7 +214,7 @@ def _objects(app: Application, remote: str, tp: TopicPartition, staged: dict[str
         entry = drive(store, load_topic(tp.topic))
         if entry is None or tp.partition >= entry.partitions:
             raise UnknownTopicError(f"the bucket has no partition {tp}", hint="`tiered topic list` names what it has")
-        pinned = drive(store, RootView(entry.topic_id, tp.partition, tp.topic, Known(made=True)).pin())
+        pinned = drive(store, RootView(entry.topic_id, tp.partition, tp.topic, RootLowerBounds(made=True)).pin())
         keys = [] if pinned is None else [root_key(entry.topic_id, tp.partition)]
         at = 0
         while pinned is not None and len(rows := drive(store, pinned.piece(at))):

@@ -1,8 +1,8 @@
 """Changes of committed ranges: the beginning of the log moves up, or rows replace others over the same range.
 
-Both are pure functions of the root that request the pages they must see (``plan.commit.Wanted``). A trim requests at
-most one inner page and one leaf, those with the new start or the newest row, and rewrites no page. A replacement
-requests the leaves with the old rows and the pages above them, and rewrites them.
+Both are pure functions of the root that request the pages they must see (``plan.commit.WantedPages``). A trim
+requests at most one inner page and one leaf, those with the new start or the newest row, and rewrites no page. A
+replacement requests the leaves with the old rows and the pages above them, and rewrites them.
 """
 
 from __future__ import annotations

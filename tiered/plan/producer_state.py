@@ -161,7 +161,7 @@ class ProducerState:
             producer.add(BatchSpan(batch.last_sequence, last, batch.offset_delta, batch.timestamp))
             if batch.transactional and producer.txn_first_offset == NO_OFFSET:
                 producer.txn_first_offset = base
-                self._txns.begin(base, batch.producer_id)
+                self._txns.add(base, batch.producer_id)
             return None
         first = producer.txn_first_offset
         producer.txn_first_offset = NO_OFFSET

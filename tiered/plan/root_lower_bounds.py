@@ -20,7 +20,7 @@ HELD_LIMIT = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RootLowerBounds:
     """Lower bounds of a root; 0 and empty if unknown.
 
     ``made``: the registry says that roots were made with the topic. All else is from a disk: ``version`` that it was
@@ -67,7 +67,7 @@ class Known:
             )
 
 
-NOTHING_KNOWN = Known()
+NOTHING_KNOWN = RootLowerBounds()
 
 
 def held_ids(value: str) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class OpenTxns:
         """Replace everything by (first offset, producer id) of the ongoing transactions."""
         self._ongoing = OrderedDict(sorted(open_txns))
 
-    def begin(self, first_offset: int, producer_id: int) -> None:
+    def add(self, first_offset: int, producer_id: int) -> None:
         """Begin a transaction; ``first_offset`` is above all earlier ones."""
         self._ongoing[first_offset] = producer_id
 

@@ -18,7 +18,7 @@ from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.uploader_files import known_partitions
 from tiered.model import TopicPartition
-from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.program.open_reader import need_directory, need_topic, refuse_file
 from tiered.program.open_store import open_remote, store_options
@@ -128,13 +128,13 @@ class Tiers:
                 )
         return dict(sorted(found.items()))
 
-    def known(self) -> dict[TopicPartition, Known]:
+    def known(self) -> dict[TopicPartition, RootLowerBounds]:
         """Return the disk's notes of the bucket. Call it before asking the bucket."""
         if self.local is None:
             return {}
         return known_partitions(self.local.uploads.read(), self.local.claims.read())
 
-    def snapshot(self, facts: TopicFacts, partition: int, known: Known = NOTHING_KNOWN) -> CatalogView | None:
+    def snapshot(self, facts: TopicFacts, partition: int, known: RootLowerBounds = NOTHING_KNOWN) -> CatalogView | None:
         """Return the bucket's catalog of a partition, compared with the notes of the disk and the registry.
 
         None if there is none, and no note of one. Raises LogDestroyedError and CorruptionError as ``RootView.load``

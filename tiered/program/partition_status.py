@@ -22,7 +22,7 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
-from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.program.open_log import Tiers, TopicFacts
 from tiered.program.output import counted
 from tiered.program.uploader_status import UnsafeReason
@@ -179,7 +179,7 @@ class DiskNotes:
     """
 
     present: frozenset[TopicPartition] = frozenset()
-    known: Mapping[TopicPartition, Known] = field(default_factory=dict)
+    known: Mapping[TopicPartition, RootLowerBounds] = field(default_factory=dict)
     uploads: Mapping[TopicPartition, PartitionUpload] = field(default_factory=dict)
     gone: Mapping[TopicPartition, int] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)

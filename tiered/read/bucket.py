@@ -11,12 +11,12 @@ from tiered.arguments import StorePlace
 from tiered.errors import TieredError
 from tiered.local.disk.topics import TopicInfo
 from tiered.model import TopicPartition
-from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
 from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition, SharedCaches
 from tiered.remote.root_view import RootCache, RootView
-from tiered.remote.snapshots import AsOf, Past, Taken
+from tiered.remote.snapshots import AsOf, KeptRoot, Past
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read, need_open
 from tiered.store.base import Steps, Store
 from tiered.store.location import StoreLocation
@@ -69,7 +69,7 @@ class BucketReads:
         entries = yield from list_topics(unreadable)
         return [*(entry.name for entry in entries), *unreadable]
 
-    def entry(self, name: str, known: Mapping[int, Known]) -> Steps[TopicEntry | None]:
+    def entry(self, name: str, known: Mapping[int, RootLowerBounds]) -> Steps[TopicEntry | None]:
         """Return the registry entry, checked against what the disk (``known``) and this reader have seen."""
         entry = yield from load_topic_to_read(name)
         with self._busy:
@@ -80,7 +80,7 @@ class BucketReads:
                 self.entries[name] = entry
         return entry
 
-    def partition(self, tp: TopicPartition, entry: TopicEntry, known: Known) -> RemotePartition:
+    def partition(self, tp: TopicPartition, entry: TopicEntry, known: RootLowerBounds) -> RemotePartition:
         """Return one partition to read from."""
         # A root is known to exist only for partitions that the registry entry already counts.
         known = replace(known, made=tp.partition < entry.partitions)
@@ -88,7 +88,7 @@ class BucketReads:
         pin = Pin(tp.topic, entry.topic_id, tp.partition, self.pins) if self._pinning else None
         return RemotePartition(tp, entry.topic_id, shared=self._caches, known=known, past=past, pin=pin)
 
-    def _past(self, tp: TopicPartition, topic_id: UUID, known: Known) -> Past | None:
+    def _past(self, tp: TopicPartition, topic_id: UUID, known: RootLowerBounds) -> Past | None:
         """Return the past version that all streams of this partition read; None to read the newest."""
         if self._as_of is None:
             return None
@@ -96,7 +96,7 @@ class BucketReads:
             made = Past(RootView(topic_id, tp.partition, tp.topic, known), self._as_of)
             return self._pasts.setdefault((topic_id, tp.partition), made)
 
-    def taken(self, tp: TopicPartition) -> Steps[Taken | None]:
+    def taken(self, tp: TopicPartition) -> Steps[KeptRoot | None]:
         """Return the older root that this reader chose. None if it reads the newest, or has not loaded the topic."""
         entry = self.entries.get(tp.topic)
         past = self._past(tp, entry.topic_id, NOTHING_KNOWN) if entry is not None else None

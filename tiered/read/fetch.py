@@ -18,7 +18,7 @@ from tiered.format.kernels import ConsumerRecord
 from tiered.format.locks import Signal
 from tiered.model import TopicPartition
 from tiered.read.follow import Emitter, FollowedPartition, Followers
-from tiered.read.stream import Cursor, Part, Pieces, TierStream
+from tiered.read.stream import Cursor, Part, StepIterator, TierStream
 from tiered.store.base import Steps
 
 DECODED_RECORDS = 500
@@ -43,7 +43,7 @@ class PartitionFetch:
         self._isolation = isolation
         self._begun = self._end = self.position
         self._bound: int | None = None
-        self._pieces: Pieces | None = None
+        self._pieces: StepIterator | None = None
         self._piece: Iterator[Any] | None = None
         self._items: list[Any] = []
         self._taken = 0
@@ -142,7 +142,7 @@ class PartitionFetch:
                 followed.succeed()
             if self._pieces is not None:
                 piece = yield from self._pieces.next()
-                found = piece is not Pieces.END
+                found = piece is not StepIterator.END
                 if not found or not isinstance(piece, list):  # a batch may reach beyond what was asked for
                     self._end = followed.cursor.at if self._bound is None else min(followed.cursor.at, self._bound)
                 if found:
@@ -171,7 +171,7 @@ class PartitionFetch:
             self._pieces.close()
         self._pieces, self._followed.fresh = None, True
 
-    def _read_on(self, emit: Emitter, cursor: Cursor, stop: int | None) -> Steps[Pieces | None]:
+    def _read_on(self, emit: Emitter, cursor: Cursor, stop: int | None) -> Steps[StepIterator | None]:
         start, hidden, end = cursor.at, None, stop
         if self._isolation == "read_committed":
             stable = yield from self.stream.last_stable_offset()
@@ -181,7 +181,7 @@ class PartitionFetch:
         if end is not None and start >= end:
             return None
         self._bound = end
-        return Pieces(emit(self.stream, Part(start, end, hidden), cursor))
+        return StepIterator(emit(self.stream, Part(start, end, hidden), cursor))
 
 
 def _offset_after(item: Any) -> int:

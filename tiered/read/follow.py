@@ -21,7 +21,7 @@ from tiered.errors import ClosedError, RemoteUnavailableError
 from tiered.format.locks import Signal
 from tiered.plan.backoff import backoff_bound_seconds
 from tiered.plan.pace import Pace
-from tiered.read.stream import Cursor, Part, TierStream, Wanted
+from tiered.read.stream import Cursor, Part, ReadRequest, TierStream
 from tiered.store.base import Now, Steps, Time, Wait
 
 DISK_S = (0.05, 1.0)
@@ -173,7 +173,7 @@ class Following:
     """
 
     topic: str
-    wanted: Wanted
+    wanted: ReadRequest
     counter: PartitionCounter | None
     open: Opener
     emit: Emitter

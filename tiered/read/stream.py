@@ -163,7 +163,7 @@ class ReadRange:
         )
 
 
-class Wanted(NamedTuple):
+class ReadRequest(NamedTuple):
     """Checked arguments of a read. ``all_partitions``: none was named.
 
     ``idle_s``: a read that follows ends after so many seconds without a record.
@@ -602,7 +602,7 @@ def _cut(batch: TierBatch, at: int) -> TierBatch:
     return TierBatch(batch.tier, read_header(data), data)
 
 
-class Pieces:
+class StepIterator:
     """Steps that emit, taken piece by piece."""
 
     END = object()
@@ -625,7 +625,7 @@ class Pieces:
                 except TieredError as raised:
                     error = raised
         except StopIteration:
-            return Pieces.END
+            return StepIterator.END
 
     def close(self) -> None:
         """End the steps."""
@@ -634,9 +634,9 @@ class Pieces:
 
 def _first(steps: Steps[object]) -> Steps[Any]:
     """Return the first value that ``steps`` emit, None without one. Stops there."""
-    pieces = Pieces(steps)
+    pieces = StepIterator(steps)
     try:
         found = yield from pieces.next()
-        return None if found is Pieces.END else found
+        return None if found is StepIterator.END else found
     finally:
         pieces.close()

@@ -24,9 +24,9 @@ from tiered.read.stream import (
     LocalPartition,
     Part,
     ReadRange,
+    ReadRequest,
     TierBatch,
     TierStream,
-    Wanted,
     Window,
 )
 from tiered.store.base import Emit, Steps
@@ -106,22 +106,22 @@ class PartitionStream:
         return chain.from_iterable(self._runner.stream(steps, self.steps.release))
 
 
-def records_of(wanted: Wanted) -> Emitter:
+def records_of(wanted: ReadRequest) -> Emitter:
     """Return the emitter of iterators of records."""
     return partial(_part_records, wanted)
 
 
-def arrow_of(wanted: Wanted, columns: Sequence[str]) -> Emitter:
+def arrow_of(wanted: ReadRequest, columns: Sequence[str]) -> Emitter:
     """Return the emitter of lists of Arrow record batches."""
     return partial(_part_arrow, wanted, columns)
 
 
-def _part_records(wanted: Wanted, stream: TierStream, part: Part, cursor: Cursor | None) -> Steps[None]:
+def _part_records(wanted: ReadRequest, stream: TierStream, part: Part, cursor: Cursor | None) -> Steps[None]:
     return stream.part_records(part, wanted.span, on_trimmed=wanted.on_trimmed, cursor=cursor)
 
 
 def _part_arrow(
-    wanted: Wanted, columns: Sequence[str], stream: TierStream, part: Part, cursor: Cursor | None
+    wanted: ReadRequest, columns: Sequence[str], stream: TierStream, part: Part, cursor: Cursor | None
 ) -> Steps[None]:
     from tiered.arrow.decoder import ArrowDecoder, RecordBounds  # noqa: PLC0415  with numpy
 
@@ -225,7 +225,7 @@ class TopicReads:
 
         ``whole_topic``: follow partitions that are added, too. ``before_wait`` is called before each wait.
         """
-        wanted = Wanted(list(starts), ReadRange(), isolation, on_trimmed="jump")
+        wanted = ReadRequest(list(starts), ReadRange(), isolation, on_trimmed="jump")
         opened: list[TierStream] = []
         counter = self._counter if whole_topic else None
         following = Following(
@@ -259,7 +259,7 @@ class TopicReads:
         *,
         follow: bool,
         idle_timeout: float | None,
-    ) -> Wanted:
+    ) -> ReadRequest:
         """Check the other arguments of :meth:`read`."""
         arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
         arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
@@ -268,9 +268,9 @@ class TopicReads:
             raise ConfigError("idle_timeout is of a read that follows", hint="leave it out, or give follow=True")
         if follow and span.until_ms is not None:
             raise ConfigError("a read that follows has no until", hint="give end=OFFSET or idle_timeout=SECONDS")
-        return Wanted(self.chosen(partition), span, isolation, on_trimmed, follow, partition is None, idle_s)
+        return ReadRequest(self.chosen(partition), span, isolation, on_trimmed, follow, partition is None, idle_s)
 
-    def _reading(self, wanted: Wanted, emit: Emitter, *, opened: list[TierStream]) -> Steps[None]:
+    def _reading(self, wanted: ReadRequest, emit: Emitter, *, opened: list[TierStream]) -> Steps[None]:
         """Emit what ``emit`` makes of the wanted records. Adds each stream to ``opened``; the caller releases them."""
         if wanted.follow:
             counter = self._counter if wanted.all_partitions else None

@@ -60,7 +60,7 @@ from tiered.plan.commit import (
 from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof, hold, since
 from tiered.plan.pages import spill
 from tiered.plan.retention import dated
-from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known, held_ids
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds, held_ids
 from tiered.remote.claim import Claim, Persist, known_to
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
@@ -96,7 +96,7 @@ COMMIT_PAGES_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Claim:
     """Claim of this process. ``last_commit``: the newest commit under it."""
 
     role: Role
@@ -150,13 +150,13 @@ class Catalog(RootView):
         persist: Persist | None = None,
         is_empty: Callable[[], bool] | None = None,
         shape: Shape = SHAPE,
-        known: Known = NOTHING_KNOWN,
+        known: RootLowerBounds = NOTHING_KNOWN,
     ) -> None:
         super().__init__(topic_id, partition, topic, known)
         self._shape = shape
         self._persist = persist
         self._is_empty = is_empty
-        self._held: _Held | None = None
+        self._held: _Claim | None = None
         self._clock = StoreClock(self.name)
         self._token = ""  # of the claim of this process
         self._kept = _PersistedIds()
@@ -189,11 +189,11 @@ class Catalog(RootView):
 
     def go_on(self, rest: Rest) -> None:
         """Go on under the claim of an earlier catalog. No root that is older than its last one is believed."""
-        self._held = _Held(rest.role, rest.epoch, rest.owner, rest.last_commit)
+        self._held = _Claim(rest.role, rest.epoch, rest.owner, rest.last_commit)
         self._kept = _PersistedIds(rest.persisted_token, rest.persisted_append)
         self._token, self._pruned_epoch = rest.token, rest.pruned_epoch
         tokens = (rest.token,) if rest.token else ()
-        self.known = Known(True, rest.version, rest.start, rest.end, rest.epoch, tokens)
+        self.known = RootLowerBounds(True, rest.version, rest.start, rest.end, rest.epoch, tokens)
 
     @property
     def in_doubt(self) -> str:
@@ -403,7 +403,7 @@ class Catalog(RootView):
     def _read_tagged(self) -> Steps[Tagged[Root]]:
         return Tagged((yield from self._read_again()), self.etag)
 
-    def _is_committed(self, held: _Held, back: Root, sent: Root) -> bool:
+    def _is_committed(self, held: _Claim, back: Root, sent: Root) -> bool:
         """Return True if ``sent`` was committed, by the root that was read after its PUT was lost."""
         state = back.roles[held.role.value]
         # mutant ended-epoch-is-not-ours
@@ -458,7 +458,7 @@ class Catalog(RootView):
         yield from self._swap_root(next_root, partial(self._is_granted, role), deadline)
         if role is Role.WRITER:
             yield from copy_root(sent)
-        self._held = _Held(role, sent.commit.epoch, owner, sent.commit.id)
+        self._held = _Claim(role, sent.commit.epoch, owner, sent.commit.id)
         self._doubt = self._fenced = ""
         self._token = token if role is Role.WRITER else ""
         is_new = role is Role.WRITER and sent.leader_epoch != before.leader_epoch
@@ -529,7 +529,7 @@ class Catalog(RootView):
             self._fenced = f"{root.where}: another process commits under epoch {held.epoch} of role {held.role.value}"
             raise FencedError(self._fenced, hint="stop the copy of this process, then open the log again")
 
-    def _taken(self, root: Root, held: _Held) -> str:
+    def _taken(self, root: Root, held: _Claim) -> str:
         state = root.roles[held.role.value]
         return (
             f"{root.where}: {state.owner} claimed role {held.role.value} with epoch {state.epoch}, "
@@ -541,7 +541,7 @@ class Catalog(RootView):
             raise ConfigError(f"{self.name}: load or claim the catalog first")
         return self.root
 
-    def _require_claim(self) -> _Held:
+    def _require_claim(self) -> _Claim:
         if self._fenced:
             raise FencedError(self._fenced, hint=_FENCED_HINT)
         if self._doubt:

@@ -35,7 +35,7 @@ from tiered.plan.maintenance import (
 )
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.retention import RemoteExpiry, plan_remote_expiry
-from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
@@ -81,7 +81,13 @@ class Maintainer:
     """Maintainer of one partition. ``config``: the topic's settings in the registry."""
 
     def __init__(
-        self, tp: TopicPartition, topic_id: UUID, config: TopicConfig, *, owner: str, known: Known = NOTHING_KNOWN
+        self,
+        tp: TopicPartition,
+        topic_id: UUID,
+        config: TopicConfig,
+        *,
+        owner: str,
+        known: RootLowerBounds = NOTHING_KNOWN,
     ) -> None:
         self._tp = tp
         self._config = config

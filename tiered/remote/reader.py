@@ -29,7 +29,7 @@ from tiered.format.root import STATE_DELETING
 from tiered.format.rows import NO_ROWS, Rows
 from tiered.model import AbortedTxn, EpochEntry, TopicPartition
 from tiered.plan.read import READ_LIMITS, ByteRange, CatalogRows, ReadLimits, RequestSizes, SegmentRange, segment_ranges
-from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.remote.assembly import IndexDoubtedError, SegmentDiffers, SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog_view import CatalogView
@@ -255,7 +255,7 @@ class RemotePartition:
         cache: ByteCache | None = None,
         shared: SharedCaches = SharedCaches(),  # noqa: B008 - it never changes
         limits: ReadLimits = READ_LIMITS,
-        known: Known = NOTHING_KNOWN,
+        known: RootLowerBounds = NOTHING_KNOWN,
         past: Past | None = None,
         pin: Pin | None = None,
     ) -> None:

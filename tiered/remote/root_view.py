@@ -13,7 +13,7 @@ from tiered.format.keys import root_key, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.invariants import check_root
-from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.remote.cache import Cache
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.pages import PageCache
@@ -74,7 +74,7 @@ class RootView:
         topic_id: UUID,
         partition: int,
         topic: str,
-        known: Known = NOTHING_KNOWN,
+        known: RootLowerBounds = NOTHING_KNOWN,
         *,
         roots: RootCache | None = None,
     ) -> None:

@@ -211,7 +211,7 @@ class SegmentOutput:
                 offset=header.base_offset,
                 hint="nothing was replaced",
             )
-        if self._pace.take(len(batch), header.last_offset, header.max_timestamp):
+        if self._pace.count(len(batch), header.last_offset, header.max_timestamp):
             self._offsets.append(header.last_offset, self._log.size)
             self._add_time()
         self._next, self._leader_epoch = header.next_offset, header.leader_epoch

@@ -102,7 +102,7 @@ class AsOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class KeptRoot:
     """Root that was kept. ``source``: ``snapshot NAME``, ``history``, or ``root`` for the newest one.
 
     ``begun``: an unfinished snapshot, whose objects may be gone.
@@ -135,13 +135,13 @@ class Past:
         self._as_of = as_of
         self._pages = PageCache()
         self._lock = threading.Lock()
-        self._found: Taken | None = None
+        self._found: KeptRoot | None = None
 
     def pin(self) -> Steps[CatalogView]:
         """Return the catalog of that version. Raises as :meth:`choose`."""
         return CatalogView.from_root((yield from self.choose()).root, self._pages)
 
-    def choose(self) -> Steps[Taken]:
+    def choose(self) -> Steps[KeptRoot]:
         """Return the version to read. Raises NotFoundError if it was not kept, or was collected since."""
         before = self._view
         view = RootView(before.topic_id, before.partition, before.topic, before.known)  # threads must not share a view
@@ -165,7 +165,7 @@ class Past:
             return self._found
 
 
-def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[Taken]:
+def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[KeptRoot]:
     if as_of.name:
         taken = yield from load_snapshot(view, as_of.name)
         if taken is None:
@@ -180,10 +180,10 @@ def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[Taken]:
         return (yield from _at(view, newest, as_of.time_ms))
     version = as_of.version or 0
     if version == newest.version:
-        return Taken("root", newest)
+        return KeptRoot("root", newest)
     root = (yield from _copy(view, version)) if version < newest.version else None
     if root is not None:
-        return Taken("history", root)
+        return KeptRoot("history", root)
     for each in (yield from _finished(view)):
         if each.version == version:
             return each
@@ -193,10 +193,10 @@ def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[Taken]:
     )
 
 
-def _at(view: RootView, newest: Root, time_ms: int) -> Steps[Taken]:
+def _at(view: RootView, newest: Root, time_ms: int) -> Steps[KeptRoot]:
     """Return the newest kept root of that time or before it. Times of versions only grow."""
     if newest.commit.ts_ms <= time_ms:
-        return Taken("root", newest)
+        return KeptRoot("root", newest)
     found = [each for each in (yield from _finished(view)) if each.time_ms <= time_ms]
     versions = yield from history(newest)
     low, high = 0, len(versions)
@@ -207,7 +207,7 @@ def _at(view: RootView, newest: Root, time_ms: int) -> Steps[Taken]:
             high = middle
             continue
         if root is not None:
-            found.append(Taken("history", root))
+            found.append(KeptRoot("history", root))
         low = middle + 1  # a copy that is gone was one of the oldest
     if not found:
         raise NotFoundError(
@@ -222,12 +222,12 @@ def _copy(view: RootView, version: int) -> Steps[Root | None]:
     return None if found is None else found.root
 
 
-def _load(view: RootView, key: str) -> Steps[Taken | None]:
+def _load(view: RootView, key: str) -> Steps[KeptRoot | None]:
     got = yield root_get(key)
     return decode_taken(view, bytes(got.data), key=key) if isinstance(got, Object) else None
 
 
-def decode_taken(view: RootView, data: bytes, *, key: str) -> Taken | None:
+def decode_taken(view: RootView, data: bytes, *, key: str) -> KeptRoot | None:
     """Return the root in a snapshot or a copy below ``hist/``, None for the note of a deletion.
 
     Raises CorruptionError if it is not what its key says, ConfigError for one of a newer release.
@@ -246,7 +246,7 @@ def decode_taken(view: RootView, data: bytes, *, key: str) -> Taken | None:
     flaws += [str(violation) for violation in check_root(root)]
     if flaws:
         raise CorruptionError(f"{view.name}, {key}: {flaws[0]}", path_or_key=key, hint="it was not written by us")
-    return Taken("history" if name is None else f"snapshot {name}", root, is_begun(data))
+    return KeptRoot("history" if name is None else f"snapshot {name}", root, is_begun(data))
 
 
 def _unknown(view: RootView, name: str) -> Steps[NotFoundError]:
@@ -299,7 +299,7 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
     raise RemoteUnavailableError(f"{view.name}: a collector passed each root that was to be kept", hint="try again")
 
 
-def load_snapshot(view: RootView, name: str) -> Steps[Taken | None]:
+def load_snapshot(view: RootView, name: str) -> Steps[KeptRoot | None]:
     """Return a snapshot, even an unfinished one; None without one. Raises CorruptionError, with the command to run."""
     try:
         return (yield from _load(view, snap_key(view.topic_id, view.partition, name)))
@@ -308,18 +308,18 @@ def load_snapshot(view: RootView, name: str) -> Steps[Taken | None]:
         raise
 
 
-def is_held_still(view: RootView, taken: Taken) -> Steps[bool]:
+def is_held_still(view: RootView, taken: KeptRoot) -> Steps[bool]:
     """Return True if that snapshot still exists: neither deleted since it was read, nor replaced."""
     now = yield from load_snapshot(view, taken.source.removeprefix("snapshot "))
     return now is not None and now.begun == taken.begun and now.root.commit.id == taken.root.commit.id
 
 
-def _finished(view: RootView) -> Steps[list[Taken]]:
+def _finished(view: RootView) -> Steps[list[KeptRoot]]:
     """Return the finished snapshots, oldest first. All objects that they name exist."""
     return [each for each in (yield from list_snapshots(view)) if not each.begun]
 
 
-def list_snapshots(view: RootView) -> Steps[list[Taken]]:
+def list_snapshots(view: RootView) -> Steps[list[KeptRoot]]:
     """Return all snapshots of a partition, also unfinished ones, oldest first.
 
     Raises CorruptionError if one is damaged, because callers must know what all of them hold.
@@ -330,10 +330,10 @@ def list_snapshots(view: RootView) -> Steps[list[Taken]]:
     return found
 
 
-def survey_snapshots(view: RootView) -> Steps[tuple[list[Taken], dict[str, CorruptionError]]]:
+def survey_snapshots(view: RootView) -> Steps[tuple[list[KeptRoot], dict[str, CorruptionError]]]:
     """Return all snapshots of a partition, oldest first, and the errors of damaged ones, by name."""
     listed = yield from list_all(snap_prefix(view.topic_id, view.partition))
-    found: list[Taken] = []
+    found: list[KeptRoot] = []
     damaged: dict[str, CorruptionError] = {}
     for entry in listed:
         name = parse_snap_key(entry.key)

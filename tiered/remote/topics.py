@@ -37,7 +37,7 @@ from tiered.errors import (
 from tiered.format.json_schema import HEX_128, INT64_MAX, TEXT, JsonObject, ListOf, ValueType
 from tiered.format.keys import TOPICS_PREFIX, parse_topic_key, partition_prefix, root_key, topic_key
 from tiered.format.root import STATE_DELETING, STATE_OPEN, STATES, Root, decode_root
-from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     Cell,
@@ -124,11 +124,11 @@ class TopicEntry:
         return config
 
     @property
-    def known(self) -> Known:
+    def known(self) -> RootLowerBounds:
         """Return what the entry proves about the roots, for a maintainer. See :meth:`known_with`."""
         return self.known_with(NOTHING_KNOWN)
 
-    def known_with(self, seen: Known) -> Known:
+    def known_with(self, seen: RootLowerBounds) -> RootLowerBounds:
         """Return what the entry and a disk (``seen``) prove about a root.
 
         Nothing is proven for a topic that is being deleted, whose roots are deleted one by one.
@@ -227,7 +227,7 @@ def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, de
     if found.topic_id != wanted.topic_id or found.partitions >= wanted.partitions:
         return found
     name, before = found.name, found.partitions
-    check_entry(name, found, dict.fromkeys(registrant.seen, Known(writer_epoch=1)))
+    check_entry(name, found, dict.fromkeys(registrant.seen, RootLowerBounds(writer_epoch=1)))
     used = yield from _made(wanted, range(before, wanted.partitions), registrant, deadline)
     if used:
         again = yield from load_topic(name)  # another process may have added them meanwhile
@@ -268,7 +268,9 @@ def _made(
     return sorted((root for root in known if root.version > 1), key=lambda root: root.partition)
 
 
-def check_entry(name: str, entry: TopicEntry | None, known: Mapping[int, Known], *, where: str = "the bucket") -> None:
+def check_entry(
+    name: str, entry: TopicEntry | None, known: Mapping[int, RootLowerBounds], *, where: str = "the bucket"
+) -> None:
     """Check an entry (None: there is none) against what a disk knows of the topic's partitions, by number.
 
     Raises LogDestroyedError if the disk has seen roots of a topic without an entry, CorruptionError if the entry has

@@ -35,11 +35,11 @@ from tiered.format.root import STATE_DELETING
 from tiered.model import Row, TopicPartition
 from tiered.plan.maintenance import WrongTimes
 from tiered.plan.retention import has_wrong_times, row_age_from_ms
-from tiered.plan.root_lower_bounds import Known
+from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshots import AsOf, Past, Taken, load_snapshot
+from tiered.remote.snapshots import AsOf, KeptRoot, Past, load_snapshot
 from tiered.remote.stale_root_check import left_without_root, need_newest
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
 from tiered.store.base import Now, Steps
@@ -116,7 +116,7 @@ class PartitionRestore:
     rows: tuple[Row, ...]
     before: Row | None = None
     end: int | None = None
-    taken: Taken | None = None
+    taken: KeptRoot | None = None
     aborted: int = 0
     undone: tuple[Undone, ...] = ()
     notes: tuple[str, ...] = ()
@@ -260,9 +260,9 @@ class _Partition:
     def plan(self, *, selected: bool) -> Steps[PartitionRestore]:
         """Plan one partition. ``selected`` False: fetch no records; the log begins at the catalog's end."""
         options = self.options
-        view = RootView(self.source.topic_id, self.tp.partition, self.source.name, Known(made=True))
+        view = RootView(self.source.topic_id, self.tp.partition, self.source.name, RootLowerBounds(made=True))
         past = Past(view, self.as_of) if self.as_of is not None else None
-        taken: Taken | None = None
+        taken: KeptRoot | None = None
         pinned: CatalogView | None = None
         try:
             if past is None:
@@ -345,7 +345,7 @@ class _Partition:
     def _end(self, pinned: CatalogView, past: Past | None, wrong: WrongTimes) -> Steps[int | None]:
         """Return the offset, between two batches, where the log is to end; None for the end of ``pinned``."""
         options, number = self.options, self.tp.partition
-        known = Known(made=True)
+        known = RootLowerBounds(made=True)
         tp = TopicPartition(self.source.name, number)
         remote = RemotePartition(tp, self.source.topic_id, known=known, past=past)
         wanted = options.until_offset

@@ -78,7 +78,7 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
-from tiered.plan.root_lower_bounds import Known
+from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.plan.side_files import NO_PRODUCERS, SideFileVerdict
 from tiered.remote.assembly import SegmentScan
 from tiered.remote.cache import ByteCache
@@ -221,7 +221,7 @@ class _Build:
             if not plan.rows or plan.pinned is None:
                 continue
             source, number = plan.source, plan.tp.partition
-            view = RootView(source.topic_id, number, source.name, Known(made=True))
+            view = RootView(source.topic_id, number, source.name, RootLowerBounds(made=True))
             past = Past(view, AsOf(version=plan.pinned.version)) if plan.taken is not None else None
             pin = self._pins[plan.tp] = Pin(source.name, source.topic_id, number, set())
             held = yield from pin.hold(plan.pinned, view.pin if past is None else past.pin)

@@ -141,7 +141,7 @@ def epoch_of(epochs: bytes, offset: int) -> int:
         return UNKNOWN_EPOCH
 
 
-class _Piece(NamedTuple):
+class _LinkedPart(NamedTuple):
     """Part of the broker's segment ``base`` that is linked as the segment from ``start`` to ``after``.
 
     The piece begins at byte ``position`` and ends at byte ``until``, or with the file if that is None. A piece that is
@@ -468,7 +468,7 @@ class Mirror:
             text = "sidecar_linked_again partition=%s base=%d end=%d: somebody had removed the link"
             LOGGER.warning(text, tp, *lost)
 
-    def _piece_of(self, tp: TopicPartition, theirs: Path, bases: list[int], lost: Lost) -> _Piece | None:
+    def _piece_of(self, tp: TopicPartition, theirs: Path, bases: list[int], lost: Lost) -> _LinkedPart | None:
         """Return where the broker still has a lost link: its segment, or a part of one that the cleaner merged."""
         if bases[0] > lost.base or bases[-1] < lost.after:
             return None
@@ -481,7 +481,7 @@ class Mirror:
             position = self._joint_in(tp, path, base, lost.base, after) if base < lost.base else 0
             until = self._joint_in(tp, path, base, lost.after, after) if after > lost.after else size
             if position < until:
-                pieces.append(_Piece(base, lost.base, lost.after, position, until if until < size else None))
+                pieces.append(_LinkedPart(base, lost.base, lost.after, position, until if until < size else None))
         return pieces[0] if len(pieces) == 1 else None
 
     def _link_new(
@@ -510,7 +510,7 @@ class Mirror:
                 empty_to = after
                 continue
             self._copy(theirs, ours, epochs)
-            self._link_segment(theirs, ours, _Piece(base, end, after, position), may_have_gaps=compacted)
+            self._link_segment(theirs, ours, _LinkedPart(base, end, after, position), may_have_gaps=compacted)
             held, end, empty_to = held + size - position, after, after
         else:
             self._need_joint(tp, empty_to, bases[-1])
@@ -678,7 +678,7 @@ class Mirror:
         self._place(ours, base)
 
     def _link_segment(
-        self, theirs: Path, ours: Path, piece: _Piece, *, may_have_gaps: bool, again: bool = False
+        self, theirs: Path, ours: Path, piece: _LinkedPart, *, may_have_gaps: bool, again: bool = False
     ) -> None:
         """Link a segment, its log last: a visible log is whole. Its side files come first.
 
@@ -714,7 +714,7 @@ class Mirror:
         files.rename(linking, ours / log_name(piece.start))
         files.sync_directory(ours)
 
-    def _copy_log(self, theirs: Path, linking: Path, piece: _Piece) -> None:
+    def _copy_log(self, theirs: Path, linking: Path, piece: _LinkedPart) -> None:
         """Copy a part of a merged segment. The rest is in other links or the bucket, and a link shows a whole file."""
         files = self._files
         with LogFile(files, theirs) as log:

@@ -37,7 +37,7 @@ from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.reader import SegmentReader
 from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
-from tiered.spark.slices import Piece, filled_segment
+from tiered.spark.slices import PartitionSlice, filled_segment
 from tiered.spark.subscription import PinnedPartition, Subscription, planning_pool, refuse_deleting
 from tiered.store.base import Steps, Store
 
@@ -46,7 +46,7 @@ _logger = logging.getLogger("tiered.spark")
 Spans = tuple[LocalSpan | None, RemoteSpan | None]
 
 
-def resolve_pieces(options: ReadOptions, store: Store | None) -> list[Piece]:
+def resolve_pieces(options: ReadOptions, store: Store | None) -> list[PartitionSlice]:
     """Return the pieces of the query, per partition and tier, in order. ``store`` None: the local tier alone.
 
     Raises ConfigError (options that do not fit the log), UnknownTopicError, OffsetOutOfRangeError (data loss), and the
@@ -59,7 +59,7 @@ def resolve_pieces(options: ReadOptions, store: Store | None) -> list[Piece]:
         # Two pools: threads of partitions wait for bundles, and must not occupy the threads that fetch them.
         with planning_pool("partitions") as partitions, planning_pool("bundles") as bundles:
 
-            def pieces_of(tp: TopicPartition) -> list[Piece]:
+            def pieces_of(tp: TopicPartition) -> list[PartitionSlice]:
                 return _pieces_of(chosen.tiers(tp), options, bundles)
 
             return [piece for pieces in partitions.map(pieces_of, chosen.partitions) for piece in pieces]
@@ -93,7 +93,7 @@ def _list(tps: Sequence[TopicPartition]) -> str:
     return ", ".join(str(tp) for tp in tps[:5]) + (f" and {len(tps) - 5} more" if len(tps) > 5 else "")
 
 
-def _pieces_of(tiers: PinnedPartition, options: ReadOptions, pool: Executor) -> list[Piece]:
+def _pieces_of(tiers: PinnedPartition, options: ReadOptions, pool: Executor) -> list[PartitionSlice]:
     """Return the wanted range of one partition, tier by tier."""
     if tiers.local is None and tiers.remote is None:
         return []
@@ -116,7 +116,9 @@ def _pieces_of(tiers: PinnedPartition, options: ReadOptions, pool: Executor) -> 
     return [replace(piece, pin=pin) for piece in pieces_between(tiers, start, end, options, pool)]
 
 
-def pieces_between(tiers: PinnedPartition, start: int, end: int, options: ReadOptions, pool: Executor) -> list[Piece]:
+def pieces_between(
+    tiers: PinnedPartition, start: int, end: int, options: ReadOptions, pool: Executor
+) -> list[PartitionSlice]:
     """Return pieces of one pinned partition for offsets ``start`` to ``end`` (exclusive), tier by tier.
 
     ``pool`` fetches index bundles. Raises OffsetOutOfRangeError and OffsetGapError (data loss).
@@ -198,15 +200,15 @@ def _end(tiers: PinnedPartition, options: ReadOptions, latest: int) -> int:
     return latest if offset == LATEST else offset
 
 
-def _piece(tiers: PinnedPartition, tier: Tier, start: int, end: int, aborted: tuple[AbortedTxn, ...]) -> Piece:
+def _piece(tiers: PinnedPartition, tier: Tier, start: int, end: int, aborted: tuple[AbortedTxn, ...]) -> PartitionSlice:
     hidden = tuple(txn for txn in aborted if txn.last_offset >= start and txn.first_offset < end)
     pinned = tiers.pinned
     if tier is Tier.REMOTE and pinned is not None:
         rows = tiers.runner.run(_rows_between(pinned, start, end))
         size = sum(row.size * (min(row.next, end) - max(row.base, start)) // (row.next - row.base) for row in rows)
-        return Piece(tiers.tp, tiers.topic_id, tier, start, end, size, rows, hidden, pinned.version)
+        return PartitionSlice(tiers.tp, tiers.topic_id, tier, start, end, size, rows, hidden, pinned.version)
     size, version = _local_bytes(tiers, start, end), pinned.version if pinned is not None else 0
-    return Piece(tiers.tp, tiers.topic_id, tier, start, end, size, (), hidden, version)
+    return PartitionSlice(tiers.tp, tiers.topic_id, tier, start, end, size, (), hidden, version)
 
 
 def _rows_between(pinned: CatalogView, start: int, end: int) -> Steps[tuple[Row, ...]]:

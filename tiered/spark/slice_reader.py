@@ -16,7 +16,7 @@ from tiered.plan.visibility import Hidden
 from tiered.spark.options import ReadOptions
 from tiered.spark.ranges import offset_index_of
 from tiered.spark.schema import arrow_schema_of, column_names
-from tiered.spark.slices import Cuts, Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
+from tiered.spark.slices import Cuts, PartitionSlice, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
 from tiered.spark.stores import store_of
 from tiered.spark.subscription import planning_pool
 from tiered.spark.task_reader import Batches, PinnedPiece, Sources
@@ -32,7 +32,7 @@ class SliceReader:
         self.options = options
         self._schema = schema
 
-    def cut(self, pieces: Sequence[Piece]) -> list[Slice]:
+    def cut(self, pieces: Sequence[PartitionSlice]) -> list[Slice]:
         """Cut pieces into slices, in the same order. Raises ConfigError for too many, and the errors of the store."""
         options = self.options
         target = target_bytes(pieces, options.slice_bytes, options.min_partitions)
@@ -70,13 +70,13 @@ class SliceReader:
         finally:
             sources.close()
 
-    def _cuts(self, rows: Sequence[tuple[Piece, Row]], target: int) -> Cuts:
+    def _cuts(self, rows: Sequence[tuple[PartitionSlice, Row]], target: int) -> Cuts:
         """Return where to cut segments that are larger than a slice. Fetches their offset indexes concurrently."""
         store = self.store()
         if store is None or not rows:
             return {}
 
-        def cuts_at(piece: Piece, row: Row) -> list[int] | None:
+        def cuts_at(piece: PartitionSlice, row: Row) -> list[int] | None:
             index = drive(store, offset_index_of(piece.tp, piece.topic_id, row))
             return cuts_of(index.entries, target) if index is not None else None
 

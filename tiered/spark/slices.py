@@ -49,7 +49,7 @@ class PlannedRows:
 
 
 @dataclass(frozen=True)
-class Piece:
+class PartitionSlice:
     """Offsets ``start`` to ``end`` (exclusive) of one partition, from one tier.
 
     ``rows``: their remote segments (none for the local tier); ``aborted``: transactions that ``read_committed`` hides.
@@ -70,10 +70,10 @@ class Piece:
 
     def part(
         self, start: int, end: int, size_bytes: int, *, rows: tuple[Row, ...], aborted: tuple[AbortedTxn, ...]
-    ) -> Piece:
+    ) -> PartitionSlice:
         """Return the part with these offsets. ``replace`` would be slower, and there are many parts."""
         whole = self.tp, self.topic_id, self.tier
-        return Piece(*whole, start, end, size_bytes, rows, aborted, self.root_version, self.pin)
+        return PartitionSlice(*whole, start, end, size_bytes, rows, aborted, self.root_version, self.pin)
 
     def rows_from(self, offset: int) -> Steps[PlannedRows]:
         """Return the piece's segments from the one with ``offset`` on, in the form that a reader expects."""
@@ -91,7 +91,7 @@ class Piece:
 class Slice(InputPartition):
     """Pieces that one task reads, in order."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PartitionSlice, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -102,20 +102,20 @@ class Slice(InputPartition):
 class _SlicePart(NamedTuple):
     """Part of a piece inside one segment (``row``; None in the local tier)."""
 
-    piece: Piece
+    piece: PartitionSlice
     start: int
     end: int
     size_bytes: int
     row: Row | None
 
 
-def target_bytes(pieces: Iterable[Piece], slice_bytes: int, min_partitions: int) -> int:
+def target_bytes(pieces: Iterable[PartitionSlice], slice_bytes: int, min_partitions: int) -> int:
     """Return the size of one slice, small enough for about ``min_partitions`` slices."""
     total = sum(piece.size_bytes for piece in pieces)
     return max(1, min(slice_bytes, -(-total // min_partitions)))
 
 
-def rows_to_cut(pieces: Iterable[Piece], target: int) -> list[tuple[Piece, Row]]:
+def rows_to_cut(pieces: Iterable[PartitionSlice], target: int) -> list[tuple[PartitionSlice, Row]]:
     """Return segments with more wanted bytes than a slice, whose offset indexes are needed to cut them."""
     return [
         (piece, segment.row)
@@ -160,7 +160,7 @@ def filled_segment(index: Entries, wanted: SegmentRange, most: int) -> tuple[int
 
 
 def cut_slices(
-    pieces: Iterable[Piece],
+    pieces: Iterable[PartitionSlice],
     *,
     slice_bytes: int,
     min_partitions: int = 1,
@@ -197,7 +197,7 @@ def _share(segment: SegmentRange) -> int:
     return row.size * (segment.end - segment.start) // (row.next - row.base)
 
 
-def _parts(piece: Piece, target: int, max_records: int | None, cuts: Cuts) -> Iterator[_SlicePart]:
+def _parts(piece: PartitionSlice, target: int, max_records: int | None, cuts: Cuts) -> Iterator[_SlicePart]:
     """Yield the piece in parts of at most one segment each, with large segments cut further."""
     if piece.tier is Tier.LOCAL:
         whole = _SlicePart(piece, piece.start, piece.end, piece.size_bytes, None)

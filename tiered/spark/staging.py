@@ -176,7 +176,7 @@ class TaskStaging:
                 self._add_of_topic(topic, rows, now_ms)
             elif len(at):
                 partitions = None if rows.partitions is None else rows.partitions[at]
-                self._add_of_topic(topic, WrittenRows(rows.records.take(at), None, partitions), now_ms)
+                self._add_of_topic(topic, WrittenRows(rows.records.select(at), None, partitions), now_ms)
 
     def _add_of_topic(self, topic: SinkTopic, rows: WrittenRows, now_ms: int) -> None:
         records = rows.records
@@ -199,7 +199,7 @@ class TaskStaging:
         for at in rows_by_partition(partitions):
             part = self._part(topic, int(partitions[at[0]]))
             self._end_batch(part)
-            part.pend(records if len(at) == len(records) else records.take(at))
+            part.pend(records if len(at) == len(records) else records.select(at))
             self._encode(part)
 
     def _keyless(self, topic: SinkTopic, records: RecordColumns) -> int:

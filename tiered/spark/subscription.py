@@ -23,7 +23,7 @@ from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.uploader_files import known_partitions
 from tiered.local.partition.read_log import ReadLog
 from tiered.model import AbortedTxn, TopicPartition
-from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.read.topic import PartitionStream
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog_view import CatalogView
@@ -106,7 +106,7 @@ class Subscription:
         """Raise NotFoundError for a missing ``local_dir``."""
         self._options, self._store = options, store
         self._local = LogView.open(Path(options.local_dir), clock=SystemClock()) if options.local_dir else None
-        self._known: Mapping[TopicPartition, Known] = {}
+        self._known: Mapping[TopicPartition, RootLowerBounds] = {}
         self._on_disk: Mapping[TopicPartition, ReadLog] = {}
         self._opened: dict[TopicPartition, PinnedPartition] = {}
         self._cache = ByteCache()
@@ -202,7 +202,7 @@ def _registered(options: ReadOptions, store: Store | None) -> dict[str, TopicEnt
 
 
 def _chosen_topics(
-    options: ReadOptions, store: Store | None, local: LogView | None, known: Mapping[TopicPartition, Known]
+    options: ReadOptions, store: Store | None, local: LogView | None, known: Mapping[TopicPartition, RootLowerBounds]
 ) -> list[ChosenTopic]:
     entries = _registered(options, store)
     on_disk = local.topics() if local is not None else {}

@@ -45,7 +45,7 @@ from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
 from tiered.remote.topics import STATE_DELETED, load_entry
 from tiered.spark.ranges import lose
-from tiered.spark.slices import Piece
+from tiered.spark.slices import PartitionSlice
 from tiered.store.base import Store
 from tiered.store.driver import drive, drive_stream
 from tiered.store.runner import Runner
@@ -67,7 +67,7 @@ class Sources:
         self._local_dir = local_dir
         self._log: LogView | None = None
 
-    def local(self, piece: Piece) -> ReadLog | None:
+    def local(self, piece: PartitionSlice) -> ReadLog | None:
         """Return the partition on disk, None if it has left the disk or the topic of this name is another one now.
 
         Raises NotFoundError if the directory does not exist: then a disk is missing, and the partition has not left it.
@@ -100,7 +100,7 @@ class Sources:
 class PinnedPiece:
     """One piece, read once."""
 
-    def __init__(self, piece: Piece, sources: Sources, *, fail_on_data_loss: bool, past: bool = False) -> None:
+    def __init__(self, piece: PartitionSlice, sources: Sources, *, fail_on_data_loss: bool, past: bool = False) -> None:
         """Prepare a read. ``past``: read the planned version and no other, as ``asOf`` requires."""
         self._past = past
         self._piece = piece

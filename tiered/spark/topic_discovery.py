@@ -11,7 +11,7 @@ from tiered.model import TopicPartition
 from tiered.remote.catalog_view import CatalogView
 from tiered.spark.options import ReadOptions
 from tiered.spark.ranges import pieces_between
-from tiered.spark.slices import Piece
+from tiered.spark.slices import PartitionSlice
 from tiered.spark.stream_offsets import AvailableOffsets, Loss, Range
 from tiered.spark.subscription import PinnedPartition, Subscription, planning_pool, refuse_deleting
 from tiered.store.base import Store
@@ -58,11 +58,11 @@ class Watch:
 
     def pieces(
         self, ranges: Mapping[TopicPartition, Range], topic_ids: Mapping[str, str], lost: Callable[[Loss], None]
-    ) -> list[Piece]:
+    ) -> list[PartitionSlice]:
         """Return the pieces of a batch, in order. Calls ``lost`` for partitions that are gone."""
         with planning_pool("partitions") as partitions, planning_pool("bundles") as bundles:
 
-            def pieces_of(item: tuple[TopicPartition, Range]) -> list[Piece]:
+            def pieces_of(item: tuple[TopicPartition, Range]) -> list[PartitionSlice]:
                 tp, (start, end) = item
                 topic = self.subscription.topics.get(tp.topic)
                 if topic is None or tp.partition >= topic.partitions or topic.topic_id != topic_ids.get(tp.topic):

@@ -175,7 +175,7 @@ async def _read_body(request: Get, response: dict[str, Any]) -> bytes | memoryvi
         return b""
     size = 0
     lent = lendable_bytes(request, response)
-    view = BUFFERS.take(lent) if lent else None
+    view = BUFFERS.acquire(lent) if lent else None
     pieces: list[bytes] = []
     async with response["Body"] as body:
         request.check_body(response.get("ContentLength") or 0)

@@ -147,7 +147,7 @@ def _lent_body(request: Get, response: dict[str, Any], body: Any) -> memoryview 
         or plain.headers["Content-Encoding"]
     ):
         return None
-    view, filled = BUFFERS.take(size), 0
+    view, filled = BUFFERS.acquire(size), 0
     while filled < size and (got := plain.readinto(view[filled:])):
         filled += got
     if filled == size:

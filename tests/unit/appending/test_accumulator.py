@@ -56,7 +56,7 @@ def test_whatever_comes_is_kept_in_order(records: list[Any]) -> None:
         batch.add(record)
     assert batch.count == len(records)
     assert values(batch.records) == values(records)
-    batch.let_go()
+    batch.release()
     assert (batch.count, [batch.time_of(i) for i in range(len(records))]) == (len(records), [r[2] for r in records])
     assert (batch.packed(), batch.records) == (None, [])
 
@@ -66,7 +66,7 @@ def test_times_outlive_the_records(records: list[Any]) -> None:
     batch = accumulator.AccumulatedBatch(BATCH_OVERHEAD_BYTES)
     for record in records:
         batch.add(record)
-    batch.let_go()
+    batch.release()
     assert [batch.time_of(i) for i in range(len(records))] == [record[2] for record in records]
     with pytest.raises(IndexError):
         batch.time_of(len(records))

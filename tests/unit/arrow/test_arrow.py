@@ -220,7 +220,7 @@ def test_a_reader_is_empty_after_taking() -> None:
     part = encode_batch([NewRecord(b"v", None, 1)])
     reader = ColumnReader()
     reader.add(read_header(part), part)
-    assert (len(reader.take()), reader.rows, reader.size_bytes) == (1, 0, 0)
+    assert (len(reader.finish()), reader.rows, reader.size_bytes) == (1, 0, 0)
 
 
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.engine.desk import row, segment, topic_id, tp
 from tiered.engine import rules
-from tiered.engine.failure import Failure, FailureKind, Trouble
+from tiered.engine.failure import Failure, FailureKind, FailureStreak
 from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import NONE_MS, Partition, Phase, RefusedCommit, Work
 from tiered.plan.pauses import Pause
@@ -67,8 +67,8 @@ def test_of_a_refused_commit_one_row_at_a_time_is_due() -> None:
         (".", {"phase": Phase.NEW}, None),
         (".", {"given_up": True}, None),
         (".", {"committed": 5}, None),  # the root ends inside the segment
-        ("u.", {"trouble": Trouble(attempts=1)}, None),  # one upload is the probe
-        (".", {"trouble": Trouble(attempts=1)}, 0),
+        ("u.", {"trouble": FailureStreak(attempts=1)}, None),  # one upload is the probe
+        (".", {"trouble": FailureStreak(attempts=1)}, 0),
         ("..", {"refusal": RefusedCommit(0, 20, 1, REFUSED)}, 0),
         ("s.", {"refusal": RefusedCommit(0, 20, 1, REFUSED)}, None),  # nothing after what is refused
         ("u.", {"refusal": RefusedCommit(5, 20, 1, REFUSED)}, None),  # one by one
@@ -115,7 +115,7 @@ def test_a_one_shot_run_claims_only_what_is_not_noted_as_committed(noted: int, e
         ("", {}, NONE_MS),
         ("su", {}, 1_250),
         ("s", {}, 0),
-        ("", {"settled": False, "sweep": Trouble(retry_at_ms=77)}, 77),
+        ("", {"settled": False, "sweep": FailureStreak(retry_at_ms=77)}, 77),
     ],
 )
 def test_when_time_alone_makes_something_due(works: str, changes: dict[str, object], at_ms: int) -> None:

@@ -70,7 +70,7 @@ def test_slices_choices_and_joins_keep_the_records(wanted: list[NewRecord], data
     if len(back):
         assert encode_columns(back) == encode_batch(wanted[cut:])
     chosen = data.draw(st.lists(st.integers(0, len(wanted) - 1), min_size=1, max_size=20))
-    taken = whole.take(np.array(chosen, np.int64))
+    taken = whole.select(np.array(chosen, np.int64))
     assert encode_columns(taken) == encode_batch([wanted[at] for at in chosen])
     assert taken.sizes().tolist() == whole.sizes()[chosen].tolist()
 
@@ -154,7 +154,7 @@ def test_rows_in_any_order_fill_batches_by_their_sizes(wanted: list[NewRecord], 
         times = filler.first, filler.least, filler.greatest
         found.append((filler.count, *times, filler.finish(7, 3, 0, -1)))
     expected = []
-    for piece in pieces_of(columns.take(order), room):
+    for piece in pieces_of(columns.select(order), room):
         held = [wanted[order[place]] for place in piece]
         stamps = [record.timestamp for record in held]
         batch = encode_batch(held, base_offset=7, leader_epoch=3)

@@ -36,7 +36,7 @@ from tiered.local.disk.files import Files, SmallFile
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock, LockTerms
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
-from tiered.plan.root_lower_bounds import Known, held_ids
+from tiered.plan.root_lower_bounds import RootLowerBounds, held_ids
 
 OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"
 JOURNAL_NAME = "tiered-uploader.journal"
@@ -258,11 +258,11 @@ def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
     return DirectoryLock(directory, files, name=UPLOADER_LOCK_NAME)
 
 
-def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> Known:
+def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> RootLowerBounds:
     """Return this disk's knowledge of one partition's root. ``made``: the flag of its registry entry."""
     upload, proof = upload or PartitionUpload(0), proof or ClaimProof()
     version, restored_end = proof.restored_from or (0, 0)
-    return Known(
+    return RootLowerBounds(
         made=made,
         version=version,
         start_offset=max(upload.start_offset, 0),
@@ -274,14 +274,14 @@ def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: 
 
 def known_partitions(
     uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
-) -> dict[TopicPartition, Known]:
+) -> dict[TopicPartition, RootLowerBounds]:
     """Return :func:`known_of` every partition that the checkpoint or the claims name."""
     return {tp: known_of(uploads.get(tp), claims.get(tp)) for tp in {*uploads, *claims}}
 
 
 def known_topic(
     topic: str, uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
-) -> dict[int, Known]:
+) -> dict[int, RootLowerBounds]:
     """Return :func:`known_of` one topic, by partition number; one of another topic costs one comparison."""
     named = {tp for each in (uploads, claims) for tp in each if tp.topic == topic}
     return {tp.partition: known_of(uploads.get(tp), claims.get(tp)) for tp in named}

@@ -102,7 +102,7 @@ class Rebuilding:
 
     def add(self, span: BatchPosition, header: BatchHeader, *, intact: bool) -> None:
         """Add the next good batch. ``intact``: so are all before it, so that its epoch counts."""
-        if self._pace.take(span.size, span.last_offset, header.max_timestamp):
+        if self._pace.count(span.size, span.last_offset, header.max_timestamp):
             self.indexes.append(span.last_offset, span.position, *self._pace.largest)
         if intact and header.leader_epoch > self.newest_epoch:
             self.epochs.append(EpochEntry(header.leader_epoch, span.base_offset))

@@ -278,7 +278,7 @@ def rebuild_indexes(
                 expected = span.last_offset + 1
                 if span.last_offset - base_offset > MAX_INT:
                     raise log.damage(span.position, "the offset is too far from the segment's base", span.last_offset)
-                if pace.take(span.size, span.last_offset, log.header(view, span.position).max_timestamp):
+                if pace.count(span.size, span.last_offset, log.header(view, span.position).max_timestamp):
                     indexes.append(span.last_offset, span.position, *pace.largest)
     except (CorruptionError, ConfigError) as error:
         LOGGER.warning("index_stops_at_damage path=%s error=%s", log.path, error)

@@ -88,7 +88,7 @@ class SegmentCopy:
             )
         if self.size_bytes == 0:
             self._first_timestamp = header.max_timestamp
-        if self._pace.take(len(batch), header.last_offset, header.max_timestamp):
+        if self._pace.count(len(batch), header.last_offset, header.max_timestamp):
             self._indexes.append(header.last_offset, self.size_bytes, *self._pace.largest)
         self._add(batch, header.last_offset + 1)
 

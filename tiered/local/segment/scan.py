@@ -43,7 +43,7 @@ class _Buffers:
     def acquire(self, size_bytes: int) -> memoryview:
         """Return a buffer to fill."""
         if self._only is None:
-            return BUFFERS.take(size_bytes)
+            return BUFFERS.acquire(size_bytes)
         if len(self._only) < size_bytes:
             self._only = bytearray(size_bytes)
         return memoryview(self._only)[:size_bytes]

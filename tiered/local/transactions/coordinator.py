@@ -41,7 +41,7 @@ from tiered.format.coordinator_records import NO_ID, TxnState, TxnValue
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.group_positions import GroupPositions
-from tiered.local.transactions.markers import Leftover, Markers, find_leftovers
+from tiered.local.transactions.markers import Markers, OrphanTxn, find_leftovers
 from tiered.local.transactions.producer_ids import LEAST_ID, ProducerIds
 from tiered.local.transactions.state_log import Host, StateLog
 from tiered.model import TopicPartition
@@ -121,7 +121,7 @@ class Transactions:
                 self._adopt_leftover(coordinator, each)
             self._end_all(self._unfinished(coordinator))
 
-    def _adopt_leftover(self, coordinator: TransactionCoordinator, each: Leftover) -> None:
+    def _adopt_leftover(self, coordinator: TransactionCoordinator, each: OrphanTxn) -> None:
         """List an open transaction under its id, or end it at once. A partition that refuses delays no other."""
         epoch, now_ms = each.txn.producer_epoch, self._clock.now_ms()
         try:

@@ -72,7 +72,7 @@ class Markers:
         )
 
 
-class Leftover(NamedTuple):
+class OrphanTxn(NamedTuple):
     """A transaction that is open in ``tp``. ``name`` is its transactional id, "" if its records are lost."""
 
     tp: TopicPartition
@@ -80,28 +80,28 @@ class Leftover(NamedTuple):
     name: str
 
 
-class Leftovers(NamedTuple):
+class OrphanTxns(NamedTuple):
     """Open transactions after an unclean stop. ``nameless`` are ended here and now.
 
     ``known`` are listed under their id, and aborted if that was not decided. ``later`` were begun after a decided
     transaction of their id was complete, though the record of that is lost: they must not get its markers.
     """
 
-    nameless: list[Leftover]
-    known: list[Leftover]
-    later: list[Leftover]
+    nameless: list[OrphanTxn]
+    known: list[OrphanTxn]
+    later: list[OrphanTxn]
 
 
 def find_leftovers(
     writers: Iterable[WriteLog], coordinator: TransactionCoordinator, is_ours: Callable[[int], bool]
-) -> Leftovers:
+) -> OrphanTxns:
     """Return open transactions of producers that ``is_ours`` or the coordinator's log knows; skip those of others."""
     owners: dict[int, str] = {}
     for name, value in coordinator.transactions():
         owners[value.producer_id] = name
         if value.next_producer_id != NO_ID:
             owners[value.next_producer_id] = name
-    found = Leftovers([], [], [])
+    found = OrphanTxns([], [], [])
     for writer in writers:
         try:
             open_txns = writer.open_txns()
@@ -112,9 +112,9 @@ def find_leftovers(
             owner = owners.get(txn.producer_id)
             if owner is None:
                 if is_ours(txn.producer_id):
-                    found.nameless.append(Leftover(writer.tp, txn, ""))
+                    found.nameless.append(OrphanTxn(writer.tp, txn, ""))
             elif coordinator.is_later(owner, txn.producer_id, txn.producer_epoch):
-                found.later.append(Leftover(writer.tp, txn, owner))
+                found.later.append(OrphanTxn(writer.tp, txn, owner))
             else:
-                found.known.append(Leftover(writer.tp, txn, owner))
+                found.known.append(OrphanTxn(writer.tp, txn, owner))
     return found

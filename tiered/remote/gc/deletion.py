@@ -18,7 +18,7 @@ from tiered.errors import RemotePermissionError
 from tiered.format.keys import Role, partition_prefix
 from tiered.format.root import STATE_DELETING, Root
 from tiered.plan.housekeeping import StateIntent
-from tiered.plan.root_lower_bounds import Known
+from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.catalog import Catalog
 from tiered.remote.gc.audit import note_destroyed
 from tiered.remote.gc.garbage import Collected
@@ -46,7 +46,7 @@ def tend_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
     there = [root for root in roots.values() if root is not None]
     for root in there:
         if root.state != STATE_DELETING:
-            catalog = Catalog(entry.topic_id, root.partition, entry.name, known=Known(made=True))
+            catalog = Catalog(entry.topic_id, root.partition, entry.name, known=RootLowerBounds(made=True))
             yield from catalog.claim(Role.MAINTAINER, owner)
             yield from catalog.commit(StateIntent(STATE_DELETING), reason="the topic was deleted")
 

@@ -37,7 +37,7 @@ from tiered.remote.gc.sink_orphans import dead_of, delete_staged, staged_objects
 from tiered.remote.pages import PageCache, PageGone, read_pages
 from tiered.remote.pins import drop_stale, read_pins, snapshot_hint
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshots import Taken, is_held_still, list_snapshots
+from tiered.remote.snapshots import KeptRoot, is_held_still, list_snapshots
 from tiered.store.base import AbortUpload, ListEntry, Listing, Now, Steps, delete_keys, list_unfinished
 
 MAX_CANDIDATES = 100_000
@@ -223,7 +223,7 @@ def drop_named(pinned: CatalogView, candidates: dict[str, T]) -> Steps[None]:
         yield from _drop_trash(root, entry, candidates)
 
 
-def drop_kept(view: RootView, taken: Taken, candidates: dict[str, T]) -> Steps[None]:
+def drop_kept(view: RootView, taken: KeptRoot, candidates: dict[str, T]) -> Steps[None]:
     """Drop candidates that a snapshot names. Raises CorruptionError for an unreadable page.
 
     A missing page is no error for an unfinished snapshot, which garbage collection has passed. Nor for one that was

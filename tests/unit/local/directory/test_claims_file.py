@@ -14,7 +14,7 @@ from tiered.local.disk.claims import CLAIMS_NAME, REWRITE_BYTES, ClaimProof, Cla
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PartitionUpload, known_partitions, known_topic
 from tiered.model import TopicPartition
-from tiered.plan.root_lower_bounds import Known
+from tiered.plan.root_lower_bounds import RootLowerBounds
 
 
 def tp(number: int, topic: str = "t") -> TopicPartition:
@@ -62,8 +62,8 @@ def test_what_is_known_of_one_topic_is_made_of_its_own_partitions_alone() -> Non
     claims = {tp(0): ClaimProof("a,b"), tp(1): ClaimProof(restored_from=(5, 40)), tp(2, "u"): ClaimProof("c")}
     known = known_topic("t", uploads, claims)
     assert known == {
-        0: Known(start_offset=2, next_offset=7, writer_epoch=3, tokens=("a", "b")),
-        1: Known(version=5, next_offset=40),
+        0: RootLowerBounds(start_offset=2, next_offset=7, writer_epoch=3, tokens=("a", "b")),
+        1: RootLowerBounds(version=5, next_offset=40),
     }
     every = known_partitions(uploads, claims)
     assert {at: what for at, what in every.items() if at.topic == "t"} == {tp(n): what for n, what in known.items()}

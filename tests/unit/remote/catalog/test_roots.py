@@ -15,7 +15,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import Role, SegmentName, root_key, segment_key, topic_key
 from tiered.format.root import Root, decode_root, encode_root
 from tiered.plan.ownership import VolumeProof
-from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.remote.catalog import Catalog
 from tiered.remote.list_partitions import list_partitions
 from tiered.remote.root_view import HeldRoot, RootCache, RootView
@@ -56,7 +56,7 @@ def put(world: World, key: str, data: bytes) -> None:
     world.store.inner.execute(Put(key, data, ABSENT))
 
 
-def claim(world: World, partition: int = 0, known: Known = NOTHING_KNOWN) -> Catalog:
+def claim(world: World, partition: int = 0, known: RootLowerBounds = NOTHING_KNOWN) -> Catalog:
     catalog = Catalog(ID, partition, "flights", persist=lambda *_: None, known=known)
     if known is NOTHING_KNOWN:
         world.make_root(ID, partition)
@@ -115,7 +115,7 @@ def test_a_root_that_did_not_change_is_held_against_what_became_known(world: Wor
     view = RootView(ID, 0, "flights")
     root = world.run(view.load())
     assert world.run(view.load()) is root
-    view.known = Known(next_offset=1)
+    view.known = RootLowerBounds(next_offset=1)
     with pytest.raises(CorruptionError, match="saw offset 1 committed, the root ends at 0"):
         world.run(view.load())
 
@@ -125,38 +125,41 @@ def test_a_root_that_is_gone_is_lost_for_everybody(world: World) -> None:
     claim(world)
     lose(world, root_key(ID, 0))
     with pytest.raises(CorruptionError, match="made with its topic"):
-        world.run(RootView(ID, 0, "flights", Known(made=True)).load())
+        world.run(RootView(ID, 0, "flights", RootLowerBounds(made=True)).load())
     with pytest.raises(CorruptionError, match="made with its topic"):
-        claim(world, known=Known(made=True))
+        claim(world, known=RootLowerBounds(made=True))
     with pytest.raises(LogDestroyedError, match="offset 60 committed in it: it was there and is gone"):
-        world.run(RootView(ID, 0, "flights", Known(made=True, next_offset=60)).load())
+        world.run(RootView(ID, 0, "flights", RootLowerBounds(made=True, next_offset=60)).load())
     assert root_of(world) is None  # nobody made another
 
 
 @pytest.mark.parametrize(
     ("known", "sentence"),
     [
-        (Known(next_offset=1), "saw offset 1 committed, the root ends at 0"),
-        (Known(start_offset=5), "begin at 5, by the root it begins at 0"),
-        (Known(version=3), "restored from version 3, the root has version 2"),
-        (Known(writer_epoch=2), "holds claim 2, the root knows claims up to 1"),
-        (Known(writer_epoch=1, tokens=("other",)), "claim 1 was made with a token of this disk"),
+        (RootLowerBounds(next_offset=1), "saw offset 1 committed, the root ends at 0"),
+        (RootLowerBounds(start_offset=5), "begin at 5, by the root it begins at 0"),
+        (RootLowerBounds(version=3), "restored from version 3, the root has version 2"),
+        (RootLowerBounds(writer_epoch=2), "holds claim 2, the root knows claims up to 1"),
+        (RootLowerBounds(writer_epoch=1, tokens=("other",)), "claim 1 was made with a token of this disk"),
     ],
 )
-def test_an_older_root_than_the_disk_saw(world: World, known: Known, sentence: str) -> None:
+def test_an_older_root_than_the_disk_saw(world: World, known: RootLowerBounds, sentence: str) -> None:
     claim(world)
     with pytest.raises(CorruptionError, match=sentence):
         world.run(RootView(ID, 0, "flights", known).load())
     root = root_of(world)
     assert root is not None
-    fits = Known(True, root.version, 0, 0, 1, (root.writer.token,))
+    fits = RootLowerBounds(True, root.version, 0, 0, 1, (root.writer.token,))
     assert world.run(RootView(ID, 0, "flights", fits).load()) == root
-    assert world.run(RootView(ID, 0, "flights", Known(writer_epoch=1, tokens=(root.writer.token,))).load()) == root
+    assert (
+        world.run(RootView(ID, 0, "flights", RootLowerBounds(writer_epoch=1, tokens=(root.writer.token,))).load())
+        == root
+    )
 
 
 def test_a_view_that_lives_long_names_an_older_root(world: World) -> None:
     world.run(register_topic("flights", ID, 1, {}))
-    view = RootView(ID, 0, "flights", Known(made=True))
+    view = RootView(ID, 0, "flights", RootLowerBounds(made=True))
     first = world.run(view.load())
     assert first is not None
     claim(world)
@@ -234,12 +237,12 @@ def test_absurd_numbers_are_refused_before_anything_is_made(world: World) -> Non
 
 def test_an_entry_is_held_against_a_disk_and_against_what_was_seen() -> None:
     entry = TopicEntry("flights", ID, 2, version=4)
-    check_entry("flights", entry, {0: Known(next_offset=1), 1: Known()})
-    check_entry("flights", None, {0: Known(made=True)})
+    check_entry("flights", entry, {0: RootLowerBounds(next_offset=1), 1: RootLowerBounds()})
+    check_entry("flights", None, {0: RootLowerBounds(made=True)})
     with pytest.raises(LogDestroyedError, match="does not know it"):
-        check_entry("flights", None, {0: Known(), 1: Known(tokens=("t",))})
+        check_entry("flights", None, {0: RootLowerBounds(), 1: RootLowerBounds(tokens=("t",))})
     with pytest.raises(CorruptionError, match="uploaded partition 2"):
-        check_entry("flights", entry, {2: Known(writer_epoch=1)})
+        check_entry("flights", entry, {2: RootLowerBounds(writer_epoch=1)})
     check_successor("flights", None, None, where="here")
     check_successor("flights", entry, dataclasses.replace(entry, partitions=3, version=5), where="here")
     for now in (None, dataclasses.replace(entry, topic_id=UUID(int=9))):
@@ -329,7 +332,7 @@ def test_a_root_that_another_view_read_is_held_against_what_this_one_knows(world
     roots = RootCache()
     world.run(RootView(ID, 0, "flights", roots=roots).load())
     with pytest.raises(CorruptionError, match="saw offset 1 committed, the root ends at 0"):
-        world.run(RootView(ID, 0, "flights", Known(next_offset=1), roots=roots).load())
+        world.run(RootView(ID, 0, "flights", RootLowerBounds(next_offset=1), roots=roots).load())
     with pytest.raises(CorruptionError, match="is the root of topic flights, and the registry entry of topic other"):
         world.run(RootView(ID, 0, "other", roots=roots).load())
 
@@ -340,7 +343,7 @@ def test_a_root_that_is_gone_is_not_believed_because_another_view_read_it(world:
     world.run(RootView(ID, 0, "flights", roots=roots).load())
     lose(world, root_key(ID, 0))
     with pytest.raises(CorruptionError, match="made with its topic"):
-        world.run(RootView(ID, 0, "flights", Known(made=True), roots=roots).load())
+        world.run(RootView(ID, 0, "flights", RootLowerBounds(made=True), roots=roots).load())
     assert world.run(RootView(ID, 0, "flights", roots=roots).load()) is None
 
 

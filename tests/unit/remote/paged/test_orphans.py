@@ -26,7 +26,7 @@ from tiered.format.root import STATE_DELETING, encode_root
 from tiered.model import TopicPartition
 from tiered.plan.housekeeping import StateIntent
 from tiered.plan.maintenance import ORPHAN_MS, PIN_MS
-from tiered.plan.root_lower_bounds import Known
+from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.gc.orphans import Swept, sweep
 from tiered.remote.maintain import Maintainer
 from tiered.store.base import (
@@ -221,7 +221,7 @@ def test_a_root_behind_its_copies_is_swept(place: Place) -> None:
 
 
 def test_a_root_that_the_registry_vouches_for_is_lost_and_nothing_is_swept(place: Place) -> None:
-    known = Known(made=True)
+    known = RootLowerBounds(made=True)
     stranger = Maintainer(TopicPartition("flights", 1), TOPIC_ID, TopicConfig(), owner="gc:1", known=known)
     with pytest.raises(CorruptionError, match="it was lost"):
         place.world.run(stranger.sweep(delete=True))
