@@ -37,11 +37,12 @@ def consume(remote: str, notes: Notes, stop: threading.Event) -> None:
     """Until ``stop`` is set, or an error: the next call begins again."""
     with tiered.open_reader(remote) as reader, reader.consumer(GROUP, TOPIC, times=TIMES) as consumer:
         while not stop.is_set():
+            asked = CLOCK.monotonic()
             records = consumer.poll(max_records=50, timeout=0.5)
             if not records:
                 continue
             handed = [[record.partition, record.offset] for record in records]
-            notes.add("handed", at=CLOCK.monotonic(), records=handed)
+            notes.add("handed", asked=asked, at=CLOCK.monotonic(), records=handed)
             try:
                 consumer.commit()
             except TieredError as error:

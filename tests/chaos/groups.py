@@ -42,10 +42,13 @@ CLOCK = SystemClock()
 
 @dataclass
 class Run:
-    """One life of a worker, from its notes. ``beats``: when each heartbeat was sent, and when its answer was there."""
+    """One life of a worker, from its notes. ``beats``: when each heartbeat was sent, and when its answer was there.
+
+    ``handed``: when a poll began, when it returned, and the partition and offset of one of its records.
+    """
 
     killed: bool
-    handed: list[tuple[float, int, int]] = field(default_factory=list)
+    handed: list[tuple[float, float, int, int]] = field(default_factory=list)
     beats: list[tuple[float, float]] = field(default_factory=list)
     failures: list[float] = field(default_factory=list)
 
@@ -58,6 +61,11 @@ class Run:
         gaps = zip(sent, answered, strict=False)
         return any(after - before >= LEASE_S and after >= begin for before, after in gaps)
 
+    def slept_in(self, asked: float, returned: float) -> bool:
+        """Return True if its lease was good when a poll began, and expired before the poll returned: it was paused inside."""
+        beat = max((sent for sent, _ in self.beats if sent <= asked), default=returned)
+        return asked - beat < LEASE_S <= returned - beat
+
 
 def runs_of(notes: Path, kills: int) -> list[Run]:
     """The lives of one worker; those that did not note their end were killed."""
@@ -66,7 +74,7 @@ def runs_of(notes: Path, kills: int) -> list[Run]:
         if each["what"] == "begun":
             found.append(Run(killed=True))
         elif each["what"] == "handed":
-            found[-1].handed += [(each["at"], partition, offset) for partition, offset in each["records"]]
+            found[-1].handed += [(each["asked"], each["at"], *record) for record in each["records"]]
         elif each["what"] in ("commit failed", "error"):
             found[-1].failures.append(each["at"])
         elif each["what"] == "ended":
@@ -80,10 +88,10 @@ def runs_of(notes: Path, kills: int) -> list[Run]:
 
 def judge(runs: list[Run], ends: dict[int, int]) -> Counter[str]:
     """Raises Violation. Returns how many records came once, and how many again."""
-    by_record: dict[tuple[int, int], list[tuple[float, Run]]] = defaultdict(list)
+    by_record: dict[tuple[int, int], list[tuple[float, float, Run]]] = defaultdict(list)
     for run in runs:
-        for at, partition, offset in run.handed:
-            by_record[partition, offset].append((at, run))
+        for asked, at, partition, offset in run.handed:
+            by_record[partition, offset].append((at, asked, run))
     counts: Counter[str] = Counter()
     for partition, end in ends.items():
         for offset in range(end):
@@ -91,8 +99,8 @@ def judge(runs: list[Run], ends: dict[int, int]) -> Counter[str]:
             if not handed:
                 raise Violation(f"{TOPIC}-{partition}: {offset} was handed out to nobody")
             counts["once" if len(handed) == 1 else "again"] += 1
-            for (before, run), (after, _) in pairwise(handed):
-                if not run.excuses(before, after):
+            for (before, _, first), (after, asked, second) in pairwise(handed):
+                if not (first.excuses(before, after) or second.slept_in(asked, after)):
                     what = f"{TOPIC}-{partition}: {offset}"
                     raise Violation(f"{what} was handed out at {before} and {after}, without a reason")
     if by_record:
