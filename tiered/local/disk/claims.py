@@ -9,8 +9,7 @@ One line is one write, fsynced before it counts, and holds the whole proof of ea
 A claim or a commit thus costs one short write for any number of partitions, and concurrent ones share one. ``crc`` is
 the CRC32C of the value of ``"set"``. A last line that is torn was never acknowledged and is written over; a damaged
 line before it is an error, because a proof that is older than the root's locks the owner out. The file is rewritten
-when it has doubled. Version 1, one JSON object with all partitions, is read and replaced by the next write; a release
-that knows only version 1 refuses this one instead of taking it for "never claimed".
+when it has doubled.
 """
 
 from __future__ import annotations
@@ -137,8 +136,8 @@ class Claims:
             self._forget_file()
             header, line_end, _ = self._bytes(handle, 0, min(size, _HEADER_LIMIT)).partition(b"\n")
             if not line_end or _version(header) != CLAIMS_VERSION:
-                self._proofs = self._version_1(self._bytes(handle, 0, size))
-                return
+                refuse_newer(self.path, first_json(header), CLAIMS_VERSION)
+                raise self._corrupt(f"its first line is not that of version {CLAIMS_VERSION}")
             self._header = header + line_end
             self._end = self._compact_bytes = len(self._header)
         self._replace_lines(self._bytes(handle, self._end, size))
@@ -168,16 +167,6 @@ class Claims:
                     self._proofs.pop(tp, None)
                 else:
                     self._proofs[tp] = _proof(found)
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._corrupt(f"{type(error).__name__} {error}") from None
-
-    def _version_1(self, data: bytes) -> dict[TopicPartition, ClaimProof]:
-        try:
-            refuse_newer(self.path, first_json(data), CLAIMS_VERSION)
-            value = json.loads(data)
-            if not isinstance(value, dict) or value.get("version") != 1:
-                raise self._corrupt(f"it is of no version that this release knows (1 and {CLAIMS_VERSION})")
-            return {TopicPartition(str(e["topic"]), int(e["partition"])): _proof(e) for e in value["partitions"]}
         except (KeyError, TypeError, ValueError) as error:
             raise self._corrupt(f"{type(error).__name__} {error}") from None
 
