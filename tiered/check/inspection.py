@@ -73,12 +73,11 @@ PADDING = ": its writer took that room ahead (`preallocate`), or a crash left th
 class Expectations:
     """Strictness of an inspection.
 
-    ``growing``: the segment may still be written, so a torn tail and padding are normal. ``padded``: only zeros up to
-    the end are normal. ``contiguous``: offsets have no holes (never compacted). ``decode``: decode every record too.
+    ``growing``: the segment may still be written, so a torn tail and padding are normal. ``contiguous``: offsets have
+    no holes (never compacted). ``decode``: decode every record too.
     """
 
     growing: bool = False
-    padded: bool = False
     contiguous: bool = False
     decode: bool = False
 
@@ -302,8 +301,7 @@ class LogInspection:
         if damage is not None and not only_zeros:
             self._findings.error("log_structure", damage.message, position=damage.position, offset=damage.offset)
             return
-        expected = self._expectations
-        severity = Severity.INFO if expected.growing or (expected.padded and only_zeros) else Severity.ERROR
+        severity = Severity.INFO if self._expectations.growing else Severity.ERROR
         what = "zero bytes follow" if only_zeros else "bytes of an unfinished batch follow"
         message = f"{scan.size_bytes - scan.valid_bytes} {what} the last whole batch"
         if only_zeros and severity is Severity.INFO:

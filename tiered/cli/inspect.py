@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from tiered.config import parse_bytes
-from tiered.errors import ConfigError
 from tiered.inspect.content import DECODERS, RECORD_DECODERS, Content
 from tiered.inspect.items import BatchWindow
 from tiered.inspect.run import DumpOptions, DumpRun
@@ -16,32 +15,26 @@ from tiered.program.application import Application, Command, pass_application
 
 @click.command("inspect", cls=Command)
 @click.argument("names", nargs=-1, required=True, metavar="FILE...")
-@click.option("--records", "--print-data-log", is_flag=True, help="print every record, with key and value")
-@click.option("--deep", "--deep-iteration", is_flag=True, help="print every record, without key and value")
+@click.option("--records", is_flag=True, help="print every record, with key and value")
+@click.option("--deep", is_flag=True, help="print every record, without key and value")
 @click.option("--key-decoder", type=click.Choice(DECODERS), default="auto", help="how keys are shown")
 @click.option("--value-decoder", type=click.Choice(DECODERS), default="auto", help="how values are shown")
 @click.option("--decoder", type=click.Choice(RECORD_DECODERS), default="auto", help="of Kafka's internal topics")
-@click.option("--offsets-decoder", is_flag=True, help="the same as --records --decoder offsets")
-@click.option("--transaction-log-decoder", is_flag=True, help="the same as --records --decoder transactions")
 @click.option("--from", "begin", type=click.IntRange(min=0), metavar="OFFSET", help="begin at the batch that holds it")
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="at most N batches of each .log")
 @click.option("--max-bytes", metavar="SIZE", help="of each .log at most so many bytes of whole batches")
-@click.option("--verify", is_flag=True, help="check CRCs, offsets, records and indexes against each other")
-@click.option("--verify-only", "--verify-index-only", is_flag=True, help="check, and print only damage")
-@click.option("--index-sanity-check", is_flag=True, help="check whether a broker that starts would keep the indexes")
 @pass_application
 def command(app: Application, *, names: tuple[str, ...], **options: Any) -> int:
     """Print what the files of any Kafka log directory hold.
 
     These are batches, records, index entries, snapshots and checkpoints. FILE is a file, a folder, a pattern, a
     partition of --log-dir (flights-0 or flights:0), or the URL of an object. Damage is printed with its position, and
-    the next file follows.
+    the next file follows. `tiered check` compares the files of a segment with each other.
 
     \b
     Examples:
       tiered inspect data/flights-0/00000000000000000000.log --records
       tiered inspect flights-0 --log-dir data --from 4711 --limit 1 --records
-      tiered inspect --verify-only 'data/*/*.log'
       tiered inspect __consumer_offsets-0 --log-dir data --records --json
       tiered inspect s3://acme-logs/prod/3f/.../00000000000000000000-0123.log --json
     """
@@ -55,11 +48,6 @@ def command(app: Application, *, names: tuple[str, ...], **options: Any) -> int:
 
 def _wanted(options: dict[str, Any]) -> DumpOptions:
     decoder = str(options["decoder"])
-    for flag, name in (("offsets_decoder", "offsets"), ("transaction_log_decoder", "transactions")):
-        if options[flag]:
-            if decoder not in ("auto", name):
-                raise ConfigError(f"--{flag.replace('_', '-')} contradicts {decoder}", hint="choose one decoder")
-            decoder = name
     chosen = decoder in ("offsets", "transactions")
     data = bool(options["records"]) or chosen or options["key_decoder"] != "auto" or options["value_decoder"] != "auto"
     max_bytes = options["max_bytes"]
@@ -72,7 +60,4 @@ def _wanted(options: dict[str, Any]) -> DumpOptions:
         ),
         BatchWindow(options["begin"], options["limit"], None if max_bytes is None else parse_bytes(max_bytes)),
         decoder,
-        verify=bool(options["verify"] or options["verify_only"]),
-        verify_only=bool(options["verify_only"]),
-        sanity=bool(options["index_sanity_check"]),
     )

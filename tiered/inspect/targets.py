@@ -19,10 +19,8 @@ from tiered.errors import (
 from tiered.format.keys import (
     FLAG_HOLE,
     FLAG_STAGED,
-    LOG_SUFFIX,
     index_key,
     log_name,
-    parse_local_name,
     root_key,
     segment_key,
 )
@@ -165,32 +163,12 @@ def _key_of_directory_store(app: Application, name: str) -> str | None:
     return None if key == name or Path(name.removeprefix(_FILE_URL)).is_file() else key
 
 
-@contextmanager
-def beside(name: str, suffix: str) -> Iterator[ByteSource | None]:
-    """Open the file of the same segment with another suffix; None if there is none, as for an object."""
-    path = sibling(name, suffix)
-    if path is None or not path.is_file():
-        yield None
-        return
-    with closing(FileSource(PosixFiles(), path, path.stat().st_size, sync=False)) as source:
-        yield source
-
-
-def sibling(name: str, suffix: str) -> Path | None:
-    """Return the path of that file, with ``.deleted`` and the like kept. None for an object and for other names."""
-    path = Path(name.removeprefix(_FILE_URL))
-    parsed = parse_local_name(path.name)
-    if parsed is None or ("://" in name and not name.startswith(_FILE_URL)):
-        return None
-    return path.with_name(f"{parsed.base:020d}{suffix}{parsed.work}")
-
-
 def may_grow(name: str) -> bool:
     """Return True for the last ``.log`` of a partition whose directory was not closed: zeros may end it."""
-    path = sibling(name, LOG_SUFFIX)
-    if path is None:
+    path, files = Path(name.removeprefix(_FILE_URL)).absolute(), PosixFiles()
+    if "://" in name and not name.startswith(_FILE_URL):
         return False
-    folder, files = path.absolute().parent, PosixFiles()
+    folder = path.parent
     found = folder_named(folder.name)
     if not isinstance(found, PartitionFolder) or found.kind or files.state(folder.parent / CLEAN_SHUTDOWN_NAME):
         return False
