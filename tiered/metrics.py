@@ -65,7 +65,6 @@ HELP: Mapping[str, str] = {
     "pending_delete_bytes": "Bytes of renamed files that are deleted after file.delete.delay.ms.",
     "store_bytes_total": "Bytes sent to and received from the store.",
     "store_oldest_request_seconds": "Age of the oldest request in flight.",
-    "store_rate_limit": "Requests per second that a throttled prefix gets.",
     "store_request_seconds_total": "Duration of all requests to the store.",
     "store_requests_total": "Requests to the store.",
     "store_slow_downs_total": "Responses of the store that asked for fewer requests (503 SlowDown).",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,8 +39,7 @@ from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
 from tiered.store.options import DEFAULTS, StoreOptions
-from tiered.store.slowdown import Slowed
-from uploader import logs, status
+from uploader import status
 from uploader.config import Settings
 from uploader.group_lags import GroupLags
 from uploader.health import HealthServer, Probes
@@ -89,7 +87,6 @@ class Service:
         self.store_metrics = StoreMetrics()
         # For uploads and maintenance together, and for the log if it has limits.
         self._limits = options.limits or Limits.from_config(settings.store_limits, clock=self._clock)
-        self._limits.report_slowed(self._slowed_down)
         self._options = replace(
             options,
             clock=self._clock,
@@ -265,12 +262,6 @@ class Service:
             memory=self._limits.memory,
         )
 
-    def _slowed_down(self, slowed: Slowed) -> None:
-        """Log the first refusal, from any thread. ``status`` and the metrics report later ones."""
-        if slowed.refusals == 1:
-            text = f"{self._place.store} is asked too often below {slowed.prefix}/: slowed until it no longer refuses"
-            logs.emit(logging.WARNING, "slowed_down", text, {"prefix": slowed.prefix})
-
     def _honest(self, ending: Exit) -> Exit:
         """Return a failure if partitions could not be read: their records may be on this disk only.
 
@@ -383,7 +374,7 @@ class Service:
             pauses=self._directory.pauses(),
             lag_limit_ms=self.settings.lag_limit,
         )
-        report["store"] = {**status.store(self._limits, now_ms), "oldest_request": self._oldest_request()}
+        report["store"] = {**status.store(self._limits), "oldest_request": self._oldest_request()}
         if self._metrics.disk_free_bytes is not None:
             report["disk"] = {
                 "free_bytes": self._metrics.disk_free_bytes,

@@ -63,9 +63,8 @@ def paused_lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"uploads of {name} have been paused for {since}{why}; unblocked by `{command}`"
 
 
-def store(limits: Limits, now_ms: int) -> dict[str, Any]:
-    """Return the object ``store`` of the document: limits of requests, and prefixes that were slowed down."""
-    now = limits.clock.monotonic()
+def store(limits: Limits) -> dict[str, Any]:
+    """Return the object ``store`` of the document: limits of requests, and refusals of too many."""
     return {
         "requests_per_second": limits.requests_per_second,
         "bytes_per_second": limits.bytes_per_second,
@@ -74,15 +73,7 @@ def store(limits: Limits, now_ms: int) -> dict[str, Any]:
             "held_bytes": limits.memory.taken,
             "waiting": limits.memory.waiting,
         },
-        "slow_downs": limits.paces.slow_downs,
-        "slowed": [
-            {
-                "prefix": each.prefix,
-                "requests_per_second": round(each.per_second, 1),
-                "since_ms": now_ms - int((now - each.since) * 1000),
-            }
-            for each in limits.paces.slowed(now)
-        ],
+        "slow_downs": limits.slow_downs,
     }
 
 

@@ -238,15 +238,8 @@ def wait_line(line: Mapping[str, Any], now_ms: int) -> Iterator[str]:
 
 
 def talk(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines about events that are no problem: a store that asked to slow down, maintenance."""
+    """Yield lines about maintenance."""
     now_ms = document["now_ms"]
-    for each in document["store"]["slowed"]:
-        rate = f"{each['requests_per_second']} requests a second below {each['prefix']}/"
-        since = _age(now_ms - each["since_ms"])
-        yield (
-            f"the store asked to slow down since {since}: {rate}; unblocked by itself, the rate rises while nothing is "
-            "refused"
-        )
     found = document.get("maintenance")
     if found is None:
         return

@@ -1,7 +1,7 @@
 """Limits of a store, shared by all its users: requests and bytes per second, bodies and memory.
 
-A GET is charged when its size is known, that is afterwards. A refusal of the store (503 SlowDown) slows down the
-prefix of the request (``store.slowdown``).
+A GET is charged when its size is known, that is afterwards. A refusal of the store (503 SlowDown) is counted here;
+``store.retry`` waits before it repeats the request.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, InvalidStateError
 
 from tiered.clock import Clock, SystemClock
@@ -28,7 +28,6 @@ from tiered.store.base import (
     sent_bytes,
 )
 from tiered.store.layers import Attempt, Sleep, TurnRequest
-from tiered.store.slowdown import Paces, Slowed
 
 BURST_SECONDS = 1.0
 """Time whose tokens an idle bucket saves up."""
@@ -149,9 +148,8 @@ class Limits:
         self.clock = clock or SystemClock()
         self.slots = Slots(bodies)
         self.memory = Slots(memory_bytes)
-        self.paces = Paces()
-        self._report: Callable[[Slowed], None] | None = None
-        self._lock = threading.Lock()  # of the two buckets
+        self.slow_downs = 0  # refusals of requests as too many
+        self._lock = threading.Lock()  # of the two buckets and the count
         self._requests: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
         self.go_by(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second)
@@ -176,10 +174,6 @@ class Limits:
         """Rate of bytes in both directions, None for no limit."""
         return None if self._bytes is None else self._bytes.rate
 
-    def report_slowed(self, report: Callable[[Slowed], None]) -> None:
-        """Call ``report`` whenever the store refused a request as too many and its prefix is slowed down."""
-        self._report = report
-
     def go_by(
         self, *, requests_per_second: float | None, bytes_per_second: float | None, memory_bytes: int | None = None
     ) -> None:
@@ -200,12 +194,12 @@ class Limits:
         return held
 
     def metrics(self) -> list[Metric]:
-        """Return the metrics of the memory budget and of the paces."""
+        """Return the metrics of the memory budget, and the refusals."""
         return [
             metric("memory_limit_bytes", self.memory.count),
             metric("memory_used_bytes", self.memory.taken),
             metric("memory_waiters", self.memory.waiting),
-            *self.paces.metrics(self.clock.monotonic()),
+            metric("store_slow_downs_total", self.slow_downs),
         ]
 
     def attempt(self, request: StoreRequest) -> Attempt:
@@ -226,9 +220,9 @@ class Limits:
             try:
                 outcome: Outcome = yield request
             except RemoteUnavailableError as error:
-                self.after(request, error)
+                self.after(error)
                 raise
-            self.after(request, outcome)
+            self.after(outcome)
             return outcome
         finally:
             if turn is not None:
@@ -240,34 +234,31 @@ class Limits:
     def before(self, request: StoreRequest) -> float:
         """Charge ``request`` and return the seconds to wait before sending it."""
         requests, sent, now = self._requests, self._bytes, self.clock.monotonic()
-        seconds = self.paces.ask(request, now)
         with self._lock:
             turn = 0.0 if requests is None else requests.acquire(1.0, now)
             owed = 0.0 if sent is None else sent.acquire(sent_bytes(request), now)
         owed = owed if _moved_bytes(request) > SMALL_BYTES else min(owed, SMALL_WAIT_SECONDS)
-        return max(seconds, turn, owed)
+        return max(turn, owed)
 
     def withdraw(self, request: StoreRequest) -> None:
         """Return the tokens of a ``request`` that was abandoned while it waited."""
         requests, sent, now = self._requests, self._bytes, self.clock.monotonic()
-        self.paces.withdraw(request, now)
         with self._lock:
             if requests is not None:
                 requests.give_back(1.0, now)
             if sent is not None:
                 sent.give_back(sent_bytes(request), now)
 
-    def after(self, request: StoreRequest, answer: Outcome | BaseException) -> None:
-        """Charge the bytes of a response, and slow down if the store asks for fewer requests."""
+    def after(self, answer: Outcome | BaseException) -> None:
+        """Charge the bytes of a response, and count a refusal of too many requests."""
         received = self._bytes
         if isinstance(answer, Object):
             if received is not None:
                 with self._lock:
                     received.acquire(len(answer.body), self.clock.monotonic())
         elif isinstance(answer, PutResult | RemoteUnavailableError) and answer.slow_down:
-            slowed = self.paces.slow_down(request, self.clock.monotonic())
-            if slowed is not None and self._report is not None:
-                self._report(slowed)
+            with self._lock:
+                self.slow_downs += 1
 
 
 def _moved_bytes(request: StoreRequest) -> int:

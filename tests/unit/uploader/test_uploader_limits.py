@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import threading
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.plan.maintenance import REWRITE_BYTES, MaintenanceAction, MaintenanceKind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.program.maintenance_loop import MaintenanceLoop
-from tiered.program.uploader_status import query, talk
+from tiered.program.uploader_status import query
 from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.store.base import (
     MIN_PART_BYTES,
@@ -107,15 +106,11 @@ def test_uploads_and_maintenance_share_their_limits(tmp_path: Path) -> None:
     assert location.opened["uploads"] is location.opened["maintenance"] is service._limits
 
 
-def test_a_store_that_asks_to_slow_down_is_heard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_refuses_too_many_requests_is_asked_again(tmp_path: Path) -> None:
     store = Busy()
     service, _ = service_on(tmp_path, store)
-    with caplog.at_level(logging.WARNING):
-        assert drained(service) == 0
+    assert drained(service) == 0
     assert store.refused == ["get", "put"]
-    said = [record for record in caplog.records if getattr(record, "tiered_event", "") == "slowed_down"]
-    assert len(said) == 1
-    assert "memory://limits is asked too often below " in said[0].getMessage()
     document = service.status()
     assert document["store"]["slow_downs"] == 2
     text = service._metrics.render().decode()
@@ -131,26 +126,10 @@ def test_sighup_changes_both_rates(tmp_path: Path) -> None:
     assert service.reload(wanted) == []
     document = service.status()["store"]
     assert (document["requests_per_second"], document["bytes_per_second"]) == (7, 1000)
-    assert (document["slow_downs"], document["slowed"]) == (0, [])
+    assert document["slow_downs"] == 0
     clock.advance(1)
     waits = [service._limits.before(Get("k")) for _ in range(15)]
     assert sum(wait > 0 for wait in waits) == 8
-
-
-def test_the_table_says_which_prefix_is_slowed_and_that_nobody_need_act(tmp_path: Path) -> None:
-    clock = FakeClock()
-    make_log(tmp_path / "log", records=1, partitions=1)
-    service = Service(
-        ServicePlace(tmp_path / "log", StoreLocation.parse("memory://x")), Settings(http=None), clock=clock
-    )
-    for _ in range(20):
-        service._limits.before(Get("a3/t/root"))
-    service._limits.after(Get("a3/t/root"), RemoteUnavailableError("503", slow_down=True))
-    clock.advance(5)
-    assert list(talk(service.status())) == [
-        "the store asked to slow down since 5s: 15.0 requests a second below a3/; unblocked by itself, the rate rises "
-        "while nothing is refused"
-    ]
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_its_settings_come_from_everywhere() -> None:
 def test_what_it_does_and_what_fails_is_told() -> None:
     failed = {T0: CorruptionError("broken", path_or_key="k", hint="mend it")}
     view = UpkeepView(3, 1000, 2000, "", {MaintenanceKind.MERGE: 2}, 10, 20, failed, RemoteUnavailableError("down"))
-    report = {"now_ms": 62_000, "store": {"slowed": []}}
+    report = {"now_ms": 62_000, "store": {}}
     assert list(talk({**report, "maintenance": as_json(view)})) == [
         "maintenance rests; rounds: 3, the last 1m00s ago; 2 merge",
         "maintenance failed: down",

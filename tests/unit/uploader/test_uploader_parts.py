@@ -282,7 +282,7 @@ def view(**changes: object) -> PartitionView:
 
 def document(**changes: object) -> dict[str, Any]:
     lines = [view(**changes)]
-    store = {"slowed": [], "oldest_request": {"op": "", "seconds": 0.0, "overdue": False}}
+    store = {"oldest_request": {"op": "", "seconds": 0.0, "overdue": False}}
     return {**status.report(lines, now_ms=1_000_000, remote="s3://b", lag_limit_ms=600_000), "store": store}
 
 

@@ -1,29 +1,22 @@
-"""What a store refuses as too much slows down its prefix, and only that; rates on a clock that only the test moves."""
+"""Rates, turns and budgets of a store; rates on a clock that only the test moves."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
 
-from tiered.errors import RemoteUnavailableError
 from tiered.model import BytesSource
 from tiered.store import limit
 from tiered.store.base import (
     ABSENT,
-    Delete,
     Get,
-    Head,
-    List,
     Missing,
     Outcome,
     Put,
-    PutResult,
-    PutStatus,
     StoreRequest,
     UploadPart,
 )
@@ -32,121 +25,7 @@ from tiered.store.layers import AioLayeredStore, LayeredStore
 from tiered.store.limit import SMALL_BYTES, SMALL_WAIT_SECONDS, Limits, Slots
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
-from tiered.store.slowdown import FREE_FACTOR, MIN_PER_SECOND, Paces, Slowed, prefix_of
 from tiered.testing.clock import FakeClock
-
-OURS = Get("a3/t/root")
-
-
-class Throttling(MemoryStore):
-    """Takes ``most`` requests a second below each prefix, and refuses what is more as S3 does."""
-
-    def __init__(self, clock: FakeClock, most: int) -> None:
-        super().__init__()
-        self._clock, self._most = clock, most
-        self.took: dict[tuple[str, int], int] = {}
-        self.refused = 0
-
-    def execute(self, request: StoreRequest) -> Outcome:
-        turn = (prefix_of(request), int(self._clock.monotonic()))
-        if self.took.get(turn, 0) >= self._most:
-            self.refused += 1
-            if isinstance(request, Put):
-                return PutResult(PutStatus.UNKNOWN, cause="503 SlowDown", slow_down=True)
-            raise RemoteUnavailableError("503 SlowDown", slow_down=True)
-        self.took[turn] = self.took.get(turn, 0) + 1
-        return super().execute(request)
-
-
-def ask(store: LayeredStore, clock: FakeClock, seconds: float) -> None:
-    """A hundred times a second, or as often as the store's limits allow."""
-    until = clock.monotonic() + seconds
-    while clock.monotonic() < until:
-        with contextlib.suppress(RemoteUnavailableError):
-            store.execute(OURS)
-        clock.advance(0.01)
-
-
-def test_a_refusal_halves_the_rate_and_a_burst_of_them_counts_once() -> None:
-    paces = Paces()
-    for number in range(100):
-        assert paces.ask(OURS, number / 100) == 0.0
-    first = paces.slow_down(OURS, 1.0)
-    assert first == Slowed("a3", 50.0, 1.0, 1)
-    assert paces.slow_down(OURS, 1.5) is None
-    second = paces.slow_down(OURS, 2.0)
-    assert second is not None
-    assert (second.per_second, second.since, second.refusals) == ((50.0 + 5.0) / 2, 1.0, 2)
-    assert paces.slow_downs == 3
-
-
-def test_the_rate_rises_while_nothing_is_refused_until_there_is_no_limit() -> None:
-    paces = Paces()
-    for number in range(100):
-        paces.ask(OURS, number / 100)
-    paces.slow_down(OURS, 1.0)
-    assert [paces.slowed(1.0 + seconds)[0].per_second for seconds in (0, 1, 10)] == [50.0, 55.0, 100.0]
-    free_at = 1.0 + (FREE_FACTOR * 100 - 50) / 5
-    assert paces.slowed(free_at - 0.1) != []
-    assert paces.slowed(free_at) == []
-    assert paces.ask(OURS, free_at) == 0.0
-
-
-def test_requests_are_spread_over_the_second() -> None:
-    paces = Paces()
-    for number in range(20):
-        paces.ask(OURS, number / 20)
-    paces.slow_down(OURS, 1.0)  # ten a second from now on
-    assert [paces.ask(OURS, 1.0) for _ in range(4)] == pytest.approx([0.0, 0.1, 0.2, 0.3])
-
-
-def test_a_prefix_is_never_asked_so_seldom_that_nobody_notices_that_it_is_back() -> None:
-    paces = Paces()
-    paces.ask(OURS, 0.0)
-    for second in range(1, 50):
-        paces.slow_down(OURS, float(second))
-    (slowed,) = paces.slowed(49.0)
-    assert slowed.per_second == MIN_PER_SECOND
-
-
-def test_another_prefix_is_not_slowed() -> None:
-    paces = Paces()
-    paces.ask(OURS, 0.0)
-    paces.slow_down(OURS, 0.0)
-    assert [paces.ask(OURS, 0.0) for _ in range(3)] == [0.0, 0.5, 1.0]
-    assert [paces.ask(Get("b7/u/root"), 0.0) for _ in range(3)] == [0.0, 0.0, 0.0]
-    assert [each.prefix for each in paces.slowed(0.0)] == ["a3"]
-    requests: list[StoreRequest] = [Delete(("a3/x", "b7/y")), List("topics/"), Head("probe/1"), Delete(())]
-    assert [prefix_of(request) for request in requests] == ["a3", "topics", "probe", ""]
-
-
-def test_whoever_asks_too_often_settles_near_what_the_store_takes() -> None:
-    """A hundred a second are wanted, twenty are taken: few are refused, and nearly all of the twenty are used."""
-    clock = FakeClock()
-    store = Throttling(clock, 20)
-    limits = Limits(clock=clock)
-    ask(LayeredStore(store, limits), clock, 20)  # it learns
-    store.took.clear()
-    store.refused = 0
-    ask(LayeredStore(store, limits), clock, 60)
-    taken = sum(store.took.values())
-    assert 0.6 * 20 * 60 < taken <= 20 * 61
-    assert store.refused < taken / 20
-
-
-def test_a_write_that_is_refused_slows_down_too_and_the_first_is_told() -> None:
-    clock, told = FakeClock(), list[Slowed]()
-    limits = Limits(clock=clock)
-    limits.report_slowed(told.append)
-    store = LayeredStore(Throttling(clock, 0), limits)
-    answer = store.execute(Put("a3/k", b"v", ABSENT))
-    assert isinstance(answer, PutResult)
-    assert [(each.prefix, each.refusals) for each in told] == [("a3", 1)]
-    figures = {(each.name, each.labels): each.value for each in limits.paces.metrics(clock.monotonic())}
-    assert figures == {
-        ("tiered_store_slow_downs_total", ()): 1,
-        ("tiered_store_rate_limit", (("prefix", "a3"),)): MIN_PER_SECOND,
-    }
 
 
 async def test_both_kinds_of_store_share_what_the_limits_allow() -> None:
@@ -326,8 +205,6 @@ async def test_a_wait_that_is_given_up_gives_back_what_it_took(face: str) -> Non
     """Ten uploads that ran out of time before they sent a byte leave the eleventh the rate that was free before."""
     clock = FakeClock()
     limits = Limits(requests_per_second=2, bytes_per_second=1000, clock=clock)
-    limits.paces.ask(OURS, 0.0)
-    limits.paces.slow_down(OURS, 0.0)  # to MIN_PER_SECOND
     body = Put("a3/k", bytes(1000), ABSENT)
     waits = [limits.before(body) for _ in range(3)]
     assert waits == [0.0, 1.0, 2.0]
@@ -347,7 +224,6 @@ async def test_a_wait_that_is_given_up_gives_back_what_it_took(face: str) -> Non
     assert limits.before(body) == 3.0
     for _ in range(4):
         limits.withdraw(body)
-    assert limits.before(OURS) == 0.0  # the pace of the prefix, too
     await aio.close()
 
 
