@@ -392,9 +392,9 @@ class Service:
         }
 
     def _check(self) -> None:
-        """Log overdue requests, note the worst problem beside the lock and show progress, once a second."""
+        """Note the worst problem beside the lock and show progress, once a second."""
         now = self._clock.monotonic()
-        silent = self.store_metrics.say_overdue(now, self._place.store.url)
+        silent = self.store_metrics.overdue(now) is not None
         if silent or self._trouble or self._telemetry.has_warned:
             self._telemetry.has_warned = False
             reasons = reasons_of(self.status())

@@ -24,7 +24,7 @@ from typing import Literal, Unpack, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tiered.arguments import at_home
-from tiered.clock import Clock, IdSource, SystemClock
+from tiered.clock import Clock, IdSource
 from tiered.config import S3Keywords
 from tiered.errors import ClosedError, ConfigError
 from tiered.store.aio_driver import in_thread
@@ -35,7 +35,7 @@ from tiered.store.directory_paths import refuse_overlap, require_store_folder
 from tiered.store.key_rules import check_key
 from tiered.store.layers import AioLayeredStore, Layer, LayeredStore
 from tiered.store.memory import MemoryStore
-from tiered.store.metrics import WATCH, Meter, StoreMetrics
+from tiered.store.metrics import Meter, StoreMetrics
 from tiered.store.options import DEFAULTS, StoreOptions
 from tiered.store.retry import Retries
 from tiered.store.s3 import S3Store
@@ -212,10 +212,8 @@ class StoreLocation:
     def _layers(self, options: StoreOptions) -> list[Layer]:
         """Return the layers around the store, from the inside."""
         clock = options.clock
-        # The thread that logs requests without a response only works with the system's clock.
-        watch = WATCH if clock is None or isinstance(clock, SystemClock) else None
         metrics = options.metrics or StoreMetrics()
-        meter = Meter(self.url, metrics, clock=clock, watch=watch, notice_outages=options.notice_outages)
+        meter = Meter(self.url, metrics, clock=clock, notice_outages=options.notice_outages)
         retries = Retries(clock=clock, ids=options.ids, deadline_seconds=options.deadline_seconds)
         return [meter, retries] if options.limits is None else [meter, options.limits, retries]
 

@@ -5,12 +5,8 @@ Every attempt counts: the metered store is below the retries, so that its figure
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
-import os
 import threading
-import weakref
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -36,15 +32,10 @@ SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 
 
 SILENT_SECONDS = 10.0
-"""Time without a response after which a request is logged."""
-
-LOOK_SECONDS = 1.0
-"""Interval between two checks for such requests."""
+"""Time without a response after which a request is overdue."""
 
 SLOW_BYTES_PER_SECOND = 250_000
 """Rate at which a request is granted more time for the bytes that it sends."""
-
-_logger = logging.getLogger("tiered.store")
 
 _STATUSES: dict[type, str] = {Missing: "missing", NotModified: "not_modified"}
 
@@ -85,7 +76,6 @@ class InFlight:
     op: str
     begun: float
     due: float
-    said: bool = False
 
 
 class StoreMetrics:
@@ -120,20 +110,6 @@ class StoreMetrics:
         """Return the oldest overdue request, None without one."""
         with self._lock:
             return next((flight for flight in self._flights.values() if now >= flight.due), None)
-
-    def say_overdue(self, now: float, where: str) -> bool:
-        """Log each overdue request once; ``where``: the store. Return True while there is one."""
-        with self._lock:
-            late = [flight for flight in self._flights.values() if now >= flight.due]
-        for flight in late:
-            if not flight.said:
-                flight.said = True
-                text = f"{where} has not answered a request ({flight.op}) for {now - flight.begun:.0f} s"
-                fields = {"remote": where, "op": flight.op}
-                # The daemon distinguishes its lines by these two attributes (uploader.logs).
-                extra = {"tiered_event": "request_silent", "tiered_fields": fields}
-                _logger.warning("%s", text, extra=extra)
-        return bool(late)
 
     def add(
         self, request: StoreRequest, answer: Outcome | BaseException, seconds: float, number: int | None = None
@@ -189,59 +165,10 @@ def request_metrics(metrics: StoreMetrics, now: float) -> list[Metric]:
     return found + [metric("store_request_seconds_total", seconds, {"op": op}) for op, seconds in took.items()]
 
 
-class SilenceWatch:
-    """Logger of requests without a response, of all open stores of this process: one daemon thread for all of them.
-
-    The thread starts with a store's first request and ends when no store is left.
-    """
-
-    def __init__(self, look_seconds: float = LOOK_SECONDS) -> None:
-        self._look_seconds = look_seconds
-        self.reset()
-
-    def reset(self) -> None:
-        """Start without stores, as a forked child does: it has no thread, and its copy of the lock may be taken."""
-        self._lock = threading.RLock()  # a signal handler may open a store
-        self._stores: weakref.WeakSet[Meter] = weakref.WeakSet()
-        self._thread: threading.Thread | None = None
-
-    def add(self, store: Meter) -> None:
-        """Watch a store until it is closed, or dropped."""
-        with self._lock:
-            self._stores.add(store)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="tiered-silence", daemon=True)
-                with contextlib.suppress(RuntimeError):  # none starts once the main thread has ended
-                    self._thread.start()
-
-    def remove(self, store: Meter) -> None:
-        """Stop watching a store."""
-        with self._lock:
-            self._stores.discard(store)
-
-    def _run(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(self._look_seconds):
-            with self._lock:
-                stores = list(self._stores)
-                if not stores:
-                    self._thread = None
-                    return
-            for store in stores:
-                store.say_overdue()
-            del stores
-
-
-WATCH = SilenceWatch()
-"""The watch of this process."""
-
-os.register_at_fork(after_in_child=WATCH.reset)
-
-
 class Meter:
     """Layer that records every attempt in ``metrics``; a cancelled one counts as ``cancelled``.
 
-    ``notice_outages``: log when the store stops responding. ``watch`` logs requests without a response.
+    ``notice_outages``: log when the store stops responding.
     """
 
     def __init__(
@@ -250,20 +177,14 @@ class Meter:
         metrics: StoreMetrics,
         *,
         clock: Clock | None = None,
-        watch: SilenceWatch | None = None,
         notice_outages: bool = False,
     ) -> None:
         self.clock = clock or SystemClock()
-        self._url = url
         self._metrics = metrics
-        self._watch, self._watched = watch, False
         self._outages = Outages(url, self.clock) if notice_outages else None
 
     def attempt(self, request: StoreRequest) -> Attempt:
         """Return the steps of one attempt, recorded."""
-        if not self._watched and self._watch is not None:
-            self._watched = True
-            self._watch.add(self)
         begun = self.clock.monotonic()
         number = self._metrics.start(request, begun)
         answer: Outcome | BaseException
@@ -279,11 +200,5 @@ class Meter:
                 self._outages.heard(answer)
         return outcome
 
-    def say_overdue(self) -> None:
-        """Log each overdue request."""
-        self._metrics.say_overdue(self.clock.monotonic(), self._url)
-
     def close(self) -> None:
-        """Stop watching the store."""
-        if self._watch is not None:
-            self._watch.remove(self)
+        """Do nothing: the figures outlive the store."""

@@ -1,19 +1,14 @@
-"""A request that has no answer: a log line after ten seconds, its age as a metric, progress for whoever waits."""
+"""A request that has no answer: its age as a metric, and progress for a caller that waits."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import tiered
 from tests.integration.uploader.logs import make_log
 from tests.support.engine import seen_views
-from tiered import aio
 from tiered.clock import SystemIds
 from tiered.engine.directory import LogDirectory
 from tiered.engine.wait import PROGRESS_SECONDS, follow
@@ -23,7 +18,7 @@ from tiered.store.base import Get, Outcome, StoreAround, StoreRequest, UploadPar
 from tiered.store.layers import AioLayeredStore, LayeredStore
 from tiered.store.location import StoreLocation, ThreadedAioStore
 from tiered.store.memory import MemoryStore
-from tiered.store.metrics import SILENT_SECONDS, WATCH, Meter, SilenceWatch, StoreMetrics, request_metrics
+from tiered.store.metrics import SILENT_SECONDS, Meter, StoreMetrics, request_metrics
 from tiered.testing.clock import FakeClock
 from uploader.config import Settings
 from uploader.service import Service, ServicePlace
@@ -54,7 +49,7 @@ class AioHanging(ThreadedAioStore):
 
 
 class Watch:
-    """What a tick of every second sees while a request hangs for half a minute."""
+    """What a look each second sees while a request hangs for half a minute."""
 
     def __init__(self) -> None:
         self.clock, self.metrics = FakeClock(), StoreMetrics()
@@ -64,7 +59,7 @@ class Watch:
     def look(self) -> None:
         for _ in range(30):
             self.clock.advance(1)
-            self.overdue.append(self.metrics.say_overdue(self.clock.monotonic(), "s3://bucket"))
+            self.overdue.append(self.metrics.overdue(self.clock.monotonic()) is not None)
             self.ages.append(self.age())
 
     def age(self) -> float:
@@ -72,97 +67,24 @@ class Watch:
         (found,) = [each.value for each in figures if each.name == "tiered_store_oldest_request_seconds"]
         return found
 
-
-def judge(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
-    assert watch.overdue == [second >= SILENT_SECONDS for second in range(1, 31)]
-    assert watch.ages == [float(second) for second in range(1, 31)]
-    said = [record for record in caplog.records if getattr(record, "tiered_event", "") == "request_silent"]
-    assert [record.getMessage() for record in said] == ["s3://bucket has not answered a request (get) for 10 s"]
-    assert (watch.age(), watch.metrics.say_overdue(watch.clock.monotonic(), "s3://bucket")) == (0.0, False)
+    def judge(self) -> None:
+        assert self.overdue == [second >= SILENT_SECONDS for second in range(1, 31)]
+        assert self.ages == [float(second) for second in range(1, 31)]
+        assert (self.age(), self.metrics.overdue(self.clock.monotonic())) == (0.0, None)
 
 
-def test_a_hanging_request_is_logged_once_and_has_an_age(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hanging_request_has_an_age() -> None:
     watch = Watch()
     LayeredStore(Hanging(watch.look), Meter("memory://", watch.metrics, clock=watch.clock)).execute(Get("k"))
-    judge(watch, caplog)
+    watch.judge()
 
 
-async def test_the_same_for_asyncio(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_same_for_asyncio() -> None:
     watch = Watch()
     store = AioLayeredStore(AioHanging(watch.look), Meter("memory://", watch.metrics, clock=watch.clock))
     await store.execute(Get("k"))
     await store.close()
-    judge(watch, caplog)
-
-
-class Said(logging.Handler):
-    """Sets ``event`` at the line of a request without an answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.event = threading.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "tiered_event", "") == "request_silent":
-            self.event.set()
-
-
-@pytest.fixture
-def said() -> Iterator[Said]:
-    handler = Said()
-    logging.getLogger("tiered.store").addHandler(handler)
-    yield handler
-    logging.getLogger("tiered.store").removeHandler(handler)
-
-
-@pytest.mark.parametrize("face", ["sync", "asyncio"])
-def test_a_thread_says_so_while_the_caller_waits(face: str, said: Said, caplog: pytest.LogCaptureFixture) -> None:
-    """No ticker of a log or of a daemon is at work: the caller alone waits for the store."""
-    watch, clock, metrics = SilenceWatch(look_seconds=0.001), FakeClock(), StoreMetrics()
-
-    def hang() -> None:
-        clock.advance(SILENT_SECONDS)
-        assert said.event.wait(30)
-
-    if face == "sync":
-        store = LayeredStore(Hanging(hang), Meter("memory://silence", metrics, clock=clock, watch=watch))
-        store.execute(Get("k"))
-        store.close()
-    else:
-
-        async def ask() -> None:
-            store = AioLayeredStore(AioHanging(hang), Meter("memory://silence", metrics, clock=clock, watch=watch))
-            await store.execute(Get("k"))
-            await store.close()
-
-        asyncio.run(ask())
-    thread = watch._thread
-    if thread is not None:
-        thread.join(30)
-    assert watch._thread is None
-    lines = [record.getMessage() for record in caplog.records if record.name == "tiered.store"]
-    assert lines == ["memory://silence has not answered a request (get) for 10 s"]
-
-
-def test_every_open_store_of_a_reader_is_watched(tmp_path: Path) -> None:
-    url = f"file://{tmp_path / 'bucket'}"
-    with tiered.open(tmp_path / "log", remote=url) as log:
-        log.topic("t", create=True).append(b"1")
-        log.sync()
-    before = set(WATCH._stores)
-    with tiered.open_reader(url) as reader:
-        assert [record.value for record in reader.topic("t").read()] == [b"1"]
-        assert len(set(WATCH._stores) - before) == 1
-    assert set(WATCH._stores) <= before
-
-    async def read() -> None:
-        async with aio.open_reader(url) as reader:
-            topic = await reader.topic("t")
-            assert [record.value async for record in topic.read()] == [b"1"]
-            assert set(WATCH._stores) - before
-        assert set(WATCH._stores) <= before
-
-    asyncio.run(read())
+    watch.judge()
 
 
 def test_bytes_that_are_sent_may_take_longer() -> None:
