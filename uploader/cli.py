@@ -124,9 +124,10 @@ class Program(click.Group):
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tieredlog", prog_name="tiered-uploader")
 def program() -> None:
-    """Uploads the sealed segments of a log directory and commits them to the bucket's catalog.
+    """Upload the sealed segments of a log directory, and commit them to the bucket's catalog.
 
-    Every option may stand in the environment (TIERED_UPLOADER_SCAN and so on) or in a TOML file, table [uploader].
+    Every option can also be set in the environment (TIERED_UPLOADER_SCAN and so on), or in the table [uploader] of a
+    TOML file.
     """
 
 
@@ -141,7 +142,9 @@ def program() -> None:
 @setting_option("maintain", is_flag=True, default=None)
 @setting_option("maintain_every")
 def run(config_path: str | None, debug: bool, dry_run: bool, **flags: Any) -> None:
-    """Runs until SIGTERM; then drains. SIGHUP reads the configuration file again, and says what needs a restart.
+    """Upload until SIGTERM, then send the rest and end.
+
+    SIGHUP reads the configuration file again. The log names the settings that need a restart.
 
     Example: tiered-uploader run --log-dir /var/lib/tiered --remote s3://acme-logs/prod
     """
@@ -160,12 +163,13 @@ def run(config_path: str | None, debug: bool, dry_run: bool, **flags: Any) -> No
 @click.option("--wait/--no-wait", default=True, help="Roll active segments too, also through a writer (the default).")
 @click.option("--timeout", help="Give up after this time with status 75, as 60s. Default: wait.")
 def sync(config_path: str | None, debug: bool, dry_run: bool, wait: bool, timeout: str | None, **flags: Any) -> None:
-    """Uploads and commits everything once, then ends: for cron and preStop hooks.
+    """Upload and commit everything once, then end. This is for cron and preStop hooks.
 
-    With --wait active segments are rolled first: here if no process has the log open, else by that process. With
-    --no-wait only what is sealed already is sent. Beside a running daemon it waits for that one. Ends with 0 if the
-    bucket holds it all (a commit that was read back before is not asked for again, so also while the store is down),
-    75 if data stays local, 11 if a newer claim owns a partition, 12 if the store refuses.
+    --wait rolls the active segments first. If a process has the log open, that process rolls them. --no-wait sends
+    only sealed segments. Beside a running daemon the command waits for the daemon's uploads.
+
+    The exit code is 0 if the bucket holds everything, 75 if data stays local, 11 if a newer claim owns a partition,
+    12 if the store refuses. A commit that was read back before needs no request, so 0 is possible during an outage.
     """
     settings, mode, timeout_ms = _settings(flags, config_path), _MODES[wait], _timeout_ms(timeout)
     if dry_run:
@@ -254,11 +258,12 @@ def _sync(
 def pause(
     topics: tuple[str, ...], reason: str, as_json: bool, dry_run: bool, config_path: str | None, **flags: Any
 ) -> None:
-    """Stops uploading TOPICS, or all of them, until resume; also over restarts. Appends go on, and data stays local.
+    """Stop uploads of TOPICS, or of all topics, until `resume`.
 
-    What is being uploaded is finished and committed. A daemon, and an uploader inside an application, heed it within a
-    second, a daemon's maintenance after the action at hand, a sync after the segments at hand (exit status 75, which
-    the next one ends with, too). `tiered maintain` knows no log directory, and goes on.
+    A pause survives restarts. Appends continue, and data stays local. Uploads that have begun are finished and
+    committed. A daemon, and an uploader inside an application, stop within a second. A daemon's maintenance stops
+    after its current action. A sync stops after its current segments, with exit code 75. `tiered maintain` works
+    without a log directory, so a pause does not stop it.
 
     Example: tiered-uploader pause flights --log-dir /var/lib/tiered --reason "moving the bucket"
     """
@@ -284,7 +289,7 @@ def pause(
 @_options(*_PLACE)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def resume(topics: tuple[str, ...], as_json: bool, dry_run: bool, config_path: str | None, **flags: Any) -> None:
-    """Lets uploads of TOPICS go on; without a name all of them."""
+    """Continue uploads of TOPICS, or of all topics."""
     directory = _paused_directory(flags, config_path)
 
     def resumed(before: Mapping[str, Pause]) -> Mapping[str, Pause]:

@@ -81,4 +81,4 @@ def test_a_topic_that_is_not_there_is_refused_and_nothing_is_written(log_dir: Pa
 def test_the_help_shows_whole_sentences() -> None:
     shown = CliRunner().invoke(program, ["--help"]).output.split("Commands:")[1]
     assert "..." not in shown
-    assert "until resume; also over restarts." in " ".join(shown.split())
+    assert "until `resume`." in " ".join(shown.split())
