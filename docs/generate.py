@@ -42,6 +42,7 @@ INCLUDED = {
     "CONTRIBUTING.md": "contribute/index.md",
     "CHANGELOG.md": "contribute/changelog.md",
     "tests/README.md": "contribute/tests.md",
+    "examples/README.md": "how-to/examples.md",
 }
 """Files outside docs/ that are pages of the site."""
 

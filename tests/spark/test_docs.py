@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,26 @@ def test_a_batch_whose_commit_was_not_noted_adds_nothing_when_it_is_repeated(
     held = DeltaTable(tmp_path / "data" / "flights.delta").to_pyarrow_table() if is_delta else iceberg_rows(names)
     places = zip(held["partition"].to_pylist(), held["offset"].to_pylist(), strict=True)
     assert sorted(places) == [(partition, at) for partition in range(2) for at in range(RECORDS)]
+
+
+def test_the_example_copies_each_large_order_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file://{tmp_path / 'bucket'}"
+    monkeypatch.setenv("TIERED_REMOTE", url)
+    monkeypatch.setenv("CHECKPOINT", str(tmp_path / "checkpoint"))
+    cents = [9_999, 10_000, 30_000, 5]
+    for round_ in range(1, 3):
+        with tiered.open(tmp_path / "log", remote=url) as log:
+            topic = log.topic("orders", create=True, partitions=2)
+            topic.append_many(
+                [(b'{"customer": "C-%d", "cents": %d}' % (at % 2, c), b"%d" % at) for at, c in enumerate(cents)]
+            )
+            log.sync(timeout=60)
+        for _ in range(2):  # the second run has nothing to copy
+            runpy.run_path(str(ROOT / "examples" / "spark_pipeline.py"), run_name="__main__")
+            rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if "C-" in line]
+            assert [[cell.strip() for cell in row] for row in rows] == [
+                ["C-0", f"{round_}", f"{round_ * 30_000}"],
+                ["C-1", f"{round_}", f"{round_ * 10_000}"],
+            ]
