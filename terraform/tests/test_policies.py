@@ -167,6 +167,12 @@ def test_who_lists_versions(policies: dict[str, Any], role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
+def test_who_reads_the_lifecycle_rules(policies: dict[str, Any], role: str) -> None:
+    said = decision(policies[role], "s3:GetLifecycleConfiguration", f"arn:aws:s3:::{BUCKET}", {})
+    assert said == ("Allow" if role == "auditor" else "None")
+
+
+@pytest.mark.parametrize("role", ROLES)
 def test_absent_keys_are_told_from_refused_ones(policies: dict[str, Any], role: str) -> None:
     """S3 answers 404 only to callers who may list; that check carries no prefix."""
     assert decision(policies[role], "s3:ListBucket", f"arn:aws:s3:::{BUCKET}", {}) == "Allow"

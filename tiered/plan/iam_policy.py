@@ -59,6 +59,8 @@ def policy(
     ]
     if role in ("maintainer", "auditor"):  # for this action S3 knows no condition on the prefix
         statements.append(_allow("Uploads", ["s3:ListBucketMultipartUploads"], bucket_arn))
+    if role == "auditor":  # `doctor` judges the lifecycle rules
+        statements.append(_allow("Lifecycle", ["s3:GetLifecycleConfiguration"], bucket_arn))
     if kms_key_arn:
         statements.append(
             _allow("Key", _ENCRYPT[:1] if role in ("reader", "auditor", "spark") else _ENCRYPT, kms_key_arn)
