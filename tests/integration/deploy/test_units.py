@@ -163,6 +163,7 @@ def test_the_manifests_are_rendered_and_name_commands_that_exist(overlay: str) -
         if each["kind"] in ("Deployment", "StatefulSet"):
             pod = each["spec"]["template"]
             assert pod["metadata"]["labels"]["app.kubernetes.io/part-of"] == "tieredlog"  # the NetworkPolicy's choice
+            assert ("ServiceAccount", pod["spec"]["serviceAccountName"]) in found
             for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
                 _check_container(container, known)
     policy = found["NetworkPolicy", "tieredlog"]["spec"]
@@ -187,7 +188,7 @@ def _check_container(container: dict[str, Any], known: set[str]) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_manifests_fit_the_schemas_of_kubernetes(overlay: str) -> None:
     """The resources of the Prometheus operator have none there."""
-    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate has the schemas")
+    validate = pytest.importorskip("kubernetes_validate")
     words = [tool("kubectl"), "kustomize", str(DEPLOY / "kubernetes" / "overlays" / overlay)]
     rendered = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     for each in yaml.safe_load_all(rendered):
