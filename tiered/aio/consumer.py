@@ -36,7 +36,6 @@ class AsyncConsumer:
         self._lock = asyncio.Lock()
         self._stream: AsyncGenerator[Any, None] | None = None
         self._committing: asyncio.Task[None] | None = None
-        self._deferred: dict[TopicPartition, Position] = {}
 
     def __repr__(self) -> str:
         return f"<Consumer group={self.core.group!r} partitions={len(list(self.core.assigned()))}>"
@@ -175,22 +174,21 @@ class AsyncConsumer:
         async with self._lock:
             self.core.check_open()
             wanted = self.core.handed_out() if positions is None else self.core.checked(positions)
-            if async_ and self._committing is not None and not self._committing.done():
-                self._deferred.update(wanted)  # at most one is under way
+            if async_ and self.core.defers(wanted, self._clock.monotonic()):
                 return
             await self._settle()
-            wanted, self._deferred = {**self._deferred, **wanted}, {}
-            storing = self._runner.run(self.core.commit(wanted))
+            storing = self._runner.run(self.core.commit(self.core.with_deferred(wanted)))
             if async_:
-                self._committing = asyncio.ensure_future(storing)
+                self.core.committing = self._committing = asyncio.ensure_future(storing)
             else:
                 await storing
 
     async def _settle(self) -> None:
-        """Wait for the commit that is under way. Raises its error."""
+        """Wait for the commit that is under way. Raises its error, or that of a deferred one."""
         committing, self._committing = self._committing, None
         if committing is not None:
             await committing
+        self.core.raise_failure()
 
     async def close(self) -> None:
         """Run ``Consumer.close``."""
@@ -200,7 +198,7 @@ class AsyncConsumer:
                 return
             try:
                 await self._settle()
-                await self._runner.run(self.core.commit(self._deferred))
+                await self._runner.run(self.core.commit(self.core.with_deferred({})))
             finally:
                 if self._stream is not None:
                     await self._stream.aclose()

@@ -49,7 +49,6 @@ class Consumer:
         self._lock = threading.RLock()
         self._stream: Generator[Any, None, object] | None = None
         self._committing: Future[None] | None = None
-        self._deferred: dict[TopicPartition, Position] = {}
         self._pool: ThreadPool | None = None
 
     __dir__ = names_without("core")
@@ -208,28 +207,28 @@ class Consumer:
     def commit(self, positions: Mapping[TopicPartition, Position | int] | None = None, *, async_: bool = False) -> None:
         """Store the positions after the last records that were handed out, or these ``positions``.
 
-        ``async_``: return at once. The error of such a commit is raised by the next one, or by ``close``.
+        ``async_``: return at once. The error of such a commit is raised by the next one, or by ``close``. Positions in
+        a bucket are then stored once a second at most, by a later poll or commit, or by ``close``.
         """
         with self._lock:
             self.core.check_open()
             wanted = self.core.handed_out() if positions is None else self.core.checked(positions)
+            if async_ and self.core.defers(wanted, self._clock.monotonic()):
+                return
+            self._settle()
+            storing = self.core.commit(self.core.with_deferred(wanted))
             if not async_:
-                self._settle()
-                self._runner.run(self.core.commit({**self._deferred, **wanted}))
-                self._deferred = {}
-            elif self._committing is not None and not self._committing.done():
-                self._deferred.update(wanted)  # at most one is under way
-            else:
-                self._settle()
-                self._pool = self._pool or ThreadPool(1, "tiered-commit")
-                self._committing = self._pool.submit(self._runner.run, self.core.commit({**self._deferred, **wanted}))
-                self._deferred = {}
+                self._runner.run(storing)
+                return
+            self._pool = self._pool or ThreadPool(1, "tiered-commit")
+            self.core.committing = self._committing = self._pool.submit(self._runner.run, storing)
 
     def _settle(self) -> None:
-        """Wait for the commit that is under way. Raises its error."""
+        """Wait for the commit that is under way. Raises its error, or that of a deferred one."""
         committing, self._committing = self._committing, None
         if committing is not None:
             committing.result()
+        self.core.raise_failure()
 
     def close(self) -> None:
         """Leave the group. Commits nothing, but ends commits that were begun. Safe to call again, from any thread."""
@@ -239,7 +238,7 @@ class Consumer:
                 return
             try:
                 self._settle()
-                self._runner.run(self.core.commit(self._deferred))
+                self._runner.run(self.core.commit(self.core.with_deferred({})))
             finally:
                 if self._stream is not None:
                     self._stream.close()

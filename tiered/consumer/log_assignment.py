@@ -71,6 +71,7 @@ class LogAssignment:
     """All partitions of the subscribed topics, or those that the program names."""
 
     poll_interval_s = 1.0
+    commit_interval_s = 0.0
     outlives_topics = False
 
     def __init__(

@@ -60,7 +60,8 @@ class ConsumerKeywords(TypedDict, total=False):
     ``stop_at``: "end" to read what there is at the first poll, and end. None to follow.
     ``idle_timeout``: time without a record after which iterations end, in seconds or as text such as "5s". The time
     in which a member of a group waits for its partitions does not count.
-    ``commit_every``: time between commits of what earlier calls handed out. None: only ``commit`` commits.
+    ``commit_every``: time between commits of what earlier calls handed out, in a bucket at least a second. None: only
+    ``commit`` commits.
     ``on_assigned``, ``on_lost``: called with partitions inside ``poll``.
     """
 
@@ -129,6 +130,13 @@ class Request:
     emit: Emitter = RECORDS
 
 
+class Committing(Protocol):
+    """A commit on another thread or task."""
+
+    def done(self) -> bool:
+        """Return True after its end."""
+
+
 class AnyConsumer(Protocol):
     """A consumer on the calling thread or for asyncio."""
 
@@ -162,6 +170,11 @@ class ConsumerSteps:
         self._emit = RECORDS
         self._last_s = -math.inf
         self._commit_s = -math.inf
+        self._commit_every_s = max(options.commit_every_s, assignment.commit_interval_s)
+        self.committing: Committing | None = None
+        self._deferred: dict[TopicPartition, Position] = {}
+        self._stored_s = -math.inf
+        self._failure: TieredError | None = None
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -187,9 +200,7 @@ class ConsumerSteps:
             for fetch in self._fetches.values():
                 fetch.drop()
         while True:
-            if now_s - self._commit_s >= self._options.commit_every_s:  # of what earlier calls handed out
-                yield from self.commit(self.handed_out())
-                self._commit_s = now_s
+            yield from self._commit_due(now_s)
             yield from self.take_changes()
             if self._waits:  # a member that joins, or whose lease has expired: no record may come yet
                 self._last_s = now_s
@@ -213,6 +224,19 @@ class ConsumerSteps:
             if not moved:
                 yield Wait(self._signal, self._wait_s(now_s, deadline))
                 now_s = yield from monotonic_s()
+
+    def _commit_due(self, now_s: float) -> Steps[None]:
+        """Commit what earlier calls handed out after ``commit_every``, and what an earlier commit deferred."""
+        if self._is_committing:
+            return
+        if now_s - self._commit_s >= self._commit_every_s:
+            yield from self.commit(self.with_deferred(self.handed_out()))
+            self._commit_s = now_s
+        elif self._deferred and now_s >= self._stored_s + self.assignment.commit_interval_s:
+            try:
+                yield from self.commit(self.with_deferred({}))
+            except TieredError as error:
+                self._failure = error  # of the commit that deferred it, not of this poll
 
     def _round(self, request: Request, now_s: float) -> Steps[bool]:
         """Look at each partition once. Return True if something was found."""
@@ -265,7 +289,11 @@ class ConsumerSteps:
     def _wait_s(self, now_s: float, deadline: float) -> float:
         idle_end_s = self._last_s + self._options.idle_s
         due_s = min((fetch.due for fetch in self._readable()), default=math.inf)
-        commit_end_s = self._commit_s + self._options.commit_every_s if self.handed_out() else math.inf
+        commit_end_s = self._commit_s + self._commit_every_s if self.handed_out() else math.inf
+        if self._deferred:
+            commit_end_s = min(commit_end_s, self._stored_s + self.assignment.commit_interval_s)
+        if self._is_committing:
+            commit_end_s = math.inf
         next_s = min(deadline, idle_end_s, due_s, commit_end_s, now_s + self.assignment.poll_interval_s)
         return min(max(next_s - now_s, 0.0), LONGEST_WAIT_S)
 
@@ -399,11 +427,35 @@ class ConsumerSteps:
             if fetch.position != self._committed.get(tp)
         }
 
+    @property
+    def _is_committing(self) -> bool:
+        return self.committing is not None and not self.committing.done()
+
+    def defers(self, positions: Mapping[TopicPartition, Position], now_s: float) -> bool:
+        """Leave positions to a later poll or commit if one is under way, or was just now. Return False otherwise."""
+        # mutant commits-are-coalesced
+        if not self._is_committing and now_s >= self._stored_s + self.assignment.commit_interval_s:
+            return False
+        self._deferred.update(positions)
+        return True
+
+    def with_deferred(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+        """Return these positions and those that were deferred, which are then the caller's to commit."""
+        deferred, self._deferred = self._deferred, {}
+        return {**deferred, **positions}
+
+    def raise_failure(self) -> None:
+        """Raise the error of a deferred commit, once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Steps[None]:
         """Store positions. Raises the first error after all partitions were tried."""
         if not positions:
             return
         clocks: Clocks = yield Now()
+        self._stored_s = clocks.monotonic
         stamped = self.stamped(positions, clocks.now_ms)
         errors: Mapping[TopicPartition, TieredError]
         errors = yield Blocking(partial(self.assignment.commit, stamped))

@@ -30,6 +30,8 @@ LOGGER = logging.getLogger("tiered.group")
 
 POLL_INTERVAL_S = 1.0
 """Longest time between two polls of a caller that waits for records: so long a handover waits for it at most."""
+COMMIT_INTERVAL_S = 1.0
+"""Time between two commits that nobody waits for: each costs a PUT for each partition."""
 
 T = TypeVar("T")
 
@@ -55,6 +57,7 @@ class GroupMember:
     """Assignment of a group over a bucket (``consumer.position.Assignment``). Thread-safe."""
 
     outlives_topics = True
+    commit_interval_s = COMMIT_INTERVAL_S
 
     def __init__(self, member: Member, topics: BucketTopics, runner: Runner) -> None:
         """Begin the heartbeats of ``member``."""

@@ -11,6 +11,7 @@ import pytest
 
 import tiered
 from tiered import TopicPartition
+from tiered.consumer.log_assignment import LogAssignment
 from tiered.consumer.position import Changes, Position
 from tiered.errors import (
     ClosedError,
@@ -19,6 +20,7 @@ from tiered.errors import (
     LogDestroyedError,
     LogTruncatedError,
     OffsetOutOfRangeError,
+    PartitionLostError,
     UnknownTopicError,
 )
 from tiered.format.coordinator_records import OFFSETS_TOPIC, encode_position_key
@@ -149,6 +151,63 @@ def test_an_asynchronous_commit_has_ended_after_the_close(log: tiered.Log) -> No
             consumer.commit(async_=True)
     with log.consumer("g", "t") as consumer:
         assert consumer.committed(ZERO)[ZERO].offset == 4
+
+
+def test_commits_that_nobody_waits_for_are_stored_together_once_in_an_interval(
+    log: tiered.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a bucket, where each commit is a PUT for each partition."""
+    fill(log, 6)
+    monkeypatch.setattr(LogAssignment, "commit_interval_s", 1.0)
+    with log.consumer("g", "t", commit_every=0) as consumer:
+        stored, commit = [], LogAssignment.commit
+
+        def note(self: LogAssignment, positions: Mapping[TopicPartition, Position]) -> object:
+            stored.append(positions[ZERO].offset)
+            return commit(self, positions)
+
+        monkeypatch.setattr(LogAssignment, "commit", note)
+        for _ in range(3):
+            consumer.poll(1)
+            consumer.commit(async_=True)
+            assert consumer.core.committing is not None
+            consumer.core.committing.result()  # type: ignore[attr-defined]
+        assert stored == [1]
+        assert consumer.poll(1, timeout=0) != []
+        assert consumer.poll(1, timeout=0) != []
+        assert stored == [1]
+        consumer.seek(ZERO, 6)
+        assert consumer.poll(timeout=1.5) == []  # it waits, and stores meanwhile
+        assert stored == [1, 6]
+        consumer.seek(ZERO, 2)
+        consumer.poll(1)
+        consumer.commit()  # its caller waits: at once
+        assert stored == [1, 6, 3]
+
+
+def test_a_deferred_commit_that_fails_raises_at_the_next_commit(
+    log: tiered.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(log, 3)
+    monkeypatch.setattr(LogAssignment, "commit_interval_s", 1.0)
+    with log.consumer("g", "t") as consumer:
+        consumer.poll(1)
+        consumer.commit()
+        consumer.poll(1)
+        consumer.commit(async_=True)
+        lost = {ZERO: PartitionLostError("t-0 belongs to another member")}
+        with monkeypatch.context() as patch:
+            patch.setattr(LogAssignment, "commit", lambda *_: lost)
+            assert values(consumer.poll(2, timeout=2)) == [b"2"]
+            assert consumer.poll(2, timeout=2) == []
+        with pytest.raises(PartitionLostError):
+            consumer.commit()
+        consumer.commit()
+        assert consumer.committed(ZERO)[ZERO].offset == 3
+        consumer.poll(timeout=0)
+        consumer.seek(ZERO, 1)
+        consumer.commit(async_=True)  # too soon: the end of the block stores it
+    assert log.consumer("g", "t").committed(ZERO)[ZERO].offset == 1
 
 
 def test_the_verbs(log: tiered.Log) -> None:
