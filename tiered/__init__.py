@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tiered.topic import Topic
     from tiered.transaction import Transaction
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 __all__ = [
     "Appender",

@@ -182,10 +182,10 @@ class CorruptionError(TieredError):
 
 
 class CodecUnavailableError(CorruptionError):
-    """A batch whose compression codec is unknown (5 to 7) or not installed."""
+    """A batch whose compression codec is unknown: 5 to 7."""
 
     code = "codec_unavailable"
-    hint = "install the codec that the message names"
+    hint = "the batch is damaged, or was written by a newer Kafka"
 
 
 class NewerFormatError(CorruptionError):

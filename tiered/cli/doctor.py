@@ -137,7 +137,12 @@ def _examine(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
         yield Diagnosis("remote", SKIP, "none was named (--remote)")
     yield from _platform()
     yield _open_files()
-    yield Diagnosis("kernels", OK, AT_WORK, "" if AT_WORK != PURE else "all works, slower: install with a C compiler")
+    yield Diagnosis(
+        "kernels",
+        OK,
+        AT_WORK,
+        "" if AT_WORK != PURE else "all works, slower: install a C compiler and Python's headers, then tieredlog again",
+    )
 
 
 def _platform() -> Iterator[Diagnosis]:

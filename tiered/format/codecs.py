@@ -67,8 +67,7 @@ def codec_of(attributes: int) -> Codec:
         return Codec(attributes & 7)
     except ValueError:
         raise CodecUnavailableError(
-            f"unknown compression codec {attributes & 7} in attributes {attributes:#x}",
-            hint="the batch is damaged, or was written by a newer Kafka",
+            f"unknown compression codec {attributes & 7} in attributes {attributes:#x}"
         ) from None
 
 

@@ -15,6 +15,7 @@ from tiered.errors import install_command
 DISTRIBUTION = "tieredlog"
 ROOT = Path(__file__).parents[3]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+LOCKED = (ROOT / "requirements.lock").read_text() + (ROOT / "docs" / "requirements.lock").read_text()
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -34,7 +35,9 @@ def packages(extra: str) -> set[str]:
 def test_a_hint_names_the_packages_of_the_extra(extra: str) -> None:
     pip, install, *named = shlex.split(install_command(extra))
     assert (pip, install) == ("pip", "install")
-    assert {NAME.match(each)[0] for each in named} == packages(extra)  # type: ignore[index]  # each begins with a name
+    names = {NAME.match(each)[0] for each in named}  # type: ignore[index]  # each begins with a name
+    assert names == packages(extra)
+    assert names <= set(re.findall(r"^([\w.-]+)", LOCKED, re.MULTILINE))
 
 
 def test_a_checkout_that_nothing_installed_is_installed_itself(monkeypatch: pytest.MonkeyPatch) -> None:

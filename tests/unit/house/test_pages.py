@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -69,6 +70,16 @@ def test_each_link_of_a_page_leads_to_a_file() -> None:
     made = {"explanation/architecture.md"}  # by docs/generate.py
     lost = [f"{page}: {link}" for page, link in links if not (page.parent / link).exists()]
     assert [each for each in lost if not each.endswith(tuple(made))] == []
+
+
+def test_pages_and_manifests_name_this_release() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert version == tiered.__version__
+    assert f"Version {version}," in (ROOT / "README.md").read_text()
+    assert f"tieredlog-{version}-" in (ROOT / "docs" / "how-to" / "upgrade.md").read_text()
+    places = [*(ROOT / "deploy").rglob("*.yaml"), *(ROOT / "docs").rglob("*.md")]
+    tags = {tag for path in places for tag in re.findall(r"\b(?:tieredlog:|newTag: )(\S+)", path.read_text())}
+    assert tags == {version}
 
 
 def test_the_page_of_spark_options_has_them_all() -> None:
