@@ -31,7 +31,7 @@ from tiered.engine.drain import DrainMode
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.crc import crc32c
-from tiered.format.root import Cleaned
+from tiered.format.root import CompactedRange
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
@@ -208,7 +208,7 @@ class _Bucket:
         planner.add(self.rows)
         candidate = planner.candidate()
 
-        def commit(_old: Sequence[Row], _new: Row, _cleaned: Cleaned | None) -> Steps[None]:
+        def commit(_old: Sequence[Row], _new: Row, _cleaned: CompactedRange | None) -> Steps[None]:
             yield from ()
 
         work = Compaction(self.shop, self.snapshot, config, candidate, now_ms=1_800_000_000_000)

@@ -10,7 +10,7 @@ from tiered.format.pure_kernels import (
     BatchForm,
     Buffer,
     Elements,
-    EncoderRows,
+    EncoderColumns,
     Kept,
     KeptRun,
     KeysPut,
@@ -93,7 +93,7 @@ def arrow_columns(
 ) -> ArrowColumns | None: ...
 def arrow_rows(
     count: int, values: Elements, keys: Elements, timestamps: Buffer, headers: tuple[Buffer, Elements, Elements] | None
-) -> EncoderRows | None: ...
+) -> EncoderColumns | None: ...
 @overload
 def batch_filler(room: int, lend: Literal[False] = False) -> BatchFiller[bytes] | None: ...
 @overload

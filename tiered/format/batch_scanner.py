@@ -190,8 +190,11 @@ class BatchWalk:
         self.position += span.size
         self.expected = span.last_offset + 1
 
-    def gapless_from(self, offset: int) -> bool:
-        """Return True if the next batch must begin at or after ``offset``."""
+    def can_verify_from(self, offset: int) -> bool:
+        """Return True if all later batches begin at or after ``offset``.
+
+        :meth:`verified` can then check them in bulk.
+        """
         return self.expected >= offset and (not self._dense or self._exact >= 0)
 
     def size_at(self, view: memoryview, at: int = 0) -> int:

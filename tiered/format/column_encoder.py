@@ -21,7 +21,7 @@ from tiered.format.batch import encode_joined
 from tiered.format.codecs import Codec
 from tiered.format.header import HEADER_BYTES, LOG_APPEND_TIME_BIT, MAX_BATCH_BYTES, Buffer
 from tiered.format.key_hashes import murmur2_column
-from tiered.format.pure_kernels import BatchFiller, Elements, EncoderRows
+from tiered.format.pure_kernels import BatchFiller, Elements, EncoderColumns
 from tiered.model import TimestampType
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def encode_columns(
     )
 
 
-def rows_of(columns: RecordColumns) -> EncoderRows | None:
+def rows_of(columns: RecordColumns) -> EncoderColumns | None:
     """Return the columns for the compiled kernels, or None if these cannot take them."""
     headers = None
     if columns.headers is not None:

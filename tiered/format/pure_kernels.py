@@ -915,7 +915,7 @@ Elements = tuple[Buffer | None, Buffer | None, Buffer | None, int]
 """Arrow ``binary`` or ``string`` array: validity, offsets, data, and the index of its first element."""
 
 
-class EncoderRows(Protocol):
+class EncoderColumns(Protocol):
     """Columns of records, made by :func:`arrow_rows`."""
 
     def largest(self) -> int:
@@ -938,7 +938,7 @@ def arrow_rows(
     keys: Elements,
     timestamps: Buffer,
     headers: tuple[Buffer, Elements, Elements] | None,
-) -> EncoderRows | None:
+) -> EncoderColumns | None:
     """Return ``count`` records as columns. ``timestamps`` are resolved, int64. ``headers``: int64 bounds of each
     record's headers in the columns of names and values, then these columns.
 
@@ -960,7 +960,7 @@ class BatchFiller(Protocol[B_co]):
     least: int
     greatest: int
 
-    def add(self, rows: EncoderRows, order: Buffer | None, at: int) -> int:
+    def add(self, rows: EncoderColumns, order: Buffer | None, at: int) -> int:
         """Add rows at the indexes ``order`` (int64; None: all), from its position ``at`` on, while they fit.
 
         Returns the position of the first that does not fit; one row alone always fits. Raises IndexError.

@@ -97,7 +97,7 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CompactedRange:
     """Compacted range that ends at ``end_offset``, after the previous one; its tombstones stay until ``horizon_ms``."""
 
     end_offset: int
@@ -145,7 +145,7 @@ class Root:
     inner: Pointers = field(default_factory=lambda: NO_POINTERS)
     leaves: Pointers = field(default_factory=lambda: NO_POINTERS)
     dead: Tally = NO_TALLY
-    cleaned: tuple[Cleaned, ...] = ()
+    cleaned: tuple[CompactedRange, ...] = ()
     unwritten: tuple[Page, ...] = field(default=(), compare=False)
     unknown: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS)
 
@@ -317,7 +317,7 @@ def decode_root(data: bytes, *, key: str) -> Root:
         inner=Pointers(tables[_INNER.name]) if len(tables[_INNER.name]["base"]) else NO_POINTERS,
         leaves=Pointers(tables[_LEAF.name]) if len(tables[_LEAF.name]["base"]) else NO_POINTERS,
         dead=Tally(*values["dead"].values()),
-        cleaned=tuple(itertools.starmap(Cleaned, optional.get("cleaned", {"cleaned": ()})["cleaned"])),
+        cleaned=tuple(itertools.starmap(CompactedRange, optional.get("cleaned", {"cleaned": ()})["cleaned"])),
         unknown={name: value for name, value in header.values.items() if name not in _KNOWN} or NO_FIELDS,
     )
 

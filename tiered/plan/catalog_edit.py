@@ -16,7 +16,7 @@ import numpy as np
 
 from tiered.format.keys import FLAG_HOLE, Role
 from tiered.format.page import PageKind, Pointer, Pointers
-from tiered.format.root import CLEANED_LIMIT, STATE_DELETING, Cleaned, Root
+from tiered.format.root import CLEANED_LIMIT, STATE_DELETING, CompactedRange, Root
 from tiered.format.rows import NO_ROWS, NO_TALLY, Rows, Tally
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import (
@@ -162,7 +162,7 @@ class ReplaceIntent:
 
     old: tuple[Row, ...]
     rows: tuple[Row, ...]
-    cleaned: Cleaned | None = None
+    cleaned: CompactedRange | None = None
 
     op = "replace"
 
@@ -354,7 +354,7 @@ def _joined(tables: Sequence[Pointers]) -> Pointers:
     return whole
 
 
-def _with_cleaned(ranges: tuple[Cleaned, ...], entry: Cleaned | None) -> tuple[Cleaned, ...]:
+def _with_cleaned(ranges: tuple[CompactedRange, ...], entry: CompactedRange | None) -> tuple[CompactedRange, ...]:
     """Add one compacted range. Beyond the limit the two oldest become one, with the later horizon of the two."""
     if entry is None:
         return ranges
@@ -362,5 +362,5 @@ def _with_cleaned(ranges: tuple[Cleaned, ...], entry: Cleaned | None) -> tuple[C
     kept += [old for old in ranges if old.end_offset > entry.end_offset]
     while len(kept) > CLEANED_LIMIT:
         one, other = kept[:2]
-        kept[:2] = [Cleaned(other.end_offset, max(one.horizon_ms, other.horizon_ms))]
+        kept[:2] = [CompactedRange(other.end_offset, max(one.horizon_ms, other.horizon_ms))]
     return tuple(kept)

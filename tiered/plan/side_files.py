@@ -2,7 +2,7 @@
 
 ::
 
-    known beginning ─> Follower: each batch of a producer ─> Followed ─┬─ judge_txn_index   .txnindex
+    known beginning ─> Follower: each batch of a producer ─> ReplayedSegment ─┬─ judge_txn_index   .txnindex
     (snapshot, or nothing before offset 0)                             └─ judge_snapshot    {end}.snapshot
 
 The log is the truth: both files are derived from it. Compaction may remove the first batches of a transaction, and
@@ -28,7 +28,7 @@ NO_PRODUCERS = encode_snapshot(())
 """Snapshot of a log without producers: not worth an object in the bucket."""
 
 
-class Followed(NamedTuple):
+class ReplayedSegment(NamedTuple):
     """Facts from the batches of one segment.
 
     ``aborted``: transactions that end here. ``unseen``: (producer id, marker) of those among them whose data was not in
@@ -85,9 +85,9 @@ class Follower:
         """Return the producers as they are now."""
         return self._state.entries()
 
-    def end_segment(self) -> Followed:
+    def end_segment(self) -> ReplayedSegment:
         """Return the facts of the segment; the next one begins."""
-        told = Followed(
+        told = ReplayedSegment(
             tuple(self._aborted),
             frozenset(self._unseen),
             tuple(self._orphans),
@@ -99,7 +99,7 @@ class Follower:
         return told
 
 
-def txns_flaw(entries: Sequence[AbortedTxn], followed: Followed, *, all_followed: bool = False) -> str | None:
+def txns_flaw(entries: Sequence[AbortedTxn], followed: ReplayedSegment, *, all_followed: bool = False) -> str | None:
     """Return why ``entries`` cannot be the transaction index of the segment; None if they can.
 
     ``all_followed``: the whole remaining log was followed; a transaction without seen data then needs no entry.
@@ -131,7 +131,7 @@ def txns_flaw(entries: Sequence[AbortedTxn], followed: Followed, *, all_followed
     return None
 
 
-def producers_flaw(entries: Sequence[ProducerEntry], followed: Followed) -> str | None:
+def producers_flaw(entries: Sequence[ProducerEntry], followed: ReplayedSegment) -> str | None:
     """Return why ``entries`` cannot be the producers at the end of the segment; None if they can.
 
     A missing open transaction would show undecided records; an entry for a decided one would hide the records after it.
@@ -164,7 +164,12 @@ class SideFileVerdict(NamedTuple):
 
 
 def judge_txn_index(
-    found: bytes, base_offset: int, followed: Followed, noted_crc: int | None = None, *, all_followed: bool = False
+    found: bytes,
+    base_offset: int,
+    followed: ReplayedSegment,
+    noted_crc: int | None = None,
+    *,
+    all_followed: bool = False,
 ) -> SideFileVerdict:
     """Judge a ``.txnindex``. ``found``: the file, empty if absent. ``noted_crc``: its CRC32C, if it was noted.
 
@@ -189,7 +194,7 @@ def judge_txn_index(
 
 
 def judge_snapshot(
-    found: bytes | None, followed: Followed, noted_crc: int | None = None, *, expected: bool = False
+    found: bytes | None, followed: ReplayedSegment, noted_crc: int | None = None, *, expected: bool = False
 ) -> SideFileVerdict:
     """Judge a ``.snapshot``. ``found``: the file, None if absent. ``expected``: it should exist."""
     flaw: str | None = "it is gone"

@@ -19,7 +19,7 @@ from tiered.config import MAX_LONG, TopicConfig
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.batch import BatchHeader, least_timestamp, read_header
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
-from tiered.format.root import Cleaned
+from tiered.format.root import CompactedRange
 from tiered.format.txn_index import encode_txns
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.batch_filter import BatchFilter, CleaningReport
@@ -32,7 +32,7 @@ from tiered.remote.root_view import RootView
 from tiered.remote.segment_rewriter import Rows, SegmentOutput, Workshop, in_turn
 from tiered.store.base import NewId, Steps
 
-Commit = Callable[[Sequence[Row], Row, Cleaned | None], Steps[None]]
+Commit = Callable[[Sequence[Row], Row, CompactedRange | None], Steps[None]]
 """Replaces rows by a new row in the catalog, and notes how far the partition is compacted."""
 
 
@@ -91,7 +91,7 @@ class Compaction:
             report.groups.append(tuple(segment.base_offset for segment in group))
         if waiting is not None:
             horizon_ms = min(self._now_ms + retention_ms, MAX_LONG)
-            yield from commit(*waiting, Cleaned(self._map.end_offset, horizon_ms))
+            yield from commit(*waiting, CompactedRange(self._map.end_offset, horizon_ms))
         report.conclude(kept.stats, self._map)
         return report
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.keys import Role
-from tiered.format.root import STATE_DELETING, Cleaned
+from tiered.format.root import STATE_DELETING, CompactedRange
 from tiered.model import Row, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.maintenance import (
@@ -263,7 +263,9 @@ class Maintainer:
         if not self._catalog.claim_epoch:
             yield from self._catalog.claim(Role.MAINTAINER, self._owner)
 
-    def _replace(self, action: MaintenanceAction, old: Sequence[Row], new: Row, cleaned: Cleaned | None) -> Steps[None]:
+    def _replace(
+        self, action: MaintenanceAction, old: Sequence[Row], new: Row, cleaned: CompactedRange | None
+    ) -> Steps[None]:
         intent = ReplaceIntent(tuple(old), (new,), cleaned)
         yield from self._catalog.commit(intent, reason=f"{action.kind}, {action.reason}")
 

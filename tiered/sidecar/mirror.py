@@ -585,9 +585,9 @@ class Mirror:
         """Raise DataLocalError for sealed segments of a partition that the broker's checkpoints lack (yet)."""
         if len(bases) > 1:
             raise DataLocalError(
-                f"{tp}: {RECOVERY_POINT_NAME} and {REPLICATION_NAME} of the broker do not both name it: what of it is "
-                "safe is not known, nothing is linked",
-                hint="a running broker writes them every minute",
+                f"{tp}: the broker's {RECOVERY_POINT_NAME} and {REPLICATION_NAME} do not both list this partition, "
+                "so no segment is linked yet",
+                hint="wait: a running broker writes both every minute",
             )
 
     def _need_settled(self, tp: TopicPartition, found: list[LocalFile]) -> None:
@@ -654,12 +654,12 @@ class Mirror:
             )
         if base < end:
             raise OffsetGapError(
-                f"{tp}: a segment of the broker begins at {base}, below {end} where the links end: it was rewritten",
+                f"{tp}: the broker's segment {base} begins below {end}, the end of the archived links: its log was "
+                "rewritten",
                 start=base,
                 end=end,
-                hint="if the broker fetches its replica anew, it goes on by itself once that is complete; else, was "
-                "the topic compacted, or its log truncated below the high watermark? Follow another replica, or begin "
-                "a new log under another prefix",
+                hint="if the replica is being fetched again, wait. Otherwise archive another replica, or use another "
+                "--remote prefix",
             )
 
     def _forget(self, tp: TopicPartition) -> None:

@@ -40,7 +40,7 @@ from tiered.format.column_encoder import (
 )
 from tiered.format.header import HEADER_BYTES, Buffer
 from tiered.format.key_hashes import partitions_of, rows_by_partition
-from tiered.format.pure_kernels import BatchFiller, EncoderRows
+from tiered.format.pure_kernels import BatchFiller, EncoderColumns
 from tiered.format.segment_builder import LEADER_EPOCH, BuiltSegment, SegmentBuilder
 from tiered.local.partition.validation import RecordRules
 from tiered.model import Row
@@ -222,7 +222,7 @@ class TaskStaging:
 
     # -- batches and segments ----------------------------------------------------------------------------------------
 
-    def _fill(self, part: _StagedPart, source: EncoderRows, order: Buffer | None, rows: int) -> None:
+    def _fill(self, part: _StagedPart, source: EncoderColumns, order: Buffer | None, rows: int) -> None:
         """Write rows straight into batches; the last one waits for more. ``order``: row numbers, None: all ``rows``."""
         filler, at, end = part.filler, 0, rows if order is None else len(order) // INT64_BYTES
         if filler is None:
@@ -352,7 +352,7 @@ class _StagedPart:
 
 
 def _partitions(topic: SinkTopic, rows: WrittenRows, keyless: int) -> Int64s:
-    """Return the partition of each record, by the rule of ``EncoderRows.by_partition``."""
+    """Return the partition of each record, by the rule of ``EncoderColumns.by_partition``."""
     records, count = rows.records, topic.partitions
     chosen = np.full(len(records), keyless, np.int64)
     if records.keys.null_count < len(records) and count > 1:

@@ -14,7 +14,7 @@ from tests.unit.remote.rewriting import bitmaps
 from tiered.config import TopicConfig
 from tiered.errors import TieredError
 from tiered.format.keys import Role
-from tiered.format.root import Cleaned
+from tiered.format.root import CompactedRange
 from tiered.model import Row, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.survivors import Pairs, Survivors, txns_before
@@ -94,11 +94,11 @@ def _phase_2(
             if row is not None:
                 count += yield from _commit(catalog, waiting, None)
                 waiting = [old for old in rows if old.base >= row.base], row
-    cleaned = Cleaned(round_.first_uncleanable, round_.now_ms + round_.delete_retention_ms)
+    cleaned = CompactedRange(round_.first_uncleanable, round_.now_ms + round_.delete_retention_ms)
     return count + (yield from _commit(catalog, waiting, cleaned))
 
 
-def _commit(catalog: Catalog, made: tuple[list[Row], Row] | None, cleaned: Cleaned | None) -> Steps[int]:
+def _commit(catalog: Catalog, made: tuple[list[Row], Row] | None, cleaned: CompactedRange | None) -> Steps[int]:
     if made is None:
         return 0
     yield from catalog.commit(ReplaceIntent(tuple(made[0]), (made[1],), cleaned), reason="compact, in parts")

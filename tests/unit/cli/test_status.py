@@ -78,9 +78,9 @@ def test_a_segment_whose_side_files_cannot_be_rebuilt(cli: Cli, tmp_path: Path, 
     index.unlink()
     problem = (
         f"the upload waits: {index}: the transaction that was aborted at offset 2 has no entry, and its beginning is"
-        f" not known; {1:020d}.log alone cannot tell what it held: what came before it has left this disk;"
-        " put the file back from a copy of this disk; until then the segment is neither uploaded nor read with"
-        " read_committed"
+        f" not known. It cannot be rebuilt from {1:020d}.log: earlier segments are no longer on this disk;"
+        " copy this file from a backup of the disk; until then the segment is not uploaded, and read_committed"
+        " cannot read it"
     )
     checked = cli("check", "--log-dir", directory)
     assert (checked.code, "what came before the segment is not on this disk" in checked.text) == (13, True)

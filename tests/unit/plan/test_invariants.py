@@ -10,7 +10,7 @@ import pytest
 from tests.unit.format.catalog.building import paged_root
 from tiered.format.keys import FLAG_MAINTAINER, FLAG_STAGED, Role
 from tiered.format.page import Pointers
-from tiered.format.root import STATE_SEALED, Cleaned, Root, Sealed
+from tiered.format.root import STATE_SEALED, CompactedRange, Root, Sealed
 from tiered.format.rows import Rows, Tally, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_TREE, TrashEntry
 from tiered.model import EpochEntry, Row
@@ -165,8 +165,8 @@ BROKEN += [
     ("every row was uploaded", with_pointer("inner", 0, epoch=0)),
     ("lineage ascends", with_pointer("inner", 0, leader_epoch=1)),
     ("trash, floor", dataclasses.replace(PAGED, trash=Trash.from_entries([TrashEntry(9, 9, 0, 1, 0, 1, 5)]))),
-    ("compacted ranges", dataclasses.replace(GOOD, cleaned=(Cleaned(20, 0), Cleaned(20, 5)))),
-    ("compacted ranges", dataclasses.replace(GOOD, cleaned=(Cleaned(41, 0),))),
+    ("compacted ranges", dataclasses.replace(GOOD, cleaned=(CompactedRange(20, 0), CompactedRange(20, 5)))),
+    ("compacted ranges", dataclasses.replace(GOOD, cleaned=(CompactedRange(41, 0),))),
 ]
 
 

@@ -10,7 +10,14 @@ from tiered.format.crc import crc32c
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.txn_index import encode_txns
 from tiered.model import AbortedTxn
-from tiered.plan.side_files import Followed, SideFileVerdict, judge_snapshot, judge_txn_index, producers_flaw, txns_flaw
+from tiered.plan.side_files import (
+    ReplayedSegment,
+    SideFileVerdict,
+    judge_snapshot,
+    judge_txn_index,
+    producers_flaw,
+    txns_flaw,
+)
 
 BEFORE, WITHIN = AbortedTxn(1, 5, 12, 5), AbortedTxn(2, 20, 25, 20)
 
@@ -22,8 +29,8 @@ def followed(
     producers: Sequence[ProducerEntry] = (),
     ended: dict[int, int] | None = None,
     whole: bool = True,
-) -> Followed:
-    return Followed(aborted, frozenset(unseen), tuple(orphans), tuple(producers), ended or {}, whole)
+) -> ReplayedSegment:
+    return ReplayedSegment(aborted, frozenset(unseen), tuple(orphans), tuple(producers), ended or {}, whole)
 
 
 def producer(producer_id: int, first: int = -1) -> ProducerEntry:
@@ -41,7 +48,7 @@ def producer(producer_id: int, first: int = -1) -> ProducerEntry:
         ([], followed(orphans=[(2, 25)])),  # it wrote nothing
     ],
 )
-def test_entries_that_can_be(entries: list[AbortedTxn], told: Followed) -> None:
+def test_entries_that_can_be(entries: list[AbortedTxn], told: ReplayedSegment) -> None:
     assert txns_flaw(entries, told) is None
 
 
@@ -54,7 +61,7 @@ def test_entries_that_can_be(entries: list[AbortedTxn], told: Followed) -> None:
         ([], followed(orphans=[(2, 25)], whole=False), "aborted at offset 25 has no entry, and its beginning is not"),
     ],
 )
-def test_entries_that_cannot_be(entries: list[AbortedTxn], told: Followed, flaw: str) -> None:
+def test_entries_that_cannot_be(entries: list[AbortedTxn], told: ReplayedSegment, flaw: str) -> None:
     assert flaw in (txns_flaw(entries, told) or "")
 
 
@@ -76,7 +83,7 @@ def test_a_transaction_that_was_not_seen_needs_its_entry_unless_all_was_followed
         ([], followed(producers=[producer(1)])),  # it expired
     ],
 )
-def test_producers_that_can_be(entries: list[ProducerEntry], told: Followed) -> None:
+def test_producers_that_can_be(entries: list[ProducerEntry], told: ReplayedSegment) -> None:
     assert producers_flaw(entries, told) is None
 
 
@@ -88,7 +95,7 @@ def test_producers_that_can_be(entries: list[ProducerEntry], told: Followed) -> 
         ([producer(1, 6)], followed(producers=[producer(1)], ended={1: 7}), "begins at 6 was decided at offset 7"),
     ],
 )
-def test_producers_that_cannot_be(entries: list[ProducerEntry], told: Followed, flaw: str) -> None:
+def test_producers_that_cannot_be(entries: list[ProducerEntry], told: ReplayedSegment, flaw: str) -> None:
     assert flaw in (producers_flaw(entries, told) or "")
 
 

@@ -12,7 +12,7 @@ from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, index_key, root_key, segment_key
 from tiered.format.offset_index import OffsetIndex
-from tiered.format.root import Cleaned, Root, decode_root, encode_root
+from tiered.format.root import CompactedRange, Root, decode_root, encode_root
 from tiered.format.rows import NO_ROWS, SUM_MODULUS, Rows, Tally
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import encode_txns
@@ -173,7 +173,7 @@ class RemoteLog:
         start_offset: int | None = None,
         next_offset: int | None = None,
         lineage: tuple[EpochEntry, ...] = (),
-        cleaned: tuple[Cleaned, ...] | None = None,
+        cleaned: tuple[CompactedRange, ...] | None = None,
     ) -> Root:
         """The next version of the root, with these rows."""
         before = self.root

@@ -11,7 +11,7 @@ from tests.unit.remote.building import TRUSTED, RemoteLog
 from tiered.config import TopicConfig
 from tiered.format.bundle import Bundle, decode_bundle
 from tiered.format.keys import Role
-from tiered.format.root import Cleaned
+from tiered.format.root import CompactedRange
 from tiered.format.rows import Rows
 from tiered.model import Row, SealedSegment, TopicPartition
 from tiered.plan.batch_filter import CleaningReport
@@ -114,7 +114,7 @@ class Rewriter:
             return None
         round_ = Compaction(shop, snapshot, self.config, candidate, now_ms=now_ms, memory_bytes=memory_bytes)
 
-        def commit(old: Sequence[Row], new: Row, cleaned: Cleaned | None) -> Steps[None]:
+        def commit(old: Sequence[Row], new: Row, cleaned: CompactedRange | None) -> Steps[None]:
             yield from ()
             self.put(old, new)
             self.cleaned = self.cleaned if cleaned is None else cleaned.end_offset
@@ -129,8 +129,8 @@ class Rewriter:
         assert root is not None
         view, shop = Catalog(self.log.topic_id, self.log.partition, self.log.topic), self.shop()
         run = Runner(self.log.store, self.log.clock, self.log.ids)
-        if self.cleaned is not None and root.cleaned != (Cleaned(self.cleaned, 0),):
-            self.log.put_root(root.rows, cleaned=(Cleaned(self.cleaned, 0),))
+        if self.cleaned is not None and root.cleaned != (CompactedRange(self.cleaned, 0),):
+            self.log.put_root(root.rows, cleaned=(CompactedRange(self.cleaned, 0),))
         planned = run.run(plan_round(view, self.config, shop, part_bytes=part_bytes))
         if planned is None:
             return None

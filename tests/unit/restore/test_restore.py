@@ -33,7 +33,7 @@ from tiered.errors import (
 from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
-from tiered.format.root import Cleaned, decode_root
+from tiered.format.root import CompactedRange, decode_root
 from tiered.format.rows import Rows
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.claims import Claims
@@ -449,7 +449,9 @@ def test_what_leaves_offsets_out(log: Scenario) -> None:
     assert not leaves_out(plan)
     for changed in ({"flags": FLAG_HOLE}, {"flags": FLAG_MAINTAINER}, {"records": rows[0].records - 1}):
         assert leaves_out(replace(plan, rows=(rows[0]._replace(**changed), *rows[1:])))
-    assert leaves_out(replace(plan, pinned=CatalogView.from_root(replace(root, cleaned=(Cleaned(10, START_MS),)))))
+    assert leaves_out(
+        replace(plan, pinned=CatalogView.from_root(replace(root, cleaned=(CompactedRange(10, START_MS),))))
+    )
 
 
 def numbered(sequence: int, count: int) -> bytes:

@@ -194,7 +194,7 @@ class LogCleaner:
     def forget_gone(self) -> None:
         """Forget all notes of partitions that are gone: a new partition may get the name of an old one."""
         held = set(self._roster.names())
-        self.checkpoint.keep(held)
+        self.checkpoint.retain_only(held)
         with self._changed:
             for tp in {*self._uncleanable, *self._held_back} - held:
                 self._uncleanable.pop(tp, None)

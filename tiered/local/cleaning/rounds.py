@@ -230,11 +230,11 @@ class CleaningRound:
         with self._open(local) as log:
             position = 0
             if start_offset > segment.base_offset:
-                position = local.lookup.seek(log, start_offset, local.size_bytes, local.offsets)
+                position = local.lookup.seek(log, start_offset, local.size_bytes, local.offset_range)
             stretches = log.stretches(
                 position,
                 end,
-                local.offsets,
+                local.offset_range,
                 start_offset,
                 buffer_bytes=BUFFER_BYTES,
                 at_once=self._at_once,

@@ -65,7 +65,7 @@ class CleanerCheckpoint:
             if known.get(tp, -1) > offset:
                 self._write({**known, tp: offset})
 
-    def keep(self, held: Collection[TopicPartition]) -> None:
+    def retain_only(self, held: Collection[TopicPartition]) -> None:
         """Forget partitions that are not in ``held``: others may get their names."""
         with self._lock:
             known = self._offsets()

@@ -214,7 +214,7 @@ class LocalTier:
         topic = self.topics().get(name)
         if topic is not None and not self._goes_on(topic, partitions, topic_id):
             raise ConfigError(f"topic {name} exists already in {self.directory}")
-        begun = (log.registry.begun(name) for log in self._logs.values())
+        begun = (log.registry.failed_creation(name) for log in self._logs.values())
         topic_id = topic_id or next((each.topic_id for each in begun if each is not None), None)
         while topic_id is None or not usable_id(topic_id):
             topic_id = self._ids.uuid()
@@ -233,7 +233,7 @@ class LocalTier:
         counts = {log.directory: len(log.partitions()) for log in self._online()}
         held: dict[Path, list[int]] = {}
         for number in numbers:
-            path = self._begun(topic.name, number) or min(counts, key=lambda candidate: counts[candidate])
+            path = self._earlier_directory(topic.name, number) or min(counts, key=lambda candidate: counts[candidate])
             counts[path] += 1
             held.setdefault(path, []).append(number)
         for path, here in held.items():
@@ -255,10 +255,10 @@ class LocalTier:
         held = {number for info in infos if info is not None for number in info.here}
         return [number for number in range(topic.partitions) if number not in held]
 
-    def _begun(self, name: str, number: int) -> Path | None:
+    def _earlier_directory(self, name: str, number: int) -> Path | None:
         """Return the directory of an earlier attempt at a partition, which may be there in part."""
         for log in self._online():
-            topic = log.registry.begun(name)
+            topic = log.registry.failed_creation(name)
             if topic is not None and number in topic.here:
                 return log.directory
         return None

@@ -37,7 +37,7 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class LeavingDirectories:
-    """Directories to be removed. Thread-safe. Those found at an open are due at once."""
+    """Renamed directories that wait for removal. Thread-safe. Those found at an open are removed without delay."""
 
     def __init__(self, directory: Path, files: Files, ids: IdSource) -> None:
         self._directory = directory
@@ -62,9 +62,9 @@ class LeavingDirectories:
             self._due.update((self._directory / name, 0) for name in names)
 
     def remove_due(self, now_ms: int) -> int | None:
-        """Remove due directories, oldest first; return the bytes, None if nothing was due.
+        """Remove the directories whose delay is over, oldest first. Return their bytes, None if there was none.
 
-        A failed removal is retried later; the first error is raised after all.
+        A failed removal is retried by the next call. The first error is raised after all removals were tried.
         """
         with self._lock:
             due = [path for path, due_ms in self._due.items() if due_ms <= now_ms]
@@ -87,7 +87,7 @@ class LeavingDirectories:
 def remove_tree(files: Files, path: Path) -> int:
     """Remove a partition directory and the files in it; return their bytes.
 
-    ConfigError if it holds a directory: no log has one.
+    Raises ConfigError if it contains a directory, because a partition directory never does.
     """
     names = files.names(path)
     for name in names:
@@ -103,7 +103,7 @@ def remove_tree(files: Files, path: Path) -> int:
 
 
 class TopicRegistry:
-    """Topics of one directory. Thread-safe. ``checkpoint`` writes the offset checkpoints without gone partitions."""
+    """Topics of one directory. Thread-safe. ``checkpoint`` rewrites the offset checkpoints of all partitions."""
 
     def __init__(
         self, around: DirectoryContext, roster: Roster, *, leaving: LeavingDirectories, checkpoint: Callable[[], None]
@@ -121,13 +121,13 @@ class TopicRegistry:
         self._checkpoint = checkpoint
         self._leaves = set[str]()  # topics whose deletion has begun, and failed: the next open ends it
         self._moving = set[TopicPartition]()  # closed, on their way to another directory
-        self._begun: dict[str, TopicInfo] = {}  # topics that could not be made, whose directories may be there
+        self._failed_creations: dict[str, TopicInfo] = {}  # some of their directories may exist
         self._lock = threading.RLock()
 
     def create(
         self, name: str, partitions: int, config: TopicConfig, topic_id: UUID | None, held: Collection[int] | None
     ) -> TopicInfo:
-        """Create a topic. ConfigError if it exists, or for an impossible name or number."""
+        """Create a topic. Raises ConfigError if it exists, or for an invalid name or number of partitions."""
         check_topic_name(name)
         partitions = partition_count(name, partitions)
         with self._lock:
@@ -138,18 +138,18 @@ class TopicRegistry:
                     f"the deletion of topic {name} has not ended in {self._directory}",
                     hint="open the log again: it ends",
                 )
-            begun = self._begun.get(name)
+            begun = self._failed_creations.get(name)
             topic_id = topic_id or (None if begun is None else begun.topic_id)
             while topic_id is None or not usable_id(topic_id):
                 topic_id = self._ids.uuid()
             made = self.store(TopicInfo(name, topic_id, partitions, config, None if held is None else frozenset(held)))
-            self._begun.pop(name, None)
+            self._failed_creations.pop(name, None)
             return made
 
-    def begun(self, name: str) -> TopicInfo | None:
-        """Return a topic whose creation failed here, and whose files may be there: a retry keeps its id."""
+    def failed_creation(self, name: str) -> TopicInfo | None:
+        """Return the topic if its creation failed here. Some of its files may exist, and a retry keeps its id."""
         with self._lock:
-            return self._begun.get(name)
+            return self._failed_creations.get(name)
 
     def alter(self, name: str, properties: Mapping[str, Any], partitions: int | None) -> TopicInfo:
         """Change settings and add partitions."""
@@ -179,7 +179,7 @@ class TopicRegistry:
                 for tp in fresh:
                     self._roster.adopt(tp, clean=True, recovery_point=0, start=None)
             except BaseException:  # a full disk, an interrupt: a retry uses the id that is in the file
-                self.topics, self._begun[topic.name] = before, topic
+                self.topics, self._failed_creations[topic.name] = before, topic
                 raise
             if fresh:  # a partition without recovery point counts as durable up to its last segment
                 self._checkpoint()
@@ -211,7 +211,7 @@ class TopicRegistry:
 
     @contextmanager
     def moving(self, tp: TopicPartition) -> Iterator[None]:
-        """Block opens of ``tp``, which is closed, inside the block: it leaves for another directory."""
+        """Refuse to open ``tp`` inside the block: it is closed, and it moves to another directory."""
         with self._lock:
             self._moving.add(tp)
         try:
@@ -221,7 +221,10 @@ class TopicRegistry:
                 self._moving.discard(tp)
 
     def release(self, tp: TopicPartition) -> TopicInfo:
-        """Remove closed ``tp``, folder or not, for a move; return the topic as left here. Raises UnknownTopicError."""
+        """Remove ``tp`` from the topic, for a move. Return the topic with its remaining partitions.
+
+        ``tp`` is closed, and its folder may be missing. Raises UnknownTopicError.
+        """
         with self._lock:
             topic = self._known(tp.topic)
             rest = topic._replace(held=frozenset(topic.here) - {tp.partition})
@@ -235,7 +238,7 @@ class TopicRegistry:
             return rest
 
     def adopt(self, topic: TopicInfo, tp: TopicPartition, *, log_start: int, recovery_point: int) -> None:
-        """Add ``tp`` from another directory, complete and durable."""
+        """Add ``tp``, whose files from another directory are complete and durable here."""
         with self._lock:
             self.topics = {**self.topics, topic.name: topic}
             self._roster.adopt(tp, clean=True, recovery_point=recovery_point, start=log_start)
@@ -243,7 +246,7 @@ class TopicRegistry:
             self._checkpoint()
 
     def forget(self, gone: Collection[TopicPartition]) -> None:
-        """Forget all notes of these partitions: a new partition may get the name of an old one."""
+        """Remove these partitions from claims and checkpoints: a new partition may get the same name."""
         self._uploads.forget(gone)
         self._claims.forget(gone)
         self._checkpoint()

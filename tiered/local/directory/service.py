@@ -66,17 +66,17 @@ class DirectoryService:
         deadline = self._clock.monotonic() + limit_ms / 1000
         cleaner.stop()
         hung = None
-        if not workers.join(self._left(deadline)):
+        if not workers.join(self._remaining_seconds(deadline)):
             hung = LocalIOError(f"{self._directory}: a background task has not ended for {limit_ms} ms")
         clean = self._roster.offline is None
         for writer in self._roster.awake():
             try:
-                clean = writer.close(self._left(deadline)) and clean
+                clean = writer.close(self._remaining_seconds(deadline)) and clean
             except LocalIOError as error:
                 hung = hung or error
         if hung is not None:
             raise hung
         return clean
 
-    def _left(self, deadline: float) -> float:
+    def _remaining_seconds(self, deadline: float) -> float:
         return max(deadline - self._clock.monotonic(), LEAST_WAIT_SECONDS)

@@ -33,7 +33,7 @@ NO_BROKER_EPOCH = -1
 _NONE: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
-class _Read(NamedTuple):
+class _CheckpointContent(NamedTuple):
     """Content of a file, or its damage."""
 
     offsets: Mapping[TopicPartition, int]
@@ -75,17 +75,17 @@ class OffsetsFile:
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace the file, durably."""
         known = dict(offsets)
-        self._file.store(encode_offsets(known).encode(), _Read(MappingProxyType(known), None))
+        self._file.store(encode_offsets(known).encode(), _CheckpointContent(MappingProxyType(known), None))
 
-    def _load(self) -> _Read:
-        return self._file.load() or _Read(_NONE, None)
+    def _load(self) -> _CheckpointContent:
+        return self._file.load() or _CheckpointContent(_NONE, None)
 
 
-def _parse(data: bytes) -> _Read:
+def _parse(data: bytes) -> _CheckpointContent:
     try:
-        return _Read(MappingProxyType(dict(decode_offsets(data.decode()))), None)
+        return _CheckpointContent(MappingProxyType(dict(decode_offsets(data.decode()))), None)
     except (CorruptionError, UnicodeDecodeError) as damage:
-        return _Read(_NONE, damage)
+        return _CheckpointContent(_NONE, damage)
 
 
 def mark_clean(directory: Path, files: Files, broker_epoch: int = NO_BROKER_EPOCH) -> None:

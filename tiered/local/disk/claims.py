@@ -40,7 +40,7 @@ _PAYLOAD_AT = len(_BEFORE_CRC) + 8 + len(_BEFORE_SET)
 
 
 class _Same:
-    """Argument default: keep what is stored (None clears)."""
+    """Default of an argument that leaves the stored value as it is. None deletes the value."""
 
 
 SAME: Final = _Same()
@@ -48,8 +48,9 @@ SAME: Final = _Same()
 
 @dataclass(frozen=True, slots=True)
 class ClaimProof:
-    """Proof that a claim must find again on this volume: ``token`` of the last claim, id of the last append commit.
+    """Values that show that this volume made the last claim. They are compared with the root.
 
+    ``token`` of the last claim, ``last_append`` the id of the last append commit, each None without any.
     ``restored_from``: (root version, next offset) of the root that this directory was restored from, None otherwise.
     """
 
@@ -64,7 +65,7 @@ _Change = Callable[[ClaimProof], ClaimProof | None]
 
 @dataclass(slots=True)
 class _Waiting:
-    """One thread's write, until a thread has carried it out."""
+    """Write that one thread requested and that any thread may carry out."""
 
     changes: Mapping[TopicPartition, _Change]
     done: bool = False
@@ -106,7 +107,7 @@ class Claims:
             return self._proofs.get(tp, NO_PROOF)
 
     def find(self, tp: TopicPartition) -> ClaimProof | None:
-        """Return the proof of one partition; None if it was never claimed from here, nor set aside."""
+        """Return the stored proof of one partition; None if this directory never claimed it or set it aside."""
         with self._busy:
             self._refresh()
             return self._proofs.get(tp)
@@ -130,7 +131,7 @@ class Claims:
         self._proofs, self._seen, self._header, self._end, self._compact_bytes = {}, None, b"", 0, 0
 
     def _read(self, handle: int) -> None:
-        """Read the lines appended since the last time, or all of another file."""
+        """Read the lines that were appended since the last read, or the whole file if it was replaced."""
         size = self._files.size(handle)
         if not self._header or self._end > size or self._bytes(handle, 0, len(self._header)) != self._header:
             self._forget_file()
@@ -194,7 +195,7 @@ class Claims:
         self._write({tp: lambda proof: replace(proof, **given)})
 
     def keep(self, tp: TopicPartition, token: str | None, last_append: str | None) -> None:
-        """Store a catalog's proof (``remote.claim``): durable when it returns; None leaves a part as it is."""
+        """Store a catalog's proof (``remote.claim``), durably. None leaves that value as it is."""
         given: dict[str, Any] = {"token": token, "last_append": last_append}
         self._write({tp: lambda proof: replace(proof, **{name: id_ for name, id_ in given.items() if id_ is not None})})
 
@@ -205,7 +206,7 @@ class Claims:
             self._write({tp: lambda _: None for tp in sorted(known)})
 
     def _write(self, changes: Mapping[TopicPartition, _Change]) -> None:
-        """Write changes. Concurrent threads share one line and one fsync: the first carries out all waiting ones."""
+        """Write changes. Concurrent threads share one line and one fsync: one thread writes the changes of all."""
         mine = _Waiting(changes)
         with self._queue_lock:
             self._queue.append(mine)

@@ -188,7 +188,8 @@ class PartitionAppender:
         buffer = bytearray(b"".join(piece for piece, _ in settled))
         if len(buffer) > self._segments.active.segment_bytes:
             raise RecordTooLargeError(
-                f"{len(buffer)} bytes in one append, segment.bytes is {self._segments.active.segment_bytes}",
+                f"{self._context.tp}: one append of {len(buffer)} bytes exceeds segment.bytes, "
+                f"{self._segments.active.segment_bytes}",
                 hint="append fewer batches at once",
             )
         producers = [_producer_of(piece, fact) for piece, fact in settled]

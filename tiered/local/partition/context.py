@@ -266,7 +266,7 @@ class PartitionContext:
             self.epochs.assign(self.epoch, end)
         self.unassigned = False
 
-    def lead(self, epoch: int, end: int) -> None:
+    def start_leader_epoch(self, epoch: int, end: int) -> None:
         """Give records from ``end`` on the leader epoch ``epoch``. Raises ConfigError unless it exceeds all before."""
         latest = max(self.epochs.latest, self.epoch)
         if epoch <= latest:

@@ -41,7 +41,10 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class Replayable(Protocol):
-    """A segment, sealed or active. ``lookup`` is asked for only where a replay begins inside of it."""
+    """Segment to replay, sealed or active. ``lookup`` is used only if the replay begins inside the segment.
+
+    ``reach``: an offset that the batches must reach, -1 if none is known.
+    """
 
     base_offset: int
     size_bytes: int
@@ -50,11 +53,11 @@ class Replayable(Protocol):
 
     @property
     def lookup(self) -> SegmentIndexes:
-        """Both indexes."""
+        """Return the offset and the time index."""
 
 
 class PartitionProducers:
-    """Not thread-safe: the partition's lock is held. ``state`` None: no producer was ever seen."""
+    """Producers of one partition. The caller holds the partition's lock. ``state`` None: no producer ever wrote."""
 
     __slots__ = ("_birth", "_context", "_directory", "_marked", "_on_disk", "_plain_end", "state", "unsure")
 
@@ -69,7 +72,10 @@ class PartitionProducers:
         self._marked = self._context.files.state(self._directory / PLAIN_NAME) is not None
 
     def load(self, *, met: bool) -> None:
-        """Load the state at the end, after opening, if a snapshot or the recovery (``met``) shows producers."""
+        """Load the state at the end of the log after an open, if there are producers.
+
+        A snapshot shows them, or the recovery has read a batch of one (``met``).
+        """
         segments = self._context.segments
         stats = segments.active.stats
         rolled = bool(segments.sealed) or (stats is not None and stats.producers > 0)
@@ -96,8 +102,9 @@ class PartitionProducers:
         self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0, afresh=afresh)
 
     def prepare(self, batches: Sequence[ProducerBatch], origin: Origin) -> PreparedBatches | Duplicate | None:
-        """Return the result of ``ProducerState.prepare``, None without a batch. From then on a recovery reads for
-        producers.
+        """Return the result of ``ProducerState.prepare``; None if there are no batches.
+
+        Before the first batch it deletes ``tiered-plain``, so that a recovery reads the log for producers.
         """
         if not batches:
             return None
@@ -134,7 +141,7 @@ class PartitionProducers:
             self._marked = False
 
     def complete_append(self, completed: Iterable[CompletedTxn]) -> None:
-        """Complete the append, up to the end."""
+        """Advance the state to the end of the log and note the transactions that ended in the append."""
         if self.state is not None:
             self.state.complete_append(completed, self._context.segments.end)
 
@@ -148,18 +155,18 @@ class PartitionProducers:
         return None if self.state is None else self.state.last_stable_offset(self._context.segments.end)
 
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """Return the last write of each producer, by rising id, as a writer needs it to go on."""
+        """Return the last write of each producer, in the order of their ids."""
         return () if self.state is None else self.state.entries()
 
     def open_txns(self) -> list[OpenTxn]:
-        """Return transactions without marker, by first offset."""
+        """Return the open transactions, by first offset."""
         return [] if self.state is None else self.state.describe_open_txns()
 
     def write_snapshot(self, end: int) -> SnapshotFacts:
         """Write a snapshot at ``end``, unless the newest is equal. Return its content.
 
-        If the write fails, it is repeated when the segment is flushed. A second failure costs the next recovery time. A
-        state that damage left incomplete is not written: the snapshot would outlive the reason.
+        A failed write is repeated when the segment is flushed. After a second failure the next recovery takes longer.
+        A state that damage made incomplete is not written: a snapshot would hide that it is incomplete.
         """
         if self.unsure is not None:
             return UNKNOWN_SNAPSHOT
@@ -176,7 +183,7 @@ class PartitionProducers:
         return facts._replace(unwritten=(self._directory / snapshot_name(pending.offset), data))
 
     def _write(self, state: ProducerState, pending: ProducerSnapshot, data: bytes) -> bool:
-        """Return True if the snapshot is on disk."""
+        """Write the encoded snapshot ``data``. Return False, after a warning, if the write failed."""
         path = self._directory / snapshot_name(pending.offset)
         try:
             self._context.files.replace(path, data)
@@ -191,7 +198,7 @@ class PartitionProducers:
         return True
 
     def _note_empty(self, end: int) -> None:
-        """Note that no producer wrote below ``end``. Not fsynced: the log itself shows the same."""
+        """Write an empty snapshot at ``end``: no producer wrote below it. Not fsynced: the log shows the same."""
         if end <= self._plain_end:
             return
         try:
@@ -204,7 +211,7 @@ class PartitionProducers:
             LOGGER.warning("snapshot_failed directory=%s offset=%d error=%s", self._directory, end, error)
 
     def raise_log_start(self) -> None:
-        """Drop state of records below the log start. The snapshots of their segments are deleted with them."""
+        """Drop the state of records below the log start. Their segments' snapshots are deleted with the segments."""
         start = self._context.segments.log_start
         self._plain_end = max(self._plain_end, start)
         if self.state is not None:
@@ -238,8 +245,9 @@ class PartitionProducers:
     def _replay_all(self, segments: Sequence[Replayable], *, floor: int, whole: bool, afresh: bool) -> None:
         """Load the newest good snapshot above ``floor`` and replay the batches after it.
 
-        ``whole``: only the segments and their snapshots describe producers. Otherwise a snapshot at the base of a
-        segment, made without one from before it, would claim that nothing was open in the bucket there.
+        ``whole``: no producer state can exist outside the local segments and snapshots. If False and no snapshot was
+        loaded, only the end snapshot is written. An earlier one would claim that the bucket has no open transactions
+        there. ``afresh``: discard the present state.
         """
         log_start, end = self._context.segments.log_start, self._context.segments.end
         if self._birth is not None and end <= self._birth:
@@ -288,7 +296,7 @@ class PartitionProducers:
         return None
 
     def _replay(self, state: ProducerState, segment: Replayable, following: Replayable | None) -> None:
-        """Add a segment to the state. Of a damaged one only the readable part counts, as after a recovery."""
+        """Apply the batches of a segment to the state. Of a damaged segment only the readable part counts."""
         start = state.map_end_offset
         try:
             if not segment.size_bytes and segment.reach < 0:

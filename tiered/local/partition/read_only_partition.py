@@ -48,7 +48,7 @@ def need_topic_id(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
     if seen.int and topic_id.int and seen != topic_id:
         raise LogDestroyedError(
             f"{tp} is of topic id {topic_id} on disk, and was of {seen}: its topic was deleted and made again",
-            hint="ask the reader for the topic again, and read from its start: its records are others",
+            hint="open the topic again and read from its start: it is a new topic with other records",
         )
 
 

@@ -304,7 +304,7 @@ class WriteLog(ReadLog):
         self._check_process()
         with self.context.lock:
             self.context.check_writable(fenced_too=False)
-            self.context.lead(epoch, self.segments.end)
+            self.context.start_leader_epoch(epoch, self.segments.end)
 
     def apply_retention(self) -> list[int]:
         """Apply the local retention rules once. Return the bases that left the disk."""

@@ -49,7 +49,7 @@ def cut_end(files: Files, view: View, offset: int) -> int:
     """Return the end of a log that is cut at ``offset``. A batch that reaches beyond leaves whole. Checks no bytes."""
     for extent in view.extents_from(offset):
         with open_extent(files, view, extent, offset) as log:
-            for span, _ in log.segment(extent.seek(log, offset), extent.size_bytes, extent.offsets):
+            for span, _ in log.segment(extent.seek(log, offset), extent.size_bytes, extent.offset_range):
                 if span.last_offset >= offset:
                     return min(offset, span.base_offset)
     return offset

@@ -52,7 +52,7 @@ class Extent(NamedTuple):
     def walk(self, log: LogFile, position: int, *, dense: bool) -> Iterator[tuple[BatchPosition, memoryview]]:
         """Yield its batches from ``position`` on: all in their place, or CorruptionError (``LogFile.segment``)."""
         reach = self.end_offset if dense else self.reach
-        return log.segment(position, self.size_bytes, self.offsets, dense=dense, reach=reach)
+        return log.segment(position, self.size_bytes, self.offset_range, dense=dense, reach=reach)
 
     def pieces(
         self, log: LogFile, walk: BatchWalk, *, dense: bool, buffer_bytes: int = BUFFER_BYTES
@@ -62,7 +62,7 @@ class Extent(NamedTuple):
         return log.pieces(walk, self.size_bytes, reach=reach, buffer_bytes=buffer_bytes, kept=True)
 
     @property
-    def offsets(self) -> Offsets:
+    def offset_range(self) -> Offsets:
         """Return the offsets that its batches may have."""
         return Offsets(self.base_offset, self.end_offset)
 
@@ -77,14 +77,14 @@ class Extent(NamedTuple):
 
     def seek(self, log: LogFile, offset: int) -> int:
         """Return where to scan from to find ``offset``."""
-        return self.segment.lookup.seek(log, offset, self.size_bytes, self.offsets)
+        return self.segment.lookup.seek(log, offset, self.size_bytes, self.offset_range)
 
     def seek_time(self, log: LogFile, timestamp: int, start_offset: int) -> int:
         """Return where to scan from to find the first record from ``timestamp`` and ``start_offset`` on."""
         lookup = self.segment.lookup
         if lookup.damaged:  # a batch that is not indexed may be the one: the scan meets it, or finds a record before
             return 0
-        return lookup.seek_time(log, timestamp, start_offset, self.size_bytes, self.offsets)
+        return lookup.seek_time(log, timestamp, start_offset, self.size_bytes, self.offset_range)
 
 
 class SealedExtents:

@@ -69,12 +69,12 @@ def _runs_of(  # noqa: PLR0917 - the state of one segment's read
         wanted = run.next_offset
         if wanted >= end:
             return
-    walk = log.walk(extent.seek(log, wanted), extent.offsets, dense=view.dense)
+    walk = log.walk(extent.seek(log, wanted), extent.offset_range, dense=view.dense)
     beyond = False
     for piece in extent.pieces(log, walk, dense=view.dense, buffer_bytes=buffer_bytes):
         start = walk.position
         while rest := piece[walk.position - start :]:
-            run = walk.verified(rest, end) if walk.gapless_from(wanted) else None
+            run = walk.verified(rest, end) if walk.can_verify_from(wanted) else None
             if run is None:
                 one = next(walk.whole(rest), None)
                 if one is None:

@@ -149,7 +149,7 @@ class SealedLocalSegment:
         return self._appended_ms if self._appended_ms > 0 else -1  # archives set the times of their files to zero
 
     @property
-    def offsets(self) -> Offsets:
+    def offset_range(self) -> Offsets:
         """Return the offsets that its batches may have."""
         return Offsets(self.base_offset, self.end_offset)
 
@@ -186,7 +186,7 @@ class SealedLocalSegment:
         if stats is None:
             self._check_end()
             with LogFile(self._files, self.path) as log:
-                stats = self._stats = measure(log, self.size_bytes, self.offsets, dense=self.dense)
+                stats = self._stats = measure(log, self.size_bytes, self.offset_range, dense=self.dense)
         found = stats.descriptor(self.topic_id, self.tp.partition, self.base_offset, self.end_offset)
         return replace(found, appended_ms=self.appended_ms)
 

@@ -40,7 +40,14 @@ from tiered.local.segment.scan import LogFile
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import ProducerSnapshot
-from tiered.plan.side_files import NO_PRODUCERS, Followed, Follower, SideFileVerdict, judge_snapshot, judge_txn_index
+from tiered.plan.side_files import (
+    NO_PRODUCERS,
+    Follower,
+    ReplayedSegment,
+    SideFileVerdict,
+    judge_snapshot,
+    judge_txn_index,
+)
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -151,7 +158,7 @@ class _Beside:
         self._place = place
         self._noted = noted
         self._before = before
-        self._told: Followed | None = None
+        self._told: ReplayedSegment | None = None
 
     def txn_index(self, *, exact: bool = False, whole: bool = False) -> bytes:
         """Return the entries, encoded. ``exact``: a file that is not as noted is replaced by a complete replay.
@@ -197,12 +204,12 @@ class _Beside:
         path, base = self._place.directory / name, self._place.base_offset
         if judged.flaw is not None and not judged.known:
             raise CorruptionError(
-                f"{path}: {judged.flaw}; {log_name(base)} alone cannot tell what it held: what came before it has left "
-                "this disk",
+                f"{path}: {judged.flaw}. It cannot be rebuilt from {log_name(base)}: earlier segments are no longer "
+                "on this disk",
                 path_or_key=str(path),
                 offset=base,
-                hint="put the file back from a copy of this disk; until then the segment is neither uploaded nor read "
-                "with read_committed",
+                hint="copy this file from a backup of the disk; until then the segment is not uploaded, and "
+                "read_committed cannot read it",
             )
         if judged.flaw is not None:
             # A writer puts its marker first: of a log that grows the index may only be late.
@@ -210,7 +217,7 @@ class _Beside:
             LOGGER.log(level, "side_file_rebuilt path=%s reason=%s written=False", path, judged.flaw)
         return judged.data
 
-    def _replayed(self) -> Followed:
+    def _replayed(self) -> ReplayedSegment:
         if self._told is None:
             place = self._place
             bases = log_bases(self._files, place.directory)
@@ -263,7 +270,7 @@ def replay(  # noqa: PLR0917 - the segment and its surroundings
     size_bytes: int = -1,
     *,
     before: ProducerSnapshot | None = None,
-) -> Followed:
+) -> ReplayedSegment:
     """Return the transactions and producers in the batches of the segment at ``base_offset``, now the file ``log``.
 
     ``bases``: of the segments of the log. ``size_bytes``: the part of a growing one. The state before the first segment

@@ -43,7 +43,7 @@ from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.group_positions import GroupPositions
 from tiered.local.transactions.markers import Markers, OrphanTxn, find_leftovers
 from tiered.local.transactions.producer_ids import LEAST_ID, ProducerIds
-from tiered.local.transactions.state_log import Host, StateLog
+from tiered.local.transactions.state_log import PartitionHost, StateLog
 from tiered.model import TopicPartition
 from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, TransactionChange, TransactionCoordinator
 
@@ -73,7 +73,7 @@ class Transactions:
     """
 
     def __init__(
-        self, host: Host, ids: ProducerIds, clock: Clock, *, sees_all: Callable[[], bool] = lambda: True
+        self, host: PartitionHost, ids: ProducerIds, clock: Clock, *, sees_all: Callable[[], bool] = lambda: True
     ) -> None:
         self._host = host
         self.positions = GroupPositions(host)
@@ -107,7 +107,7 @@ class Transactions:
             self._recovered = self._ids.sees_all
             return
         try:
-            coordinator = self._loaded()
+            coordinator = self._load_coordinator()
             left = find_leftovers(self._host.awake(), coordinator, self._ids.is_ours)
         except TieredError as error:
             LOGGER.error("transactions_not_recovered error=%s", error)
@@ -138,7 +138,7 @@ class Transactions:
         for name in names:
             try:
                 with self._held(name):
-                    self._end_open(self._loaded(), name)
+                    self._end_open(self._load_coordinator(), name)
             except TieredError as error:
                 LOGGER.error("transaction_unsettled id=%s error=%s", name, error)
 
@@ -151,7 +151,7 @@ class Transactions:
         """
         with self._held(transactional_id):
             self._check_open(transactional_id)
-            coordinator = self._loaded()
+            coordinator = self._load_coordinator()
             self._end_open(coordinator, transactional_id)
             if coordinator.state(transactional_id) in _DECIDED:
                 self._complete(coordinator, transactional_id)
@@ -173,12 +173,12 @@ class Transactions:
         """Add ``partitions`` before a write to them. ProducerFencedError if it was replaced or timed out."""
         with self._held(producer.transactional_id):
             self._check_open(producer.transactional_id)
-            self._join(self._loaded(), producer, partitions)
+            self._join(self._load_coordinator(), producer, partitions)
 
     def check_owner(self, producer: TxnProducer) -> None:
         """Raise ProducerFencedError if the transaction was replaced or timed out, without its id's lock."""
         self._check_open(producer.transactional_id)
-        self._loaded().check_owner(*producer)
+        self._load_coordinator().check_owner(*producer)
 
     def check_process(self) -> None:
         """Raise ForkedLogError in a child: its locks may be copies of held ones."""
@@ -198,7 +198,7 @@ class Transactions:
             if self._ending and not commit:
                 return  # close has aborted it
             self._check_open(name)
-            coordinator = self._loaded()
+            coordinator = self._load_coordinator()
             txn = coordinator.find(name)
             if txn is not None and txn.state is not TxnState.ONGOING and _producer_of(name, txn) == producer:
                 self._lent.pop(name, None)  # nothing was written: nothing to decide
@@ -243,7 +243,7 @@ class Transactions:
         if not self._log.exists:
             return {}
         with self._lock:
-            return dict(sorted(self._loaded().transactions()))
+            return dict(sorted(self._load_coordinator().transactions()))
 
     # -- as time passes --------------------------------------------------------------------------------------------
 
@@ -388,7 +388,7 @@ class Transactions:
         self._record(coordinator, coordinator.complete(name, now_ms=self._clock.now_ms()))
         self._marked.pop(name, None)
 
-    def _loaded(self) -> TransactionCoordinator:
+    def _load_coordinator(self) -> TransactionCoordinator:
         with self._lock:
             if self._coordinator is None:
                 self._coordinator = self._log.load(may_make=self._markers.sees_all())

@@ -27,7 +27,7 @@ from tiered.format.kernels import Record
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.write_log import WriteLog
-from tiered.local.transactions.state_log import STATE_CONFIG, Host
+from tiered.local.transactions.state_log import STATE_CONFIG, PartitionHost
 from tiered.model import NewRecord, Position, TopicPartition
 from tiered.plan.visibility import Hidden
 
@@ -221,7 +221,7 @@ class GroupPositions(GroupTable):
 
     name = OFFSETS_TOPIC
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: PartitionHost) -> None:
         super().__init__(host)
         self._host = host
         self._readers: dict[_Key, object] = {}

@@ -15,7 +15,7 @@ from tiered.format.batch import encode_marker
 from tiered.format.control import ControlType
 from tiered.format.coordinator_records import NO_ID
 from tiered.local.partition.write_log import WriteLog
-from tiered.local.transactions.state_log import Host
+from tiered.local.transactions.state_log import PartitionHost
 from tiered.model import TopicPartition
 from tiered.plan.transactions import TransactionCoordinator, TxnMarker
 from tiered.plan.visibility import OpenTxn
@@ -26,7 +26,7 @@ LOGGER = logging.getLogger("tiered.local")
 class Markers:
     """Writer of markers. Thread-safe. ``sees_all``: returns True if a partition that cannot be found is gone."""
 
-    def __init__(self, host: Host, clock: Clock, sees_all: Callable[[], bool]) -> None:
+    def __init__(self, host: PartitionHost, clock: Clock, sees_all: Callable[[], bool]) -> None:
         self._host = host
         self._clock = clock
         self.sees_all = sees_all

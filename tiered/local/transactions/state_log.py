@@ -19,7 +19,7 @@ STATE_CONFIG = TopicConfig(cleanup_policy="compact", segment_bytes=104_857_600, 
 """Kafka's ``transaction.state.log.segment.bytes``; no upload waits for a seal."""
 
 
-class Host(Protocol):
+class PartitionHost(Protocol):
     """The log whose partitions take part: one directory, or several."""
 
     def topics(self) -> dict[str, TopicInfo]:
@@ -37,7 +37,7 @@ class Host(Protocol):
 class StateLog:
     """State log of a coordinator. A directory of ours has one partition of it, a broker's many (Kafka's choice)."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: PartitionHost) -> None:
         self._host = host
 
     @property

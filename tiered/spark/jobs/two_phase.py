@@ -19,7 +19,7 @@ from typing import Any
 from tiered.config import MAX_LONG
 from tiered.errors import NotFoundError
 from tiered.format.keys import Role
-from tiered.format.root import Cleaned
+from tiered.format.root import CompactedRange
 from tiered.model import Row, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.maintenance import MaintenanceKind
@@ -122,7 +122,7 @@ class Rewriting:
         if self._waiting is None and not self._is_clean():
             self._last_group_again()
         if self._waiting is not None:
-            self._commit(*self._waiting, Cleaned(round_.first_uncleanable, horizon_ms))
+            self._commit(*self._waiting, CompactedRange(round_.first_uncleanable, horizon_ms))
         return self._done
 
     def _wave(self, numbers: Sequence[int]) -> None:
@@ -184,7 +184,7 @@ class Rewriting:
         self._done.bytes_written += row.size
         self._waiting = [old for old in rows if old.base >= row.base], row  # a trim came in between
 
-    def _commit(self, old: Sequence[Row], row: Row, cleaned: Cleaned | None) -> None:
+    def _commit(self, old: Sequence[Row], row: Row, cleaned: CompactedRange | None) -> None:
         intent = ReplaceIntent(tuple(old), (row,), cleaned)
         try:
             drive(self._runner.store, self._catalog.commit(intent, reason=f"{MaintenanceKind.COMPACT}, {self._why}"))

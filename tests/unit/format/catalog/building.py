@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tiered.format.keys import PageName, Role, root_key
 from tiered.format.page import Content, Page, Pointers, encode_page
-from tiered.format.root import Cleaned, Commit, RoleState, Root, Sealed
+from tiered.format.root import Commit, CompactedRange, RoleState, Root, Sealed
 from tiered.format.rows import Rows, Trash
 from tiered.format.trash import TRASH_ROWS, TrashEntry
 from tiered.model import EpochEntry, Row
@@ -84,5 +84,5 @@ def paged_root() -> Root:
         removed=made.slice(0, 2).tally,
         dead=made.slice(0, 2).tally,
         trash=Trash.from_entries([TrashEntry(0, 100, 0, 9, 5, 1, TRASH_ROWS, 250)]),
-        cleaned=(Cleaned(100, 5), Cleaned(300, -1)),
+        cleaned=(CompactedRange(100, 5), CompactedRange(300, -1)),
     )

@@ -138,16 +138,16 @@ def test_what_the_log_cannot_tell_is_neither_uploaded_nor_guessed(tmp_path: Path
     index = folder / f"{1:020d}.txnindex"
     kept = index.read_bytes()
     index.unlink()
-    with pytest.raises(CorruptionError, match="what came before it has left this disk") as error:
+    with pytest.raises(CorruptionError, match="earlier segments are no longer on this disk") as error:
         sealed_indexes(directory)
     assert (error.value.path_or_key, error.value.offset) == (str(index), 1)
-    with pytest.raises(CorruptionError, match="what came before it has left this disk"):
+    with pytest.raises(CorruptionError, match="earlier segments are no longer on this disk"):
         visible(directory)
     index.write_bytes(kept)
     assert [indexes.txn_index for indexes in sealed_indexes(directory)] == [kept]
     index.unlink()
     with tiered.open(directory, remote=f"file://{tmp_path}/store") as log:
-        with pytest.raises(CorruptionError, match="what came before it has left this disk"):
+        with pytest.raises(CorruptionError, match="earlier segments are no longer on this disk"):
             log.sync()
         assert log.positions()[TP].uploaded_offset <= 1
     assert list((tmp_path / "store").rglob(f"{1:020d}-*")) == []

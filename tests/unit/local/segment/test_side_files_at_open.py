@@ -161,7 +161,7 @@ def test_an_entry_whose_beginning_only_the_bucket_holds_is_kept(tmp_path: Path, 
         index.write_bytes(kept + b"\0\0\0")
     with tiered.open(tmp_path / "log", remote=remote) as log:
         if torn:  # nothing says that what is torn was no entry
-            with pytest.raises(CorruptionError, match="what came before it has left this disk"):
+            with pytest.raises(CorruptionError, match="earlier segments are no longer on this disk"):
                 list(log.topic("t").read(isolation="read_committed"))
             return
         assert index.read_bytes() == kept
@@ -186,12 +186,12 @@ def test_an_entry_that_is_lost_and_whose_beginning_is_not_known_is_an_error(
         assert log._local.partition(TP).positions().end_offset == 6
     for _ in range(2):  # the note of a close does not make it known
         with tiered.open(tmp_path / "log", remote=remote) as log:
-            with pytest.raises(CorruptionError, match="what came before it has left this disk") as error:
+            with pytest.raises(CorruptionError, match="earlier segments are no longer on this disk") as error:
                 list(log.topic("t").read(isolation="read_committed"))
             assert error.value.path_or_key == str(index)
             values = [record.value for record in log.topic("t").read()]
             assert values == [b"before", b"aborted", b"aborted, too", b"good"]
-            with pytest.raises(CorruptionError, match="what came before it has left this disk"):
+            with pytest.raises(CorruptionError, match="earlier segments are no longer on this disk"):
                 log.sync()
     with tiered.open_reader(remote) as reader:
         assert [record.value for record in reader.topic("t").read()] == [b"before", b"aborted"]
@@ -218,7 +218,7 @@ def test_a_bucket_whose_log_begins_with_the_disk_holds_no_beginning(tmp_path: Pa
         if known:
             assert [entry[1:] for entry in decode_txns(index.read_bytes(), 2)] == [(2, 3, 4)]
             return
-        with pytest.raises(CorruptionError, match="what came before it has left this disk"):
+        with pytest.raises(CorruptionError, match="earlier segments are no longer on this disk"):
             log.partition(TP).aborted_txns(0, 6)
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role, join_uid
 from tiered.format.page import Page, PageKind, Pointer, Pointers, decode_page, verified_page
-from tiered.format.root import Cleaned, Root, decode_root, encode_root
+from tiered.format.root import CompactedRange, Root, decode_root, encode_root
 from tiered.format.rows import Rows, Tally, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
 from tiered.format.trash import TrashEntry as Entry
@@ -151,7 +151,7 @@ class Catalog:
             rows[0] = rows[0]._replace(
                 size=0, idx_len=0, records=0, crc=0, id_hi=0, id_lo=0, flags=FLAG_MAINTAINER | FLAG_HOLE
             )
-        cleaned = Cleaned(high, self.rng.randrange(100)) if self.rng.random() < 0.3 else None
+        cleaned = CompactedRange(high, self.rng.randrange(100)) if self.rng.random() < 0.3 else None
         return ReplaceIntent(tuple(old), tuple(rows), cleaned)
 
     # -- the list ------------------------------------------------------------------------------------------------------

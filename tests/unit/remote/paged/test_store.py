@@ -17,7 +17,7 @@ from tests.unit.remote.catalog.script import TOPIC_ID, Desk, World
 from tests.unit.remote.paged.model import TINY
 from tiered.errors import CorruptionError, FencedError, NotFoundError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.keys import FLAG_MAINTAINER, hist_key, parse_hist_key, parse_page_key, root_key
-from tiered.format.root import Cleaned, Root, decode_root, encode_root
+from tiered.format.root import CompactedRange, Root, decode_root, encode_root
 from tiered.model import Row
 from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
 from tiered.plan.commit import SHAPE
@@ -314,7 +314,7 @@ def test_a_page_that_is_gone_is_looked_for_in_a_newer_root(world: World, desk: D
 
 def merged(desk: Desk, old: list[Row]) -> ReplaceIntent:
     row = desk.row(old[0].base, old[-1].next, flags=FLAG_MAINTAINER, records=len(old))
-    return ReplaceIntent(tuple(old), (row,), Cleaned(old[-1].next, 7))
+    return ReplaceIntent(tuple(old), (row,), CompactedRange(old[-1].next, 7))
 
 
 def test_a_replacement_rewrites_one_leaf_and_what_is_above_it(world: World, desk: Desk) -> None:
@@ -324,7 +324,7 @@ def test_a_replacement_rewrites_one_leaf_and_what_is_above_it(world: World, desk
     intent = merged(other, made[17:19])
     root = world.run(other.catalog.commit(intent))
     assert keys_put(world, before) == ["p", "p", "hist", "root"]
-    assert root.cleaned == (Cleaned(190, 7),)
+    assert root.cleaned == (CompactedRange(190, 7),)
     assert rows_of(world, pinned(world)) == [*made[:17], intent.rows[0], *made[19:]]
     with pytest.raises(NotFoundError, match="other rows"):
         world.run(other.catalog.commit(merged(other, made[17:19])))
