@@ -252,7 +252,7 @@ class RemoteUnavailableError(TieredError):
         self.slow_down = slow_down
 
 
-class CommitUnknown(TieredError):
+class CommitUnknownError(TieredError):
     """A commit whose outcome is unknown. Nothing was deleted.
 
     Upload: the PUT of a root was sent, and the next claim resolves it. Transaction: the fsync of the written decision

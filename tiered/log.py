@@ -34,7 +34,7 @@ from tiered.engine.tiering import SpreadTiering, Tiering
 from tiered.engine.wait import UploaderComponent, Uploaders, wait_uploaded
 from tiered.errors import (
     ClosedError,
-    CommitUnknown,
+    CommitUnknownError,
     ConfigError,
     CorruptionError,
     FencedError,
@@ -296,7 +296,7 @@ class Log:
 
     def _adopt(self, tiering: SpreadTiering, info: TopicInfo) -> None:
         if self._uploader is not None:
-            self._uploader.poke()  # claim new partitions now, not at its next scan
+            self._uploader.scan_now()  # claim new partitions now, not at its next scan
         try:
             tiering.adopt(info)
         except TieredError as error:
@@ -553,7 +553,8 @@ class Log:
         Raises:
             ConfigError: the log has no remote.
             DataLocalError: some records are still only local after ``timeout``.
-            FencedError, RemoteUnavailableError, RemotePermissionError, CommitUnknown, LocalIOError, CorruptionError.
+            FencedError, RemoteUnavailableError, RemotePermissionError, CommitUnknownError: the store refused or failed.
+            LocalIOError, CorruptionError: the disk failed, or a file is damaged.
         """
         if self._tiering is None:
             raise ConfigError(f"{self.directory} has no remote to sync to", hint="open(path, remote=...)")
@@ -564,7 +565,7 @@ class Log:
         ends, refused = self._seal_all()
         rest: Mapping[TopicPartition, int] = ends
         if self._uploader is not None:
-            self._uploader.poke()
+            self._uploader.scan_now()
         else:
             rest = self._sync_inline(self._tiering, ends, deadline)
         if rest:
@@ -579,7 +580,7 @@ class Log:
         while True:
             try:
                 return tiering.sync(ends, None if deadline is None else max(deadline - self._clock.monotonic(), 0.0))
-            except (RemoteUnavailableError, CommitUnknown):
+            except (RemoteUnavailableError, CommitUnknownError):
                 left_s = 0.0 if deadline is None else deadline - self._clock.monotonic()
                 if left_s <= SYNC_RETRY_S or self._clock.wait(self._closed, SYNC_RETRY_S):
                     raise

@@ -253,7 +253,7 @@ class Topic(TopicReads):
 
         Keys are spread over all partitions from then on: a key's new records may go to another one, as in Kafka.
         Partitions are never removed. Open readers see new ones after asking for the topic again. A failed call may be
-        repeated. Raises ConfigError, RemoteUnavailableError, CommitUnknown, LocalIOError, DiskFullError.
+        repeated. Raises ConfigError, RemoteUnavailableError, CommitUnknownError, LocalIOError, DiskFullError.
         """
         return self._waiter._add_partitions(self.name, arguments.whole("n", n, least=1))
 

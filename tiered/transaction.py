@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from tiered import arguments
 from tiered.display import names_without
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     ConfigError,
     InvalidRecordError,
     InvalidTxnStateError,
@@ -197,14 +197,14 @@ class Transaction:
         Raises:
             LocalIOError, DiskFullError: it is aborted, because the decision could not be written.
             ProducerFencedError: it was aborted before.
-            CommitUnknown: the decision may or may not be on disk. The next open of the log resolves it.
+            CommitUnknownError: the decision may or may not be on disk. The next open of the log resolves it.
             MarkersPendingError: it is committed. A partition whose disk failed shows it only after the next open.
         """
         with self._locked():
             self._check_usable()
             try:
                 self._coordinator.end(self._producer, commit=True)
-            except CommitUnknown:
+            except CommitUnknownError:
                 self._state = "unknown"
                 raise
             except MarkersPendingError:

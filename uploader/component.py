@@ -102,9 +102,9 @@ class AttachedUploader:
         if error is not None:
             callback(error)
 
-    def poke(self) -> None:
-        """Scan now, not at the next interval. Orders that back off are retried now."""
-        self._call(self._service.poke)
+    def scan_now(self) -> None:
+        """Scan the disk now, not at the next interval. Retry now what waits after a passing failure."""
+        self._call(self._service.scan_now)
 
     def status(self) -> dict[str, Any]:
         """Return the document of a daemon's ``/status``: the state of each partition, and what it waits for.

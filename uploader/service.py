@@ -306,10 +306,10 @@ class Service:
         if self._runner is not None:
             self._runner.finish(timeout_ms)
 
-    def poke(self) -> None:
-        """Scan the disk now. Orders that back off are retried now."""
+    def scan_now(self) -> None:
+        """Scan the disk now. Retry now what waits after a passing failure."""
         if self._runner is not None:
-            self._runner.poke()
+            self._runner.scan_now()
 
     def reload(self, settings: Settings) -> list[str]:
         """Take over changed settings. Return those that need a restart, which stay unchanged."""

@@ -62,7 +62,7 @@ class Run:
         return any(after - before >= LEASE_S and after >= begin for before, after in gaps)
 
     def slept_in(self, asked: float, returned: float) -> bool:
-        """Return True if its lease was good when a poll began, and expired before the poll returned: it was paused inside."""
+        """Return True if the lease was valid when a poll began and expired before it returned: a pause inside."""
         beat = max((sent for sent, _ in self.beats if sent <= asked), default=returned)
         return asked - beat < LEASE_S <= returned - beat
 

@@ -18,12 +18,12 @@ import tiered
 from tests.chaos.notes import Notes
 from tests.chaos.topics import KEYS, PARTITIONS, Kind, config_of, generation_of, kind_of, name_of
 from tiered.clock import SystemClock
-from tiered.errors import CommitUnknown, DataLocalError, RemotePermissionError, RemoteUnavailableError, TieredError
+from tiered.errors import CommitUnknownError, DataLocalError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.model import NewRecord
 from tiered.topic import Topic
 from uploader import Uploader
 
-WEATHER = (RemoteUnavailableError, RemotePermissionError, CommitUnknown, DataLocalError)
+WEATHER = (RemoteUnavailableError, RemotePermissionError, CommitUnknownError, DataLocalError)
 """What the faults of the proxy may come to; each leaves the promises as they are."""
 OLD_MS = 2 * 3_600_000
 """Records are dated back, so that merging takes their segments at once."""

@@ -10,7 +10,7 @@ from tests.explore.process import Mark, Program, Report
 from tiered.config import TopicConfig
 from tiered.engine.steps import BucketSteps
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     ConfigError,
     CorruptionError,
     FencedError,
@@ -36,7 +36,7 @@ from tiered.store.base import Capabilities, Emit, Missing, Put, Steps
 from tiered.store.unique_upload import PartSizes
 
 TRUSTED = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=True, verifies_crc32c=True)
-PASSING = (CommitUnknown, RemoteUnavailableError, RemotePermissionError, LockedError)
+PASSING = (CommitUnknownError, RemoteUnavailableError, RemotePermissionError, LockedError)
 """Errors after which a process does the same again, under a new claim."""
 
 
@@ -124,7 +124,7 @@ def _upload(engine: Engine, machine: Machine, epoch: int, end: int, most: int) -
         yield Report("acked", (tuple(values(row.base, row.next, who).items()),))
         end = root.next_offset
         if end != row.next:
-            raise CommitUnknown("the engine claims again: the root that it read back ends elsewhere")
+            raise CommitUnknownError("the engine claims again: the root that it read back ends elsewhere")
         machine.note(end, epoch)
 
 
@@ -269,7 +269,7 @@ def keeper_of(name: str, *, times: int = 1) -> Program:
                     yield Report("dropped", (name,))
                     yield from delete_snapshot(view, name)
                 yield from create_snapshot(view, name)
-            except (CommitUnknown, RemoteUnavailableError, RemotePermissionError, ConfigError, NotFoundError):
+            except (CommitUnknownError, RemoteUnavailableError, RemotePermissionError, ConfigError, NotFoundError):
                 # ConfigError: somebody has made it, an earlier life perhaps, and was told so or not. NotFoundError:
                 # here any time may pass between two requests, also that after which what is only begun is deleted.
                 return

@@ -16,7 +16,13 @@ from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, seal
 from tiered.check.check import CheckOptions
 from tiered.config import TopicConfig
-from tiered.errors import CommitUnknown, CorruptionError, FencedError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import (
+    CommitUnknownError,
+    CorruptionError,
+    FencedError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+)
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.decision import COMMITTED, Decision
 from tiered.format.keys import root_key
@@ -37,7 +43,7 @@ STEPS = 900
 GRACE_MS = 600_000
 CONFIG = TopicConfig(gc_grace_ms=GRACE_MS, merge_min_bytes=2_000, merge_target_bytes=8_000)
 EAGER = TopicConfig(gc_grace_ms=GRACE_MS, merge_min_bytes=300, merge_target_bytes=500)
-PASSING = (CommitUnknown, RemoteUnavailableError, RemotePermissionError, FencedError)
+PASSING = (CommitUnknownError, RemoteUnavailableError, RemotePermissionError, FencedError)
 SEEDS = 6
 
 

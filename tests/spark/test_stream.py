@@ -25,7 +25,7 @@ from tiered.format.root import STATE_DELETING
 from tiered.format.rows import Rows
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import AbortedTxn, NewRecord, Row, TopicPartition
-from tiered.remote.gc.deletion import start_deletion, tend_deletion
+from tiered.remote.gc.deletion import resume_topic_deletion, start_deletion
 from tiered.remote.topics import load_topic, register_topic
 from tiered.spark.schema import kafka_schema
 from tiered.spark.slice_reader import SliceReader
@@ -459,7 +459,7 @@ def made_again(desk: Desk, new_id: UUID) -> RemoteLog:
     prefix = desk.log.root_key.removesuffix("root")
     page: Any = desk.store.execute(List(prefix))
     desk.store.execute(Delete(tuple(each.key for each in page.entries)))
-    assert drive(desk.store, tend_deletion(entry, "test"))
+    assert drive(desk.store, resume_topic_deletion(entry, "test"))
     drive(desk.store, register_topic("flights", new_id, 1, {}))
     return desk.of(0, "flights", new_id)
 

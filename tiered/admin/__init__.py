@@ -254,7 +254,7 @@ def snapshot(
 
     Raises:
         ConfigError: the snapshot exists, or the name is invalid.
-        UnknownTopicError, NotFoundError, CommitUnknown.
+        UnknownTopicError, NotFoundError, CommitUnknownError.
     """
     clock, ids = arguments.clock_and_ids(clock, ids)
     with _runner(remote, s3, clock, ids) as runner:

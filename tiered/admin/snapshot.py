@@ -48,7 +48,7 @@ def snapshot_steps(
 
     Raises:
         ConfigError: every partition has it already, or the name is invalid.
-        UnknownTopicError, NotFoundError, CommitUnknown.
+        UnknownTopicError, NotFoundError, CommitUnknownError.
     """
     check_snapshot_name(name)
     skipped: list[str] = []

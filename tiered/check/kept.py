@@ -79,7 +79,7 @@ def read_beside(view: RootView, folder: str, *, newest: bool = False) -> Steps[l
 
 def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[list[Finding]]:
     """Return what is wrong with snapshots, pins, copies and pages of garbage of a partition."""
-    kept = _KeptCheck(tp, view, read_data)
+    kept = _SnapshotCheck(tp, view, read_data)
     for folder, code in KINDS.items():
         try:
             found = yield from read_beside(view, folder, newest=folder == "hist/" and not read_data)
@@ -96,7 +96,7 @@ def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[
     return kept.found
 
 
-class _KeptCheck:
+class _SnapshotCheck:
     """One partition. ``found``: findings so far."""
 
     def __init__(self, tp: TopicPartition, view: RootView, read_data: bool) -> None:

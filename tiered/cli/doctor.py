@@ -24,7 +24,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application, Command, pass_application
 from tiered.program.bundle import write_bundle
-from tiered.program.lifecycle import judge_lifecycle
+from tiered.program.lifecycle import check_lifecycle_rules
 from tiered.program.open_reader import directory_error
 from tiered.program.open_store import location, open_remote
 from tiered.program.output import counted, human_bytes, human_duration
@@ -302,7 +302,7 @@ def _lifecycle(target: S3Target) -> Iterator[Diagnosis]:
         yield Diagnosis("lifecycle", SKIP, "the rules cannot be read: that needs s3:GetLifecycleConfiguration")
         return
     prefix = f"{target.prefix}/" if target.prefix else ""
-    found = judge_lifecycle(rules, target.bucket, prefix)
+    found = check_lifecycle_rules(rules, target.bucket, prefix)
     for each in found:
         yield Diagnosis("lifecycle", FAIL if each.deletes else WARN, each.text, each.hint, 1)
     if not found:

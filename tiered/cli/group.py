@@ -95,7 +95,8 @@ def reset_command(app: Application, *, group: str, selected: tuple[str, ...], to
     if _is_in_bucket(app, group):
         return group_bucket.reset_positions(app, group, selected, to, force=force)
     if not selected:
-        raise ConfigError("no topic was named", hint=f"tiered group reset {group} TOPIC --to {to}")
+        where = "" if app.log_dir is None else f" --log-dir {app.log_dir}"
+        raise ConfigError("no topic was named", hint=f"name one: tiered group reset {group} TOPIC --to {to}{where}")
     targets: dict[TopicPartition, int] = {}
     for each in selected:
         targets |= _targets(app, each, to)

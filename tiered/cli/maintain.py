@@ -39,7 +39,7 @@ from tiered.program.setting_options import with_limits
 from tiered.program.settings import store_limits
 from tiered.remote.claim import owner_of
 from tiered.remote.gc.audit import is_refused_line
-from tiered.remote.gc.deletion import tend_deletion
+from tiered.remote.gc.deletion import resume_topic_deletion
 from tiered.remote.gc.orphans import Swept
 from tiered.remote.gc.sink_orphans import sweep_decisions
 from tiered.remote.gc.strays import sweep_strays
@@ -202,7 +202,7 @@ def _once(app: Application, wanted: MaintainScope) -> int:
         for facts in topics.values() if not dry_run else ():
             if facts.entry is not None and facts.entry.state == STATE_DELETING:
                 with _by_itself(TopicPartition(facts.name, 0), failed):
-                    tiers.run(tend_deletion(facts.entry, owner_of(PROGRAM)))
+                    tiers.run(resume_topic_deletion(facts.entry, owner_of(PROGRAM)))
     for tp, error in failed.items():
         app.out.warn(f"{tp}: {_error_and_hint(error)}")
     code = unread or next((error.exit_code for error in (*failed.values(), *damaged)), 0)
@@ -327,10 +327,10 @@ def _planned(
 
 def _plan_of(tiers: Tiers, maintainer: Maintainer, wanted: MaintainScope) -> MaintenancePlan | None:
     if wanted.orphans:
-        tiers.run(maintainer.need_newest())
+        tiers.run(maintainer.require_newest_root())
     plan = tiers.run(maintainer.plan(wanted.kinds, begin_at=wanted.begin_at))
     if plan is not None and plan.actions and not wanted.orphans:
-        tiers.run(maintainer.need_newest(sweeps=False))  # a rewrite of an older root would hide its age
+        tiers.run(maintainer.require_newest_root(sweeps=False))  # a rewrite of an older root would hide its age
     return plan
 
 

@@ -44,7 +44,7 @@ class Ending:
         self.drain = Drain.start(request, engine.partitions)
         engine.report(Report(Level.INFO, "drain_started", f"sending {request.mode.value} data, then ending"))
         self._sealer.drain()
-        engine.poke(refused=True)
+        engine.scan_now(refused=True)
         self._changed.set()
 
     def review(self) -> None:
@@ -56,7 +56,7 @@ class Ending:
         """Set the writer of the log. Once the writer is gone, this program has to send its last records."""
         self._sealer.writer_is(holder)
         if self.drain is not None and not holder:
-            self._engine.poke()
+            self._engine.scan_now()
 
     async def run(self) -> Exit:
         """Return the exit once a drain has sent all, can send no more, or has no time left."""

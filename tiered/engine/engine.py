@@ -28,7 +28,7 @@ from tiered.engine.reports import Level, Listener, Report, Step, StepKind
 from tiered.engine.status import PartitionView
 from tiered.engine.topics import Topics
 from tiered.engine.worker import Worker
-from tiered.errors import CommitUnknown, TieredError
+from tiered.errors import CommitUnknownError, TieredError
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
@@ -141,8 +141,8 @@ class Engine:
     def _pause_of(self, p: Partition) -> Pause | None:
         return self.pauses.get(p.tp.topic) or self.pauses.get(ALL_TOPICS)
 
-    def poke(self, *, refused: bool = False) -> None:
-        """End the waits for retries: a caller waits for the uploads. With ``refused``, refused work is retried, too."""
+    def scan_now(self, *, refused: bool = False) -> None:
+        """Retry now what waits after a passing failure. With ``refused``, retry work that the store refused, too."""
         now_ms = self.now_ms()
         for topic in self.topics:
             topic.trouble = outcome.retry_now(topic.trouble, now_ms, refused=refused)
@@ -283,7 +283,7 @@ class Engine:
         except TimeoutError as late:
             error = late
             if step.kind is StepKind.COMMIT:
-                error = CommitUnknown(f"{step.tp}: the commit was not answered within {seconds or 0:.0f} s")
+                error = CommitUnknownError(f"{step.tp}: the commit was not answered within {seconds or 0:.0f} s")
         except (TieredError, OSError) as raised:
             error = raised
         except Exception as raised:  # noqa: BLE001 - any bug: the partition goes on or reports it

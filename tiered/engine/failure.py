@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiered.errors import CommitUnknown, FencedError, RemotePermissionError, TieredError
+from tiered.errors import CommitUnknownError, FencedError, RemotePermissionError, TieredError
 from tiered.plan.backoff import backoff_bound_seconds
 
 RECHECK_PERMISSION_MS = 60_000
@@ -50,7 +50,7 @@ class Failure:
             return Failure(FailureKind.FATAL, "internal", f"{type(error).__name__}: {error}", "report this as a bug")
         if isinstance(error, FencedError):
             kind = FailureKind.FENCED
-        elif isinstance(error, CommitUnknown):
+        elif isinstance(error, CommitUnknownError):
             kind = FailureKind.UNKNOWN
         elif isinstance(error, RemotePermissionError):
             kind = FailureKind.PERMISSION

@@ -75,7 +75,7 @@ class Phase(enum.Enum):
 
 
 @dataclass(slots=True)
-class Work:
+class SegmentUpload:
     """One sealed segment that the bucket lacks. ``row`` is set once both objects are verified, at ``stored_ms``."""
 
     segment: SegmentRef
@@ -120,7 +120,7 @@ class Partition:
     claim_epoch: int = 0
     committed: int = -1
     remote_start: int = -1
-    works: dict[int, Work] = field(default_factory=dict)
+    works: dict[int, SegmentUpload] = field(default_factory=dict)
     uploading: int = 0
     committing: bool = False
     doubt_end: int = 0
@@ -150,7 +150,7 @@ class Partition:
             return
         known = self.works.get(segment.base)
         if known is None:
-            self.works[segment.base] = Work(segment)
+            self.works[segment.base] = SegmentUpload(segment)
             self.end = max(self.end, segment.end)
         elif known.segment != segment and not known.uploading and known.row is None:
             known.segment = segment
@@ -198,9 +198,9 @@ class Partition:
         """Return the end of the last sealed segment, at least the committed end."""
         return max((work.segment.end for work in self.works.values()), default=self.known_committed)
 
-    def prefix(self) -> list[Work]:
+    def prefix(self) -> list[SegmentUpload]:
         """Return the stored segments that continue the committed end without a gap, at most one commit's worth."""
-        found: list[Work] = []
+        found: list[SegmentUpload] = []
         at = self.committed
         while len(found) < MAX_COMMIT_SEGMENTS:
             work = self.works.get(at)
@@ -210,7 +210,7 @@ class Partition:
             at = work.segment.end
         return found
 
-    def next_upload(self) -> Work | None:
+    def next_upload(self) -> SegmentUpload | None:
         """Return the first segment in the window above the committed end that is neither stored nor under way."""
         at = self.committed
         for _ in range(MAX_COMMIT_SEGMENTS):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tiered.engine.limits import EngineLimits
-from tiered.engine.partition import NONE_MS, Partition, Phase, Work
+from tiered.engine.partition import NONE_MS, Partition, Phase, SegmentUpload
 from tiered.model import Row
 
 Wanted = Callable[[Partition, int], bool]
@@ -28,7 +28,7 @@ def has_work(p: Partition, wanted: Wanted, *, lazy: bool = False) -> bool:
     return upload_due(p, wanted) is not None
 
 
-def upload_due(p: Partition, wanted: Wanted) -> Work | None:
+def upload_due(p: Partition, wanted: Wanted) -> SegmentUpload | None:
     """Return the segment whose upload may begin now, None if there is none.
 
     After a failure one upload at a time is the probe. Nothing after a commit that was refused is uploaded.
@@ -79,7 +79,7 @@ def has_diverged(p: Partition) -> bool:
     return has_records and p.committed > p.end
 
 
-def matches(row: Row, work: Work, claim_epoch: int) -> bool:
+def matches(row: Row, work: SegmentUpload, claim_epoch: int) -> bool:
     """Return True if the row is of the segment that was to be uploaded. No other row may reach a commit."""
     segment = work.segment
     return (row.base, row.next, row.size, row.claim_epoch) == (

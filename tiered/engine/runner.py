@@ -103,7 +103,7 @@ class DirectoryRun:
             dice=ids,
             limits=limits,
             listener=listener,
-            note=self._note,
+            note=self._record_upload,
         )
         self.engine.lazy = lazy
         self._sealer = Sealer(self.engine, self._seal)
@@ -186,9 +186,9 @@ class DirectoryRun:
         finally:
             await self._stop([*background, *self._draining])
 
-    def poke(self) -> None:
-        """Scan the disk now, and retry now."""
-        self.engine.poke()
+    def scan_now(self) -> None:
+        """Scan the disk now. Retry now what waits after a passing failure."""
+        self.engine.scan_now()
         self._scan_now.set()
 
     @property
@@ -319,7 +319,7 @@ class DirectoryRun:
 
     # ------------------------------------------------------------------ what is written on the disk
 
-    def _note(self, tp: TopicPartition, upload: PartitionUpload) -> None:
+    def _record_upload(self, tp: TopicPartition, upload: PartitionUpload) -> None:
         self._notes[tp] = upload
         self._noted.set()
 

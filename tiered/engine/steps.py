@@ -26,7 +26,7 @@ from tiered.engine.disk import Disk, Granted
 from tiered.engine.journal import Entry, Journal
 from tiered.engine.partition import SegmentRef
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     ConfigError,
     CorruptionError,
     FencedError,
@@ -485,10 +485,10 @@ class BucketSteps:
         return kept if journal.names(kept.plan.log_key) else None
 
     def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Steps[Root]:
-        """Return the root as it was read back. Raises CommitUnknown whenever the rows may be in it."""
+        """Return the root as it was read back. Raises CommitUnknownError whenever the rows may be in it."""
         catalog = self._catalog(tp)
         if catalog.claim_epoch != claim_epoch:
-            raise CommitUnknown(f"{tp}: the claim {claim_epoch} is gone, {catalog.claim_epoch} is held")
+            raise CommitUnknownError(f"{tp}: the claim {claim_epoch} is gone, {catalog.claim_epoch} is held")
         epochs = yield Blocking(functools.partial(self._disk.leader_epochs, tp))
         self._idle.pop(tp, None)
         if catalog.root is None:
@@ -499,8 +499,8 @@ class BucketSteps:
         except FencedError:
             raise
         except TieredError as error:
-            if catalog.in_doubt and not isinstance(error, CommitUnknown):
-                raise CommitUnknown(f"{tp}: {error.message}", hint=error.hint) from error
+            if catalog.in_doubt and not isinstance(error, CommitUnknownError):
+                raise CommitUnknownError(f"{tp}: {error.message}", hint=error.hint) from error
             raise
         self._unseen.add(tp)
         root = yield from _read_back(tp, catalog, rows)
@@ -534,7 +534,7 @@ class BucketSteps:
 
 
 def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Steps[Root]:
-    """Return the root with the rows: only then may local bytes go. Raises CommitUnknown if it cannot be read."""
+    """Return the root with the rows: only then may local bytes go. Raises CommitUnknownError if it cannot be read."""
     until = math.inf
     attempt = 1
     while True:
@@ -546,7 +546,7 @@ def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Ste
             now = (yield Now()).monotonic
             until = min(until, now + READ_BACK_SECONDS)
             if attempt >= READ_BACK_ATTEMPTS or now >= until:
-                raise CommitUnknown(
+                raise CommitUnknownError(
                     f"{tp}: committed up to {rows[-1].next}, but the root cannot be read back: {error.message}",
                     hint="the next claim reads it; local bytes stay until then",
                 ) from error

@@ -97,7 +97,7 @@ class SyncRun:
                 dice=tiering.ids,
                 limits=LIMITS,
                 listener=self,
-                note=self._note,
+                note=self._record_upload,
                 in_call=True,
             )
             bucket.when_looked, bucket.is_alone = engine.pause, engine.is_alone
@@ -129,7 +129,7 @@ class SyncRun:
 
     # ------------------------------------------------------------------ callbacks of the engine
 
-    def _note(self, tp: TopicPartition, upload: PartitionUpload) -> None:
+    def _record_upload(self, tp: TopicPartition, upload: PartitionUpload) -> None:
         due = self._tiering.note(tp, upload)
         if due and (self._writing is None or self._writing.done()):
             self._writing = asyncio.get_running_loop().create_task(in_thread(self._tiering.write_notes))

@@ -30,7 +30,7 @@ from tiered.engine.steps import BucketSteps
 from tiered.engine.sync_run import ALONE, SyncRun
 from tiered.engine.turns import Turns
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     DataLocalError,
     FencedError,
     RemoteUnavailableError,
@@ -201,9 +201,9 @@ class Tiering:
         """Upload and commit the sealed segments of each partition up to its offset in ``ends``.
 
         Returns the partitions that another process uploads, as this directory's uploader: all of them, or none. Raises
-        DataLocalError after ``timeout_s``, FencedError, RemoteUnavailableError, RemotePermissionError, CommitUnknown;
-        earlier commits stay. Errors of one partition alone (FencedError, OffsetGapError, CorruptionError,
-        LogDestroyedError) are raised after the others were synced.
+        DataLocalError after ``timeout_s``, FencedError, RemoteUnavailableError, RemotePermissionError,
+        CommitUnknownError. Earlier commits stay. Errors of one partition alone (FencedError, OffsetGapError,
+        CorruptionError, LogDestroyedError) are raised after the other partitions were synced.
         """
         deadline = None if timeout_s is None else self.clock.monotonic() + timeout_s
         return {} if self._run(ends, deadline) else dict(ends)
@@ -408,7 +408,9 @@ def _root_cause(error: TieredError) -> TieredError:
     """Return the cause of a refused commit, which has the useful hint; the next sync claims again."""
     cause = error.__cause__
     return (
-        cause if isinstance(error, CommitUnknown) and isinstance(cause, TieredError) and not cause.retriable else error
+        cause
+        if isinstance(error, CommitUnknownError) and isinstance(cause, TieredError) and not cause.retriable
+        else error
     )
 
 

@@ -13,7 +13,7 @@ from tiered.clock import Clock
 from tiered.engine.directory import LogDirectory
 from tiered.engine.partition import PAUSED_HINT
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     DataLocalError,
     FencedError,
     LockedError,
@@ -55,8 +55,7 @@ class Uploads(Protocol):
 class UploaderHandle(Protocol):
     """An uploader at work for an open log."""
 
-    def poke(self) -> None:
-        """Scan now."""
+    def scan_now(self) -> None: ...
 
     def close(self, timeout: float) -> None:
         """Stop it; uncommitted records stay local."""
@@ -108,10 +107,9 @@ class Uploaders:
         """Return the error of the first that stopped by itself."""
         return next((part.error for part in self._parts if part.error is not None), None)
 
-    def poke(self) -> None:
-        """Scan now."""
+    def scan_now(self) -> None:
         for part in self._parts:
-            part.poke()
+            part.scan_now()
 
     def close(self, timeout: float) -> None:
         """Stop them all, within ``timeout`` seconds together; uncommitted records stay local."""
@@ -165,7 +163,7 @@ def _upload_sealed(
             tiering.sync(sealed, None if left_s is None else max(0.0, left_s))
     except RemoteUnavailableError as error:  # every second: the store's own log has the begin and the end
         _logger.debug("what waits for the bucket goes on waiting: %s", error)
-    except (CommitUnknown, LockedError) as error:
+    except (CommitUnknownError, LockedError) as error:
         _logger.warning("what waits for the bucket goes on waiting: %s", error)
 
 

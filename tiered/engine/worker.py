@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tiered.engine import outcome, rules
 from tiered.engine.failure import NO_FAILURES, Failure, FailureKind
-from tiered.engine.partition import NONE_MS, Partition, Phase, Work
+from tiered.engine.partition import NONE_MS, Partition, Phase, SegmentUpload
 from tiered.engine.reports import Level, Report, Step, StepKind
 from tiered.engine.wakeup import Wakeup
 from tiered.format.root import Root
@@ -131,12 +131,12 @@ class Worker:
             p.sweep = engine.failure_noted(p.sweep, swept, f"sweeping what the last run left of {p.tp}", p.tp)
         engine.changed(p)
 
-    def upload_due(self) -> Work | None:
+    def upload_due(self) -> SegmentUpload | None:
         """Return the segment whose upload may begin now."""
         p = self.p
         return None if p.trouble.retry_at_ms > self._engine.now_ms() else rules.upload_due(p, self._engine.wanted)
 
-    def start_upload(self, work: Work) -> None:
+    def start_upload(self, work: SegmentUpload) -> None:
         """Begin an upload in a slot of the queue."""
         work.uploading = True
         self.p.uploading += 1
@@ -155,7 +155,7 @@ class Worker:
         if not upload.cancelled() and (bug := upload.exception()) is not None:
             self._engine.crash(bug)
 
-    async def _upload(self, work: Work, claim_epoch: int) -> None:
+    async def _upload(self, work: SegmentUpload, claim_epoch: int) -> None:
         p, engine, segment = self.p, self._engine, work.segment
         step = Step(StepKind.UPLOAD, p.tp.topic, p.tp, size_bytes=segment.size_bytes)
         upload = partial(engine.bucket.upload, p.tp, segment, claim_epoch)

@@ -66,7 +66,7 @@ from tiered.remote.lookup import SegmentLookup
 from tiered.remote.pins import live_pins
 from tiered.remote.segment_rewriter import Rows, SegmentOutput, Spend, Workshop, in_turn, spend_nothing
 from tiered.remote.snapshots import list_snapshots
-from tiered.remote.stale_root_check import need_newest
+from tiered.remote.stale_root_check import require_newest_root
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import (
     INCAPABLE,
@@ -385,7 +385,7 @@ class Eraser:
 
     def claim(self, owner: str) -> Steps[None]:
         """Claim the role ``m``. Raises CorruptionError if the root is an older one, which a commit would hide."""
-        yield from need_newest(self.catalog, must_list=False)
+        yield from require_newest_root(self.catalog, must_list=False)
         yield from self.catalog.claim(Role.MAINTAINER, owner)
 
     def _rewrite(self, row: Row) -> Steps[None]:
@@ -573,7 +573,7 @@ def receipt_steps(
         The key of the receipt.
 
     Raises:
-        CommitUnknown: the store did not answer in time.
+        CommitUnknownError: the store did not answer in time.
     """
     key = erasure_receipt_key(topic_id, erased.tp.partition, job_id)
     receipt = {

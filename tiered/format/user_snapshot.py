@@ -22,23 +22,23 @@ DROPPED_BYTES = len(DROPPED) + 32
 _FRONT = re.compile(rb'\{"(?:kept|begun)":"[0-9a-f]{32}","snapshot":"([a-zA-Z0-9._-]{1,100})",')
 
 
-def encode_kept(root: bytes, uid: str, name: str) -> bytes:
+def encode_complete_snapshot(root: bytes, uid: str, name: str) -> bytes:
     """Return the body of the snapshot ``name`` of a root's bytes; ``uid``: 32 hex digits, new for each PUT."""
     return with_field(with_field(root, "snapshot", name), "kept", uid)
 
 
-def encode_begun(root: bytes, uid: str, name: str) -> bytes:
-    """Return the body of a snapshot whose name was not returned yet; arguments as of :func:`encode_kept`."""
+def encode_pending_snapshot(root: bytes, uid: str, name: str) -> bytes:
+    """Return the body of an unfinished snapshot. Arguments as for :func:`encode_complete_snapshot`."""
     return with_field(with_field(root, "snapshot", name), "begun", uid)
 
 
 def is_begun(data: bytes) -> bool:
-    """Return True if a body is one of :func:`encode_begun`."""
+    """Return True if a body is one of :func:`encode_pending_snapshot`."""
     return has_first_field(data, "begun")
 
 
 def encode_dropped(uid: str) -> bytes:
-    """Return the body of the note that a snapshot was deleted; ``uid`` as of :func:`encode_kept`."""
+    """Return the body of the note that a snapshot was deleted; ``uid`` as of :func:`encode_complete_snapshot`."""
     return DROPPED + uid.encode()
 
 

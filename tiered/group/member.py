@@ -25,7 +25,7 @@ from uuid import UUID
 
 from tiered.consumer.position import Changes
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     ConfigError,
     NotFoundError,
     PartitionLostError,
@@ -97,7 +97,7 @@ TOPICS_EVERY = 6
 EPOCH_BITS = 62
 """Size of the random number with which the ownership epochs of a partition begin."""
 
-_PASSING = (RemoteUnavailableError, CommitUnknown)
+_PASSING = (RemoteUnavailableError, CommitUnknownError)
 """Errors that the next round may mend."""
 T = TypeVar("T")
 
@@ -316,7 +316,7 @@ class Member:
         cell = self._member_cell(member)
         done = yield from replace_once(cell, "", NextBody(encode_member(beat), beat), deadline)
         if not done.written:
-            raise CommitUnknown(f"{cell.what}: another object is at {cell.key}")
+            raise CommitUnknownError(f"{cell.what}: another object is at {cell.key}")
         self._own, self._beats = Tagged(done.value, done.etag), {commit}
         self.id, self._planned_s, self._rounds = member, math.inf, 0
         yield from self._observe()
@@ -457,7 +457,7 @@ class Member:
         yield from self._at_once([self._release(tp) for tp in due])
 
     def _release(self, tp: TopicPartition) -> Steps[None]:
-        """Make a partition free. Raises CommitUnknown; the next round repeats it."""
+        """Make a partition free. Raises CommitUnknownError; the next round repeats it."""
         held = self._held[tp]
 
         def change(seen: Tagged[Ownership | None]) -> Planned[Ownership | None]:

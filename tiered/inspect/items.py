@@ -245,14 +245,14 @@ def _messages(data: memoryview) -> list[tuple[Message, bool]]:
     wrapper = read_message(data, 0)
     codec = codec_of(wrapper.attributes)
     if codec is Codec.NONE:
-        return [(wrapper, _holds(data, wrapper))]
+        return [(wrapper, _is_valid_message(data, wrapper))]
     key_bytes = int.from_bytes(data[wrapper.body : wrapper.body + 4], "big", signed=True)
     start = wrapper.body + 4 + max(key_bytes, 0) + 4
     inner = decompress(codec, data[start:], max_bytes=MAX_DECOMPRESSED_BYTES, legacy_lz4=wrapper.magic == 0)
-    return [(message, _holds(message_bytes, message)) for message, message_bytes in inner_messages(inner)]
+    return [(message, _is_valid_message(message_bytes, message)) for message, message_bytes in inner_messages(inner)]
 
 
-def _holds(data: memoryview, message: Message) -> bool:
+def _is_valid_message(data: memoryview, message: Message) -> bool:
     try:
         verify_message(data, message)
     except CorruptionError:

@@ -103,7 +103,7 @@ def _discard_stdout() -> None:
         os.close(devnull)
 
 
-class _Talk(logging.Handler):
+class _StderrWarnings(logging.Handler):
     """Handler that prints the library's warnings on the stderr of the running command."""
 
     def __init__(self, output: Output) -> None:
@@ -117,7 +117,7 @@ class _Talk(logging.Handler):
 
 @contextlib.contextmanager
 def _library_warnings(output: Output) -> Iterator[None]:
-    handler, logger = _Talk(output), logging.getLogger("tiered")
+    handler, logger = _StderrWarnings(output), logging.getLogger("tiered")
     logger.addHandler(handler)
     try:
         yield

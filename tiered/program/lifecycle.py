@@ -21,7 +21,7 @@ class LifecycleFinding(NamedTuple):
     deletes: bool = False
 
 
-def judge_lifecycle(rules: Sequence[Rule], bucket: str, prefix: str) -> list[LifecycleFinding]:
+def check_lifecycle_rules(rules: Sequence[Rule], bucket: str, prefix: str) -> list[LifecycleFinding]:
     """Return what is wrong with the rules for the log below ``prefix``, which is empty or ends with ``/``."""
     look = f"`aws s3api get-bucket-lifecycle-configuration --bucket {bucket}` prints the rules"
     rules = [rule for rule in rules if rule.get("Status") == "Enabled" and _touches(_prefix_of(rule), prefix)]

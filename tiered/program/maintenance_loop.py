@@ -27,7 +27,7 @@ from tiered.model import TopicPartition
 from tiered.plan.maintenance import MIN_MAP_BYTES, REWRITE_BYTES, ROUTINE, MaintenanceAction, MaintenanceKind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.program.error_text import as_error
-from tiered.remote.gc.deletion import tend_deletion
+from tiered.remote.gc.deletion import resume_topic_deletion
 from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.store.base import Capabilities, Steps, Store
@@ -209,7 +209,7 @@ class MaintenanceLoop:
                 self._note(doing=f"{tp}")
                 if entry.state == STATE_DELETING and tp.partition == 0:
                     with self._by_itself(tp, failed):  # it covers all partitions: their failures are not this one's
-                        self._drive(tend_deletion(entry, self._owner))
+                        self._drive(resume_topic_deletion(entry, self._owner))
                 with self._by_itself(tp, failed):
                     self._maintain(entry, tp, self._capabilities)
             for error in unreadable.values():
@@ -266,7 +266,7 @@ class MaintenanceLoop:
         root = entry.topic_id, tp.partition
         seen = self._newest.get(root)
         if plan.actions and (seen is None or plan.version < seen):
-            self._drive(maintainer.need_newest(sweeps=False))  # claims on an older root would soon hide its age
+            self._drive(maintainer.require_newest_root(sweeps=False))  # claims on an older root would soon hide its age
         if plan.actions or (seen is not None and plan.version > seen):
             self._newest[root] = plan.version
         for action in plan.actions:

@@ -59,30 +59,30 @@ class PartitionFetch:
 
     @property
     def due(self) -> float:
-        """Return the monotonic second of the next look, 0 if it is due."""
+        """Return the monotonic second at which the next read is due, 0 if a read is in progress."""
         return 0.0 if self._pieces is not None else self._followed.due
 
     @property
     def reached(self) -> int:
-        """Return the offset up to which everything was read, handed out or not."""
+        """Return the end offset (exclusive) of what was read, returned to the caller or not."""
         return self._end
 
     def wake(self) -> None:
-        """Look at once, if this process appends to the partition: the signal of an append was set."""
+        """Make the next read due now, after an append of this process. Do nothing if appends set no signal."""
         if self._followed.signalled:
             self._followed.due, self._woken = 0.0, True
 
     def defer(self, until_s: float) -> None:
-        """Look for new records at this monotonic second, not before."""
+        """Read next at this monotonic second, not before."""
         self._followed.due = until_s
 
     @property
     def ready(self) -> int:
-        """Return the number of decoded items that were not handed out."""
+        """Return the number of decoded items that were not returned yet."""
         return len(self._items) - self._taken
 
     def seek(self, offset: int, epoch: int = -1) -> None:
-        """Go on at ``offset``."""
+        """Continue at ``offset``."""
         self.position, self.epoch = offset, epoch
         self.drop()
 

@@ -232,7 +232,10 @@ class TierStream:
         return self._local is not None
 
     def stamp(self) -> Steps[object]:
-        """Return a value that changes with each append to the disk, as a rule."""
+        """Return a value that normally changes with each append of another process (directory and file state).
+
+        An equal value means "probably no append". None without a local tier.
+        """
         return None if self._local is None else (yield from blocking(self._local.stamp))
 
     def leader_epochs(self) -> Steps[tuple[EpochEntry, ...]]:

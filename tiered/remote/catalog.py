@@ -15,15 +15,15 @@ the root read back after a 412                      result
 my role's ``last_commit`` is mine                   committed
 a newer epoch, ``sealed`` of mine names my commit   committed; the next call raises ``FencedError``
 a newer epoch, ``sealed`` names another commit      ``FencedError``: proven not committed
-a newer epoch, no entry (over 64 claims ago)        ``CommitUnknown``
+a newer epoch, no entry (over 64 claims ago)        ``CommitUnknownError``
 my epoch, my commit before                          proven not committed: again on the newer root
 my epoch, a commit that I did not make              ``FencedError``: a copy of this process uses its claim
 ==================================================  =========================================================
 
-The catalog is in doubt after ``CommitUnknown``, a refused PUT (a 403 may come after the effect), or steps that were
-abandoned during a PUT. Then every call but ``claim``, ``load`` and ``read_back`` raises: the claim's CAS settles the
-doubt. Until a root was read back whose CAS settled them, ids that may be in the root stay on the volume. Nothing here
-ever deletes an object.
+The catalog is in doubt after ``CommitUnknownError``, after a refused PUT (a 403 may come after the effect), and after
+steps that were abandoned during a PUT. Then every call but ``claim``, ``load`` and ``read_back`` raises: the claim's
+CAS settles the doubt. Until a root was read back whose CAS settled them, ids that may be in the root stay on the
+volume. Nothing here ever deletes an object.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     ConfigError,
     FencedError,
     LockedError,
@@ -206,9 +206,9 @@ class Catalog(RootView):
         """Claim the role for this process and fence every older claim. The root was made with the topic.
 
         Settles all doubts. ``volume`` (writers only) is judged by ``plan.ownership``, again on every retry. Raises
-        FencedError if the volume may not have the role, LogDestroyedError or CorruptionError without a root,
-        CommitUnknown if the outcome is not known: claim again; LockedError if a volume got its first records while it
-        claimed without any: claim again, too.
+        FencedError if the volume may not have the role, LogDestroyedError or CorruptionError without a root.
+        CommitUnknownError and LockedError ask for another claim: the outcome is unknown, or a volume got its first
+        records during a claim that named none.
         """
         role = Role(role)
         if role is Role.WRITER and (volume is None or self._persist is None):
@@ -223,7 +223,7 @@ class Catalog(RootView):
         """Commit rows at ``next_offset``. Return the acknowledged root, or a newer one that contains the commit.
 
         ``epochs``: leader epochs that begin inside these rows. Raises FencedError (proven not committed),
-        OffsetGapError, ConfigError for rows that are not uploads of this claim, CommitUnknown, LogDestroyedError,
+        OffsetGapError, ConfigError for rows that are not uploads of this claim, CommitUnknownError, LogDestroyedError,
         RemoteUnavailableError (nothing landed).
         """
         append_id = yield NewId()
@@ -258,9 +258,9 @@ class Catalog(RootView):
         """Return one sentence if this machine's clock is far from the store's."""
         if self._clock.agrees(time):
             return ()
-        lead_ms = self._clock.lead_ms(time.now_ms, time)
-        where = "ahead of" if lead_ms > 0 else "behind"
-        return (f"the clock of this machine is {abs(lead_ms)} ms {where} the store's, which is used instead: set it",)
+        ahead_ms = self._clock.ahead_of_store_ms(time.now_ms, time)
+        where = "ahead of" if ahead_ms > 0 else "behind"
+        return (f"the clock of this machine is {abs(ahead_ms)} ms {where} the store's, which is used instead: set it",)
 
     def commit_bytes(self, rows: int) -> int:
         """Return the most memory that a commit of ``rows`` more rows needs, the current root included."""
@@ -344,7 +344,7 @@ class Catalog(RootView):
         self._require_claim()
 
     def _folded(self, intents: Sequence[Intent], root: Root, stamp: Stamp) -> Steps[Folded | None]:
-        """Return the intents on ``root``; None if a page of it is collected and there is a newer root.
+        """Return ``root`` with the intents applied; None if a page of it is collected and a newer root exists.
 
         Raises FencedError if another claim's holder collected the page, PageGone if the page is lost.
         """
@@ -357,7 +357,7 @@ class Catalog(RootView):
             raise
 
     def _copy_after(self, after: Root) -> Steps[None]:
-        """Copy a version at intervals. A maintainer deletes old copies, once in the life of its claim."""
+        """Copy ``after`` to ``hist/`` if its version is due. A maintainer also deletes old copies, once for each claim."""
         if is_copied_after(after):
             yield from copy_root(after)
         role = Role(after.commit.role)
@@ -416,7 +416,7 @@ class Catalog(RootView):
             return False
         sealed = back.sealed_commit(held.role.value, held.epoch)
         if sealed is None:
-            raise CommitUnknown(
+            raise CommitUnknownError(
                 f"{back.where}: role {held.role.value} is at epoch {state.epoch}, how epoch {held.epoch} ended is no "
                 f"longer recorded; nothing was deleted",
                 hint="claim again, then compare the catalog with the local segments",
@@ -545,7 +545,7 @@ class Catalog(RootView):
         if self._fenced:
             raise FencedError(self._fenced, hint=_FENCED_HINT)
         if self._doubt:
-            raise CommitUnknown(f"{self.name}: {self._doubt}", hint=_CLAIM_HINT)
+            raise CommitUnknownError(f"{self.name}: {self._doubt}", hint=_CLAIM_HINT)
         if self._held is None:
             raise ConfigError(f"{self.name}: a commit needs a claim", hint="call claim first")
         return self._held
@@ -562,11 +562,11 @@ class Catalog(RootView):
 
     def _dated_ahead(self, root: Root, time: Time) -> str:
         """Return one sentence if an earlier commit was dated far ahead of the store's clock, otherwise ``""``."""
-        lead_ms = self._clock.lead_ms(root.commit.ts_ms, time)
-        if lead_ms <= MAX_CLOCK_LEAD_MS:
+        ahead_ms = self._clock.ahead_of_store_ms(root.commit.ts_ms, time)
+        if ahead_ms <= MAX_CLOCK_LEAD_MS:
             return ""
         return (
-            f"{self.name}: the catalog was dated {lead_ms} ms ahead of the store's clock, by a fast clock; "
+            f"{self.name}: the catalog was dated {ahead_ms} ms ahead of the store's clock, by a fast clock; "
             "commits go on, what they remove is kept that much longer than its grace time"
         )
 

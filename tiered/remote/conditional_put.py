@@ -16,19 +16,19 @@ answer to the PUT              what a look finds        result
 200                            no look                  written
 412, 404 (``If-Match``)        our body                 written: an earlier attempt landed, its answer was lost
 412, 404 (``If-Match``)        another body, or none    not written: ``change`` is asked again, on what was found
-412, 404 (``If-Match``)        no answer until the      ``CommitUnknown``: it may have lost to an attempt of
+412, 404 (``If-Match``)        no answer until the      ``CommitUnknownError``: it may have lost to an attempt of
                                deadline                 its own
 404, ``Cell.gone``             no look                  raised: an object that is never deleted is gone
 409                            no look                  not written: the same PUT again
 5xx, timeout, reset            no look                  unknown: the same PUT again, with the same condition
-deadline, an attempt unknown   no look                  ``CommitUnknown``
+deadline, an attempt unknown   no look                  ``CommitUnknownError``
 the same with ``last_look``    our body                 written
 the same with ``last_look``    another ETag             not written: the condition never holds again
-the same with ``last_look``    the same ETag            ``CommitUnknown``
+the same with ``last_look``    the same ETag            ``CommitUnknownError``
 deadline, none is unknown      no look                  ``RemoteUnavailableError``: nothing was written
 deadline, all races lost       another body             ``RemoteUnavailableError``: nothing was written
-deadline, all races lost       no object                ``CommitUnknown``: the winner of the race was deleted
-deadline, ``never_ours``       another body             ``CommitUnknown``: it may hold what was sent
+deadline, all races lost       no object                ``CommitUnknownError``: the winner of the race was deleted
+deadline, ``never_ours``       another body             ``CommitUnknownError``: it may hold what was sent
 403, 400, anything else        no look                  refused: raised as it is; the body may have landed
 =============================  =======================  ========================================================
 
@@ -48,7 +48,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar, assert_never
 
-from tiered.errors import CommitUnknown, RemoteUnavailableError, TieredError
+from tiered.errors import CommitUnknownError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.store.base import (
     ABSENT,
@@ -158,12 +158,15 @@ def stored_bytes(got: Object) -> bytes:
 
 
 def any_is_ours(found: object, sent: object) -> bool:
-    """Return True if there is an object, for objects that are created once and whose makers all use the first."""
+    """Return True if any object was found.
+
+    For objects that are created once: each caller accepts whichever was written.
+    """
     return found is not None
 
 
 def never_ours(found: object, sent: object) -> bool:
-    """Return False, for objects whose next ``change`` sees by their content that nothing is left to do."""
+    """Return False: the next ``change`` sees by the object's content whether anything is left to do."""
     return False
 
 
@@ -172,7 +175,7 @@ class Cell(Generic[T]):
     """Object that changes by compare-and-swap. ``what`` names it in messages.
 
     ``look`` reads it. ``is_ours`` decides by a token whether the object found after a lost PUT contains what was sent,
-    even if others changed it since. It may raise if that is unknown. ``hint`` says what to do about a CommitUnknown.
+    even if others changed it since. It may raise if that is unknown. ``hint`` is the hint of each CommitUnknownError.
     ``gone`` returns the error for an object that is never deleted: an object found under its key later may be an older
     one.
     """
@@ -198,7 +201,7 @@ def update(
         seen: a value known without a look; no GET is sent before the first PUT then.
 
     Raises:
-        CommitUnknown: a body of this call may or may not have been written.
+        CommitUnknownError: a body of this call may or may not have been written.
         RemoteUnavailableError: nothing of this call was written.
     """
     now = seen or (yield from cell.look())
@@ -240,7 +243,7 @@ def replace_once(
         if done.status is PutStatus.ABSENT and cell.gone is not None:
             raise cell.gone()
         now = yield from _read_after_loss(cell, deadline)
-    except CommitUnknown:
+    except CommitUnknownError:
         if not last_look:
             raise
         now = yield from _read_after_loss(cell, deadline)
@@ -252,9 +255,11 @@ def replace_once(
 def _lost_all(cell: Cell[T], now: Tagged[T], attempts: int, deadline: Deadline) -> TieredError:
     """Return the error of an update that lost its last race to the object ``now``."""
     if not now.etag:  # the winner, maybe an attempt of its own, was deleted
-        return CommitUnknown(f"{cell.what}: the PUT of {cell.key} was refused, and no object is there", hint=cell.hint)
+        return CommitUnknownError(
+            f"{cell.what}: the PUT of {cell.key} was refused, and no object is there", hint=cell.hint
+        )
     if cell.is_ours is never_ours:  # only the next ``change`` could see whether it was written
-        return CommitUnknown(
+        return CommitUnknownError(
             f"{cell.what}: the PUT of {cell.key} was refused, perhaps after one of its attempts landed",
             hint=cell.hint,
         )
@@ -276,7 +281,7 @@ def _read_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
             attempt += 1
             if deadline.passed((yield Now())):
                 text = f"{cell.what}: it is not known whether it was changed; the look at it failed: {error.message}"
-                raise CommitUnknown(text, hint=cell.hint) from error
+                raise CommitUnknownError(text, hint=cell.hint) from error
             yield Backoff(attempt)
 
 
@@ -290,7 +295,7 @@ def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try ag
     there.
 
     Raises:
-        CommitUnknown: the outcome is not known.
+        CommitUnknownError: the outcome is not known.
         RemoteUnavailableError: nothing can have landed.
         TieredError: the store refused it; the PUT is in doubt.
     """
@@ -330,7 +335,7 @@ def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try ag
         )
 
 
-def _unknown(what: str, key: str, cause: str, hint: str) -> CommitUnknown:
-    return CommitUnknown(
+def _unknown(what: str, key: str, cause: str, hint: str) -> CommitUnknownError:
+    return CommitUnknownError(
         f"{what}: it is not known whether the PUT of {key} landed ({cause}); nothing was deleted", hint=hint
     )

@@ -50,7 +50,7 @@ from tiered.remote.pages import PageGone
 from tiered.remote.pins import Pins, read_pins
 from tiered.remote.reencode import Encoding, TooLarge, reencode_row
 from tiered.remote.segment_rewriter import Spend, Workshop, spend_nothing
-from tiered.remote.stale_root_check import need_newest
+from tiered.remote.stale_root_check import require_newest_root
 from tiered.store.base import Capabilities, Now, Steps
 from tiered.times import format_time
 
@@ -212,7 +212,7 @@ class Maintainer:
 
         Skips a topic that is deleted or being deleted, because all of it is deleted anyway.
         """
-        yield from self.need_newest()
+        yield from self.require_newest_root()
         root = self._catalog.root
         if root is None or root.state == STATE_DELETING:
             return Swept()
@@ -252,12 +252,12 @@ class Maintainer:
         """Return the version of the root as last read or written; -1 before :meth:`plan`."""
         return self._catalog.root.version if self._catalog.root is not None else -1
 
-    def need_newest(self, *, sweeps: bool = True) -> Steps[None]:
+    def require_newest_root(self, *, sweeps: bool = True) -> Steps[None]:
         """Raise CorruptionError if the root is an older one. Call it before the first action of a run.
 
         A run that ``sweeps`` needs the right to list ``hist/``.
         """
-        yield from need_newest(self._catalog, must_list=sweeps)
+        yield from require_newest_root(self._catalog, must_list=sweeps)
 
     def _claimed(self) -> Steps[None]:
         if not self._catalog.claim_epoch:

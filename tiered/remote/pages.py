@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TypeVar
 
-from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError
+from tiered.errors import CommitUnknownError, CorruptionError, RemoteUnavailableError
 from tiered.format.page import MAX_PAGE_BYTES, Identity, PageKind, Pointer, Pointers, verified_page
 from tiered.format.root import Root
 from tiered.format.rows import Rows
@@ -114,6 +114,6 @@ def store_pages(root: Root, deadline: Deadline) -> Steps[Root]:
             yield from conditional_put(
                 Put(page.key, page.body, ABSENT, page.pointer.crc), deadline, f"{root.where}, a page"
             )
-        except CommitUnknown as error:
+        except CommitUnknownError as error:
             raise RemoteUnavailableError(f"{error.message}; nothing was committed", hint="try again") from error
     return dataclasses.replace(root, unwritten=()) if root.unwritten else root

@@ -24,7 +24,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tiered.config import DAY_MS
-from tiered.errors import CommitUnknown, CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
+from tiered.errors import (
+    CommitUnknownError,
+    CorruptionError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+    TieredError,
+)
 from tiered.format.crc import crc32c
 from tiered.format.json_schema import NUMBER, JsonObject
 from tiered.format.keys import is_pin_key, parse_snap_key, partition_prefix, pin_key
@@ -303,7 +309,7 @@ class Pin:
                 hint="a reader that pins needs s3:PutObject, s3:GetObject and s3:DeleteObject on pin/* (statement Pin "
                 "of `tiered iam-policy --pins`); without pin the grace time, gc.grace.ms, covers a read",
             ) from error
-        except CommitUnknown as error:
+        except CommitUnknownError as error:
             cause = error
         key, self.key = self.key, ""
         self._all_held.discard(self)

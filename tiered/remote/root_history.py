@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 
-from tiered.errors import CommitUnknown, ConfigError, CorruptionError, RemoteUnavailableError, TieredError
+from tiered.errors import CommitUnknownError, ConfigError, CorruptionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, hist_key, hist_prefix, parse_hist_key
 from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
@@ -79,7 +79,7 @@ def store_copy(root: Root, deadline: Deadline) -> Steps[None]:
     cell: Cell[Root | None] = Cell(key, f"{root.where}, a copy of it", look, is_copy)
     try:
         yield from update(cell, copy, deadline, seen=Tagged(None))
-    except CommitUnknown as error:
+    except CommitUnknownError as error:
         raise RemoteUnavailableError(
             f"{key}: this copy of the root could not be stored: {error.message}",
             hint="try again; nothing was removed",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.errors import CommitUnknown, CorruptionError
+from tiered.errors import CommitUnknownError, CorruptionError
 from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import Role, root_key
 from tiered.format.root import Root, decode_root, encode_root
@@ -79,7 +79,7 @@ def make_roots(
     A 412 alone does not prove that a root exists. The root is read, and made again if it is missing. Otherwise the
     registry entry, which vouches for the root, would declare it lost for ever.
 
-    Raises CommitUnknown (some may have been made) or RemoteUnavailableError; call again after either.
+    Raises CommitUnknownError (some may have been made) or RemoteUnavailableError; call again after either.
     """
     found: dict[int, Root] = {}
     deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
@@ -87,8 +87,8 @@ def make_roots(
         ends = yield from side_by_side([_make_root(ids, partition, owner, deadline) for partition in group])
         try:
             roots = results_of(ends)
-        except CommitUnknown as error:
-            raise CommitUnknown(
+        except CommitUnknownError as error:
+            raise CommitUnknownError(
                 f"topic {ids.topic}: it is not known which of its roots were made: {error.message}",
                 hint="register it again",
             ) from error

@@ -151,7 +151,7 @@ class Sink:
 
         Reads the roots first. Nothing is decided while a partition belongs to a local log: FencedError, with the
         command that hands it over. Raises FencedError if a collector has aborted the batch and deleted its objects:
-        stage them again. Raises CommitUnknown, RemoteUnavailableError: decide again.
+        stage them again. Raises CommitUnknownError, RemoteUnavailableError: decide again.
         """
         if decision.state != COMMITTED:
             raise ConfigError(f"batch {decision.batch} of {decision.txn}: a sink decides to commit")
@@ -173,7 +173,7 @@ class Sink:
         """Commit a decision in each partition that it touches. Changes nothing where it is committed already.
 
         All partitions are tried before the first error is raised: FencedError if one was handed over meanwhile,
-        CommitUnknown, RemoteUnavailableError: commit the same decision again.
+        CommitUnknownError, RemoteUnavailableError: commit the same decision again.
         """
         if decision.state != COMMITTED:
             raise ConfigError(f"batch {decision.batch} of {decision.txn} is {decision.state}: it cannot be committed")
@@ -338,8 +338,8 @@ def read_decisions(keys: Sequence[str]) -> Steps[list[Decision | None]]:
 def swap_roots(views: Sequence[SinkView], intents: Sequence[Intent], owner: str) -> Steps[list[tuple[Root, bool]]]:
     """Commit one intent for each partition, in groups. Return each root with it, and True if this call put it there.
 
-    For intents that are settled by content (NOTHING: it is there already): a lost or unknown answer is followed by a
-    look. Raises the first error after all were tried.
+    Only for intents that refuse with NOTHING if the root already contains them. After a lost or unknown PUT the root is
+    read again. Raises the first error after all were tried.
     """
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     ends: list[tuple[Root, bool] | TieredError] = []
@@ -353,9 +353,9 @@ def swap_roots(views: Sequence[SinkView], intents: Sequence[Intent], owner: str)
 def _swap_root(view: SinkView, intent: Intent, owner: str, deadline: Deadline) -> Steps[tuple[Root, bool]]:
     """Commit one intent. Return a root that contains it, and True if this call put it there.
 
-    Unlike the commit of a catalog it is not dated again after a suspension before the PUT. A sink removes no rows and
-    no pages (``plan.pages.spill`` only makes them), so no grace counts from that date. Reads as of a time between the
-    date and the PUT find a version that came a little later.
+    A catalog commit renews its date if the process was suspended before the PUT. This commit keeps its date. A sink
+    removes no rows and no pages (``plan.pages.spill`` only makes them), so no grace period depends on it. An as-of read
+    between the date and the PUT finds a slightly later version.
     """
     was_read = is_timed = False
 

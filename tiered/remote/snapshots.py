@@ -41,9 +41,9 @@ from tiered.format.root import STATE_DELETING, Root
 from tiered.format.user_snapshot import (
     DROPPED_BYTES,
     decode_kept,
-    encode_begun,
+    encode_complete_snapshot,
     encode_dropped,
-    encode_kept,
+    encode_pending_snapshot,
     is_begun,
 )
 from tiered.plan.invariants import check_root
@@ -262,7 +262,7 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
     Raises:
         ConfigError: the snapshot exists, or the name is invalid.
         NotFoundError: there is no root, it is being deleted, or another call has replaced what this one began.
-        CommitUnknown: the store did not say whether the snapshot was made.
+        CommitUnknownError: the store did not say whether the snapshot was made.
     """
     key = snap_key(view.topic_id, view.partition, name)
     place = yield from _place(key)
@@ -276,11 +276,12 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
         pinned = view.pin_received(got)
         if pinned is None or not isinstance(got, Object):
             raise NotFoundError(
-                f"{view.name} has no catalog yet", hint="nothing was uploaded: there is nothing to keep"
+                f"{view.name} has no catalog yet",
+                hint="upload first: tiered-uploader sync --wait --log-dir DIR --remote URL",
             )
         if pinned.root.state == STATE_DELETING:
             raise _too_late(view)
-        made = yield from _swap(view, key, encode_begun(bytes(got.data), (yield NewId()), name), etag)
+        made = yield from _swap(view, key, encode_pending_snapshot(bytes(got.data), (yield NewId()), name), etag)
         if made is None and etag != place.etag:
             raise _taken_away(view, name)
         if made is None:
@@ -291,12 +292,16 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
             raise _too_late(view)
         # mutant snapshot-checks-floor-again
         if newest is not None and newest.gc_floor <= pinned.version:
-            if (yield from _swap(view, key, encode_kept(bytes(got.data), (yield NewId()), name), made)) is None:
+            if (
+                yield from _swap(view, key, encode_complete_snapshot(bytes(got.data), (yield NewId()), name), made)
+            ) is None:
                 raise _taken_away(view, name)
             return pinned.root
         etag = made  # a collector that listed before this PUT may delete what the snapshot names
     yield from _swap(view, key, encode_dropped((yield NewId())), etag)
-    raise RemoteUnavailableError(f"{view.name}: a collector passed each root that was to be kept", hint="try again")
+    raise RemoteUnavailableError(
+        f"{view.name}: garbage collection overtook each attempt to make the snapshot", hint="run the command again"
+    )
 
 
 def load_snapshot(view: RootView, name: str) -> Steps[KeptRoot | None]:
@@ -352,7 +357,7 @@ def survey_snapshots(view: RootView) -> Steps[tuple[list[KeptRoot], dict[str, Co
 def delete_snapshot(view: RootView, name: str) -> Steps[None]:
     """Delete the snapshot that exists now, if any. Later collections delete what it held.
 
-    Raises RemotePermissionError, CommitUnknown (it may or may not be deleted).
+    Raises RemotePermissionError, CommitUnknownError (it may or may not be deleted).
     """
     key = snap_key(view.topic_id, view.partition, name)
     place = yield from _place(key)

@@ -55,7 +55,7 @@ def left_without_root(topic_id: UUID, partition: int) -> Steps[str]:
     return ""
 
 
-def need_newest(view: RootView, *, must_list: bool = True) -> Steps[None]:
+def require_newest_root(view: RootView, *, must_list: bool = True) -> Steps[None]:
     """Raise CorruptionError if the root is an older one that was put back. Call it before a claim, which would hide
     that.
 

@@ -23,12 +23,12 @@ class StoreClock:
         self._date: tuple[int, float] | None = None  # in ms, and the monotonic instant at which it was so
 
     def note(self, got: object, time: Time) -> None:
-        """Record the date of an answer that came at ``time``."""
+        """Record the date of the store's answer ``got``, which arrived at ``time``."""
         if isinstance(got, Object) and got.date_ms:
             self._date = (got.date_ms, time.monotonic)
 
-    def lead_ms(self, at_ms: int, time: Time) -> int:
-        """Return how far ``at_ms`` is ahead of the store's clock; 0 before the first answer with a date."""
+    def ahead_of_store_ms(self, at_ms: int, time: Time) -> int:
+        """Return by how many ms ``at_ms`` is ahead of the store's clock; 0 before the first answer with a date."""
         if self._date is None:
             return 0
         date_ms, read_at = self._date
@@ -40,22 +40,22 @@ class StoreClock:
         After a sleep the machine's time is right, but its monotonic clock did not count the sleep. A new answer
         decides.
         """
-        return self.lead_ms(time.now_ms, time) > MAX_CLOCK_LEAD_MS
+        return self.ahead_of_store_ms(time.now_ms, time) > MAX_CLOCK_LEAD_MS
 
     def trusted_ms(self, time: Time) -> int:
         """Return this machine's time, or the store's if the two are far apart."""
-        return time.now_ms if self.agrees(time) else time.now_ms - self.lead_ms(time.now_ms, time)
+        return time.now_ms if self.agrees(time) else time.now_ms - self.ahead_of_store_ms(time.now_ms, time)
 
     def agrees(self, time: Time) -> bool:
         """Return True if this machine's clock is near the store's, judged by the answers so far."""
-        return abs(self.lead_ms(time.now_ms, time)) <= MAX_CLOCK_LEAD_MS
+        return abs(self.ahead_of_store_ms(time.now_ms, time)) <= MAX_CLOCK_LEAD_MS
 
     def commit_ms(self, time: Time) -> int:
         """Return a commit's time: this machine's, or the store's if later. Raises ConfigError if it is far ahead."""
-        lead_ms = self.lead_ms(time.now_ms, time)
+        ahead_ms = self.ahead_of_store_ms(time.now_ms, time)
         if self.ahead(time):
             raise ConfigError(
-                f"{self._name}: this commit would be dated {lead_ms} ms later than the store's clock",
+                f"{self._name}: this commit would be dated {ahead_ms} ms later than the store's clock",
                 hint="set the clock of this machine: objects are kept for a grace time counted from it",
             )
-        return time.now_ms - min(lead_ms, 0)
+        return time.now_ms - min(ahead_ms, 0)

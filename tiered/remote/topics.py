@@ -27,7 +27,7 @@ from uuid import UUID
 
 from tiered.config import MAX_PARTITIONS, TopicConfig
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     ConfigError,
     CorruptionError,
     LogDestroyedError,
@@ -160,8 +160,8 @@ def register_topic(
     """Create the roots, then the entry. Return the entry, which may be an earlier one: compare its ``topic_id``.
 
     An entry with the same id gets the partitions that it lacks. If it lacks none this costs one GET. Raises ConfigError
-    for a bad name or number, CommitUnknown if the outcome is not known (register again). Raises LogDestroyedError if a
-    root that ``registrant`` has seen is gone, CorruptionError if the entry has fewer partitions than the bucket or
+    for a bad name or number, CommitUnknownError if the outcome is not known (register again). Raises LogDestroyedError
+    if a root that ``registrant`` has seen is gone, CorruptionError if the entry has fewer partitions than the bucket or
     ``registrant``.
     """
     key = topic_key(name)
@@ -212,13 +212,15 @@ def _update(
 
 
 def _holds_change(found: TopicEntry | None, sent: TopicEntry | None) -> bool:
-    """Return True if the newest change of ``sent`` was made. Raise CommitUnknown if ``found`` no longer records it."""
+    """Return True if the newest change of ``sent`` was made. Raises CommitUnknownError if ``found`` forgot it."""
     if found is None or sent is None or found.topic_id != sent.topic_id:
         return False
     if sent.changes[-1] in found.changes:
         return True
     if found.version - sent.version >= CHANGES_KEPT:
-        raise CommitUnknown(f"topic {found.name}: over {CHANGES_KEPT} changes since ours was sent", hint=_LOOK_HINT)
+        raise CommitUnknownError(
+            f"topic {found.name}: over {CHANGES_KEPT} changes since ours was sent", hint=_LOOK_HINT
+        )
     return False
 
 
@@ -375,8 +377,8 @@ def update_topic(name: str, change: Change, deadline: Deadline | None = None) ->
     """Apply ``change`` by compare-and-swap, again after each lost race. It may alter partitions, config and state.
 
     The roots of added partitions must exist: ``register_topic`` makes them first. ``change`` returns the entry itself
-    if nothing is to be done. Raises UnknownTopicError, CommitUnknown, and ConfigError for a change of name or topic id,
-    or for fewer partitions.
+    if nothing is to be done. Raises UnknownTopicError, CommitUnknownError, and ConfigError for a change of name or
+    topic id, or for fewer partitions.
     """
     deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
 

@@ -239,7 +239,7 @@ def _write(disk: RepairDirectory, folder: Path, each: DamagedLog, now_ms: int) -
 
 
 def _derived(disk: RepairDirectory, folder: Path, base: int, snapshots: Collection[int]) -> list[Path]:
-    """Return the files that change once a segment is written again: those beside it, and later producers."""
+    """Return the files that change if segment ``base`` is rewritten: its side files, and later producer state."""
     later = [each for each in log_bases(disk.files, folder) if each > base]
     beside = [folder / local_name(base, suffix) for suffix in SEGMENT_SUFFIXES if suffix != LOG_SUFFIX]
     txns = [folder / local_name(each, TXN_INDEX_SUFFIX) for each in later]
@@ -247,7 +247,10 @@ def _derived(disk: RepairDirectory, folder: Path, base: int, snapshots: Collecti
 
 
 def _derive(disk: RepairDirectory, folder: Path, base: int, follower: Follower, snapshots: Collection[int]) -> None:
-    """Write the files that are derived from the segments from ``base`` on. ``follower`` has seen the first of them."""
+    """Rebuild indexes of segment ``base``, then transaction indexes and ``snapshots`` from it on.
+
+    ``follower`` has already read segment ``base``.
+    """
     files, bases = disk.files, [each for each in log_bases(disk.files, folder) if each >= base]
     with LogFile(files, folder / log_name(base)) as log:
         store_indexes(files, folder, base, rebuild_indexes(log, base, log.size(), INDEX_INTERVAL_BYTES))

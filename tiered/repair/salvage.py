@@ -38,7 +38,7 @@ from tiered.plan.side_files import NO_PRODUCERS, Follower
 from tiered.plan.visibility import open_firsts
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.segment_rewriter import SegmentOutput, Workshop
-from tiered.repair.versions import Source
+from tiered.repair.versions import RepairSource
 from tiered.repair.whole_batches import Ranges, whole_batches
 from tiered.store.base import NewId, Steps, blocking
 
@@ -52,7 +52,7 @@ class Remains(NamedTuple):
     topic_id: UUID
     tp: TopicPartition
     row: Row
-    source: Source
+    source: RepairSource
     bundle: Bundle | None = None
 
     @property

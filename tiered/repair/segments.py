@@ -32,7 +32,7 @@ from tiered.repair.aside import keep_copy
 from tiered.repair.bench import Workbench
 from tiered.repair.plan import Act, RepairAction, RepairOptions
 from tiered.repair.salvage import Remains, plan_remains, write_remains
-from tiered.repair.versions import Source, Stored, find_whole_version, put_action, put_source, restored
+from tiered.repair.versions import RepairSource, Stored, find_whole_version, put_action, put_source, restored
 from tiered.repair.whole_batches import Ranges
 from tiered.store.base import NewId, Steps, blocking
 
@@ -101,7 +101,7 @@ def _right_log(ground: Ground, row: Row, log: ObjectVerdict) -> Steps[RepairActi
     if version:
         return put_action(ground.tp, stored, log.problem, version, SEGMENT_TAGS)
     run = yield from blocking(partial(find_run, ground, ground.view, row))
-    if not run or (yield from Source(log.key, row.size, run=run).copy(len)) != row.crc:
+    if not run or (yield from RepairSource(log.key, row.size, run=run).copy(len)) != row.crc:
         return None
     remedy = f"put offsets {row.base} to {row.next} back from {ground.options.from_dir}"
     return RepairAction(ground.tp, log.key, log.problem, remedy, act=partial(_put_local, ground, row, stored))
@@ -132,12 +132,12 @@ def find_run(ground: Ground, view: LogView | None, row: Row) -> tuple[SealedSegm
     return tuple(inside) if whole else ()
 
 
-def _run_again(ground: Ground, row: Row, bench: Workbench) -> Steps[Source]:
+def _run_again(ground: Ground, row: Row, bench: Workbench) -> Steps[RepairSource]:
     view = yield from bench.view()
     run = yield from blocking(partial(find_run, ground, view, row))
     if not run:
         raise _changed(ground, f"{bench.from_dir} does not hold offsets {row.base} to {row.next}")
-    return Source(segment_key(ground.entry.topic_id, ground.tp.partition, row), row.size, run=run)
+    return RepairSource(segment_key(ground.entry.topic_id, ground.tp.partition, row), row.size, run=run)
 
 
 def _put_local(ground: Ground, row: Row, stored: Stored, bench: Workbench) -> Steps[None]:
@@ -179,7 +179,7 @@ def _replaced_log(
 ) -> Steps[RepairAction]:
     """Return the action for a ``.log`` whose bytes no copy holds: local segments for a rewritten one, or a hole."""
     run = (yield from blocking(partial(find_run, ground, ground.view, row))) if row.flags & FLAG_MAINTAINER else ()
-    one = Remains(ground.entry.topic_id, ground.tp, row, Source(log.key, row.size, run=run))
+    one = Remains(ground.entry.topic_id, ground.tp, row, RepairSource(log.key, row.size, run=run))
     if not run or (yield from plan_remains(one, pinned, accepted=False))[0]:
         return (yield from _lost(ground, pinned, row, log, index, known=known))
     undone = yield from undone_steps(ground.entry.topic_id, ground.tp.partition, [row], [row], 0)
@@ -194,7 +194,7 @@ def _lost(
     ground: Ground, pinned: CatalogView, row: Row, log: ObjectVerdict, index: ObjectVerdict, *, known: bool
 ) -> Steps[RepairAction]:
     """Return the action for offsets that no copy holds: a hole, if the operator accepts the loss."""
-    one = Remains(ground.entry.topic_id, ground.tp, row, Source(log.key, log.size), index.bundle)
+    one = Remains(ground.entry.topic_id, ground.tp, row, RepairSource(log.key, log.size), index.bundle)
     lost, notes = yield from plan_remains(one, pinned, accepted=ground.options.accept_loss)
     words = ", ".join([f"{start} to {end}" for start, end in lost])
     # mutant hole-needs-an-accepted-loss
@@ -232,7 +232,7 @@ def _replace(
             yield from keep_copy(key, aside_key(topic_id, tp.partition, (yield NewId())))
         log = yield from judge_log(topic_id, tp, row, read_data=False)
         index = yield from judge_index(topic_id, tp, row)
-        source = (yield from _run_again(ground, row, bench)) if from_run else Source(log.key, log.size)
+        source = (yield from _run_again(ground, row, bench)) if from_run else RepairSource(log.key, log.size)
         new = yield from write_remains(Remains(topic_id, tp, row, source, index.bundle), desk.shop, pinned, lost)
         yield from desk.catalog.commit(ReplaceIntent((row,), (new,)), reason=reason)
 

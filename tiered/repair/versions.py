@@ -3,7 +3,7 @@
 ::
 
     an older version of it ──┐
-    local segments ──────────┴── Source ──> a file ──> aside/ (the current object) ──> PUT If-Match ──> read back
+    local segments ──────────┴── RepairSource ──> a file ──> aside/ (the current object) ──> PUT If-Match ──> read back
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Stored(NamedTuple):
     etag: str
 
 
-class Source(NamedTuple):
+class RepairSource(NamedTuple):
     """Bytes that may be those of an object: the first ``size`` of a version of it, or those of local segments."""
 
     key: str
@@ -93,7 +93,7 @@ def put_action(tp: TopicPartition, stored: Stored, problem: str, version: str, t
     """Return the action that makes an older version the newest."""
 
     def act(_: object) -> Steps[None]:
-        yield from put_source(stored, Source(stored.key, stored.size, version), tags)
+        yield from put_source(stored, RepairSource(stored.key, stored.size, version), tags)
 
     return RepairAction(tp, stored.key, problem, f"put version {version} back", act=act)
 
@@ -106,7 +106,7 @@ def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:
     return ""
 
 
-def put_source(each: Stored, source: Source, tags: Tags) -> Steps[None]:
+def put_source(each: Stored, source: RepairSource, tags: Tags) -> Steps[None]:
     """Put the bytes of a source under a key. Raises CorruptionError for other bytes, and as :func:`put_back`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "object"
@@ -126,7 +126,7 @@ def put_source(each: Stored, source: Source, tags: Tags) -> Steps[None]:
 def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:
     """Put right bytes under a key, and read them back. Copy replaced bytes below ``aside/`` first.
 
-    Raises ConfigError if the object was replaced since, CommitUnknown.
+    Raises ConfigError if the object was replaced since, CommitUnknownError.
     """
     key = each.key
     aside = aside_key(each.topic_id, each.partition, (yield NewId()))

@@ -40,7 +40,7 @@ from tiered.remote.catalog_view import CatalogView
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, KeptRoot, Past, load_snapshot
-from tiered.remote.stale_root_check import left_without_root, need_newest
+from tiered.remote.stale_root_check import left_without_root, require_newest_root
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
 from tiered.store.base import Now, Steps
 from tiered.times import Time, parse_time
@@ -266,7 +266,7 @@ class _Partition:
         pinned: CatalogView | None = None
         try:
             if past is None:
-                yield from need_newest(view, must_list=False)  # under an old root the disk reassigns offsets
+                yield from require_newest_root(view, must_list=False)  # under an old root the disk reassigns offsets
                 pinned = yield from view.pin()
             elif not (yield from self._was_absent(view)):
                 taken, pinned = (yield from past.choose()), (yield from past.pin())

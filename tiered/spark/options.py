@@ -313,7 +313,7 @@ def _bound(given: Mapping[str, str], side: str, default: int, words: tuple[int, 
 
 
 def _offsets(text: str, words: tuple[int, ...]) -> Bound:
-    """Parse offsets. ``words``: which of EARLIEST and LATEST this side may be."""
+    """Parse the offsets of one side. ``words``: those of EARLIEST and LATEST that this side accepts."""
     word = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if word is not None:
         if word not in words:
@@ -324,7 +324,9 @@ def _offsets(text: str, words: tuple[int, ...]) -> Bound:
         if offset in (EARLIEST, LATEST) and offset not in words:
             raise ConfigError(f"{tp}: {_wrong_end(words[0]).message}", hint=_wrong_end(words[0]).hint)
         if offset < 0 and offset not in words:
-            raise ConfigError(f"{tp}: {offset} is not an offset", hint=f"0 or more, or {' or '.join(map(str, words))}")
+            names = {EARLIEST: "-2 (earliest)", LATEST: "-1 (latest)"}
+            allowed = " or ".join(names[word] for word in words)
+            raise ConfigError(f"{tp}: {offset} is not an offset", hint=f"0 or more, or {allowed}")
     return Bound(words[0], offsets=given.offsets, topic_ids=given.topic_ids)
 
 

@@ -220,10 +220,10 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         watch = self._watching()
         watch.ensure_read()
         try:
-            return list(self._slices.cut(watch.pieces(ranges, topic_ids, self._lost)))
+            return list(self._slices.cut(watch.plan_slices(ranges, topic_ids, self._lost)))
         except SegmentGone:  # a page of an older root was deleted: look again
             watch.extents()
-            return list(self._slices.cut(watch.pieces(ranges, topic_ids, self._lost)))
+            return list(self._slices.cut(watch.plan_slices(ranges, topic_ids, self._lost)))
 
     def _warn(self, losses: list[Loss]) -> None:
         for loss in losses:

@@ -124,7 +124,7 @@ class PinnedPiece:
             return
         stream = self._reopened()
         if self._pin is not None and self._gone is not None and stream is not None:
-            raise self._not_held(self._pin, self._gone)
+            raise self._missing_object_error(self._pin, self._gone)
         while self._at < self._piece.end:
             if stream is not None:
                 yield self._at, self._elsewhere(stream)
@@ -169,7 +169,7 @@ class PinnedPiece:
             return
         self._at = piece.end
 
-    def _not_held(self, pin: SharedPin, gone: SegmentGone) -> NotFoundError | CorruptionError:
+    def _missing_object_error(self, pin: SharedPin, gone: SegmentGone) -> NotFoundError | CorruptionError:
         """Return the error for a missing object that the pin of this query names."""
         self._runner.run(pin.check())
         what = f"{self._piece.tp}: {gone.key}, which this DataFrame was planned with, is gone"

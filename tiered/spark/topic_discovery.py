@@ -56,7 +56,7 @@ class Watch:
             found = self._each(again=True)
         return found or {}
 
-    def pieces(
+    def plan_slices(
         self, ranges: Mapping[TopicPartition, Range], topic_ids: Mapping[str, str], lost: Callable[[Loss], None]
     ) -> list[PartitionSlice]:
         """Return the pieces of a batch, in order. Calls ``lost`` for partitions that are gone."""

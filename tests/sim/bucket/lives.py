@@ -15,7 +15,7 @@ from tests.sim.bucket.process import SteppedProcess
 from tests.unit.remote.building import TRUSTED, MemorySegment, seal
 from tiered.config import TopicConfig
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     ConfigError,
     CorruptionError,
     FencedError,
@@ -33,7 +33,7 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.plan.maintenance import PIN_MS, ROUTINE, MaintenanceKind
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.gc.deletion import start_deletion, tend_deletion
+from tiered.remote.gc.deletion import resume_topic_deletion, start_deletion
 from tiered.remote.gc.sink_orphans import sweep_decisions
 from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.maintain import Maintainer
@@ -82,7 +82,7 @@ class World(Protocol):
         """One line for whoever replays it."""
 
 
-PASSING = (CommitUnknown, RemoteUnavailableError, RemotePermissionError)
+PASSING = (CommitUnknownError, RemoteUnavailableError, RemotePermissionError)
 """Anybody may meet these under such weather, and comes again."""
 KEYS = 5
 """Different keys of a compacted log."""
@@ -224,7 +224,7 @@ class Writer:
                 self.world.ledger.proven_lost.add(join_uid(row.id_hi, row.id_lo))
                 if join_uid(row.id_hi, row.id_lo) in log.ever:
                     raise Violated(f"{process} was told that {row} is not in {log.where}, and it is") from None
-            raise CommitUnknown("fenced") from None
+            raise CommitUnknownError("fenced") from None
         said: dict[int, tuple[bytes | None, bytes | None]] = {}
         for segment in fresh:
             said |= said_of(segment.data)
@@ -262,7 +262,7 @@ def maintain(world: World, process: SteppedProcess, *, trims: bool = True) -> St
             if entry.state == STATE_DELETED:
                 continue
             if entry.state == STATE_DELETING:
-                yield from tend_deletion(entry, str(process))
+                yield from resume_topic_deletion(entry, str(process))
             for number in range(entry.partitions):
                 yield from _maintain(world, process, entry, TopicPartition(entry.name, number), trims)
         if world.sinks and world.rng.random() < world.sweeps:
@@ -284,7 +284,7 @@ def _maintain(world: World, process: SteppedProcess, entry: TopicEntry, tp: Topi
     asked_ms = process.clock.counted_ms()
     sweeps = rng.random() < world.sweeps
     if sweeps:
-        yield from maintainer.need_newest()
+        yield from maintainer.require_newest_root()
     begin_at = None
     if trims and rng.random() < 0.1 and log.end - log.start > 1:
         begin_at = rng.randrange(log.start, log.end)
@@ -388,7 +388,7 @@ def delete_topics(world: World, process: SteppedProcess, name: str, config: Topi
             yield from start_deletion(entry, str(process))
             world.counts["marked"] += 1
         elif entry.state == STATE_DELETING:
-            yield from tend_deletion(entry, str(process))
+            yield from resume_topic_deletion(entry, str(process))
     except PASSING:
         return
     except (LogDestroyedError, FencedError, ConfigError, NotFoundError, CorruptionError) as error:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tests.sim.bucket.process import SteppedProcess
 from tests.sim.bucket.violation import Violated
-from tiered.errors import CommitUnknown, PartitionLostError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import CommitUnknownError, PartitionLostError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.keys import group_partition_key
 from tiered.group.member import Member
 from tiered.model import Position, TopicPartition
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.sim.groups.world import World
 
 GROUP = "g"
-WEATHER = (RemoteUnavailableError, RemotePermissionError, CommitUnknown)
+WEATHER = (RemoteUnavailableError, RemotePermissionError, CommitUnknownError)
 
 
 class Agent:

@@ -15,7 +15,7 @@ from tiered.clock import SystemClock
 from tiered.errors import LogDestroyedError
 from tiered.format.crc import crc32c
 from tiered.format.keys import hist_key, root_key, snap_key
-from tiered.format.user_snapshot import encode_kept
+from tiered.format.user_snapshot import encode_complete_snapshot
 from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote.gc import deletion
 from tiered.remote.topics import register_topic, update_topic
@@ -139,7 +139,7 @@ def test_snapshots_refuse_unless_forced(cli: Cli, bucket: str, tmp_path: Path) -
     refused = cli("snapshot", "create", "late", "t:1", *remote)
     assert (refused.code, "t-1 is being deleted" in refused.err) == (10, True)
     # One whose PUT was under way when the topic was marked: it is kept.
-    body = encode_kept(bytes(kept.data), "0" * 32, "late")
+    body = encode_complete_snapshot(bytes(kept.data), "0" * 32, "late")
     store.execute(Put(snap_key(UUID(old), 1, "late"), body, ABSENT, crc32c(body)))
     over(cli, bucket)
     done = cli("maintain", "--only", "collect", *remote, "--yes", "--json")

@@ -20,7 +20,7 @@ from tests.unit.cli.conftest import Cli
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.keys import snap_key
 from tiered.format.root import encode_root
-from tiered.format.user_snapshot import encode_begun
+from tiered.format.user_snapshot import encode_pending_snapshot
 from tiered.read.stream import ReadRange
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
@@ -93,7 +93,7 @@ def test_a_create_that_was_cut_short_goes_on_where_it_ended(cli: Cli, tmp_path: 
         assert entry is not None
         root = drive(store, RootView(entry.topic_id, 1, "t").load())
         assert root is not None
-        body = encode_begun(encode_root(root), "0" * 32, "a")
+        body = encode_pending_snapshot(encode_root(root), "0" * 32, "a")
         store.execute(Put(snap_key(entry.topic_id, 1, "a"), body, ABSENT))
     with tiered.open(tmp_path / "log", remote=url) as log:
         for number in range(3):

@@ -148,7 +148,7 @@ class Component:
         log._attach(attach, place.store)
         log._seal_all()
         assert attach.attached is not None
-        attach.attached.poke()
+        attach.attached.scan_now()
         assert death.came.wait(SECONDS)
         attach.attached.close(0)
         log.close()

@@ -13,7 +13,7 @@ from tests.unit.log.lying import TP, LyingStore, fill, opened
 from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
 from tiered.engine.journal import Journal
-from tiered.errors import CommitUnknown, ConfigError, LogDestroyedError
+from tiered.errors import CommitUnknownError, ConfigError, LogDestroyedError
 from tiered.format.keys import topic_key
 from tiered.remote.topics import Registrant, register_topic
 from tiered.store.base import Delete
@@ -65,7 +65,7 @@ async def register(made: Made) -> None:
 
 async def test_a_commit_whose_root_does_not_show_it_is_not_one(made: Made) -> None:
     await register(made)
-    with pytest.raises(CommitUnknown, match="cannot be read back"):
+    with pytest.raises(CommitUnknownError, match="cannot be read back"):
         await committed(made)
     made[2].lies = False
 
@@ -73,7 +73,7 @@ async def test_a_commit_whose_root_does_not_show_it_is_not_one(made: Made) -> No
 async def test_rows_of_an_older_claim_are_not_committed_under_a_newer_one(made: Made) -> None:
     made[2].lies = False
     await register(made)
-    with pytest.raises(CommitUnknown, match="claim 1 is gone, 2 is held"):
+    with pytest.raises(CommitUnknownError, match="claim 1 is gone, 2 is held"):
         await committed(made, lambda: made[0].drive(made[0].steps.claim(TP)))
 
 

@@ -10,7 +10,7 @@ from tiered.engine.drain import DrainMode
 from tiered.engine.failure import FATAL_ATTEMPTS, RECHECK_FATAL_MS
 from tiered.engine.limits import EngineLimits
 from tiered.engine.reports import StepKind
-from tiered.errors import CommitUnknown, CorruptionError, FencedError, TieredError
+from tiered.errors import CommitUnknownError, CorruptionError, FencedError, TieredError
 
 
 def code(desk: Desk) -> int | None:
@@ -258,7 +258,7 @@ def test_a_fenced_log_says_only_of_what_it_knows_that_it_is_on_this_disk_only() 
             desk.commit(desk.commits[0], 30)  # another went on after it
             assert desk.notes[-1][1].end_offset == 10
         else:
-            desk.answer(desk.commits[0], CommitUnknown("no answer"))
+            desk.answer(desk.commits[0], CommitUnknownError("no answer"))
         desk.answer(after, DOWN)
         desk.turn(RECHECK_FATAL_MS)
         desk.answer(desk.claims[0], FencedError("a newer claim", hint="rejoin"))

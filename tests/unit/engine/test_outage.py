@@ -63,13 +63,13 @@ def test_thousands_of_segments_wait_for_hours_at_the_cost_of_their_names(seed: i
 
 
 def test_whoever_asks_again_and_again_during_an_outage_fills_nothing() -> None:
-    """An application's sync pokes, and each poke is an attempt."""
+    """An application's sync pokes, and each scan_now is an attempt."""
     desk = Desk().claimed()
     desk.seal(0)
     most = 0
     for _ in range(1_000):
         for upload in desk.uploads:
             desk.answer(upload, DOWN)
-        desk.do(desk.engine.poke, later_ms=500)
+        desk.do(desk.engine.scan_now, later_ms=500)
         most = max(most, sizes(desk)["timers"])
     assert most <= 150

@@ -28,7 +28,7 @@ def test_no_upload_begins_and_what_is_stored_is_committed() -> None:
     desk.store(first, later_ms=1_000)
     desk.commit(desk.commits[0])
     assert desk.uploads == []
-    desk.do(desk.engine.poke, later_ms=3_600_000)
+    desk.do(desk.engine.scan_now, later_ms=3_600_000)
     assert desk.uploads == []
     view = desk.view()
     assert view.paused

@@ -8,7 +8,7 @@ from tests.unit.engine.desk import row, segment, topic_id, tp
 from tiered.engine import rules
 from tiered.engine.failure import Failure, FailureKind, FailureStreak
 from tiered.engine.limits import EngineLimits
-from tiered.engine.partition import NONE_MS, Partition, Phase, RefusedCommit, Work
+from tiered.engine.partition import NONE_MS, Partition, Phase, RefusedCommit, SegmentUpload
 from tiered.plan.pauses import Pause
 
 LIMITS = EngineLimits(commit_wait_ms=250, commit_segments=2)
@@ -22,7 +22,7 @@ def claimed(works: str, **changes: object) -> Partition:
     for number, letter in enumerate(works):
         ref = segment(10 * number)
         stored = row(ref, 7) if letter == "s" else None
-        p.works[ref.base] = Work(ref, letter == "u", stored, 1_000 if stored else NONE_MS)
+        p.works[ref.base] = SegmentUpload(ref, letter == "u", stored, 1_000 if stored else NONE_MS)
     p.uploading = works.count("u")
     for name, value in changes.items():
         setattr(p, name, value)

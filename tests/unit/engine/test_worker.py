@@ -13,7 +13,7 @@ from tiered.engine.disk import Granted
 from tiered.engine.failure import RECHECK_PERMISSION_MS, retry_delay_ms
 from tiered.engine.limits import EngineLimits
 from tiered.engine.reports import Level, StepKind
-from tiered.errors import CommitUnknown, ConfigError, FencedError
+from tiered.errors import CommitUnknownError, ConfigError, FencedError
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.plan.backoff import BACKOFF_MAX_SECONDS
 
@@ -82,7 +82,7 @@ def test_a_fenced_commit_stops_the_partition_for_good() -> None:
     desk.answer(desk.commits[0], FencedError("a newer claim"))
     assert desk.notes[-1] == (tp(0), PartitionUpload(0, 7, fenced=True, start_offset=0))
     desk.seal(10, 20)
-    desk.do(desk.engine.poke)
+    desk.do(desk.engine.scan_now)
     desk.turn(3_600_000)
     assert desk.open == []
     assert (desk.view().phase, desk.waiting()) == ("fenced", "fenced")
@@ -93,7 +93,7 @@ def test_an_unknown_commit_is_settled_by_a_new_claim_and_uploads_again() -> None
     first, second = desk.seal(0, 10)
     desk.store(first)
     desk.turn(250)
-    desk.answer(desk.commits[0], CommitUnknown("no answer"))
+    desk.answer(desk.commits[0], CommitUnknownError("no answer"))
     assert second.cancelled
     desk.turn(60_000)
     assert desk.claims == []  # not while an old upload is under way

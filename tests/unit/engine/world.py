@@ -11,7 +11,7 @@ from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import PartitionSeen, SegmentRef
 from tiered.engine.reports import StepKind
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     ConfigError,
     FencedError,
     RemotePermissionError,
@@ -130,7 +130,7 @@ class World(Desk):
         if error is not None:
             if self.rng.random() < 0.5:  # landed, but the answer was lost
                 truth.epoch += 1
-                return CommitUnknown("no answer")
+                return CommitUnknownError("no answer")
             return error
         truth.epoch += 1
         return Granted("token", truth.epoch, 0, 0, truth.next_offset)
@@ -141,11 +141,11 @@ class World(Desk):
             return FencedError("a newer claim")
         lost_answer = error is not None and self.rng.random() < 0.5
         if error is not None and not lost_answer:
-            return CommitUnknown("no answer") if self.rng.random() < 0.3 else error
+            return CommitUnknownError("no answer") if self.rng.random() < 0.3 else error
         assert call.rows[0].base == truth.next_offset
         truth.next_offset = call.rows[-1].next
         truth.commits += [(one.base, one.next, call.epoch) for one in call.rows]
-        return CommitUnknown("no answer") if lost_answer else CommittedRoot(truth.next_offset)
+        return CommitUnknownError("no answer") if lost_answer else CommittedRoot(truth.next_offset)
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class World(Desk):
         elif dice < 0.8:
             self.scan()
         elif dice < 0.82:
-            self.do(self.engine.poke)
+            self.do(self.engine.scan_now)
         else:
             self.turn(self.rng.choice([1, 50, 300, 5_000, 60_000]))
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from tests.unit.group.group_world import HEARTBEAT_S, SETTINGS, TOPIC_ID, GroupWorld
-from tiered.errors import CommitUnknown, ConfigError, CorruptionError, PartitionLostError, RemotePermissionError
+from tiered.errors import CommitUnknownError, ConfigError, CorruptionError, PartitionLostError, RemotePermissionError
 from tiered.format.keys import group_plan_key
 from tiered.group.objects import PlannedTopic
 from tiered.model import Position, TopicPartition
@@ -165,7 +165,7 @@ def test_the_next_commit_settles_one_whose_outcome_is_unknown(kind: FaultKind) -
     world.pass_time(HEARTBEAT_S)
     world.faults.add(Fault(kind, "put", world.key(0), times=-1))
     errors = world.run(a.commit({T0: Position(7)}))
-    assert isinstance(errors[T0], CommitUnknown)
+    assert isinstance(errors[T0], CommitUnknownError)
     world.faults.clear()
     assert world.run(a.commit({T0: Position(9)})) == {}
     assert world.stored(0).position.offset == 9

@@ -14,7 +14,7 @@ import pytest
 from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.unit.cli.building import made
 from tiered.cli.main import run
-from tiered.program.lifecycle import judge_lifecycle
+from tiered.program.lifecycle import check_lifecycle_rules
 
 ABORT = {"ID": "abort", "Status": "Enabled", "Filter": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7}}
 ON = {"ID": "r", "Status": "Enabled"}
@@ -39,7 +39,7 @@ ON = {"ID": "r", "Status": "Enabled"}
     ],
 )
 def test_a_rule_is_named_with_what_it_does(rule: dict[str, Any], text: str) -> None:
-    found = judge_lifecycle([ABORT, rule], "acme", "prod/")
+    found = check_lifecycle_rules([ABORT, rule], "acme", "prod/")
     assert len(found) == bool(text)
     for each in found:
         assert text in each.text
@@ -49,7 +49,7 @@ def test_a_rule_is_named_with_what_it_does(rule: dict[str, Any], text: str) -> N
 
 @pytest.mark.parametrize("rules", [[], [{**ABORT, "Filter": {"Prefix": "prod/topics/"}}]])
 def test_unfinished_uploads_need_a_rule_for_the_whole_log(rules: list[dict[str, Any]]) -> None:
-    (found,) = judge_lifecycle(rules, "acme", "prod/")
+    (found,) = check_lifecycle_rules(rules, "acme", "prod/")
     assert (found.deletes, found.text.startswith("no rule aborts unfinished uploads")) == (False, True)
 
 

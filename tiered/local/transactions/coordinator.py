@@ -29,7 +29,7 @@ from typing import NamedTuple
 from tiered.clock import Clock
 from tiered.errors import (
     ClosedError,
-    CommitUnknown,
+    CommitUnknownError,
     FencedError,
     ForkedLogError,
     LocalIOError,
@@ -190,8 +190,8 @@ class Transactions:
         """Commit or abort; when it returns the decision and its markers are on disk.
 
         Raises ProducerFencedError; LocalIOError or DiskFullError from the fsyncs before: then nothing is decided.
-        CommitUnknown where the decision may be on disk: the next open finds out. MarkersPendingError: it is decided,
-        the partition that failed gets its marker at the next open.
+        CommitUnknownError where the decision may be on disk: the next open finds out. MarkersPendingError: it is
+        decided, the partition that failed gets its marker at the next open.
         """
         name = producer.transactional_id
         with self._held(name):
@@ -337,7 +337,7 @@ class Transactions:
         try:
             self._log.append(step, durable=True)
         except LocalIOError as error:
-            raise CommitUnknown(
+            raise CommitUnknownError(
                 f"transaction {step.transactional_id!r}: its decision may or may not be on disk: {error.message}",
                 hint="repair the disk and open the log again: the open completes or aborts it",
             ) from error

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from tiered.errors import CommitUnknown, RemotePermissionError, RemoteUnavailableError, TieredError
+from tiered.errors import CommitUnknownError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import MAX_INT64, decisions_audit_key, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
@@ -108,7 +108,7 @@ def _landed(put: Put, what: str) -> Steps[None]:
             resource=put.key,
             hint="allow s3:PutObject below jobs/gc/: `tiered iam-policy --role maintainer` prints the policy",
         ) from refused
-    except CommitUnknown as unknown:
+    except CommitUnknownError as unknown:
         raise RemoteUnavailableError(
             f"{what}: the audit line {put.key} may not be there; nothing was deleted", hint="try again"
         ) from unknown

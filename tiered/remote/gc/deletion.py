@@ -36,11 +36,11 @@ def start_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
 
     found = yield from update_topic(entry.name, marked)
     if found.topic_id == entry.topic_id:
-        yield from tend_deletion(found, owner)
+        yield from resume_topic_deletion(found, owner)
     return found
 
 
-def tend_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
+def resume_topic_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
     """Mark roots that a crash has left unmarked. Free the name once no root exists, and return True then."""
     roots = yield from load_roots(PartitionIds(entry.name, entry.topic_id), range(entry.partitions))
     there = [root for root in roots.values() if root is not None]

@@ -152,7 +152,7 @@ def _maintained(store: Store, each: Sequence[Any], task: Task, capabilities: Cap
     try:
         plan = drive(store, maintainer.plan([MaintenanceKind(word) for word in words]))
         if plan is not None and plan.actions:
-            drive(store, maintainer.need_newest(sweeps=False))  # a commit to an older root would hide its age
+            drive(store, maintainer.require_newest_root(sweeps=False))  # a commit to an older root would hide its age
         for action in plan.actions if plan is not None else ():
             ended = drive(store, maintainer.run(action, capabilities, memory_bytes=task["memory_bytes"]))
             found["actions"].append(

@@ -29,7 +29,7 @@ from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.claim import owner_of
 from tiered.remote.compact_parts import CompactionPart, RowGroup, inputs_of
-from tiered.remote.stale_root_check import need_newest
+from tiered.remote.stale_root_check import require_newest_root
 from tiered.spark.jobs.rounds import PlannedRound, compacted_entry, rewrite
 from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.spark.jobs.shuffle import Shuffled, bitmap_of, note_of
@@ -106,7 +106,9 @@ class Rewriting:
         self._before = dict(zip(groups, txns_before([group.start for group in groups], effects), strict=True))
         entry = compacted_entry(runner.store, planned.round.topic)
         self._catalog = Catalog(entry.topic_id, planned.round.partition, entry.name, known=entry.known)
-        drive(runner.store, need_newest(self._catalog, must_list=False))  # a commit to an older root would hide its age
+        drive(
+            runner.store, require_newest_root(self._catalog, must_list=False)
+        )  # a commit to an older root would hide its age
         self._epoch = drive(runner.store, self._catalog.claim(Role.MAINTAINER, owner_of("tiered spark maintain"))).epoch
         self._waiting: tuple[list[Row], Row] | None = None  # not committed yet, because the last one has the clean end
         self._done = RoundResult(

@@ -12,7 +12,7 @@ import pytest
 from tests.support.faulty_files import PowerCut, on_nth
 from tests.unit.local.transactions.bench import A, B, TxnBench
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     MarkersPendingError,
     TieredError,
 )
@@ -128,7 +128,7 @@ def test_a_fault_at_any_effect_is_a_clear_error_and_never_half_a_transaction(tmp
         assert visible[0] == visible[1]
         if failed is None or isinstance(failed, MarkersPendingError):
             assert visible[0]
-        elif not isinstance(failed, CommitUnknown):
+        elif not isinstance(failed, CommitUnknownError):
             assert not visible[0]
         assert bench.stuck() == []
         bench.kill()

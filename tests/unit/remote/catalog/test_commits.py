@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.remote.catalog.script import TOPIC_ID, Desk, World
 from tiered.errors import (
-    CommitUnknown,
+    CommitUnknownError,
     ConfigError,
     CorruptionError,
     FencedError,
@@ -91,7 +91,7 @@ def test_fenced_over_sixty_four_claims_ago_is_unknown(world: World, desk: Desk) 
             thief.claim()
 
     world.store.script.extend(["lost", chain])
-    with pytest.raises(CommitUnknown, match="no longer recorded"):
+    with pytest.raises(CommitUnknownError, match="no longer recorded"):
         world.run(desk.catalog.append([desk.row(0, 10)]))
 
 
@@ -107,11 +107,11 @@ def test_a_refusal_leaves_the_commit_in_doubt_until_a_claim(world: World, desk: 
     world.store.script.append("denied")
     with pytest.raises(RemotePermissionError):
         world.run(desk.catalog.append([desk.row(0, 10)]))
-    with pytest.raises(CommitUnknown, match="was sent and is not settled"):
+    with pytest.raises(CommitUnknownError, match="was sent and is not settled"):
         world.run(desk.catalog.append([desk.row(0, 10)]))
     desk.claim(desk.proof(end_offset=10))
     world.store.script.extend(["late", "denied"])
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitUnknownError):
         world.run(desk.catalog.append([desk.row(0, 10)]))
     world.store.script.append("denied")
     with pytest.raises(RemotePermissionError):
@@ -154,7 +154,7 @@ def test_abandoned_steps_leave_the_catalog_in_doubt(world: World, desk: Desk) ->
     with pytest.raises(ConfigError, match="under way"):
         world.run(desk.catalog.trim(0))
     steps.close()  # what a cancelled asyncio task does
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitUnknownError):
         world.run(desk.catalog.append([desk.row(0, 10)]))
     desk.claim(desk.proof(end_offset=0))
     assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
@@ -169,7 +169,7 @@ def test_the_root_that_vanished_is_terminal(world: World, desk: Desk) -> None:
         world.run(desk.catalog.load())
     with pytest.raises(LogDestroyedError):
         world.run(desk.catalog.read_back())
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitUnknownError):
         world.run(desk.catalog.append([desk.row(10, 20)]))
 
 
@@ -190,7 +190,7 @@ def test_a_root_that_vanished_and_is_put_back_is_not_gone_on_from(
     monkeypatch.setattr(world.store, "_apply", put_back)
     with pytest.raises(LogDestroyedError, match="gone"):
         world.run(desk.catalog.append([desk.row(10, 20)]))
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitUnknownError):
         world.run(desk.catalog.append([desk.row(10, 20)]))
 
 
@@ -344,7 +344,7 @@ def test_what_stood_still_after_an_unknown_put_is_not_sent_again(world: World, d
     sent = len(world.store.puts)
     world.store.script.append("late")
     clock = StoppedClock(world.clock.now_ms())
-    with pytest.raises(CommitUnknown, match="timeout"):
+    with pytest.raises(CommitUnknownError, match="timeout"):
         drive(world.store, desk.catalog.append([desk.row(0, 10)]), clock=clock, ids=world.ids)
     assert len(world.store.puts) == sent + 1
     desk.claim(desk.proof(end_offset=0))

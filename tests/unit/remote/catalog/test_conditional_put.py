@@ -7,7 +7,7 @@ import operator
 import pytest
 
 from tests.unit.remote.catalog.script import World
-from tiered.errors import CommitUnknown, LogDestroyedError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import CommitUnknownError, LogDestroyedError, RemotePermissionError, RemoteUnavailableError
 from tiered.remote.conditional_put import (
     LOOK,
     Cell,
@@ -105,7 +105,7 @@ def test_nothing_is_sent_where_nothing_changes(world: World) -> None:
 @pytest.mark.parametrize("landed", [True, False])
 def test_without_an_answer_the_outcome_is_unknown(world: World, landed: bool) -> None:
     world.store.script.extend(["lost" if landed else "drop", *["drop"] * 1000])
-    with pytest.raises(CommitUnknown, match="timeout"):
+    with pytest.raises(CommitUnknownError, match="timeout"):
         add(world, b"b")
     assert stored(world) == (b"b" if landed else b"")
 
@@ -117,7 +117,7 @@ def test_a_look_that_fails_after_a_loss_leaves_the_outcome_unknown(world: World)
         world.store.fail_gets = 1000
 
     world.store.script.extend(["lost", goes_down, "ok"])
-    with pytest.raises(CommitUnknown, match="the look at it failed"):
+    with pytest.raises(CommitUnknownError, match="the look at it failed"):
         add(world, b"b")
     assert stored(world) == b"ab"
 
@@ -148,7 +148,7 @@ def test_conflicts_and_lost_races_until_the_deadline_wrote_nothing(world: World)
 def test_without_a_token_lost_races_until_the_deadline_are_unknown(world: World) -> None:
     for number in range(1000):
         world.store.script.extend([lambda number=number: put_by_another(world, b"%d" % number), "ok"])
-    with pytest.raises(CommitUnknown, match="was refused, perhaps after one of its attempts landed"):
+    with pytest.raises(CommitUnknownError, match="was refused, perhaps after one of its attempts landed"):
         add(world, b"b", Cell(KEY, "it", read_cell(KEY, stored_bytes)))
 
 
@@ -164,7 +164,7 @@ def test_a_refusal_is_raised_and_proves_nothing(world: World) -> None:
         add(world, b"b")
     assert stored(world) == b"b"
     world.store.script.extend(["drop", "denied"])
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitUnknownError):
         add(world, b"c")
 
 
@@ -209,7 +209,7 @@ def test_a_last_look_settles_what_no_answer_did(world: World, found: bytes, writ
         world.store.script.append(lambda: put_by_another(world, found))
     world.store.script.extend(["drop"] * 1000)
     if written is None:
-        with pytest.raises(CommitUnknown):
+        with pytest.raises(CommitUnknownError):
             world.run(steps())
     else:
         done = world.run(steps())

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.remote.catalog.script import TOPIC_ID, World
 from tiered.config import MAX_PARTITIONS
-from tiered.errors import CommitUnknown, ConfigError, CorruptionError, LogDestroyedError, RemotePermissionError
+from tiered.errors import CommitUnknownError, ConfigError, CorruptionError, LogDestroyedError, RemotePermissionError
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, SegmentName, root_key, segment_key, topic_key
 from tiered.format.root import Root, decode_root, encode_root
@@ -76,7 +76,7 @@ def test_one_deadline_holds_for_all_groups_of_roots(world: World, monkeypatch: p
         return execute(request)
 
     monkeypatch.setattr(world.store, "execute", slow)
-    with pytest.raises(CommitUnknown, match="register it again"):
+    with pytest.raises(CommitUnknownError, match="register it again"):
         world.run(register_topic("flights", ID, 5 * ROOTS_TOGETHER, {}, Registrant("host:1")))
     assert 80 <= world.clock.monotonic() < 90
     late.clear()

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tests.unit.remote.catalog.script import World
-from tiered.errors import CommitUnknown, ConfigError, CorruptionError, TieredError, UnknownTopicError
+from tiered.errors import CommitUnknownError, ConfigError, CorruptionError, TieredError, UnknownTopicError
 from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
@@ -73,7 +73,7 @@ def test_an_update_far_behind_others_is_unknown_not_repeated(world: World) -> No
     world.store.script.append("drop")
     assert world.run(update_topic("flights", add_option)).version == CHANGES_KEPT + 3
     world.store.script.extend(["lost", others])
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitUnknownError):
         world.run(update_topic("flights", add_option))
 
 
@@ -175,6 +175,6 @@ def test_an_entry_vouches_for_no_root_that_is_not_there(denied: int) -> None:
 def test_a_store_that_never_lets_a_root_be_made_gets_no_entry() -> None:
     store, clock, ids = Denying(), FakeClock(), SeededIds(1)
     store.denied = 1 << 30
-    with pytest.raises(CommitUnknown, match="no object is there"):
+    with pytest.raises(CommitUnknownError, match="no object is there"):
         drive(store, register_topic("flights", ID, 2, {}), clock=clock, ids=ids)
     assert drive(store, load_topic("flights"), clock=clock, ids=ids) is None

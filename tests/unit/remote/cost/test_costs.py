@@ -136,7 +136,7 @@ def test_an_uploader_with_nothing_to_do_asks_nothing(tmp_path: Path) -> None:
         service = attached._service  # type: ignore[attr-defined]  # what counts its requests
         bills = Bill(log.request_counts), Bill(service.store_metrics)
         for _ in range(5):
-            attached.poke()
+            attached.scan_now()
             attached.status()  # answered on the loop that was poked
             log.sync(timeout=30)
         assert [bill.take() for bill in bills] == [{}, {}]

@@ -22,7 +22,7 @@ from tiered.format.keys import (
 )
 from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote.gc.audit import audited, note_destroyed, was_destroyed
-from tiered.remote.gc.deletion import destroy, start_deletion, tend_deletion
+from tiered.remote.gc.deletion import destroy, resume_topic_deletion, start_deletion
 from tiered.remote.gc.orphans import Swept
 from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
@@ -107,7 +107,7 @@ def destroyed(log: RemoteLog) -> None:
         run(log, destroy(root, 0))
     entry = run(log, load_entry(log.topic))
     assert entry is not None
-    assert run(log, tend_deletion(entry, "operator"))
+    assert run(log, resume_topic_deletion(entry, "operator"))
     assert below(log) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.remote.catalog.script import TOPIC_ID
 from tests.unit.remote.paged.collecting import PREFIX, Place
-from tiered.errors import CommitUnknown, ConfigError, NotFoundError
+from tiered.errors import CommitUnknownError, ConfigError, NotFoundError
 from tiered.format.keys import index_key, segment_key, snap_key
 from tiered.format.root import STATE_DELETING
 from tiered.model import Row
@@ -96,7 +96,7 @@ def test_a_snapshot_whose_answer_was_lost_is_there_or_not_known(landed: bool) ->
         with pytest.raises(ConfigError, match="has a snapshot a already"):
             place.world.run(create_snapshot(view(), "a"))
     else:
-        with pytest.raises(CommitUnknown, match="timeout"):
+        with pytest.raises(CommitUnknownError, match="timeout"):
             place.world.run(create_snapshot(view(), "a"))
         assert isinstance(place.store.inner.execute(Get(snap_key(TOPIC_ID, 0, "a"))), Missing)
 

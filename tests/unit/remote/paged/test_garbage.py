@@ -18,7 +18,7 @@ from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import PageName, Role, index_key, join_uid, page_key, pin_key, segment_key
 from tiered.format.root import encode_root
 from tiered.format.trash import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
-from tiered.format.user_snapshot import encode_kept
+from tiered.format.user_snapshot import encode_complete_snapshot
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MaintenanceKind, newest_trimmed
 from tiered.remote.gc.garbage import Collected
@@ -161,7 +161,7 @@ def test_what_a_snapshot_holds_costs_neither_a_version_nor_a_line_a_round(place:
     """One cycle looks at each thing that has left; those behind it change nothing, until something has left again."""
     place.append(50)
     snapshot = f"{PREFIX}snap/release"
-    place.put(snapshot, encode_kept(encode_root(place.root), "0" * 32, "release"))
+    place.put(snapshot, encode_complete_snapshot(encode_root(place.root), "0" * 32, "release"))
     place.trim(200)
     place.wait()
 

@@ -7,11 +7,18 @@ import pytest
 from tests.unit.remote.catalog.script import TOPIC_ID
 from tests.unit.remote.paged.collecting import PREFIX, Place
 from tiered.check.kept import check_kept
-from tiered.errors import CommitUnknown, ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError
+from tiered.errors import CommitUnknownError, ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.format.crc import crc32c
 from tiered.format.keys import snap_key
 from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
-from tiered.format.user_snapshot import DROPPED_BYTES, decode_kept, encode_begun, encode_dropped, encode_kept, is_begun
+from tiered.format.user_snapshot import (
+    DROPPED_BYTES,
+    decode_kept,
+    encode_complete_snapshot,
+    encode_dropped,
+    encode_pending_snapshot,
+    is_begun,
+)
 from tiered.model import TopicPartition
 from tiered.plan.housekeeping import StateIntent
 from tiered.remote.gc.orphans import drop_kept, sweep
@@ -168,7 +175,7 @@ def test_roots_that_collectors_pass_again_and_again_leave_nothing_behind() -> No
         return outcome
 
     place.store.execute = passing  # type: ignore[method-assign]
-    with pytest.raises(RemoteUnavailableError, match="a collector passed each root"):
+    with pytest.raises(RemoteUnavailableError, match="garbage collection overtook each attempt"):
         place.world.run(create_snapshot(view(), NAME))
     assert place.world.run(list_snapshots(view())) == []
 
@@ -244,8 +251,8 @@ def test_one_that_was_begun_too_late_stops_no_sweep() -> None:
     """A collector has passed its version before it was put: pages that it names are gone."""
     place = Place()
     place.append(50)
-    late = encode_begun(encode_root(place.root), "0123456789abcdef" * 2, NAME)
-    kept = encode_kept(encode_root(place.root), "0123456789abcdef" * 2, NAME)
+    late = encode_pending_snapshot(encode_root(place.root), "0123456789abcdef" * 2, NAME)
+    kept = encode_complete_snapshot(encode_root(place.root), "0123456789abcdef" * 2, NAME)
     place.trim(490)
     place.wait()
     place.collect()
@@ -280,7 +287,7 @@ def test_a_deletion_that_nobody_answers_is_in_doubt() -> None:
         return execute(request)
 
     place.store.execute = lost  # type: ignore[method-assign]
-    with pytest.raises(CommitUnknown, match="timeout"):
+    with pytest.raises(CommitUnknownError, match="timeout"):
         place.world.run(delete_snapshot(view(), NAME))
 
 
@@ -288,8 +295,8 @@ def test_what_stands_under_a_name_reads_back() -> None:
     place = Place()
     place.append(4)
     plain, uid = encode_root(place.root), "0123456789abcdef" * 2
-    kept, begun = encode_kept(plain, uid, NAME), encode_begun(plain, uid, NAME)
-    assert kept != encode_kept(plain, uid[::-1], NAME) != plain
+    kept, begun = encode_complete_snapshot(plain, uid, NAME), encode_pending_snapshot(plain, uid, NAME)
+    assert kept != encode_complete_snapshot(plain, uid[::-1], NAME) != plain
     assert decode_kept(kept, key=KEY) == decode_kept(begun, key=KEY) == place.root
     assert decode_kept(encode_dropped(uid), key=KEY) is None
     assert len(encode_dropped(uid)) == DROPPED_BYTES < len(plain)
@@ -343,11 +350,11 @@ def test_a_body_says_its_name_whatever_it_is_a_copy_of() -> None:
     place = Place()
     place.append(4)
     plain, uid = encode_root(place.root), "0123456789abcdef" * 2
-    again = encode_kept(encode_kept(plain, uid, "other"), uid, NAME)
-    for body in (again, encode_begun(plain, uid, NAME)):
+    again = encode_complete_snapshot(encode_complete_snapshot(plain, uid, "other"), uid, NAME)
+    for body in (again, encode_pending_snapshot(plain, uid, NAME)):
         assert decode_kept(body, key=KEY) == decode_root(body, key=KEY) == place.root
-    assert is_begun(encode_begun(plain, uid, NAME))
-    for body in (encode_kept(plain, uid, "other"), encode_begun(plain, uid, "other")):
+    assert is_begun(encode_pending_snapshot(plain, uid, NAME))
+    for body in (encode_complete_snapshot(plain, uid, "other"), encode_pending_snapshot(plain, uid, "other")):
         with pytest.raises(CorruptionError, match="is the snapshot other"):
             decode_kept(body, key=KEY)
 
