@@ -48,7 +48,10 @@ def test_every_option_is_read_whatever_its_case() -> None:
         ({"maxTriggerDelay": "-1"}, "option maxTriggerDelay=-1: it is not a duration from 0 on"),
         ({"maxTriggerDelay": "soon"}, "option maxTriggerDelay=soon"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "minOffsetsPerTrigger=5 is above"),
-        ({"startingOffsets": '{"flights": {"0": -3}}'}, "flights-0: -3 is not an offset (0 or more, or -1 (latest) or -2 (earliest))"),
+        (
+            {"startingOffsets": '{"flights": {"0": -3}}'},
+            "flights-0: -3 is not an offset (0 or more, or -1 (latest) or -2 (earliest))",
+        ),
         ({"maxOffsetPerTrigger": "4"}, "did you mean maxOffsetsPerTrigger?"),
         ({"subscribePattern": ".*"}, "options subscribe and subscribePattern exclude each other"),
     ],

@@ -357,7 +357,7 @@ class Catalog(RootView):
             raise
 
     def _copy_after(self, after: Root) -> Steps[None]:
-        """Copy ``after`` to ``hist/`` if its version is due. A maintainer also deletes old copies, once for each claim."""
+        """Copy ``after`` to ``hist/`` if its version is due. A maintainer deletes old copies, once for each claim."""
         if is_copied_after(after):
             yield from copy_root(after)
         role = Role(after.commit.role)
