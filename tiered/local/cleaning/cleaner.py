@@ -63,7 +63,7 @@ MAX_NAP_SECONDS = 1.0
 
 @dataclass(slots=True)
 class CleaningPass:
-    """Work of one worker in a row: rounds, bytes read and written, partitions that failed and the first error."""
+    """Result of one :meth:`LogCleaner.run`. ``bytes``: read and written. ``error``: of the first failed partition."""
 
     rounds: int = 0
     bytes: int = 0
@@ -106,9 +106,9 @@ class LogCleaner:
         return self._counts.figures(uncleanable_partitions=len(bad), uncleanable_bytes=dirty, at_work=at_work)
 
     def run(self, now_ms: int) -> CleaningPass:
-        """Clean as one worker: rounds over the filthiest partition until none is filthy enough.
+        """Run rounds, each over the dirtiest partition, until no partition is dirty enough.
 
-        A partition that fails does not stop the others. Raises no error of a partition.
+        The result reports failed partitions. Their errors are not raised, and the others are cleaned.
         """
         done = CleaningPass()
         failed: set[TopicPartition] = set()
@@ -170,9 +170,9 @@ class LogCleaner:
 
     @contextmanager
     def paused(self, *tps: TopicPartition) -> Iterator[None]:
-        """Rename no file of these partitions inside the block; rounds in progress on them end first.
+        """Run no round over these partitions inside the block, so that no file of theirs is renamed.
 
-        They end between two batches. Raises LocalIOError if one hangs in the disk for longer than ``close_timeout_ms``.
+        A round in progress stops between two batches. Raises LocalIOError if that takes more than ``close_timeout_ms``.
         """
         me, seconds = threading.get_ident(), self._config.close_timeout_ms / 1000
         with self._changed:
@@ -188,11 +188,11 @@ class LogCleaner:
                 self._paused += Counter()  # forgets those at zero
 
     def stop(self) -> None:
-        """Stop rounds between two batches, without effect, and begin no other. The log is about to close."""
+        """Stop the rounds in progress between two batches, without effect. Start no new one: the log is closing."""
         self._stopping.set()
 
     def forget_gone(self) -> None:
-        """Forget all notes of partitions that are gone: a new partition may get the name of an old one."""
+        """Remove the entries of partitions that no longer exist: a new partition may get the same name."""
         held = set(self._roster.names())
         self.checkpoint.retain_only(held)
         with self._changed:
@@ -203,7 +203,7 @@ class LogCleaner:
     def _choose(
         self, now_ms: int, failed: set[TopicPartition], done: CleaningPass
     ) -> tuple[Subject, CleaningCandidate] | None:
-        """Return the filthiest partition, reserved for this thread; None if none is filthy enough."""
+        """Reserve the dirtiest partition for this thread and return it; None if no partition is dirty enough."""
         with self._looking:
             while not self._stopping.is_set():
                 subjects = {s.state.tp: s for s in self._candidates(now_ms, failed, done)}
@@ -219,7 +219,7 @@ class LogCleaner:
         return None
 
     def _candidates(self, now_ms: int, failed: set[TopicPartition], done: CleaningPass) -> Iterable[Subject]:
-        """Yield the choices. The stable offset costs reading: it is computed only where a round is due."""
+        """Yield the partitions that may be cleaned now. The stable offset is computed only where a round is due."""
         for writer in self._roster.awake():
             tp = writer.tp
             if tp in failed or tp in self._at_work or self._refused(writer):
@@ -294,7 +294,7 @@ class LogCleaner:
                 self.checkpoint.store(candidate.tp, candidate.first_dirty, self._roster.names())
 
     def _fail(self, tp: TopicPartition, error: Exception, done: CleaningPass) -> None:
-        """Record a failure, unless the log changed. An error that is not the disk's makes the partition uncleanable."""
+        """Record a failure, unless the log changed meanwhile. Without a disk error the partition is uncleanable."""
         if isinstance(error, LOG_CHANGED):
             return
         told = error if isinstance(error, TieredError) else TieredError(f"{tp}: {type(error).__name__}: {error}")

@@ -15,9 +15,9 @@ from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, clea
 
 @dataclass(frozen=True, slots=True)
 class CleaningStatus:
-    """Preview of a round over one partition. ``refused``: why there is none; ``groups``: bases that may become one.
+    """Preview of a round over one partition. ``refused``: why there is none, empty otherwise.
 
-    The groups are those of a map with room for every key.
+    ``groups``: bases of segments that may be merged, if the offset map has room for every key.
     """
 
     tp: TopicPartition

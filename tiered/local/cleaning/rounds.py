@@ -47,16 +47,16 @@ MOST_PASSED = 65_536
 
 
 class CleaningStoppedError(TieredError):
-    """Stop of a round: the log changed under the cleaner (cut, closed, deleted, another policy)."""
+    """Stop of a round because the log was cut, closed, deleted, or got another policy."""
 
     code = "cleaning_stopped"
     retriable = True
 
 
 class CleaningRound:
-    """One round. ``spend`` gets the bytes read and the bytes to be written; it may sleep, and raise.
+    """Compaction round over one partition. It calls ``spend(bytes read, bytes to write)``, which may sleep or raise.
 
-    ``at_once``: ``spend`` is called for many batches together. Without it, for each batch, as a rate limit needs.
+    ``at_once``: one call of ``spend`` covers many batches. False: one call for each batch, as a rate limit needs.
     """
 
     def __init__(
@@ -135,9 +135,9 @@ class CleaningRound:
             builder.end_segment(segment.end_offset)
 
     def _rewrite(self, group: tuple[SegmentState, ...], kept: BatchFilter) -> FoundSegment | None:
-        """Return the group as one finished copy, still named ``.cleaned``; an unfinished one is removed.
+        """Write the group as one copy, and return it, still named ``.cleaned``. On an error the copy is removed.
 
-        Return None if the group is one segment that stays as it is.
+        Return None if the group is a single segment from which no record is removed.
         """
         copy: SegmentCopy | None = None if len(group) == 1 else self._copy(group)
         unchanged = 0  # bytes at the start of a segment that may stay
@@ -175,7 +175,7 @@ class CleaningRound:
         return SegmentCopy(self._files, directory, group[0].base_offset, interval_bytes=interval_bytes)
 
     def _cleaned(self, segment: SegmentState, kept: BatchFilter) -> Iterator[CleanedRun]:
-        """Yield the rest of a segment, piece by piece. Each is valid until the next step."""
+        """Yield the records of a segment that stay, in runs. Each run is valid until the next step."""
         gone = self._superseded(segment)
         spans = {at: BatchPosition(at, run.size, run.base_offset, run.next_offset - 1) for at, run in gone.items()}
         for log, span, batches, verified in self._stretches(segment, 0, known=spans):
@@ -191,7 +191,7 @@ class CleaningRound:
                 raise _at(log, span, error, verified) from error
 
     def _superseded(self, segment: SegmentState) -> dict[int, PassedRun]:
-        """Return runs of a segment without a live record, by position: they need not be read again."""
+        """Return the runs of a segment in which every record is superseded, by position. They are not read again."""
         base, end = segment.base_offset, self._candidate.first_uncleanable
         return {
             at: run
@@ -200,14 +200,14 @@ class CleaningRound:
         }
 
     def _copy_start(self, segment: SegmentState, size_bytes: int, copy: SegmentCopy) -> None:
-        """Copy the first ``size_bytes``, whole batches, as they are. They were charged before."""
+        """Copy the first ``size_bytes``, whole batches, unchanged. ``spend`` was called for them before."""
         for _, _, batches, _ in self._stretches(segment, 0, size_bytes):
             copy.append_run(batches)
 
     def _replace(self, group: tuple[SegmentState, ...], found: FoundSegment) -> None:
-        """Put the copy in the place of its group, if the log is still the one that was read.
+        """Replace the group by its copy, unless the log was cut or closed meanwhile.
 
-        On failure nothing is cleaned up: once a name has changed, only the next open may decide what that means.
+        On failure the files stay as they are: once a file was renamed, only the next open may finish or undo that.
         """
         bases = [segment.base_offset for segment in group]
         if not self._writer.maintenance.replace_segments([found], bases, witness=self._watched):
@@ -252,7 +252,7 @@ class CleaningRound:
             return LogFile(self._files, local.path)  # retention renamed it just now, which changes the path
 
     def _check(self) -> None:
-        """Raise CleaningStoppedError if the log was cut, closed or changed: it does not wait for a cleaner."""
+        """Raise CleaningStoppedError if the log was cut, closed or changed, none of which waits for a round."""
         writer = self._writer
         if not writer.context.at_work:
             raise self._stopped("it was closed or went offline")
@@ -266,7 +266,7 @@ class CleaningRound:
 
 
 def _at(log: LogFile, span: BatchPosition, error: CorruptionError, in_run: bool) -> CorruptionError:
-    """Return ``error`` with its place in ``log``: that of a batch in a run, or of the only batch."""
+    """Return ``error`` with its path and position in ``log``. ``in_run``: its position is relative to ``span``."""
     if in_run:
         return log.damage(span.position + error.position, error.message, error.offset)
     return log.damage(span.position, error.message, span.base_offset)
@@ -318,7 +318,7 @@ class CleanerCounts:
         self._looked_ms = -1
 
     def looked(self, candidates: Iterable[CleaningCandidate], now_ms: int) -> None:
-        """Count the partitions of a choice."""
+        """Set the gauges of dirty ratio and delay from all partitions that were compared at ``now_ms``."""
         found = list(candidates)
         with self._lock:
             self._dirty = max((each.ratio for each in found), default=0.0)

@@ -28,9 +28,9 @@ OFFLINE = "closed or offline"
 
 
 class CleanerCheckpoint:
-    """``cleaner-offset-checkpoint``: the end of the cleaned part of each compacted partition. Kafka's file.
+    """Kafka's file ``cleaner-offset-checkpoint``: the first dirty offset of each compacted partition.
 
-    Thread-safe; read once, since only one process writes the directory. Every change is durable on return.
+    Thread-safe. The file is read once, because only this process writes it. Every change is durable on return.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
@@ -50,7 +50,7 @@ class CleanerCheckpoint:
             self._write({**kept, tp: offset})
 
     def adopt(self, tp: TopicPartition, offset: int | None) -> None:
-        """Set the entry of a partition that came from another directory, with the offset noted there."""
+        """Set the entry of a partition that was moved here, to its entry in the other directory (None: it had none)."""
         with self._lock:
             others = {other: known for other, known in self._offsets().items() if other != tp}
             if offset is not None:
@@ -59,14 +59,14 @@ class CleanerCheckpoint:
                 self._write(others)
 
     def lower(self, tp: TopicPartition, offset: int) -> None:
-        """Lower the entry before the log is cut at ``offset``: later appends there were never cleaned."""
+        """Lower the entry to ``offset`` before the log is cut there: records appended later are dirty."""
         with self._lock:
             known = self._offsets()
             if known.get(tp, -1) > offset:
                 self._write({**known, tp: offset})
 
     def retain_only(self, held: Collection[TopicPartition]) -> None:
-        """Forget partitions that are not in ``held``: others may get their names."""
+        """Drop the entries of partitions that are not in ``held``: new partitions may get the same names."""
         with self._lock:
             known = self._offsets()
             kept = {tp: offset for tp, offset in known.items() if tp in held}
@@ -85,7 +85,7 @@ class CleanerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A partition as the choice sees it, and the objects that it was read from."""
+    """Partition that may be cleaned: its state for the choice, and the objects that the state was read from."""
 
     writer: WriteLog
     state: LogState
@@ -94,7 +94,7 @@ class Subject:
 
 
 class Subjects:
-    """Cache of segment states, each as long as the segment is a part of its log. One thread at a time."""
+    """Cache of segment states. An entry lasts while its segment is part of the log. One thread at a time."""
 
     def __init__(self, files: Files, checkpoint: CleanerCheckpoint) -> None:
         self._files = files
@@ -102,7 +102,7 @@ class Subjects:
         self._seen: WeakKeyDictionary[SealedLocalSegment, SegmentState] = WeakKeyDictionary()
 
     def read(self, writer: WriteLog) -> Subject:
-        """Return the partition without its producers: as if no transaction were open."""
+        """Return the partition without its producers, as if no transaction were open. Reads no producer state."""
         sealed = writer.maintenance.settled  # before the end: so the end is never below them
         end = writer.end_offset
         state = LogState(
@@ -120,7 +120,7 @@ class Subjects:
     def with_producers(self, subject: Subject) -> Subject:
         """Return the partition with its producers, and with the stable offset that follows from them.
 
-        The producers in memory count: the files lack one whose newest snapshot is below a log start that moved since.
+        Producers in memory are used: the snapshot files may lack one, after the log start has moved.
         """
         writer, state = subject.writer, subject.state
         stable = writer.stable_offset()
@@ -129,7 +129,7 @@ class Subjects:
         return Subject(writer, state, subject.segments, writer.live_producers())
 
     def dirty_bytes(self, writer: WriteLog) -> int:
-        """Return the sealed bytes that no cleaning has read, without reading files: also of a damaged partition."""
+        """Return the bytes of sealed segments above the first dirty offset. Reads no file: damage does not matter."""
         done = self._checkpoint.offset(writer.tp) or 0
         return sum(segment.size_bytes for segment in writer.sealed if segment.end_offset > done)
 
@@ -141,7 +141,7 @@ class Subjects:
 
 
 def segment_state(files: Files, segment: SealedLocalSegment) -> SegmentState:
-    """Read what the choice of a round needs to know of a segment."""
+    """Return size, offsets and timestamps of a segment, for the choice of a round."""
     lookup = segment.lookup
     first = -1
     if segment.size_bytes:

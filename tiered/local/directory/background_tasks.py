@@ -97,7 +97,7 @@ class BackgroundTasks:
         return TaskResult(partitions=written)
 
     def refresh_uploads(self) -> None:
-        """Pass each partition its part of ``tiered-offset-checkpoint``; one ``stat`` while nothing changed."""
+        """Pass each partition its entry of ``tiered-offset-checkpoint``. One ``stat`` while it is unchanged."""
         known = self._uploads.read()
         if not known:
             return
@@ -107,7 +107,7 @@ class BackgroundTasks:
                 writer.set_uploaded(upload.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
 
     def _each(self, timer: Callable[[WriteLog], Callable[[int], int | None]]) -> Callable[[int], TaskResult]:
-        """Return a task that calls one timer of each awake partition. A failure of one does not stop the others."""
+        """Return a task that calls one timer of each open partition. A failed partition does not stop the others."""
 
         def run(now_ms: int) -> TaskResult:
             return run_all(partial(timer(writer), now_ms) for writer in self._roster.awake())
@@ -158,5 +158,5 @@ class BackgroundTasks:
 
 
 def _is_wanted(tp: TopicPartition, wanted: Collection[TopicPartition] | None) -> bool:
-    """Return True if a request to seal concerns ``tp``; None: every partition that is ever uploaded."""
+    """Return True if a request to seal names ``tp``. ``wanted`` None names every partition that may be uploaded."""
     return not is_state_log(tp.topic) if wanted is None else tp in wanted

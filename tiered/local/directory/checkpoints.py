@@ -26,9 +26,9 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class Noted(NamedTuple):
-    """Recovery points and log starts from the checkpoints at the open.
+    """Recovery points and log starts in the checkpoints when the directory was opened.
 
-    ``points_lost``: the recovery points were noted once, and the file is gone or damaged.
+    ``points_lost``: the file of the recovery points is damaged, or missing from a directory that had one.
     """
 
     points: Mapping[TopicPartition, int]
@@ -41,7 +41,7 @@ class Noted(NamedTuple):
 
 
 class DirectoryNotes:
-    """Offset checkpoints of one directory. Thread-safe: the last write has the newest state."""
+    """Offset checkpoints of one directory. Thread-safe: concurrent writes end with the newest state in the file."""
 
     def __init__(self, directory: Path, files: Files, roster: Roster) -> None:
         self.points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
@@ -56,7 +56,7 @@ class DirectoryNotes:
         self._starts_written: dict[TopicPartition, int] | None = None
 
     def read(self) -> Noted:
-        """Return the notes of the last process. Create missing files empty, as Kafka's first start does."""
+        """Return the checkpoints of the last process. Create missing files empty, as Kafka does at its first start."""
         gone = self.files.state(self.points.path) is None
         for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME):
             if self.files.state(self.directory / name) is None:
@@ -72,14 +72,14 @@ class DirectoryNotes:
             return len(points)
 
     def lower_point(self, tp: TopicPartition, offset: int) -> None:
-        """Lower the point before a partition is cut there: after a crash the cut must not look like a loss."""
+        """Lower the recovery point to ``offset`` before a cut: after a crash the cut must not look like a loss."""
         with self._lock:
             points = self.points.read()
             if points.get(tp, offset) > offset:
                 self.points.write({**points, tp: offset})
 
     def lower_start(self, tp: TopicPartition, offset: int) -> None:
-        """Lower the start before a partition is cut there: later appends must not look deleted."""
+        """Lower the log start to ``offset`` before a cut: records appended later must not look deleted."""
         with self._lock:
             starts = self.starts.read()
             if starts.get(tp, offset) > offset:
@@ -87,13 +87,13 @@ class DirectoryNotes:
                 self._starts_written = None
 
     def expect(self, tp: TopicPartition, start: int) -> None:
-        """Note the log start of a partition that is about to get its name here."""
+        """Write the log start of a partition that a move is about to rename into this directory."""
         with self._lock:
             self._coming[tp] = start
         self.write_starts()
 
     def arrived(self, tp: TopicPartition) -> None:
-        """Forget the expected start: the roster has it now."""
+        """Drop the log start that :meth:`expect` stored: the partition is open, and its own start is written."""
         with self._lock:
             self._coming.pop(tp, None)
 
@@ -109,13 +109,13 @@ class DirectoryNotes:
             return len(starts)
 
     def drop_watermarks(self) -> None:
-        """Forget the high watermarks of a broker: a log without replicas ends at its end."""
+        """Empty a broker's file of high watermarks: without replicas every record counts as replicated."""
         if self.watermarks.read():
             self.watermarks.write({})
             self._is_brokers = True
 
     def give_watermarks(self) -> None:
-        """Write the ends into the high watermarks of a broker's directory, for its next start."""
+        """Write the end of each partition as its high watermark, for the next start of the broker."""
         if self._is_brokers:
             self.watermarks.write(self._roster.ends())
 
@@ -146,7 +146,7 @@ class SealNotes:
 
     @contextlib.contextmanager
     def many(self) -> Iterator[None]:
-        """Write the points once after many seals instead of once, for all partitions, after each."""
+        """Write the points once at the end of the block, instead of after each seal in it."""
         with self._lock:
             self._batches += 1
         try:

@@ -36,7 +36,9 @@ MAX_GROUP_LAGS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class UpkeepReport:
-    """Report on background work. ``noted_ms`` -1: none; ``uncleanable``: reasons; ``offline``: empty in service."""
+    """Report on background work. ``noted_ms``: when it was written, -1 if never.
+
+    ``uncleanable``: reasons by partition. ``offline``: why the directory is out of service, empty while in service."""
 
     noted_ms: int = -1
     tasks: list[TaskStatus] = field(default_factory=list)
@@ -81,7 +83,7 @@ def read_report(directory: Path, files: Files) -> UpkeepReport:
 
 
 def directory_metrics(directory: Path, files: Files, *, held: int, broken: int) -> list[Metric]:
-    """Return the disk figures of a directory with ``held`` partitions; ``broken`` of them are out of service."""
+    """Return the disk figures of a directory. ``held``: number of its partitions; ``broken``: those out of service."""
     where = {"log_dir": str(directory)}
     space = files.space(directory)
     sizes = [] if space is None else [("disk_free_bytes", space.free), ("disk_total_bytes", space.total)]
@@ -109,7 +111,7 @@ def written_metrics(roster: Roster) -> list[Metric]:
 
 
 def read_metrics(view: LogView, now_ms: int) -> list[Metric]:
-    """Return the figures in the files of a directory that another process writes."""
+    """Return the figures of a directory that another process writes, from its files."""
     positions, broken = view.positions()
     return [
         *directory_metrics(view.directory, view.files, held=len(view.partitions()), broken=len(broken)),
@@ -130,7 +132,7 @@ def _position_metrics(tp: TopicPartition, at: Positions) -> list[Metric]:
 
 
 def group_metrics(lags: Iterable[GroupLag]) -> list[Metric]:
-    """Return the lag of each group in each partition, of no more than the ``MAX_GROUP_LAGS`` longest."""
+    """Return the lag of each group in each partition. Beyond ``MAX_GROUP_LAGS``, the longest lags are returned."""
     found = []
     for lag in nlargest(MAX_GROUP_LAGS, lags, key=lambda lag: (lag.seconds, lag.records)):
         labels = {"group": lag.group, **_labels(lag.tp)}
@@ -140,7 +142,7 @@ def group_metrics(lags: Iterable[GroupLag]) -> list[Metric]:
 
 
 def report_metrics(report: UpkeepReport, directory: Path, now_ms: int) -> list[Metric]:
-    """Return the figures of tasks and cleaner, as noted by the directory's writer; none without a note."""
+    """Return the figures of tasks and cleaner in the writer's report; an empty list if it wrote none."""
     if report.noted_ms < 0:
         return []
     where = {"log_dir": str(directory)}

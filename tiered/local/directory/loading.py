@@ -22,9 +22,9 @@ LOGGER = logging.getLogger("tiered.local")
 
 @dataclass(slots=True)
 class Inventory:
-    """Topics by name, the partitions that have a directory, the directories that are to be removed.
+    """Contents of a log directory at an open: topics by name, and ``present``, the partitions that have a directory.
 
-    ``broken``: partitions that cannot be taken into service, with the error.
+    ``broken``: partitions that are out of service, with the error. ``leaving``: directories to be removed.
     """
 
     topics: dict[str, TopicInfo] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def read_strictly(directory: Path, files: Files) -> DirectoryView:
 
 
 def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories) -> list[TopicPartition]:
-    """Rename the directories that an interrupted deletion left under their names; return these partitions."""
+    """Finish interrupted deletions: rename directories that still have their name. Return their partitions."""
     gone = read_leaving(directory, files)
     if not gone:
         return []
@@ -91,10 +91,11 @@ def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories)
 
 
 def put_gone_aside(directory: Path, found: Inventory, noted: Noted, tiered: Collection[TopicPartition]) -> None:
-    """Take partitions out of service that held records and whose directory is gone.
+    """Take a partition out of service if it had records and its directory is missing.
 
-    An empty one would give offsets again that its records had. A deletion and a move that were killed leave none:
-    ``tiered-topics.json`` forgets a partition before its directory leaves its name. A rejoin forgets its end.
+    An empty directory in its place would assign the offsets of those records again. An interrupted deletion or move
+    is not such a case: ``tiered-topics.json`` drops the partition before its directory is renamed. Neither is a
+    rejoin, which drops the partition's end.
     """
     for tp, end in gone_partitions(found.topics.values(), found.present, noted.points).items():
         found.broken[tp] = gone_error(directory, tp, end, tiered=tp in tiered)
@@ -103,7 +104,7 @@ def put_gone_aside(directory: Path, found: Inventory, noted: Noted, tiered: Coll
 def open_partitions(
     roster: Roster, found: Inventory, noted: Noted, *, clean: bool, tiered: Collection[TopicPartition]
 ) -> None:
-    """Open the partitions. After a clean shutdown those sleep whose end a checkpoint knows."""
+    """Open the partitions. After a clean shutdown, one whose end is in a checkpoint is opened at its first use."""
     put_gone_aside(roster.directory, found, noted, tiered)
     for topic in found.topics.values():
         for number in topic.here:

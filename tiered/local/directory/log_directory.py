@@ -143,9 +143,9 @@ class LocalLog:
     ) -> LocalLog:
         """Open the log in ``directory`` for writing. Create it if it is missing. Recover it after an unclean stop.
 
-        ``alone`` False: one of several, whose transactions are settled once all are open. ``workers``: where rounds of
-        compaction run; None: in the thread that calls :meth:`tick`. ``terms``: those of the lock; a passing holder
-        makes no directory. Raises LockedError (another process has it), ConfigError (a directory in it is no
+        ``alone`` False: one of several directories; the caller settles their transactions once all are open.
+        ``workers``: where rounds of compaction run; None: in the thread that calls :meth:`tick`. ``terms``: of the
+        lock; ``passing`` creates no missing directory. Raises LockedError, ConfigError (a directory in it is no
         partition), CorruptionError (its own small files cannot be read). Damaged records never stop a log from opening.
         An unreadable ``partition.metadata`` takes only its partition out of service, and so does a missing directory,
         if it held records and no bucket knows them.
@@ -207,9 +207,9 @@ class LocalLog:
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Return partitions whose own files cannot be read, with the error: all others are in service.
+        """Return the partitions whose own files could not be read at the open, with the error.
 
-        :meth:`partition` raises the error; :meth:`partitions` names them. As of the open.
+        :meth:`partition` raises that error, and :meth:`partitions` lists these partitions, too.
         """
         return dict(self.roster.broken)
 
@@ -231,7 +231,7 @@ class LocalLog:
         return found
 
     def awake(self) -> list[WriteLog]:
-        """Return the partitions that are open for writing now; the others sleep as a clean stop left them."""
+        """Return the partitions that are open for writing now. Each other one is opened at its first use."""
         return self.roster.awake()
 
     def create_topic(
@@ -278,7 +278,7 @@ class LocalLog:
         self._upkeep.refresh_uploads()
 
     def flush(self) -> None:
-        """Flush every partition; raise the first error after the last one. Those that sleep are durable."""
+        """Flush every open partition, then raise the first error. Partitions that are not open are durable."""
         self._check_open()
         self._check_place()
         done = run_all(
@@ -288,7 +288,7 @@ class LocalLog:
             raise done.error
 
     def tick(self) -> None:
-        """Run all tasks that are due. Call it about once a second; raises the first error, after all."""
+        """Run all tasks that are due, then raise the first error. Call it about once a second."""
         self._check_open()
         self._check_place()
         self._upkeep.tasks.tick()
@@ -325,9 +325,9 @@ class LocalLog:
     def close(self) -> None:
         """Flush, trim and release everything; a clean close spares the next open its recovery. Idempotent.
 
-        Waits at most ``close_timeout_ms``; a round of compaction ends without effect. LocalIOError if not all is
-        durable, or if a thread hangs in the disk: then the process keeps the lock, so that no other process writes
-        beside.
+        Waits at most ``close_timeout_ms``. A round of compaction ends without effect. Raises LocalIOError if some
+        records are not durable, or if a thread does not return from the disk. In that case the process keeps the
+        lock, so that no other process writes at the same time.
         """
         if os.getpid() != self._pid:
             self._closed = True
@@ -405,7 +405,7 @@ class LocalLog:
             LOGGER.warning("deletion_failed path=%s error=%s", self.directory, error)
 
     def _lost(self) -> TieredError | None:
-        """Return why the directory is no longer the one that was opened, after taking it offline; None if it is."""
+        """Take the directory offline if it was removed or replaced since the open. Return the reason, or None."""
         try:
             self._directory_lock.check()
         except TieredError as error:
@@ -414,7 +414,7 @@ class LocalLog:
         return None
 
     def _emptied(self) -> TieredError | None:
-        """Return why a partition that was written has no directory any more; None if all have theirs."""
+        """Return the error of the first open partition whose directory was removed; None if all exist."""
         for writer in self.roster.awake():
             path = self.directory / partition_dir(writer.tp)
             if not self.files.is_directory(path):
@@ -433,7 +433,7 @@ class LocalLog:
         return self.registry.topics[name]
 
     def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
-        """Return the upload state of a newly opened partition: the checkpoint's, or that it was claimed at all."""
+        """Return the checkpoint entry of a newly opened partition; an empty one if it is only claimed."""
         return self.uploads.read().get(tp) or (PartitionUpload(0) if tp in self._proven else None)
 
     def _check_open(self) -> None:

@@ -52,7 +52,7 @@ CATCH_UP_ROUNDS = 4
 
 
 class Ready(NamedTuple):
-    """Mark of a complete copy: the directory that it was made from, log start, recovery point and end."""
+    """Mark of a complete copy: id of the source directory, log start, recovery point and end of the partition."""
 
     source: UUID
     log_start: int
@@ -63,9 +63,9 @@ class Ready(NamedTuple):
 def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, grown: bool, closed: bool = False) -> None:
     """Make ``target`` a copy of the directory of ``tp``; files may change meanwhile.
 
-    ``grown``: the ``.log`` files were only appended to since the last copy, neither cut nor filled in, as preallocated
-    ones are, which change below their length, too. ``closed``: this process deletes no file any more; NotFoundError if
-    another does.
+    ``grown``: since the last copy the ``.log`` files only became longer, so that their earlier bytes are not copied
+    again. This is False after a cut, and for preallocated files, which change below their length. ``closed``: this
+    process deletes no file any more. Raises NotFoundError if a file disappears in spite of that.
     """
     files, source = log.files, log.directory / partition_dir(tp)
     names = [name for name in files.names(source) if not name.endswith((DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX))]
@@ -83,7 +83,7 @@ def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, grown: bo
 
 
 def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None:
-    """Copy a file. ``grown``: a file that is only appended to; its earlier part is not copied again."""
+    """Copy a file. ``grown``: copy only the bytes after those that ``target`` has."""
     reading = files.open_read(source)
     try:
         writing = files.open_write(target)
@@ -107,7 +107,7 @@ def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None
 
 
 def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, timeout_seconds: float) -> None:
-    """Move ``tp``. Objects for it from before raise ClosedError afterwards: get the partition again."""
+    """Move ``tp``. Objects of ``source`` for the partition raise ClosedError afterwards. ``uid`` names the copy."""
     writer = source.roster.logs[tp]  # raises for one that is out of service, before anything is made
     future = target.directory / renamed_dir(tp, uid, "future")
     make_inside(target.files, future)
@@ -119,7 +119,7 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
 
 
 def _move(source: LocalLog, target: LocalLog, writer: WriteLog, future: Path, *, timeout_seconds: float) -> int | None:
-    """Return how far the partition was cleaned, None if it was not."""
+    """Copy, close and rename the partition. Return its first dirty offset (compaction), None if it has none."""
     files, tp = target.files, writer.tp
     partition = source.partition(tp)
     filled_in, cuts = False, writer.cuts
@@ -154,7 +154,7 @@ def _move(source: LocalLog, target: LocalLog, writer: WriteLog, future: Path, *,
 
 
 def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, ready: Ready) -> None:
-    """Give the complete copy the partition's name; from then on it is the partition."""
+    """Rename the complete copy, the directory ``name``, to that of the partition, and add it to ``target``."""
     files, final = target.files, target.directory / partition_dir(tp)
     target.notes.expect(tp, ready.log_start)
     files.rename(target.directory / name, final)
@@ -172,8 +172,8 @@ def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, r
 def finish_moves(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, timeout_seconds: float) -> None:
     """Finish each committed move, and discard the copy of one that had not committed.
 
-    A complete copy of a partition whose own folder is gone becomes the partition. One that reaches further than the
-    partition stays: the partition was made again, or it has lost records.
+    A complete copy becomes the partition if the partition's own folder is gone. If the folder exists and the copy
+    reaches further, both stay: the partition was created again, or it has lost records.
     """
     sources = {log.volume_id: log for log in logs}
     present = {tp for log in logs for tp in log.partitions()}
@@ -203,7 +203,7 @@ def finish_moves(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, t
 
 
 def _is_of(topic: TopicInfo, future: Path, files: Files) -> bool:
-    """Return True if a copy is of this topic, not of a deleted one of its name. Without an id, too."""
+    """Return False if a copy has the id of another topic of this name. True if its id is missing or unreadable."""
     try:
         return read_topic_id(future, files) in (None, topic.topic_id)
     except (CorruptionError, LocalIOError):
@@ -211,7 +211,7 @@ def _is_of(topic: TopicInfo, future: Path, files: Files) -> bool:
 
 
 def _reaches(source: LocalLog, tp: TopicPartition, end_offset: int) -> bool:
-    """Return True if the partition is known to hold all records of its copy."""
+    """Return True if the partition in ``source`` ends at or above ``end_offset``; False if it cannot be read."""
     try:
         return source.partition(tp).positions().end_offset >= end_offset
     except (CorruptionError, LocalIOError):

@@ -1,10 +1,9 @@
 """One log over its directories, as a broker's ``log.dirs``: each has its own lock, id and checkpoints.
 
-As a rule there is one directory, and the log is that directory: its errors, its coordinator and its files are used as
-they are, and if its disk fails the log has no other to go on with.
+With a single directory, calls and errors pass through unchanged, and a failed disk fails the log.
 
-A new partition goes to the directory with the fewest. A directory whose disk fails goes offline with its partitions and
-no other. To a bucket each directory is a volume of its own, with its own claims and its own uploader.
+A new partition goes to the directory with the fewest partitions. A directory whose disk fails goes offline with its
+partitions; the others stay in service. To a bucket each directory is a volume with its own claims and uploader.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class LocalTier:
-    """One :class:`LocalLog`, or several as one. Thread-safe. ``offline``: the failed ones, with the error."""
+    """Log over one :class:`LocalLog` or several. Thread-safe. ``offline``: the failed directories, with the error."""
 
     def __init__(self, directories: Sequence[Path], *, clock: Clock, ids: IdSource, config: LogConfig) -> None:
         self.directories = list(directories)
@@ -69,11 +68,11 @@ class LocalTier:
         workers: Callable[[], Workers] = InlineWorkers,
         lock_patience_seconds: float = 0.0,
     ) -> LocalTier:
-        """Open all for writing. One of several whose disk fails is offline; LocalIOError only if all are.
+        """Open all directories for writing. One whose disk fails is offline. Raises LocalIOError if all are.
 
         ``workers`` is called once for each directory: each has a cleaner of its own, with the limits of ``config``.
-        Raises ConfigError (no directory, one twice, a partition in two of them, one topic with two ids, two directories
-        with one), LockedError and the errors of :meth:`LocalLog.open`; then none stays open.
+        Raises ConfigError (no directory, the same one twice, a partition in two of them, a topic with two ids, two
+        directories with the same id), LockedError and the errors of :meth:`LocalLog.open`. Then none stays open.
         """
         paths = [Path(path) for path in directories]
         if not paths:
@@ -165,7 +164,7 @@ class LocalTier:
         return sorted(tp for log in self._logs.values() for tp in log.partitions())
 
     def is_elsewhere(self, tp: TopicPartition) -> bool:
-        """Return True if another broker has this partition: all directories were seen, and none has it."""
+        """Return True if another broker has this partition: all directories were read, and none has it."""
         info = self.topics().get(tp.topic)
         seen = not (self._unseen or self._moving)
         return seen and info is not None and info.adopted and tp not in self.partitions()
@@ -199,9 +198,9 @@ class LocalTier:
     def create_topic(
         self, name: str, partitions: int = 1, config: TopicConfig | None = None, topic_id: UUID | None = None
     ) -> TopicInfo:
-        """Create a topic. Each partition goes to the directory with the fewest; if that one fails, to the next.
+        """Create a topic. Each partition goes to the directory in service that has the fewest partitions.
 
-        ConfigError if it exists, or while a directory cannot be opened that may hold it.
+        Raises ConfigError if the topic exists, or while a directory that may hold it cannot be opened.
         """
         if self._only is not None:
             return self._only.create_topic(name, partitions, config, topic_id)
@@ -225,7 +224,7 @@ class LocalTier:
         return self.topics()[name]
 
     def _goes_on(self, topic: TopicInfo, partitions: int, topic_id: UUID | None) -> bool:
-        """Return True if a full disk stopped an earlier creation of this topic, and the rest is requested now."""
+        """Return True if this call completes a creation of the same topic that a full disk stopped earlier."""
         same = topic.partitions == partitions and topic_id in (None, topic.topic_id)
         return same and topic.name in self._half_made and not self._moving
 
@@ -256,7 +255,7 @@ class LocalTier:
         return [number for number in range(topic.partitions) if number not in held]
 
     def _earlier_directory(self, name: str, number: int) -> Path | None:
-        """Return the directory of an earlier attempt at a partition, which may be there in part."""
+        """Return the directory in which an earlier creation of this partition failed, None without one."""
         for log in self._online():
             topic = log.registry.failed_creation(name)
             if topic is not None and number in topic.here:
@@ -331,7 +330,7 @@ class LocalTier:
         return [each for log in self._logs.values() for each in log.metrics()]
 
     def flush(self) -> None:
-        """Flush every directory in service; raise the first error after the others. A bad disk goes offline."""
+        """Flush every directory in service, then raise the first error. A directory whose disk fails goes offline."""
         self._each(LocalLog.flush)
 
     def tick(self) -> None:
@@ -357,7 +356,7 @@ class LocalTier:
             log.check_caller()
 
     def close(self) -> None:
-        """Close all; raise the first error after the last."""
+        """Close all directories, then raise the first error."""
         if self._only is not None:
             self._only.close()
             return
@@ -404,7 +403,7 @@ class LocalTier:
             raise first
 
     def _check_for_failures(self) -> None:
-        """Take directories offline whose disk failed in an append or on a worker. A single one raises by itself."""
+        """Take directories offline whose disk failed in an append or on a worker. Do nothing for a single directory."""
         if self._only is not None:
             return
         for path, log in self._logs.items():
@@ -442,7 +441,7 @@ class LocalTier:
                     raise ConfigError(f"topic {name} has two ids: {known.topic_id} and {info.topic_id} in {path}")
 
     def _is_unused(self, path: Path, tp: TopicPartition) -> bool:
-        """Return True if a partition never held a record: its disk failed at its creation, and another one got it."""
+        """Return True if ``path`` holds no record of ``tp``: its disk failed at the creation, which went elsewhere."""
         log, ids = self._logs[path], set[UUID]()
         for each in self._logs.values():
             topic = read_topics(each.directory, each.files).get(tp.topic)
@@ -470,7 +469,7 @@ def check_paths(paths: Sequence[Path], *, create: bool) -> list[Path]:
 
 
 def _need_own_ids(paths: Sequence[Path], files: Files) -> None:
-    """Raise ConfigError if two have one ``directory.id``: one is a copy. The open reports an unreadable one."""
+    """Raise ConfigError if two directories have the same ``directory.id``: one is a copy. Skip unreadable ids."""
     seen: dict[UUID, Path] = {}
     for path in paths:
         try:

@@ -79,7 +79,7 @@ class PartitionFolder(NamedTuple):
 
 
 class StrangeFolder(NamedTuple):
-    """A directory that holds segments under a name that no partition has, and why not."""
+    """Directory with segments whose name is not that of a partition. ``refusal``: the error that says so."""
 
     name: str
     refusal: ConfigError
@@ -148,7 +148,7 @@ def _is_of_a_log(files: Files, path: Path, folder: PartitionFolder | StrangeFold
 class LogView:
     """A log directory to read from, beside any writer: no lock is held. A context manager closes it. Thread-safe.
 
-    Each look reads the directory again. Known partitions stay from one look to the next. ``volume_id`` is that of
+    :meth:`read` reads the directory again and keeps the objects of known partitions. ``volume_id`` is the id in
     ``meta.properties``, zero without one.
     """
 
@@ -181,7 +181,7 @@ class LogView:
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Return partitions whose own files could not be read at the last look, with the error."""
+        """Return the partitions whose own files could not be read by the last :meth:`read`, with the error."""
         return dict(self._broken)
 
     def topics(self) -> dict[str, TopicInfo]:
@@ -212,14 +212,14 @@ class LogView:
         return found, unreadable
 
     def partition(self, tp: TopicPartition) -> ReadLog:
-        """Return a partition, after another look if it is unknown. Raises UnknownTopicError, and its own error."""
+        """Return a partition; read the directory again if it is unknown. Raises UnknownTopicError, or its own error."""
         found = self._find(tp)
         if found is None:
             raise no_partition(self.directory, tp)
         return found
 
     def held(self, tp: TopicPartition) -> ReadLog | None:
-        """Return a partition, None if it has no folder now. Others are not read. Raises its own error."""
+        """Return a partition, None if it has no folder now. Reads no other partition. Raises the partition's error."""
         self._check_open()
         return self._find(tp) if self.files.is_directory(self.directory / partition_dir(tp)) else None
 
@@ -234,10 +234,10 @@ class LogView:
         return found
 
     def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Return if a partition without a folder held nothing yet or is another broker's. Raise the reason otherwise.
+        """Raise unless a partition without a folder has had no records yet, or belongs to another broker.
 
-        LogDestroyedError: its topic, of this id, is not there any more. UnknownTopicError: another directory of the log
-        holds it. CorruptionError: it held records.
+        LogDestroyedError: the topic with this id was deleted. UnknownTopicError: another directory of the log holds the
+        partition. CorruptionError: the partition had records.
         """
         self._check_open()
         known = self._topics.get(tp.topic)
@@ -255,7 +255,7 @@ class LogView:
         self._check_gone(tp, topic)
 
     def check_gone(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Raise CorruptionError for a partition without a folder that held records here. A bucket has a part of it."""
+        """Raise CorruptionError if a tiered partition without a folder had records here."""
         self._check_open()
         topic = expected_topics(self.directory, self.files).get(tp.topic)
         if topic is not None and topic.topic_id == topic_id:
@@ -315,7 +315,7 @@ class LogView:
         self._topics = without_absent(topics)
 
     def _read_id(self) -> UUID:
-        """Return the volume's id. Only writers and uploaders need it: reads go on without."""
+        """Return the volume's id, zero if it is unreadable: only writers and uploaders need it."""
         try:
             meta = read_volume(self.directory, self.files)
         except NewerFormatError:
@@ -328,7 +328,10 @@ class LogView:
     def _read_starts(
         self, present: Collection[TopicPartition], broken: dict[TopicPartition, TieredError]
     ) -> Mapping[TopicPartition, int]:
-        """Return the log starts. A log with an unknown start is not readable: it would show deleted records."""
+        """Return the log starts. If they are unreadable, add an error to ``broken`` for each partition that needs one.
+
+        A read without the log start would show deleted records.
+        """
         try:
             return self._log_starts.read_whole(_WITHOUT_STARTS)
         except (CorruptionError, LocalIOError) as error:
@@ -348,7 +351,7 @@ class LogView:
         return ReadOnlyPartition(self._around, path, tp, topic, ours=ours, log_start=start)
 
     def _warn_strange(self, names: list[str]) -> None:
-        """Warn of directories that are no partitions, once and not at each look: this may be no log directory."""
+        """Warn once of directories with segments that are not partitions: this may not be a log directory."""
         if names and names != self._strange:
             shown = ", ".join(names[:STRANGE_SHOWN]) + (", ..." if len(names) > STRANGE_SHOWN else "")
             hint = STRANGE_HINT
@@ -362,7 +365,7 @@ class LogView:
         return self.uploads.read().get(tp)
 
     def recovery_point_of(self, tp: TopicPartition) -> int:
-        """Return a durable end of a partition. A lost file makes it lower, and never wrong."""
+        """Return an offset below which the partition is durable; 0 if the checkpoint is lost."""
         try:
             return self._recovery_points.read().get(tp, 0)
         except LocalIOError as error:
@@ -395,16 +398,16 @@ def check_usable(directory: Path, pid: int, *, closed: bool) -> None:
 
 
 def left_the_disk(files: Files, directory: Path, tp: TopicPartition, error: TieredError) -> bool:
-    """Return True if a read failed because the partition's folder was renamed or removed: that is no fault."""
+    """Return True if ``error`` of a read only shows that the partition's folder was renamed or removed."""
     return isinstance(error, NotFoundError) and not files.is_directory(directory / partition_dir(tp))
 
 
 def gone_partitions(
     topics: Iterable[TopicInfo], present: Collection[TopicPartition], noted: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return partitions that belong in a directory and whose folder is gone, each with its noted end.
+    """Return the partitions of these topics that have no folder, each with its end from ``noted``.
 
-    A partition without a note is no loss: its topic was being made when the process died.
+    A partition that is not in ``noted`` is left out: the process died while its topic was being created.
     """
     absent = (
         tp
@@ -419,15 +422,13 @@ def gone_partitions(
 def find_gone(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    """Return :func:`gone_partitions` of a directory that is not open: its topics, folders and notes are read again."""
+    """Return :func:`gone_partitions` of a directory that is not open. Reads its topics, folders and checkpoints."""
     topics, present = expected_topics(directory, files).values(), DirectoryView.read(directory, files).partitions
     return gone_partitions(topics, present, noted_ends(directory, files, uploads))
 
 
 def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool = False) -> CorruptionError:
-    """Return the error of a partition that is out of service: an empty one would give its offsets again.
-
-    ``tiered``: a bucket knows it.
+    """Return the error of a partition whose folder is gone. ``tiered``: the bucket has a part of its records.
     """
     path = directory / partition_dir(tp)
     return CorruptionError(
@@ -439,7 +440,7 @@ def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: 
 
 
 def gone_text(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
-    """Return the text of a check about a partition that is gone from a directory; ``tiered``: a bucket knows it."""
+    """Return the finding of ``check`` about a partition whose folder is gone. ``tiered``: the bucket knows it."""
     return (
         f"it held records up to offset {end_offset}: put it back and open the log again; until then it is out of"
         f" service; {_way_on(directory, tp, end_offset, tiered=tiered)}"
@@ -465,7 +466,7 @@ def _accepted(directory: Path, tp: TopicPartition, end_offset: int) -> str:
 def noted_ends(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    """Return the least known end of each partition, from the notes beside the partitions' folders."""
+    """Return a lower bound of each partition's end, from the checkpoints in the root of the directory."""
     ends = dict(OffsetsFile(directory, RECOVERY_POINT_NAME, files).read())
     for tp, upload in uploads.items():
         ends[tp] = max(ends.get(tp, 0), upload.end_offset)

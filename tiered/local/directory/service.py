@@ -20,10 +20,10 @@ LEAST_WAIT_SECONDS = 0.01
 
 
 class DirectoryService:
-    """Kafka's rule: a file that the disk fails (EIO, read-only, gone) takes its whole directory offline.
+    """Service state of a directory. As in Kafka, one disk error (EIO, read-only, gone) takes it offline as a whole.
 
-    No partition acknowledges anything until the next open; reads go on where the disk allows. Errors of one file, its
-    owner, its space or its contents do not count.
+    No partition then acknowledges anything until the next open; reads go on where the disk allows. Errors of a single
+    file (its owner, its contents) and a full disk do not take it offline.
     """
 
     def __init__(self, around: DirectoryContext, roster: Roster) -> None:
@@ -33,7 +33,7 @@ class DirectoryService:
         self._config = around.config
 
     def failed(self, error: TieredError) -> None:
-        """Take the directory offline if the error says so. Callers may hold a partition's lock."""
+        """Take the directory offline if ``error`` is a disk error. Callers may hold a partition's lock."""
         if disk_failed(error) and self._roster.offline is None:
             LOGGER.error("directory_offline path=%s error=%s", self._directory, error)
             self._roster.go_offline(error)
@@ -49,7 +49,7 @@ class DirectoryService:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Guard a change of the directory: refuse it while offline, and judge its errors."""
+        """Guard a change of the directory: raise while offline, and go offline after a disk error inside the block."""
         self.check()
         try:
             yield
@@ -60,7 +60,7 @@ class DirectoryService:
     def end(self, cleaner: LogCleaner, workers: Workers) -> bool:
         """Close every partition within ``close_timeout_ms``, compaction first. Return True if all is durable.
 
-        LocalIOError if a thread hangs in the disk; the other partitions are durable then, if possible.
+        Raises LocalIOError if a thread does not return from the disk, after it has closed the other partitions.
         """
         limit_ms = self._config.close_timeout_ms
         deadline = self._clock.monotonic() + limit_ms / 1000

@@ -32,10 +32,10 @@ class Workers(Protocol):
     """Executor of tasks that may take long: in the caller's thread, or each on a thread of its own."""
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Begin ``work``, which raises nothing. ``name`` is for people."""
+        """Start ``work``, which raises nothing. ``name`` appears in logs and thread names."""
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait until all begun work has ended; False if the time was not enough."""
+        """Wait until all started work has ended. Return False after ``timeout_seconds``."""
 
 
 class InlineWorkers:
@@ -87,10 +87,10 @@ class ThreadWorkers:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """Status of one task since the open: ``period_ms`` 0 means at every tick; times are wall clock, -1 is never.
+    """Status of one task since the open. ``period_ms`` 0: it runs at every tick. Times are wall clock ms, -1 is never.
 
-    ``last_error`` is empty if the last run went well. ``partitions`` counts those on which something was done, once per
-    run; ``failed_partitions`` those that failed; ``bytes`` those sealed, flushed, deleted, cleaned.
+    ``last_error`` is empty if the last run succeeded. ``partitions``: how many were changed, summed over the runs.
+    ``failed_partitions``: how many failed. ``bytes``: sealed, flushed, deleted or cleaned.
     """
 
     name: str
@@ -111,7 +111,7 @@ class TaskStatus:
 
 @dataclass(slots=True)
 class TaskResult:
-    """Result of one run. ``error`` is the first of those that some of its partitions raised: the run has failed."""
+    """Result of one run. ``error``: the first error of a partition, None if the run succeeded."""
 
     partitions: int = 0
     bytes: int = 0
@@ -128,9 +128,9 @@ class TaskResult:
 
 @dataclass(slots=True)
 class Task:
-    """A task. ``run`` gets the wall clock in ms. Its errors, raised or in :class:`TaskResult`, are reported at its end.
+    """Named task. ``run`` gets the wall clock in ms, and may raise, or return its errors in :class:`TaskResult`.
 
-    ``workers``: 0 runs in the thread that ticks, n at the same time on n workers.
+    ``workers``: 0 runs the task in the thread that calls :meth:`Tasks.tick`, n on n workers at the same time.
     """
 
     name: str
@@ -181,7 +181,7 @@ class Tasks:
         self._tasks[task.name] = task
 
     def tick(self) -> None:
-        """Run due tasks; raise the first error at the end. Errors of workers are only noted.
+        """Run due tasks, then raise the first error. Errors on workers appear only in the status.
 
         A clock that jumps back makes every task due.
         """
@@ -290,9 +290,9 @@ class Tasks:
 
 
 def run_all(work: Iterable[Callable[[], int | None]]) -> TaskResult:
-    """Run every piece of work, one partition each: it returns its bytes, or None if there was nothing to do.
+    """Run every piece of work, one for each partition. Each returns its bytes, or None if there was nothing to do.
 
-    A failure of one does not stop the others.
+    A piece that fails does not stop the others.
     """
     done = TaskResult()
     for one in work:
@@ -311,7 +311,7 @@ def run_all(work: Iterable[Callable[[], int | None]]) -> TaskResult:
 
 
 def _wrapped(what: str, error: Exception) -> TieredError:
-    """Return an unexpected error as ours, and log its trace."""
+    """Return an unexpected error of ``what`` as a TieredError, and log its traceback."""
     LOGGER.error("task_broken task=%s", what, exc_info=error)
     wrapped = TieredError(f"{what}: {type(error).__name__}: {error}")
     wrapped.__cause__ = error

@@ -34,7 +34,7 @@ _NONE: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 class _CheckpointContent(NamedTuple):
-    """Content of a file, or its damage."""
+    """Offsets in a checkpoint file. ``damage``: why it cannot be read, None if it can."""
 
     offsets: Mapping[TopicPartition, int]
     damage: Exception | None
@@ -53,7 +53,7 @@ class OffsetsFile:
         self._told: Exception | None = None
 
     def read(self) -> Mapping[TopicPartition, int]:
-        """Return the offsets; none if missing or damaged (sets ``damaged``, and warns once for each version)."""
+        """Return the offsets, empty if the file is missing or damaged. Damage sets ``damaged`` and is logged once."""
         offsets, damage = self._load()
         self.damaged = damage is not None
         if damage is not None and damage is not self._told:
@@ -62,7 +62,7 @@ class OffsetsFile:
         return offsets
 
     def read_whole(self, lost: str) -> Mapping[TopicPartition, int]:
-        """Return the offsets, or raise CorruptionError with the hint ``lost``: damage must not count as empty."""
+        """Return the offsets, or raise CorruptionError, with the hint ``lost``, for a damaged file."""
         offsets, damage = self._load()
         if isinstance(damage, NewerFormatError):
             damage.hint = damage.hint or "upgrade tieredlog; nothing was changed"
@@ -89,16 +89,16 @@ def _parse(data: bytes) -> _CheckpointContent:
 
 
 def mark_clean(directory: Path, files: Files, broker_epoch: int = NO_BROKER_EPOCH) -> None:
-    """Write the mark; the next open then trusts every file as it is.
+    """Write the mark of a clean shutdown: the next open then trusts every file as it is.
 
-    ``broker_epoch``: of the broker whose clean shutdown we carry on. Without it its controller assumes a crash and
-    drops the broker from the replicas in sync.
+    ``broker_epoch``: what :func:`read_broker_epoch` returned, if a broker owned the directory before. Without it the
+    controller assumes a crash and drops the broker from the replicas in sync.
     """
     files.replace(directory / CLEAN_SHUTDOWN_NAME, encode_clean_shutdown(broker_epoch).encode())
 
 
 def read_broker_epoch(directory: Path, files: Files) -> int:
-    """Return the incarnation of the broker that shut down cleanly, -1 if none did."""
+    """Return the broker epoch in the mark of a clean shutdown, -1 if there is none."""
     try:
         return decode_clean_shutdown(files.read(directory / CLEAN_SHUTDOWN_NAME).decode(errors="replace"))
     except NotFoundError:

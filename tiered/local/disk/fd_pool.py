@@ -57,10 +57,10 @@ def default_open_files() -> int:
 
 @dataclass(slots=True)
 class Lease:
-    """One handle for writing. ``descriptor`` -1: given up; ``closed``: the file as it was then.
+    """One handle for writing. ``descriptor``: -1 while it is closed; ``closed``: state of the file at that time.
 
     ``lock`` is held during a write, never across a requested fsync. ``syncing`` allows one fsync at a time. It is taken
-    before ``lock``, and the descriptor stays meanwhile. None: there was none yet.
+    before ``lock``, and the descriptor stays open meanwhile. None: no fsync was requested so far.
     """
 
     number: int
@@ -132,7 +132,7 @@ class PooledFiles:
         self._opened(lambda place: self.inner.patch(place, data, position, sync=sync), path)
 
     def _opened(self, opening: Callable[[Path], T], path: Path) -> T:
-        """Open a file. If the system has no descriptor left, give some up and retry."""
+        """Open a file. If the system has no descriptor left, close some leases' descriptors and retry."""
         try:
             return opening(path)
         except TooManyOpenFilesError:
@@ -198,7 +198,7 @@ class PooledFiles:
             self.inner.truncate(descriptor, size)
 
     def sync(self, handle: int) -> None:
-        """Fsync. After an error the lease is unusable. Writes go on meanwhile; the next fsync covers them."""
+        """Fsync. After an error the lease is unusable. Concurrent writes go on, and need another fsync."""
         if handle < FIRST_LEASE:
             self.inner.sync(handle)
             return
@@ -232,7 +232,7 @@ class PooledFiles:
             raise
 
     def _ready(self, lease: Lease) -> int:
-        """Return the open descriptor; the lease's lock is held."""
+        """Return the lease's descriptor, opened again if it was closed. The caller holds the lease's lock."""
         lease.used = next(self._uses)
         if lease.descriptor < 0 or lease.failed is not None:
             self._reopen(lease)
@@ -259,7 +259,7 @@ class PooledFiles:
         self.reopened += 1
 
     def _make_room(self, wanting: Lease | None = None, *, spare: int = 0) -> None:
-        """Give descriptors up, those unused for longest first, but none in use at this moment."""
+        """Close the least recently used descriptors until ``wanting`` can open one, and ``spare`` more."""
         over = max(len(self._open) + 1 - self.limit, spare)
         if over <= 0:
             return

@@ -92,7 +92,7 @@ class Files(Protocol):
         """Cut the file, or extend it with zeros."""
 
     def sync(self, handle: int) -> None:
-        """Make the file's data and length survive a power cut. Never call again on a file for which this failed."""
+        """Make the file's data and length survive a power cut. After an error, never call it on that file again."""
 
     def sync_directory(self, path: Path) -> None:
         """Make names created, renamed or removed in the directory survive a power cut."""
@@ -131,13 +131,13 @@ class Files(Protocol):
         """Return a small file, whole. NotFoundError if there is none; LocalIOError above MAX_SMALL_FILE_BYTES."""
 
     def replace(self, path: Path, data: bytes) -> FileState:
-        """Replace the file by ``data``, durably, or leave it: written aside, fsynced, renamed, folder fsynced.
+        """Replace the file by ``data``, durably. After an error it is unchanged. Return its new state.
 
-        Returns its state, by which the writer recognizes its own version later.
+        The data are written to a temporary file, which is fsynced and renamed; then the folder is fsynced.
         """
 
     def patch(self, path: Path, data: bytes, position: int, *, sync: bool) -> None:
-        """End a small file with ``data``, at ``position``; created if missing. Later bytes are cut off first."""
+        """Write ``data`` at ``position`` as the end of a small file. Cut later bytes off; create a missing file."""
 
     def open_lock(self, path: Path) -> int:
         """Open the file, created if missing, for :meth:`try_lock`."""
@@ -374,7 +374,7 @@ class PosixFiles:
 
 
 class SmallFile(Generic[T]):
-    """Content of a small file, by ``parse``; its bytes are read again only once its state has changed."""
+    """Small file, cached as ``parse`` returns it. It is read again when its size, time or inode changes."""
 
     def __init__(self, path: Path, files: Files, parse: Callable[[bytes], T]) -> None:
         self.path = path
@@ -383,7 +383,7 @@ class SmallFile(Generic[T]):
         self._known: tuple[FileState, T] | None = None  # one tuple: threads read it without a lock
 
     def load(self) -> T | None:
-        """Return the current content, None without a file; one ``stat`` while nothing changed. Raises as ``parse``."""
+        """Return the parsed content, None without a file. One ``stat`` while it is unchanged. Raises as ``parse``."""
         state = self._files.state(self.path)  # from before the read, so that a later change is read again
         if state is None:
             return None
@@ -396,14 +396,15 @@ class SmallFile(Generic[T]):
         return known[1]
 
     def store(self, data: bytes, value: T) -> None:
-        """Replace the file, durably, by ``data``, and remember ``value`` until it is replaced."""
+        """Replace the file, durably, by ``data``, whose parsed form is ``value``."""
         self._known = self._files.replace(self.path, data), value
 
 
 def sweep_temporaries(files: Files, directory: Path, *, of: tuple[str, ...] = ("",), but: tuple[str, ...] = ()) -> None:
-    """Remove files that a crash in the middle of :meth:`Files.replace` left in a directory.
+    """Remove temporary files that a crash inside :meth:`Files.replace` left in a directory.
 
-    ``of``, ``but``: prefixes of the files that only the caller replaces, by its lock, and of those that it does not.
+    ``of``: prefixes of the files that only the caller replaces, because it holds their lock. ``but``: prefixes of
+    exceptions, which other processes replace.
     """
     for name in files.names(directory):
         found = _TEMPORARY.fullmatch(name)
@@ -412,7 +413,7 @@ def sweep_temporaries(files: Files, directory: Path, *, of: tuple[str, ...] = ("
 
 
 def translate(error: OSError, operation: str, path: Path | str) -> TieredError:
-    """Return the product's error for one of the operating system's, which is its cause."""
+    """Return the product's error for an OSError. ``operation`` and ``path`` appear in its message."""
     found = _translation(error, operation, path)
     found.__cause__ = error
     return found
@@ -448,26 +449,26 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
 
 
 def no_directory(files: Files, path: Path, *, hint: str) -> TieredError:
-    """Return why ``path`` is no directory that can be read: nothing is there, or a file is."""
+    """Return the error for a ``path`` that is not a directory: it is missing, or a file."""
     if files.state(path) is None:
         return NotFoundError(f"there is no log directory {path}", hint=hint)
     return ConfigError(f"{path} is a file, not a log directory", hint="name the directory that holds the partitions")
 
 
 def make_inside(files: Files, path: Path) -> None:
-    """Create a directory whose parent exists. Raise NotFoundError where the parent is gone: it is not made again."""
+    """Create a directory. Raises NotFoundError if its parent does not exist, because it was removed."""
     if not files.is_directory(path.parent):
         raise NotFoundError(f"cannot make {path}: its directory is gone", hint="put it back, then start again")
     files.make_directory(path)
 
 
 def is_another_disk(error: LocalIOError) -> bool:
-    """Return True if a rename failed because one of the two places is a mount point, or below one."""
+    """Return True if a rename failed because source and target are on different file systems."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EXDEV, errno.EBUSY)
 
 
 def disk_failed(error: BaseException | None) -> bool:
-    """Return True if an error, or its cause, is of the disk itself, not of one file, its owner or its space."""
+    """Return True if an error, or its cause, shows a failing disk. A full disk or a file's permissions do not count."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _BROKEN:
             return True

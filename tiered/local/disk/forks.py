@@ -6,7 +6,7 @@ import os
 
 
 class _Forks:
-    """Counter of forks, which differs between a process and its child."""
+    """Counter of forks: after a fork the child's value is one higher."""
 
     __slots__ = ("count",)
 

@@ -43,9 +43,9 @@ UNTOLD_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that wrote the note; its fields are 0 and empty where the note cannot be read.
+    """Process that holds the lock, from the note in the file. Fields are 0 or empty if the note cannot be read.
 
-    ``passing``: it has the lock only for a moment (an uploader that seals) and releases it by itself.
+    ``passing``: it holds the lock only for a moment (an uploader that seals) and then releases it.
     """
 
     pid: int = 0
@@ -63,7 +63,10 @@ class Holder:
 
 
 class LockTerms(NamedTuple):
-    """Wait in seconds for a holder that notes a release in a moment, and whether this holder notes that itself."""
+    """Terms of an acquisition. ``patience_seconds``: how long to wait for a ``passing`` holder.
+
+    ``passing``: write into the note that this holder releases the lock in a moment.
+    """
 
     patience_seconds: float = 0.0
     passing: bool = False
@@ -84,8 +87,8 @@ class DirectoryLock:
     def acquire(self, clock: Clock, terms: LockTerms = LockTerms()) -> None:  # noqa: B008 - it never changes
         """Take the lock or raise LockedError, which names the holder.
 
-        Wait for a ``passing`` holder as long as ``terms`` say. Wait up to ``UNTOLD_SECONDS`` for a holder without a
-        note: it is being written, or never will be (a broker's). Wait for no other.
+        Waits for a ``passing`` holder as long as ``terms`` say, and up to ``UNTOLD_SECONDS`` for a holder without a
+        note: the note is being written, or a broker holds the lock and writes none. Waits for no other holder.
         """
         if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:
             raise LockedError(
@@ -121,7 +124,7 @@ class DirectoryLock:
             raise
 
     def _try(self) -> int | None:
-        """Take the lock if it is free, and return the file's handle."""
+        """Take the lock and return the file's handle; None if another handle has the lock."""
         if self._locked:
             return None
         self._release()  # the file of an acquire that an interrupt ended
@@ -203,12 +206,12 @@ class DirectoryLock:
         self._handle = None
 
     def _close_copy(self) -> None:
-        """Close the copy in a forked child, unless its number is another file's by now."""
+        """Close the handle that a forked child inherited, unless the number now belongs to another file."""
         if self._handle is not None and self._file is not None and _file_of(self._handle) == self._file:
             self._release()
 
     def add_note(self, **fields: str) -> None:
-        """Add to the note of a lock that this object holds, for :meth:`note` in other processes."""
+        """Add fields to the note of the lock, which this object holds. :meth:`note` returns them in other processes."""
         if self._handle is not None:
             data = json.dumps({**self.note(), **fields}).encode() + b"\n"
             self._files.write_at(self._handle, data, 0)
@@ -223,7 +226,7 @@ class DirectoryLock:
         return note if isinstance(note, dict) else {}
 
     def holder(self) -> Holder:
-        """Return the holder in the note; only a hint, since a note may be stale or half written."""
+        """Return the holder in the note. The note may be stale or half written."""
         try:
             note = self.note()
             return Holder(

@@ -21,12 +21,12 @@ SPARSE_NAME = "tiered-sparse"
 
 
 def local_files(files: Files, directory: Path) -> list[LocalFile]:
-    """Return the files of its segments, by name; all others are ignored, as Kafka ignores them."""
+    """Return the files of segments and snapshots in a partition's directory, by name. Ignore others, as Kafka does."""
     return [parsed for name in files.names(directory) if (parsed := parse_local_name(name)) is not None]
 
 
 def bases_of(found: list[LocalFile], suffix: str = LOG_SUFFIX) -> list[int]:
-    """Return base offsets of the files with this suffix, ascending, without those on their way in or out."""
+    """Return base offsets of the files with this suffix, ascending. Skip ``.cleaned``, ``.swap`` and ``.deleted``."""
     return sorted(file.base for file in found if file.suffix == suffix and not file.work)
 
 
@@ -41,7 +41,7 @@ def snapshot_offsets(files: Files, directory: Path) -> list[int]:
 
 
 def tells_of_producers(files: Files, directory: Path) -> bool:
-    """Return True if a snapshot has producers; a broker's may, even with ``tiered-plain``."""
+    """Return True if a snapshot may hold producers. Beside ``tiered-plain`` a broker's may, if it has entries."""
     offsets = snapshot_offsets(files, directory)
     if files.state(directory / PLAIN_NAME) is None:
         return bool(offsets)
@@ -50,7 +50,7 @@ def tells_of_producers(files: Files, directory: Path) -> bool:
 
 
 def tells_nothing(files: Files, directory: Path) -> bool:
-    """Return True without snapshots and ``tiered-plain``: a log that was rolled lost both, and has to be read."""
+    """Return True if snapshots and ``tiered-plain`` are missing, so that the log must be read for producers."""
     return files.state(directory / PLAIN_NAME) is None and not snapshot_offsets(files, directory)
 
 

@@ -2,10 +2,9 @@
 
 ``PlainLock`` is taken by compiled code without a call.
 
-``TurnLock`` is handed over in the order of the requests. Consider threads that wait for one fsync after the other.
-Those whose records are safe go first, and a thread with a new record queues after them. The next fsync begins after the
-last of them, and covers all new records. A lock without an order, as ``threading.Lock``, would go to the thread that
-dropped it, for an fsync of a single record.
+``TurnLock`` is handed over in the order of the requests. It serves threads that wait for an fsync. Threads whose
+records the last fsync covered go first. A thread with a new record queues after them, so the next fsync covers it.
+``threading.Lock`` has no order: the thread that released it would take it again, for an fsync of a single record.
 """
 
 from __future__ import annotations

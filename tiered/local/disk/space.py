@@ -25,7 +25,7 @@ class DiskReserve:
         self.left = 0
 
     def account(self, size_bytes: int) -> None:
-        """Account for an append. Raises as :meth:`refill`."""
+        """Subtract an append from ``left``; call :meth:`refill` below 0, and raise as it does."""
         self.left -= size_bytes
         if self.left < 0:
             self.refill()

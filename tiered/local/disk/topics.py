@@ -35,7 +35,7 @@ _WITHOUT_TOPICS = (
 class TopicInfo(NamedTuple):
     """One topic as this log directory knows it; ``held``: the partitions of this directory, None for all.
 
-    ``adopted``: a broker made it, and may have deleted it, made it again, or compacted it since.
+    ``adopted``: a broker created it, and may since have deleted, recreated or compacted it.
     """
 
     name: str
@@ -83,7 +83,7 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
 
 
 def _partitions(value: object) -> int:
-    """Return a number from the file, checked because it bounds loops."""
+    """Return a number of partitions from the file. Raises ValueError if it is out of range: it bounds loops."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PARTITIONS:
         raise ValueError(f"{value!r} is no number of partitions from 1 to {MAX_PARTITIONS}")
     return value

@@ -14,8 +14,8 @@ file                                  written by          content
 ====================================  ==================  =====================================================
 
 Each but the last (``disk.claims``) is replaced atomically, so a reader sees one version or the other. A file that
-cannot be parsed is an error, never "nothing uploaded": deletion and fencing rest on it. ``known_*`` return what a log
-directory has seen of its bucket, from the checkpoint and the claims.
+cannot be parsed is an error, never "nothing uploaded": deletion and fencing rely on it. ``known_*`` return lower bounds
+of a root, from the checkpoint and the claims.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class PartitionUpload:
     start_offset: int = -1
 
     def reaches_below(self, first: int) -> bool:
-        """Return True if the bucket may hold records before ``first``, where the log on this disk begins."""
+        """Return True if the bucket may hold records before ``first``, the first offset on this disk."""
         return self.end_offset > 0 and self.start_offset < first
 
 
 def _json_file(path: Path, files: Files, take: Callable[[dict[str, Any]], T]) -> SmallFile[T]:
-    """Return a reader of ``take`` over the JSON object of a file. Reading raises CorruptionError for other content."""
+    """Return the file as a cache of ``take(JSON object)``. Loading raises CorruptionError for other content."""
 
     def corrupt(why: str) -> CorruptionError:
         return CorruptionError(
@@ -107,7 +107,7 @@ def _bytes(value: Mapping[str, Any]) -> bytes:
 
 
 class UploadCheckpoint:
-    """``tiered-offset-checkpoint``. Reading costs one ``stat`` while nothing changed."""
+    """File ``tiered-offset-checkpoint``. Reading costs one ``stat`` while it is unchanged."""
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._file = _json_file(directory / OFFSET_CHECKPOINT_NAME, files, _uploads)
@@ -164,9 +164,10 @@ _Request = tuple[str, frozenset[TopicPartition] | None]
 
 
 class SealRequest:
-    """``tiered-seal-request``: asks the holder of ``.lock`` to roll. A request is carried out once per id.
+    """File ``tiered-seal-request``: a request to the holder of ``.lock`` to roll partitions.
 
-    That holds also if the log is opened again in between. Of concurrent requests the last one counts.
+    A request is carried out once per id, also if the log is opened again in between. The last of several requests
+    replaces the others.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
@@ -194,7 +195,7 @@ class SealRequest:
         return None if request[0] == self._answered else request
 
     def answer(self, request_id: str) -> None:
-        """Note that the request was carried out. If that fails, the next open carries it out again."""
+        """Store the id of a request that was carried out. If the write fails, the next open carries it out again."""
         self._answered = request_id
         self._answer.store(_bytes({"id": request_id}), request_id)
 
@@ -218,7 +219,7 @@ def _request(value: Mapping[str, Any]) -> _Request:
 
 
 class PauseFile:
-    """``tiered-pause``: topics that are not uploaded, also after a restart. Reading costs one ``stat``."""
+    """File ``tiered-pause``: topics that are not uploaded, also after a restart. Reading costs one ``stat``."""
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._file = _json_file(directory / PAUSE_NAME, files, _pauses)
@@ -259,7 +260,7 @@ def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
 
 
 def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> RootLowerBounds:
-    """Return this disk's knowledge of one partition's root. ``made``: the flag of its registry entry."""
+    """Return the lower bounds of one partition's root that this disk proves. ``made``: its registry entry exists."""
     upload, proof = upload or PartitionUpload(0), proof or ClaimProof()
     version, restored_end = proof.restored_from or (0, 0)
     return RootLowerBounds(
@@ -275,13 +276,13 @@ def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: 
 def known_partitions(
     uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[TopicPartition, RootLowerBounds]:
-    """Return :func:`known_of` every partition that the checkpoint or the claims name."""
+    """Return :func:`known_of` for every partition in the checkpoint or the claims."""
     return {tp: known_of(uploads.get(tp), claims.get(tp)) for tp in {*uploads, *claims}}
 
 
 def known_topic(
     topic: str, uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[int, RootLowerBounds]:
-    """Return :func:`known_of` one topic, by partition number; one of another topic costs one comparison."""
+    """Return :func:`known_of` for each partition of one topic, by partition number."""
     named = {tp for each in (uploads, claims) for tp in each if tp.topic == topic}
     return {tp.partition: known_of(uploads.get(tp), claims.get(tp)) for tp in named}

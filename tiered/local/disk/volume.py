@@ -62,7 +62,7 @@ def read_volume(directory: Path, files: Files) -> MetaProperties | None:
 
 
 def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfig) -> UUID:
-    """Return the directory's id; a new directory, or one of a broker older than such ids, gets one."""
+    """Return the directory's id. Write a new one if the directory is new, or of a broker older than such ids."""
     meta = read_volume(directory, files)
     if meta is not None and meta.directory_id is not None:
         return meta.directory_id
@@ -98,9 +98,9 @@ def read_topic_id(path: Path, files: Files) -> UUID | None:
 def read_topic_ids(
     directory: Path, files: Files, tps: Iterable[TopicPartition], broken: dict[TopicPartition, TieredError]
 ) -> dict[str, dict[int, UUID | None]]:
-    """Return topic ids by topic and partition, the known ones first. Add errors to ``broken``.
+    """Return the topic id of each partition, by topic and number; None if it has no id file.
 
-    One partition's file does not affect another's: an unreadable one takes only itself out of service.
+    A partition whose file is unreadable is left out and put into ``broken``. Within a topic, known ids come first.
     """
     ids: dict[str, dict[int, UUID | None]] = {}
     unknown: list[TopicPartition] = []
@@ -125,10 +125,10 @@ def set_apart(
     topics: Mapping[str, TopicInfo],
     broken: dict[TopicPartition, TieredError],
 ) -> None:
-    """Put into ``broken`` the partitions of another topic than most of their name.
+    """Put into ``broken`` the partitions whose topic id differs from that of most partitions of the same name.
 
-    A broker that was away while the topic was deleted and made again holds both. Topics that are ours are judged by
-    their own id (:func:`discovered`).
+    A broker that was down while the topic was deleted and created again holds partitions of both topics. Topics that
+    this product created are compared with their own id instead (:func:`discovered`).
     """
     for name, here in ids.items():
         held = [topic_id for _, topic_id in sorted(here.items()) if topic_id is not None]
@@ -159,8 +159,8 @@ def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:
 def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
     """Return the topics of ``tiered-topics.json``, before the directories are read.
 
-    Adopted topics have no partitions yet. In a broker's directory every topic counts as adopted: its controller decides
-    which there are.
+    Adopted topics have no partitions yet. In a broker's directory every topic counts as adopted, because its
+    controller creates and deletes them.
     """
     brokers = files.state(directory / BROKER_FILE) is not None
     topics = read_topics(directory, files)
@@ -173,7 +173,7 @@ def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
 def discovered(
     known: TopicInfo | None, name: str, ids: Mapping[int, UUID | None], *, tiered: Collection[TopicPartition] = ()
 ) -> TopicInfo:
-    """Return the topic, after partitions with these ids were found on disk; without a file of ours it is adopted.
+    """Return the topic ``name``, given the topic ids of its partitions on disk. ``known`` None: it is adopted.
 
     An adopted topic has only the partitions that were found: a broker may hold the others elsewhere. If its id has
     changed, it was deleted and made again. Raises ConfigError if the directory belongs to another topic of the same
@@ -200,5 +200,5 @@ def discovered(
 
 
 def without_absent(topics: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
-    """Drop adopted topics without a partition here: they are gone, and nothing makes their directories again."""
+    """Return ``topics`` without adopted ones that have no partition here: their broker removed them."""
     return {name: topic for name, topic in topics.items() if not topic.adopted or topic.here}

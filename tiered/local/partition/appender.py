@@ -50,7 +50,7 @@ NO_PRODUCER = b"\xff" * 8
 class PartitionAppender:
     """Appends of batches. Thread-safe.
 
-    An append takes the partition's lock. It takes the flush lock after that one is free, if it sealed a segment.
+    An append takes the partition's lock. If it sealed a segment, it then releases that lock and takes the flush lock.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class PartitionAppender:
     def append(self, records: Sequence[object], *, given: bool = False) -> RecordMetadata | None:
         """Append one atomic batch.
 
-        One stateless call encodes a plain batch under the lock. :meth:`RecordRules.encode` encodes any other batch, or
-        raises. ``given`` takes records as ``append_many`` does. It returns None, with nothing appended, for a batch
-        that is not plain.
+        A plain batch is encoded by one compiled call under the lock. Any other batch is encoded by
+        :meth:`RecordRules.encode`, which may raise. ``given``: the records are arguments of ``append_many``; then a
+        batch that is not plain is not appended, and the result is None.
         """
         if FORKS.count != self._forks:
             raise self._forked_error()
@@ -128,7 +128,7 @@ class PartitionAppender:
         return RecordMetadata(self._topic, self._partition, base, first, end)
 
     def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
-        """Append an encoded batch. Return None, with nothing appended, if the topic's settings need other bytes."""
+        """Append an encoded batch. Return None, and append nothing, if the topic's settings require other bytes."""
         now_ms = self._now_ms()
         if not self._rules.takes(batch, now_ms):
             return None
@@ -246,11 +246,11 @@ class PartitionAppender:
         bases: Sequence[int] | None = None,
         reserved: bool = False,
     ) -> bool:
-        """Write, rolling first if it is time; return whether it rolled. The lock is held, ``check_writable`` passed.
+        """Write the batches, in a new segment if a roll is due. Return True if it rolled.
 
-        ``facts``, ``crc`` and ``batches`` are those of :meth:`ActiveSegment.append`. ``answer`` is the result of the
-        producer state, ``bases`` the offsets of its batches (None: those that they had). ``reserved``: the batch
-        may use the disk reserve, which is also kept for the end of a transaction.
+        The caller holds the lock and has called ``check_writable``. ``facts``, ``crc`` and ``batches`` are arguments of
+        :meth:`ActiveSegment.append`. ``answer``: the result of ``PartitionProducers.prepare``; ``bases``: the new base
+        offsets of its batches (None: unchanged). ``reserved``: the batch may use the disk reserve, as a marker does.
         """
         context, segments = self._context, self._segments
         size, last, _, _, greatest = facts
@@ -304,8 +304,8 @@ class PartitionAppender:
     def _break_off(self, error: BaseException) -> None:
         """Take the partition offline if the disk failed. The lock is held.
 
-        A full disk, or a file that could not be opened, left the log as it was. After an interrupt, which may come
-        in here too, ``under_way`` stays set, and the next holder of the lock cuts the append back.
+        After a full disk, or a file that could not be opened, the log is unchanged and stays online. After an
+        interrupt ``under_way`` stays set, and the next holder of the lock cuts the append back.
         """
         if isinstance(error, DiskFullError | TooManyOpenFilesError):
             self._context.under_way = None
@@ -338,7 +338,10 @@ class PartitionAppender:
         return RecordMetadata(self._context.tp.topic, self._context.tp.partition, base, timestamp, end)
 
     def finish_append(self, rolled: bool) -> None:
-        """Flush, without the partition's lock, a segment that an append sealed, and for ``flush.messages``."""
+        """Flush after an append, if it sealed a segment (``rolled``) or ``flush.messages`` is reached.
+
+        The caller does not hold the partition's lock.
+        """
         if rolled:
             try:
                 self._durability.flush_to(self._segments.active.base_offset)
@@ -349,7 +352,7 @@ class PartitionAppender:
 
 
 def _producer_of(piece: bytes | bytearray, fact: BatchFacts) -> ProducerBatch | None:
-    """Return the producer of a batch, None without one. Only then the header is decoded."""
+    """Return the batch as one of a producer, None if it has no producer."""
     if piece[PRODUCER_ID] == NO_PRODUCER:
         return None
     return read_producer(read_header(piece), memoryview(piece), timestamp=fact.max_timestamp)

@@ -43,8 +43,8 @@ class DirectoryContext:
     """Services of one log directory, shared by its partitions.
 
     ``sealed`` is called, without locks, when a seal became durable. ``cut`` is called before a log is cut, with the
-    offset at which it will end and the lowest end that a crash may leave. ``failed`` gets the error that took a
-    partition offline, possibly under the partition's locks. ``claims`` and ``uploads`` read the directory's files.
+    offset at which it will end and the lowest end that a crash may leave. ``failed`` is called with the error that took
+    a partition offline, possibly under the partition's locks. ``claims``, ``uploads``: files of the uploader.
     """
 
     files: Files
@@ -145,12 +145,12 @@ class PartitionContext:
 
     @property
     def at_work(self) -> bool:
-        """True while the partition is neither closed nor offline."""
+        """Return True while the partition is neither closed nor offline."""
         return self.offline is None and not self.closed
 
     @property
     def fenced(self) -> bool:
-        """True if another volume owns the partition."""
+        """Return True if another volume owns the partition."""
         return self.upload is not None and self.upload.fenced
 
     def check_open(self) -> None:
@@ -160,9 +160,9 @@ class PartitionContext:
         self.roll_back_append()
 
     def roll_back_append(self) -> None:
-        """Cut back an append that ended midway, and go offline after any other change. The lock is held.
+        """Handle a change that an exception ended midway: undo an append, go offline for any other change.
 
-        An exception in here leaves ``under_way`` set: the next call begins again.
+        The caller holds the lock. After an exception in here ``under_way`` stays set, so that the next call retries.
         """
         what = self.under_way
         if what is None or self.offline is not None:
@@ -204,9 +204,9 @@ class PartitionContext:
             )
 
     def check_continues(self, end: int) -> None:
-        """Raise FencedError if the log ends below the bucket: those offsets belong to other records there.
+        """Raise FencedError if the log ends below the bucket's end: the bucket has other records at the next offsets.
 
-        A log that was cut on purpose, or that lost its tail, ends there. It stays refused until a rejoin.
+        The log was cut, or it lost its tail. Appends are refused until ``repair rejoin``.
         """
         if self.upload is not None and end < self.upload.end_offset:
             raise FencedError(
@@ -217,21 +217,21 @@ class PartitionContext:
             )
 
     def note_upload(self, upload: PartitionUpload) -> None:
-        """Take over what the bucket holds. A committed end never decreases."""
+        """Store the uploader's report about the bucket. A committed end never decreases."""
         known = self.upload
         if known is not None and upload.end_offset < known.end_offset:
             upload = PartitionUpload(known.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
         self.upload = upload
 
     def go_offline(self, error: TieredError) -> None:
-        """Take the partition offline, as its disk failed, and report that to the directory once."""
+        """Take the partition offline after an error of its disk. Report the first such error to the directory."""
         if self.offline is None:
             self.offline = error
             LOGGER.error("partition_offline partition=%s error=%s", self.tp, error)
             self.around.failed(error)
 
     def go_offline_with_directory(self, error: TieredError) -> None:
-        """Take the partition offline, as the disk failed elsewhere in the directory."""
+        """Take the partition offline after a disk error elsewhere in the directory. Report nothing."""
         self.offline = self.offline or error
 
     def break_off(self, error: TieredError) -> None:
@@ -248,7 +248,7 @@ class PartitionContext:
 
     @contextlib.contextmanager
     def _epochs_or_none(self) -> Iterator[None]:
-        """Take back leader epochs that are assigned in here if their records are not written."""
+        """Restore the leader epochs if the block raises. Go offline if the file cannot be restored."""
         known, epoch = self.epochs.entries, self.epoch
         try:
             yield
@@ -261,7 +261,7 @@ class PartitionContext:
             raise
 
     def assign_epoch(self, end: int) -> None:
-        """Make the missing entry of the epoch, at ``end``."""
+        """Write the entry that a cut removed: the current epoch begins at ``end``."""
         with self._epochs_or_none():
             self.epochs.assign(self.epoch, end)
         self.unassigned = False
@@ -277,7 +277,7 @@ class PartitionContext:
         self.unassigned = False
 
     def check_epoch(self) -> None:
-        """Look whether a cut took the entry of the epoch."""
+        """Set ``unassigned`` to True if a cut has removed the entry of the current epoch."""
         self.unassigned = self.epochs.latest < self.epoch
 
     def start_epoch(self, epoch: int, offset: int) -> None:
@@ -288,4 +288,4 @@ class PartitionContext:
 
 
 def _nothing(end: int) -> None:
-    """Do nothing: the partition is not open yet."""
+    """Do nothing. Default of ``mend`` until the partition is open."""

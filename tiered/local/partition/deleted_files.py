@@ -13,9 +13,9 @@ from tiered.local.segment.sealed import SealedLocalSegment
 
 
 class DeletedFiles:
-    """Files with the suffix ``.deleted`` of one partition, which are unlinked after ``file.delete.delay.ms``.
+    """``.deleted`` files of one partition, which are unlinked after ``file.delete.delay.ms``.
 
-    Reads that began before go on in a renamed file. ``lock`` is the partition's; callers that add files hold it.
+    A read that is in progress goes on in the renamed file. ``lock`` is the partition's; callers that add files hold it.
     """
 
     __slots__ = ("_clock", "_files", "_lock", "_waiting", "delay_ms")
@@ -39,14 +39,14 @@ class DeletedFiles:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the files that are not unlinked yet."""
+        """Return the size of the files that are not unlinked yet."""
         with self._lock:
             waiting = [path for _, path in self._waiting]
         states = (self._files.state(path) for path in waiting)
         return sum(state.size for state in states if state is not None)
 
     def empty(self, now_ms: int) -> int | None:
-        """Unlink files that are due. Return their bytes, None without any.
+        """Unlink the files whose delay is over. Return their bytes, None if there was none.
 
         A file that cannot be unlinked is tried again by the next call. The error is raised after all were tried.
         """

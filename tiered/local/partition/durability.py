@@ -32,9 +32,9 @@ class Durability:
 
     @property
     def recovery_point(self) -> int:
-        """Return ``flushed`` for the next open, without offsets that a cut left without records at the end.
+        """Return ``flushed`` as a recovery point: without a gap that a cut left directly below it.
 
-        Recovery looks for a torn batch where the batch before it ends, and would count it as durable otherwise.
+        Otherwise recovery would count a torn batch, written where the gap begins, as durable.
         """
         for start, end in self.gaps:
             if start < self.flushed <= end:
@@ -42,12 +42,15 @@ class Durability:
         return self.flushed
 
     def note_gap(self, start: int, end: int) -> None:
-        """Note that a cut leaves no records in ``start..end``. Older gaps stay until records after them are flushed."""
+        """Add a gap: a cut leaves no records from ``start`` to ``end`` (exclusive).
+
+        A gap is dropped once records after it are flushed.
+        """
         self.gaps = (*(gap for gap in self.gaps if self.flushed <= gap[1] <= start), (start, end))
 
     @property
     def durable_segments(self) -> tuple[SealedLocalSegment, ...]:
-        """Sealed segments whose files are durable."""
+        """Return the sealed segments whose files are durable."""
         sealed = self._segments.sealed
         return sealed[: bisect_right(sealed, self.flushed, key=END_OFFSET)]
 
@@ -59,9 +62,10 @@ class Durability:
         self.flush_to(self._segments.end)
 
     def flush_to(self, offset: int) -> None:
-        """Make records below ``offset`` durable. If fsync fails: LocalIOError, and the partition goes offline.
+        """Make records below ``offset`` durable.
 
-        NotDurableError: a file could not be opened; the next flush tries again.
+        Raises LocalIOError if an fsync fails, and takes the partition offline. Raises NotDurableError if a file could
+        not be opened; the next flush tries again.
         """
         segments = self._segments
         if self.flushed >= offset and not segments.closing:  # a sealed one has indexes and a note to be written
@@ -104,7 +108,7 @@ class Durability:
             self._context.around.sealed()
 
     def flush_in_time(self, now_ms: int) -> int | None:
-        """Flush if ``flush.ms`` is over. Return the bytes of the flushed segment, None if it was not due."""
+        """Flush if ``flush.ms`` has passed since the last one. Return the flushed bytes, None if it was not due."""
         if not self._context.at_work or 0 <= now_ms - self._last_ms < self.interval_ms:
             return None
         self._last_ms = now_ms

@@ -26,10 +26,10 @@ NO_EPOCH = -2
 
 
 class FirstAppendGuard:
-    """Guard of the first record of an empty log. Reads small files, with one ``stat`` each while nothing changes.
+    """Guard of the first record of an empty log. Reads small files, with one ``stat`` each while they are unchanged.
 
-    ``granted`` is the proof under which this process knows where the log begins, and its claim epoch. The caller that
-    asked the bucket sets it. After a newer proof only the note of a newer epoch counts.
+    ``granted``: (token, claim epoch) of the claim that gave this process the first offset of the log. After a newer
+    claim appends wait until the upload checkpoint has that claim's epoch.
     """
 
     __slots__ = ("_context", "_was_patient", "granted")
@@ -52,7 +52,10 @@ class FirstAppendGuard:
             clock.sleep(BEGIN_POLL_S)
 
     def need(self) -> str | None:
-        """Return the proof beside which the first record may be written. The partition's lock is held."""
+        """Return the token of the present claim, for :meth:`check_first_append`. Raises FencedError: no record yet.
+
+        The caller holds the partition's lock.
+        """
         end = self._context.segments.end
         token = self.token()  # before the obstacles: a proof that comes between the two is found afterwards
         why = self.obstacle(end)
@@ -61,10 +64,10 @@ class FirstAppendGuard:
         return token
 
     def check_first_append(self, token: str | None) -> None:
-        """Check, after the first record was written, that no uploader has claimed the log as empty meanwhile.
+        """Raise FencedError if an uploader made a claim while the first record was written: cut the record back.
 
-        The lock is held. Raises FencedError: the caller cuts the record back. The uploader's report of its claim
-        decides if appends go on.
+        ``token``: the result of :meth:`need`. The caller holds the lock. Appends stay refused until the uploader
+        reports the claim.
         """
         if self.token() != token:
             context = self._context
@@ -72,11 +75,11 @@ class FirstAppendGuard:
             raise self.lost(self._context.segments.active.base_offset)
 
     def token(self) -> str | None:
-        """Return the proof of the last claim that this directory made or may have made, None without any."""
+        """Return the token of the last claim that this directory made, or tried to make; None without any."""
         return self._context.around.claims.proof(self._context.tp).token
 
     def obstacle(self, end: int) -> str:
-        """Return the reason why an empty log that ends at ``end`` must not take a record now; ``""`` without any."""
+        """Return the reason why an empty log that ends at ``end`` must not accept a record now; ``""`` if it may."""
         proof = self._context.around.claims.find(self._context.tp)
         token, epoch = self.granted
         if proof is None or (proof.token is not None and proof.token == token):
@@ -89,7 +92,7 @@ class FirstAppendGuard:
         return "an uploader has claimed it for this directory, and goes on where the bucket ends"
 
     def refusal(self, end: int, why: str) -> FencedError:
-        """Return the error of a refused append; ``why`` is an obstacle."""
+        """Return the error of a refused append. ``why``: a reason from :meth:`obstacle`."""
         return FencedError(
             f"{self._context.tp} has no records on this disk: {why}, which may be above offset {end}",
             hint="open the log with its remote=, which asks the bucket; `tiered status` shows the claim",

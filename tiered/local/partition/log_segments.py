@@ -19,12 +19,12 @@ from tiered.local.segment.sealed import SealedLocalSegment
 
 
 class LogSegments:
-    """Changed under the partition's lock. Without it one attribute may be read: its value is or was right.
+    """Segments of one partition. Changed under its lock. A single attribute may be read without the lock.
 
-    ``sealed`` (as views see them: ``extents``) and ``active``; ``closing``: those sealed segments whose fsync is still
-    to come, as they were while they were active. ``end``: the next offset to be given. ``log_start``: the first offset
-    that may be read. ``new_names``: files were made since the directory was last fsynced. ``config``: the topic's
-    settings as of now. ``cuts``: how often the end was cut off, since when a file may hold other bytes where it was.
+    ``sealed`` and ``active``: the segments; ``extents``: the sealed ones for views. ``closing``: the ActiveSegment
+    objects of sealed segments that are not fsynced yet. ``end``: the next offset to be assigned. ``log_start``: the
+    first offset that may be read. ``new_names``: files were created since the directory was last fsynced. ``config``:
+    the topic's present settings. ``cuts``: how often the end was cut off; after a cut a file may hold other bytes.
     """
 
     __slots__ = (
@@ -74,51 +74,54 @@ class LogSegments:
         self._opened: tuple[ActiveSegment, tuple[SealedLocalSegment, ...], int] | None = None
 
     def _keep(self, sealed: tuple[SealedLocalSegment, ...]) -> None:
-        """From now on these are the sealed segments; views that were taken before keep those that they have."""
+        """Set the list of sealed segments. Existing views keep the old list."""
         self.sealed: tuple[SealedLocalSegment, ...] = sealed
         self.extents = SealedExtents(map(Extent.whole, sealed))
 
     @property
     def first_base(self) -> int:
-        """Base of the first segment on this disk."""
+        """Return the base of the first segment on this disk."""
         sealed, active = self.sealed, self.active
         return sealed[0].base_offset if sealed else active.base_offset
 
     @property
     def local_start(self) -> int:
-        """The first offset on this disk."""
+        """Return the first offset on this disk that may be read."""
         sealed = self.sealed
         return max((sealed[0] if sealed else self.active).base_offset, self.log_start)
 
     @property
     def all(self) -> tuple[SealedLocalSegment | ActiveSegment, ...]:
-        """Ascending, the active one last."""
+        """Return all segments, ascending, the active one last."""
         return (*self.sealed, self.active)
 
     @property
     def empty(self) -> bool:
-        """True if no segment holds a batch."""
+        """Return True if no segment holds a batch."""
         return not (self.sealed or self.active.size_bytes)
 
     def configure(self, config: TopicConfig) -> None:
-        """Takes over changed settings at once; those of index files begin with the next segment."""
+        """Apply changed settings. Settings of index files apply from the next segment on."""
         self.config = self._factory.config = config
         self.active.configure(config)
 
     @property
     def dense(self) -> bool:
-        """True if every offset has a record, so that a missing one is damage."""
+        """Return True if every offset has a record, so that a missing offset is damage."""
         return not (self.config.compacted or self.sparse)
 
     def mark_sparse(self) -> None:
-        """Durable before the first offset is left out: by a follower's append, a cut inside a batch, a cleaner."""
+        """Mark the log, durably, as one in which offsets may be missing.
+
+        Call it before a follower's append, a cut inside a batch or a cleaner leaves out the first offset.
+        """
         if not self.sparse:
             self._files.replace(self.directory / SPARSE_NAME, b"")
             self.sparse = True
             self._factory.dense = False
 
     def seal_active(self, base_offset: int, now_ms: int) -> ActiveSegment:
-        """A new active segment at ``base_offset``, at or above the end; returns the one that was sealed for it."""
+        """Seal the active segment. Create a new one at ``base_offset``, at or above the end. Return the old one."""
         if base_offset > self.end:
             self.mark_sparse()
         old = self.active
@@ -150,28 +153,28 @@ class LogSegments:
         return moves
 
     def drop_first(self, count: int) -> None:
-        """The first ``count`` sealed segments are no longer of the log; their files are the caller's."""
+        """Remove the first ``count`` sealed segments from the list. The caller deletes their files."""
         self._keep(self.sealed[count:])
 
     def keep_first(self, count: int) -> None:
-        """Only the first ``count`` sealed segments stay of the log; the files of the others are the caller's."""
+        """Remove all but the first ``count`` sealed segments from the list. The caller deletes their files."""
         self.cuts += 1
         self._keep(self.sealed[:count])
 
     def resume(self, found: FoundSegment, now_ms: int) -> None:
-        """The segment that a cut left last is appended to from now on."""
+        """Make ``found``, the last segment after a cut, the active segment."""
         self.active = self._factory.resume(found, now_ms)
 
     def start_again(self, base_offset: int, now_ms: int) -> None:
-        """An empty active segment; the one before is gone."""
+        """Create an empty active segment. The files of the one before are deleted already."""
         self.active = self._factory.create(base_offset, now_ms)
 
     def remove_files(self, base_offset: int) -> None:
-        """Unlinks the files of a segment that holds nothing."""
+        """Unlink the files of an empty segment."""
         self._factory.remove(base_offset)
 
     def exchange(self, present: Sequence[SealedLocalSegment], new: Sequence[FoundSegment]) -> None:
-        """``new`` take the place of the neighbours ``present``; their files have changed names before."""
+        """Replace the neighbours ``present`` by ``new`` in the list. The files are renamed already."""
         at = self.sealed.index(present[0])
         fresh = tuple(self._factory.adopt(found) for found in new)
         self._keep((*self.sealed[:at], *fresh, *self.sealed[at + len(present) :]))
@@ -182,11 +185,11 @@ class LogSegments:
             segment.close()
 
     def note_opened(self) -> None:
-        """A clean open is over: what it found is durable, and needs nothing at the end if nothing happens to it."""
+        """Remember the state after a clean open, for :meth:`as_opened`."""
         self._opened = (self.active, self.sealed, self.end)
 
     def as_opened(self) -> bool:
-        """True if nothing changed since the open and the active segment's files are as a clean close leaves them."""
+        """Return True if nothing changed since a clean open, and the files are as a clean close leaves them."""
         active, base = self.active, self.active.base_offset
         if self._opened is None or self.closing:
             return False

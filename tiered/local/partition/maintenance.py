@@ -38,9 +38,9 @@ NO_PRODUCERS_END = -1
 
 
 class Maintenance:
-    """Changes other than appends. Takes the partition's lock; cuts take the flush lock before it.
+    """Changes of a partition other than appends. Methods take the partition's lock; cuts take the flush lock first.
 
-    Before a cut the directory learns where the log will end, and the lowest end that a crash may leave.
+    Before a cut they call ``DirectoryContext.cut``.
     """
 
     def __init__(self, context: PartitionContext, *, durability: Durability, producers: PartitionProducers) -> None:
@@ -74,7 +74,7 @@ class Maintenance:
         return rolled
 
     def roll_now(self, reason: RollReason, now_ms: int, base_offset: int | None = None) -> None:
-        """Roll. As in Kafka, the new base is the end, or the first offset of the append above it. The lock is held."""
+        """Roll to ``base_offset`` (None: the end), as Kafka does before an append. The caller holds the lock."""
         segments = self._context.segments
         old = segments.active
         base = segments.end if base_offset is None else max(base_offset, segments.end)
@@ -103,7 +103,7 @@ class Maintenance:
         self._context.under_way = None
 
     def seal_idle(self, now_ms: int) -> int | None:
-        """Seal if ``seal.ms`` is over. Return the bytes of the segment, None if it was not due."""
+        """Seal if ``seal.ms`` has passed. Return the bytes of the segment, None if it was not due."""
         context, active = self._context, self._context.segments.active
         if not context.at_work or context.fenced or active.idle_reason(now_ms) is None:
             return None
@@ -143,7 +143,7 @@ class Maintenance:
         return bases
 
     def adjust_start(self) -> None:
-        """Let a loaded log without a bucket begin at its first segment or above, and its epochs, too."""
+        """Raise the log start of a log without a bucket to its first segment, and cut its epochs there."""
         if self._context.upload is None:
             self._raise_log_start(max(self._context.segments.log_start, self._context.segments.first_base))
 
@@ -156,7 +156,7 @@ class Maintenance:
         self._producers.raise_log_start()
 
     def apply_retention(self, now_ms: int) -> list[int]:
-        """Apply ``plan.retention`` once. Return the bases that left the disk. By default none does."""
+        """Apply ``plan.retention`` once. Return the bases of the deleted segments. By default nothing is deleted."""
         segments = self._context.segments
         config = segments.config
         limits = (config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes)
@@ -186,14 +186,14 @@ class Maintenance:
         return self.delete_local_before(plan.delete_below) if plan.bases else []
 
     def _roll_expired(self) -> None:
-        """Roll the active segment, which expires with the others. A full disk does not keep the others from leaving."""
+        """Roll the active segment so that it can expire. After a full disk the others still expire."""
         try:
             self.roll(RollReason.RETENTION)
         except DiskFullError as error:
             LOGGER.warning("expired_segment_not_rolled partition=%s error=%s", self._context.segments.tp, error)
 
     def retain(self, now_ms: int) -> int | None:
-        """Apply the retention rules once, unless the partition is out of service. Return the bytes that left."""
+        """Apply the retention rules once. Return the deleted bytes, None if nothing was due or it is out of service."""
         if not self._context.at_work or self._context.fenced:
             return None
         before = self._context.segments.sealed
@@ -201,21 +201,22 @@ class Maintenance:
         return sum(segment.size_bytes for segment in before if segment.base_offset in gone) if gone else None
 
     def expire_producers(self, now_ms: int) -> int | None:
-        """Forget producers that were idle for a day. Return None if there was none."""
+        """Drop producers that were idle for a day. Return None if there was none."""
         if not self._context.at_work:
             return None
         with self._context.lock:
             return 0 if self._producers.expire(now_ms) else None
 
     def empty_trash(self, now_ms: int) -> int | None:
-        """Unlink the files whose ``file.delete.delay.ms`` is over. Return their bytes, None without any."""
+        """Unlink the files whose ``file.delete.delay.ms`` has passed. Return their bytes, None without any."""
         return self._context.deleted.empty(now_ms) if self._context.at_work else None
 
     def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
-        """Cut the log so that it ends at ``offset``. A batch that reaches beyond leaves whole. A lower end stays.
+        """Cut the log so that it ends at ``offset``. A batch that reaches beyond it is removed whole.
 
-        Below the first segment every segment leaves, and an empty log begins there. Log start, recovery point, epochs,
-        indexes, transaction index and snapshots follow. The cut is durable on return.
+        A log that ends lower is unchanged. An ``offset`` below the first segment removes all segments, and an empty log
+        begins there. Log start, recovery point, epochs, indexes, transaction index and snapshots are cut, too. The cut
+        is durable on return.
 
         Raises ConfigError below what the bucket holds, unless ``below_uploaded``; CorruptionError, with nothing done,
         if the place cannot be found.
@@ -331,7 +332,7 @@ class Maintenance:
             return None
 
     def _withdraw(self, offset: int, recovery_point: int) -> None:
-        """Withdraw, before a cut, the promise that records above ``offset`` are durable, here and on the disk.
+        """Lower, before a cut, the flushed offset and the log start, in memory and in the checkpoints.
 
         A cut that fails midway would otherwise look like a loss of durable records. The log start moves to the end at
         most: the next open would otherwise set aside records that are appended below that start.
@@ -346,7 +347,7 @@ class Maintenance:
         self._context.deleted.put(renamed)
 
     def _sync_closing(self) -> None:
-        """Fsync, by name, sealed segments that stay and were not fsynced yet."""
+        """Fsync the sealed segments that a cut leaves and that were not fsynced yet."""
         bases = {segment.base_offset for segment in self._context.segments.sealed}
         for segment in self._context.segments.closing:
             if segment.base_offset in bases:
@@ -388,14 +389,14 @@ class Maintenance:
 
     @property
     def settled(self) -> tuple[SealedLocalSegment, ...]:
-        """Sealed segments that are durable and outside any fsync, so that their files may be renamed."""
+        """Return the durable sealed segments that no fsync uses, so that their files may be renamed."""
         segments = self._context.segments
         with self._context.lock:
             bound = min([segment.base_offset for segment in segments.closing], default=segments.end)
             return tuple(segment for segment in self._durability.durable_segments if segment.base_offset < bound)
 
     def holds(self, segment: SealedLocalSegment) -> bool:
-        """Return True if this very segment, not another one of its base, is part of the log."""
+        """Return True if this object is in the list of segments. Another segment with the same base does not count."""
         return segment in self._context.segments.sealed
 
     def replace_segments(
@@ -403,9 +404,9 @@ class Maintenance:
     ) -> bool:
         """Replace the sealed segments ``old`` by finished copies (``replacement.SegmentCopy``), crash-safe.
 
-        ``old`` are neighbouring bases. Those that retention deleted meanwhile are skipped. Nothing is replaced, and the
-        result is False, if it deleted all, or if ``witness``, the last segment that the cleaner read, was cut or left.
-        Raises ConfigError if ``old`` are not sealed neighbours.
+        ``old`` are neighbouring bases. Segments that retention deleted meanwhile are skipped. Return False, and replace
+        nothing, if retention deleted all of them, or if ``witness``, the last segment that the cleaner read, was cut or
+        deleted. Raises ConfigError if ``old`` are not sealed neighbours.
         """
         segments, directory = self._context.segments, self._context.segments.directory
         with self._context.lock:

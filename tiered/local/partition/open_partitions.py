@@ -28,16 +28,16 @@ WAKE_AT_ONCE = 64
 
 
 class Sleeper(NamedTuple):
-    """A partition as a clean shutdown left it: its end, all of it durable; its log start if noted."""
+    """Partition that is not opened since a clean shutdown: its end, and its log start (None: not in the checkpoint)."""
 
     end_offset: int
     log_start: int | None
 
 
 class _Logs(dict[TopicPartition, WriteLog]):
-    """Partitions that are awake. Looking up another one by name wakes it.
+    """Open partitions. Looking up a partition that is not open opens it.
 
-    Raises KeyError if the directory does not hold it, and the error of one that is out of service.
+    Raises KeyError if the directory has no such partition, and the partition's error if it is out of service.
     """
 
     def __init__(self, wake: Callable[[TopicPartition], WriteLog]) -> None:
@@ -49,8 +49,9 @@ class _Logs(dict[TopicPartition, WriteLog]):
 
 
 class Roster:
-    """Table of the partitions. Thread-safe. ``topic_of`` returns the present settings, ``upload_of`` the bucket's
-    state.
+    """Partitions of one directory: open, sleeping (not opened yet), or out of service. Thread-safe.
+
+    ``topic_of`` returns a topic with its present settings, ``upload_of`` the uploader's last report.
     """
 
     def __init__(
@@ -76,22 +77,22 @@ class Roster:
         return tp in self.logs or tp in self._sleeping or tp in self.broken
 
     def put_aside(self, tp: TopicPartition, why: TieredError, noted: Sleeper) -> None:
-        """A partition that is out of service: it is not opened, and what was ``noted`` of it stays noted."""
+        """Add a partition that is out of service for the reason ``why``. Checkpoints keep the values in ``noted``."""
         with self._lock:
             self.broken[tp], self._aside[tp] = why, noted
 
     def names(self) -> list[TopicPartition]:
-        """All partitions, sorted; none is woken."""
+        """Return all partitions, sorted. Open none."""
         with self._lock:
             return sorted((*self.logs, *self._sleeping, *self.broken))
 
     def awake(self) -> list[WriteLog]:
-        """Return the partitions that are awake."""
+        """Return the open partitions."""
         with self._lock:
             return list(self.logs.values())
 
     def find(self, tp: TopicPartition) -> WriteLog | None:
-        """The partition, woken if it slept; None if there is none. Raises why one is out of service."""
+        """Return the partition, opened if it sleeps; None if unknown. Raises the error of one out of service."""
         found = self.logs.get(tp)
         if found is None and (tp in self._sleeping or tp in self.broken):
             try:
@@ -101,7 +102,7 @@ class Roster:
         return found
 
     def put_to_sleep(self, tp: TopicPartition, sleeper: Sleeper) -> None:
-        """A partition that a clean shutdown left, not opened now."""
+        """Add a partition that a clean shutdown left. It is opened at its first use."""
         with self._lock:
             self._sleeping[tp] = sleeper
 
@@ -131,9 +132,9 @@ class Roster:
             return log
 
     def next_to_wake(self) -> list[TopicPartition]:
-        """Sleeping partitions that have a timer, in turn; not ``flush.ms``: all that they hold is durable.
+        """Return the sleeping partitions whose settings have a timer, other than ``flush.ms``, in turn.
 
-        One that cannot be opened is tried again after all others.
+        One that could not be opened comes after all others.
         """
         if not self._sleeping:
             return []
@@ -151,7 +152,7 @@ class Roster:
             return False
 
     def forget(self, tp: TopicPartition, timeout_seconds: float) -> None:
-        """Closes a partition whose directory goes elsewhere; it is no longer of this directory."""
+        """Close and remove a partition whose directory is deleted or moved. Raises LocalIOError after the timeout."""
         log = self.logs.get(tp)
         if log is not None:
             log.close(timeout_seconds)  # not under the lock: a seal in there writes a checkpoint
@@ -162,7 +163,7 @@ class Roster:
             self._aside.pop(tp, None)
 
     def recovery_points(self) -> dict[TopicPartition, int]:
-        """Below which every record is durable."""
+        """Return the offset of each partition below which every record is durable."""
         with self._lock:
             points = {tp: log.durability.recovery_point for tp, log in self.logs.items()}
             if self._aside:
@@ -172,7 +173,7 @@ class Roster:
             return points
 
     def log_starts(self) -> dict[TopicPartition, int]:
-        """Return log starts that the segments themselves do not show."""
+        """Return the log starts that differ from the base of the first segment."""
         with self._lock:
             starts = {
                 tp: log.log_start
@@ -190,11 +191,11 @@ class Roster:
             return awake | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
 
     def sleeping_count(self) -> int:
-        """The number of partitions that sleep."""
+        """Return the number of partitions that are not opened yet."""
         return len(self._sleeping)
 
     def go_offline(self, error: TieredError) -> None:
-        """The disk failed under the directory: none of its partitions acknowledges anything from now on."""
+        """Take all partitions offline after a disk error of the directory."""
         with self._lock:
             self.offline = self.offline or error
             for log in self.logs.values():

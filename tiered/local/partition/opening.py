@@ -29,7 +29,7 @@ def open_partition(
 ) -> WriteLog:
     """Return the partition in ``path``; create a missing directory.
 
-    ``start`` was checkpointed, None if it was not. ``upload``: the known state of the bucket.
+    ``start``: the log start in the checkpoint, None without one. ``upload``: the uploader's last report.
     """
     files = around.files
     if not files.is_directory(path):

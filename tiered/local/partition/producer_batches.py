@@ -53,7 +53,7 @@ Piece = tuple[bytes, BatchHeader]
 
 
 def stored_batches(rules: RecordRules, data: bytes, now_ms: int) -> list[tuple[bytes, BatchFacts]]:
-    """A producer's batches as they will be stored, offsets still to be given; ``last_offset`` is relative to each.
+    """Return a producer's batches as they will be stored, without offsets. ``last_offset`` is relative to its batch.
 
     Raises InvalidRecordError, InvalidTimestampError or RecordTooLargeError with the record's index in the call.
     """
@@ -71,7 +71,7 @@ def stored_batches(rules: RecordRules, data: bytes, now_ms: int) -> list[tuple[b
 
 
 def split(data: bytes) -> list[Piece]:
-    """The whole, intact batches in ``data``. Raises InvalidRecordError for anything else, and for nothing."""
+    """Return the batches in ``data``. Raises InvalidRecordError unless it holds whole, intact batches, at least one."""
     batches: list[Piece] = []
     try:
         for position, header in hop(lambda at: read_header(data, at, limit=len(data) - at), 0, len(data)):
@@ -120,7 +120,7 @@ def _settled(
 
 
 def _records(buffer: bytes | bytearray, header: BatchHeader, index: int) -> list[Record]:
-    """The records of a producer's batch. What Kafka's consumers could not read is refused: InvalidRecordError."""
+    """Return the records of a producer's batch. Raises InvalidRecordError if Kafka's consumers could not read it."""
     try:
         if header.codec is Codec.LZ4 and header.magic == _V2 and has_linked_blocks(memoryview(buffer)[HEADER_BYTES:]):
             raise CorruptionError("lz4 data has linked blocks, which Kafka's consumers do not read")
@@ -174,7 +174,7 @@ def _encoded(rules: RecordRules, records: Sequence[Record], now_ms: int, codec: 
 
 
 def _upgraded(rules: RecordRules, pieces: list[Piece], now_ms: int, first_index: int) -> tuple[bytes, BatchFacts]:
-    """Messages of format v0 or v1 as one v2 batch."""
+    """Return messages of format v0 or v1 as one v2 batch."""
     records = [record for piece, header in pieces for record in _records(piece, header, first_index)]
     least, greatest = rules.check_records(records, now_ms, first_index)
     if rules.timestamp_type:
@@ -187,9 +187,9 @@ def _upgraded(rules: RecordRules, pieces: list[Piece], now_ms: int, first_index:
 
 
 def coordinator_batch(rules: RecordRules, data: bytes, now_ms: int) -> tuple[bytes, BatchFacts]:
-    """The one batch of a coordinator as it will be stored; ``last_offset`` is relative to it.
+    """Return the single batch of a coordinator as it will be stored. ``last_offset`` is relative to its base.
 
-    Its bytes stay, but for the log's time where the topic wants that. Raises InvalidRecordError, CorruptionError.
+    With LogAppendTime its timestamp is set; all other bytes stay. Raises InvalidRecordError, CorruptionError.
     """
     pieces = [bytes(piece) for _, piece in BatchWalk(corrupt_at).whole(memoryview(data))]
     header = verify_batch(pieces[0]) if len(pieces) == 1 else None

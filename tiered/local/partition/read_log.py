@@ -82,7 +82,7 @@ class ReadLog(ABC):
         """Undo :meth:`watch`."""
 
     def stamp(self) -> object:
-        """Return a value that changes with each append of another process, as a rule. It costs two ``stat`` calls."""
+        """Return a value that usually changes with each append of another process. Costs two ``stat`` calls."""
         return None
 
     @property

@@ -38,13 +38,11 @@ REINDEX_BYTES = 4 * 1024 * 1024
 
 
 class _ExchangingError(NotFoundError):
-    """Segments without their names, during an exchange. Only a recovery, which renames, decides which of the old ones
-    remain.
-    """
+    """Error of a read while the writer replaces segments: some files have no plain name at this moment."""
 
 
 def need_topic_id(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
-    """Raise LogDestroyedError if a partition belongs to another topic than before. An id of 0 is unknown."""
+    """Raise LogDestroyedError if the topic id on disk (``topic_id``) is not the one ``seen`` before. 0: unknown."""
     if seen.int and topic_id.int and seen != topic_id:
         raise LogDestroyedError(
             f"{tp} is of topic id {topic_id} on disk, and was of {seen}: its topic was deleted and made again",
@@ -64,9 +62,7 @@ class GrowingSegment:
         self._forget()
 
     def forget(self) -> None:
-        """Forget what was read, after a change of file names. A cut renames the indexes, and the segment may be
-        another.
-        """
+        """Drop everything read so far, after files were renamed: the segment may be another one."""
         self._forget()
 
     def _forget(self) -> None:
@@ -80,11 +76,14 @@ class GrowingSegment:
 
     @property
     def lookup(self) -> SegmentIndexes:
-        """Both indexes, in memory."""
+        """Return the offset and the time index, in memory."""
         return self._indexes
 
     def aborted_txns(self) -> list[AbortedTxn]:
-        """Return aborted transactions with markers in here, checked against the note of a clean close, or the log."""
+        """Return the aborted transactions whose markers are in this segment.
+
+        The transaction index is checked against the seal of a clean close, or against the log.
+        """
         files, directory, base = self._files, self.path.parent, self.base_offset
         state = files.state(self.path)
         noted = None if state is None else read_note(files, self.path.with_suffix(SEAL_SUFFIX), state.size)
@@ -111,7 +110,10 @@ class GrowingSegment:
         return found
 
     def grow(self, promised: int) -> None:
-        """Read what was added since the last call. A batch ends at ``promised`` if any batch follows it."""
+        """Read the batches that were appended since the last call.
+
+        ``promised``: an offset at which a batch must end if any batch follows it.
+        """
         with LogFile(self._files, self.path) as log:
             size = self.file_bytes = log.size()
             if size < self.size_bytes:  # its owner cut a torn tail
@@ -138,9 +140,7 @@ class GrowingSegment:
             return
 
     def extent(self, promised: int) -> Extent:
-        """Return the extent of the segment for a read. Records below ``promised`` were durable once.
-
-        A read that misses one of those raises.
+        """Return the extent of the segment for a read. The read raises if it does not reach offset ``promised``."""
         """
         end = self.end_offset
         if promised <= end:
@@ -149,7 +149,7 @@ class GrowingSegment:
         return Extent(self.base_offset, promised, self.file_bytes, self.max_timestamp, self, promised)
 
     def _jump(self) -> None:
-        """Start at the last indexed batch instead of the first: all before it is whole."""
+        """Start at the last indexed batch instead of the first: all batches before it are complete."""
         position = self._indexes.last_position
         if position:
             self._jumped = True
@@ -180,7 +180,8 @@ class ReadContext:
 class ReadOnlyPartition(ReadLog):
     """Reads of a partition whose files change meanwhile. Thread-safe.
 
-    ``ours``: it has our settings, so that a gap is damage, and records below the recovery point are there.
+    ``ours``: this product writes it, not a broker. A missing offset, or a record missing below the recovery point, is
+    then damage.
     """
 
     def __init__(
@@ -302,7 +303,7 @@ class ReadOnlyPartition(ReadLog):
             self._tail.forget()
 
     def _check_topic(self) -> None:
-        """Another topic of the name has other records at the offsets that a reader of this one has seen."""
+        """Raise LogDestroyedError if the folder now belongs to another topic of the same name."""
         try:
             topic_id = read_topic_id(self.directory, self.files)
         except (CorruptionError, LocalIOError):
@@ -311,7 +312,7 @@ class ReadOnlyPartition(ReadLog):
             need_topic_id(self.tp, self.topic_id, topic_id)
 
     def _is_same(self, known: SealedLocalSegment, end_offset: int) -> bool:
-        """A cleaner replaces a segment by another one of the same base."""
+        """Return False if a cleaner has replaced the segment by one with the same base."""
         state = self.files.state(known.path)
         return known.end_offset == end_offset and state is not None and state.size == known.size_bytes
 

@@ -48,7 +48,7 @@ class RecordRules:
         *,
         given: bool = False,
     ) -> tuple[bytearray, int, int, int]:
-        """Return one batch at offset 0 of no leader, and the first, least and greatest timestamp of its records.
+        """Return (batch, first, least, greatest timestamp). The batch has base offset 0 and no leader epoch.
 
         ``producer``: id, epoch and base sequence of a transaction's batch. ``given``: records as ``append_many`` takes
         them, each checked. Raises as :meth:`checked_times`, ``encode_batch`` and :meth:`check_size` do.
@@ -86,9 +86,9 @@ class RecordRules:
         )
 
     def checked_times(self, records: Sequence[NewRecord], now_ms: int) -> tuple[Sequence[NewRecord], int, int]:
-        """(records with timestamps, smallest, largest timestamp). InvalidTimestampError if a time is refused, else
-        InvalidRecordError, with the record's index.
+        """Return (records with timestamps, smallest, largest timestamp).
 
+        Raises InvalidTimestampError if a time is refused, otherwise InvalidRecordError, with the record's index.
         A missing timestamp (-1) becomes ``now_ms``; with LogAppendTime every record reports ``now_ms``.
         """
         try:
@@ -116,7 +116,7 @@ class RecordRules:
     def _stamp(
         self, records: Sequence[NewRecord], least: int, greatest: int, now_ms: int
     ) -> tuple[Sequence[NewRecord], int, int]:
-        """Records with the log's time where they have none; smallest and largest timestamp then."""
+        """Return the records with ``now_ms`` where they have no timestamp, and their smallest and largest timestamp."""
         if least < NO_TIMESTAMP:
             raise self._bad_time([record[2] for record in records].index(least), least, now_ms)
         if greatest == NO_TIMESTAMP:
@@ -127,7 +127,7 @@ class RecordRules:
         return cast("list[NewRecord]", mixed), min(stamps), max(stamps)
 
     def check_size(self, size_bytes: int, records: Sequence[NewRecord]) -> None:
-        """Raises RecordTooLargeError, with the index of the largest record, for a batch that no segment may hold."""
+        """Raise RecordTooLargeError, with the index of the largest record, for a batch that no segment may hold."""
         if size_bytes > self.max_bytes:
             sizes = [len(r[0] or b"") + len(r[1] or b"") for r in records]
             largest = max(range(len(sizes)), key=sizes.__getitem__, default=0)
@@ -142,10 +142,10 @@ class RecordRules:
     def check_records(
         self, records: Sequence[Record], now_ms: int, first_index: int, *, refuse_missing_time: bool = False
     ) -> tuple[int, int]:
-        """(smallest, largest timestamp) of decoded records, -1 where there is none; a record may go without.
+        """Check decoded records. Return (smallest, largest timestamp), -1 if no record has one.
 
-        Raises InvalidTimestampError if any timestamp is refused, else InvalidRecordError if any record is, with the
-        places of all of them.
+        ``first_index``: index of the first record in the call, for messages. Raises InvalidTimestampError if any
+        timestamp is refused, otherwise InvalidRecordError if any record is, with the indexes of all such records.
         """
         late: list[int] = []
         keyless: list[int] = []
@@ -168,7 +168,7 @@ class RecordRules:
         return least, greatest
 
     def _are_in_time(self, least: int, greatest: int, now_ms: int) -> bool:
-        """Return True if the topic takes records of these times, or does not look at them."""
+        """Return True if the topic accepts records with timestamps in this range, or does not check timestamps."""
         return bool(self.timestamp_type) or (now_ms - least <= self._before_ms and greatest - now_ms <= self._after_ms)
 
     def _in_time(self, timestamp: int, now_ms: int) -> bool:
@@ -187,14 +187,14 @@ class RecordRules:
 
 
 def as_record(given: object) -> NewRecord:
-    """Return a record of ``append_many``, which was checked, as a ``NewRecord``."""
+    """Return an argument of ``append_many``, which was checked already, as a ``NewRecord``."""
     if isinstance(given, NewRecord):
         return given
     return NewRecord(*given) if isinstance(given, tuple) else NewRecord(cast("bytes", given))
 
 
 def _named(indexes: Sequence[int]) -> str:
-    """``record 3 has``, or the first few of many."""
+    """Return the subject of a message: ``record 3 has``, or the first few of many."""
     if len(indexes) == 1:
         return f"record {indexes[0]} has"
     more = f" and {len(indexes) - NAMED_RECORDS} more" if len(indexes) > NAMED_RECORDS else ""

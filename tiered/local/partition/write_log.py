@@ -42,9 +42,9 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class LoadedLog(NamedTuple):
-    """Files of a partition after a recovery. ``start_offset`` None: no checkpoint has it.
+    """Files of a partition after a recovery. ``start_offset``: the log start in a checkpoint, None without one.
 
-    ``upload`` is the known state of the bucket. Without it a load of the producers takes the disk for the whole log.
+    ``upload``: the uploader's last report. If it is None, the producers are loaded as if the disk held the whole log.
     """
 
     segments: list[FoundSegment]
@@ -120,7 +120,7 @@ class WriteLog(ReadLog):
 
     @property
     def preallocated(self) -> bool:
-        """Return True if the active ``.log`` is, or the next one will be, longer than its records."""
+        """Return True if the active ``.log``, or the next one, is preallocated: longer than its records."""
         return self.config.preallocate or self.segments.active.preallocated
 
     @property
@@ -201,12 +201,12 @@ class WriteLog(ReadLog):
         return self.appender.append(records)
 
     def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
-        """Append an encoded batch as :meth:`append`. None, with nothing appended: check each record instead."""
+        """Append an encoded batch. Return None, and append nothing, if the topic's settings require other bytes."""
         self._check_process()
         return self.appender.append_packed(batch)
 
     def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
-        """Append one atomic batch of an open transaction. Readers of ``read_committed`` wait for its end.
+        """Append one atomic batch of an open transaction. ``read_committed`` shows it once the transaction committed.
 
         Raises as :meth:`append`, and OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError where the
         producer breaks its order. Nothing is appended then.
@@ -217,12 +217,12 @@ class WriteLog(ReadLog):
     def append_batches(self, data: bytes) -> RecordMetadata:
         """Append encoded batches, one after the other, all or none. Offsets and leader epoch are reassigned.
 
-        Bytes stay as sent unless the topic asks for another codec or timestamp type; v0 and v1 becomes v2. A record
-        without timestamp (-1) stays so. ``timestamp`` of the result is the largest. Errors as for :meth:`append`.
+        Bytes stay as sent unless the topic's codec or timestamp type differs; v0 and v1 become v2. A record without
+        timestamp (-1) gets none. ``timestamp`` of the result is the largest. Errors as for :meth:`append`.
 
-        Batches with a producer are appended once. A repetition of one of its five newest (after a restart: of the
-        newest) changes nothing and returns the offsets that it has. Raises OutOfOrderSequenceError,
-        ProducerFencedError or InvalidTxnStateError where a producer breaks its order.
+        A producer's batch is appended once. A repetition of one of the producer's five newest batches (after a restart:
+        of the newest) appends nothing and returns the existing offsets. Raises OutOfOrderSequenceError,
+        ProducerFencedError or InvalidTxnStateError if a producer breaks its order.
         """
         self._check_process()
         return self.appender.append_batches(data)
@@ -261,13 +261,13 @@ class WriteLog(ReadLog):
     def delete_local_before(self, offset: int) -> list[int]:
         """Delete whole sealed segments below ``offset`` from the disk. Return their bases.
 
-        A tiered log keeps all above the committed end (:meth:`set_uploaded`).
+        A tiered log keeps the segments above the committed end (:meth:`set_uploaded`).
         """
         self._check_process()
         return self.maintenance.delete_local_before(offset)
 
     def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
-        """Cut the log at ``offset``, durably. A batch that reaches beyond leaves whole.
+        """Cut the log at ``offset``, durably. A batch that reaches beyond it is removed whole.
 
         Raises ConfigError below what the bucket holds, unless ``below_uploaded``.
         """
@@ -288,14 +288,14 @@ class WriteLog(ReadLog):
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
         """Begin an empty log at ``offset`` (a fresh volume). Raises ConfigError if it holds records.
 
-        ``producers``: those of the log so far, as a ``.snapshot`` file. Their repetitions are recognised, and
-        transactions that are open there stay open.
+        ``producers``: the producer state at ``offset``, as a ``.snapshot`` file. Repeated batches of these producers
+        are recognised, and their open transactions stay open.
         """
         self._check_process()
         self.maintenance.start_at(offset, leader_epoch, producers)
 
     def permit_first_append(self, token: str | None, claim_epoch: int) -> None:
-        """Accept records: the bucket has granted the claim with this proof, and this log begins where it says."""
+        """Permit the first record of an empty log: the bucket granted the claim ``token`` and gave the first offset."""
         self._check_process()
         self.beginning.granted = (token, claim_epoch)
 
@@ -312,7 +312,7 @@ class WriteLog(ReadLog):
         return self.maintenance.apply_retention(self.context.clock.now_ms())
 
     def configure(self, config: TopicConfig) -> None:
-        """Take over changed settings at once; those of index files begin with the next segment."""
+        """Apply changed settings. Settings of index files apply from the next segment on."""
         with self.context.lock:
             self.segments.configure(config)
             self._configure_parts(config)
@@ -328,9 +328,9 @@ class WriteLog(ReadLog):
         self.context.lock.check_caller()
 
     def close(self, timeout_seconds: float) -> bool:
-        """Make all durable and trim the files. Return True if that succeeded.
+        """Make all records durable and trim the files. Return True if that succeeded.
 
-        Raises LocalIOError if a thread does not return from the disk in time.
+        Raises LocalIOError if a thread does not return from the disk within ``timeout_seconds``.
         """
         if not self.durability.lock.hold(timeout_seconds):  # which raises in the thread that is inside a flush
             raise LocalIOError(f"{self.tp}: an fsync has not returned for {timeout_seconds} s")
