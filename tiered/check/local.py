@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from tiered.check.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
@@ -52,17 +52,19 @@ from tiered.local.disk.checkpoints import (
     CLEAN_SHUTDOWN_NAME,
     CLEANER_NAME,
     LOG_START_NAME,
+    META_PROPERTIES_NAME,
     RECOVERY_POINT_NAME,
     REPLICATION_NAME,
 )
-from tiered.local.disk.claims import ClaimProof, Claims
+from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof, Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files
-from tiered.local.disk.topics import read_topics
-from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint, known_of
+from tiered.local.disk.topics import TOPICS_NAME, read_topics
+from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, PartitionUpload, UploadCheckpoint, known_of
 from tiered.local.disk.volume import expected_topics, set_apart
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource
+from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME, read_ids
 from tiered.model import SealedIndexes, TopicPartition
 from tiered.plan.retention import is_believed, wrong_times_text
 from tiered.plan.root_lower_bounds import RootLowerBounds
@@ -124,6 +126,33 @@ class LocalFacts:
     size_bytes: int = 0
 
 
+class SmallFiles(NamedTuple):
+    """Findings about the small files of a log directory, and what two of them hold. ``where``: the file."""
+
+    findings: list[Finding]
+    uploads: Mapping[TopicPartition, PartitionUpload]
+    claims: Mapping[TopicPartition, ClaimProof]
+
+
+def read_small_files(directory: Path, files: Files) -> SmallFiles:
+    """Read each small file of a log directory."""
+
+    def about(name: str) -> Findings:
+        beside.append(Findings(str(directory / name)))
+        return beside[-1]
+
+    beside: list[Findings] = []
+    for name in OFFSET_CHECKPOINTS:
+        # A damaged checkpoint costs a longer start, never data: Kafka reads it as empty.
+        _decoded(about(name), files, directory / name, decode_offsets, "checkpoint", Severity.WARNING)
+    _decoded(about(META_PROPERTIES_NAME), files, directory / META_PROPERTIES_NAME, decode_meta_properties, "checkpoint")
+    _read(about(TOPICS_NAME), "topics_file", partial(read_topics, directory, files))
+    _read(about(PRODUCER_IDS_NAME), "producer_ids", partial(read_ids, directory, files))
+    uploads = _read(about(OFFSET_CHECKPOINT_NAME), "checkpoint", UploadCheckpoint(directory, files).read)
+    claims = _read(about(CLAIMS_NAME), "claims", Claims(directory, files).read)
+    return SmallFiles([one for each in beside for one in each.items], uploads or {}, claims or {})
+
+
 @dataclass(slots=True)
 class LocalCheck:
     """Check of one log directory. ``compacted`` returns True for a topic whose offsets may have holes.
@@ -147,14 +176,15 @@ class LocalCheck:
         yield [Passed(0, "", self._total_bytes())]
         self._clean = self.files.state(self.directory / CLEAN_SHUTDOWN_NAME) is not None
         root = Findings(str(self.directory))
-        uploads, claims = self._root_files(root)
+        small = read_small_files(self.directory, self.files)
+        uploads, claims = small.uploads, small.claims
         directories = self._partition_directories(root)
         gone = [*self._gone(uploads, claims)]
-        yield [*root.items, *gone]
+        yield [*small.findings, *root.items, *gone]
         started = self.directory / LOG_START_NAME
-        starts = self._decoded(Findings(""), started, decode_offsets, "checkpoint") or {}
+        starts = _decoded(Findings(""), self.files, started, decode_offsets, "checkpoint") or {}
         flushed = self.directory / RECOVERY_POINT_NAME
-        points = self._decoded(Findings(""), flushed, decode_offsets, "checkpoint") or {}
+        points = _decoded(Findings(""), self.files, flushed, decode_offsets, "checkpoint") or {}
         reported = {TopicPartition(found.topic, found.partition) for found in gone}
         directories = sorted([*directories, *self._emptied(points, {*dict(directories), *reported})])
         self._uncleaned = self._broker_has_not_cleaned([tp for tp, _ in directories])
@@ -174,34 +204,6 @@ class LocalCheck:
                     state = self.files.state(path / log_name(base))
                     total += state.size if state is not None else 0
         return total
-
-    def _root_files(
-        self, root: Findings
-    ) -> tuple[Mapping[TopicPartition, PartitionUpload], Mapping[TopicPartition, ClaimProof]]:
-        place, files = self.directory, self.files
-        for name in OFFSET_CHECKPOINTS:
-            # A damaged checkpoint costs a longer start, never data: Kafka reads it as empty.
-            self._decoded(root, place / name, decode_offsets, "checkpoint", Severity.WARNING)
-        self._decoded(root, place / "meta.properties", decode_meta_properties, "checkpoint")
-        _read(root, "topics_file", partial(read_topics, place, files))
-        uploads = _read(root, "checkpoint", UploadCheckpoint(place, files).read)
-        return uploads or {}, _read(root, "claims", Claims(place, files).read) or {}
-
-    def _decoded(
-        self, found: Findings, path: Path, decode: Callable[[str], T], code: str, severity: Severity = Severity.ERROR
-    ) -> T | None:
-        """Return the decoded text file; None if it is missing or damaged. Damage is a finding."""
-        try:
-            return decode(self.files.read(path).decode())
-        except NotFoundError:
-            return None
-        except (CorruptionError, UnicodeDecodeError) as damage:
-            newer = isinstance(damage, NewerFormatError)
-            found.add(Severity.ERROR if newer else severity, _code(damage, code), f"{path.name}: {damage}")
-            return None
-        except LocalIOError as refused:
-            _refused(found, refused)
-            return None
 
     def _partition_directories(self, root: Findings) -> list[tuple[TopicPartition, Path]]:
         found = []
@@ -239,7 +241,7 @@ class LocalCheck:
         """Return the partitions of a broker's topics that its cleaner's checkpoint does not name."""
         topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files))
         cleaner = self.directory / CLEANER_NAME
-        cleaned = self._decoded(Findings(""), cleaner, decode_offsets, "checkpoint") or {}
+        cleaned = _decoded(Findings(""), self.files, cleaner, decode_offsets, "checkpoint") or {}
         if topics is None:
             return set()
         theirs = {tp for tp in tps if tp.topic not in topics or topics[tp.topic].adopted}
@@ -326,10 +328,10 @@ class LocalCheck:
 
     def _metadata(self, facts: PartitionFacts, path: Path, findings: Findings) -> None:
         named = path / "partition.metadata"
-        facts.topic_id = self._decoded(findings, named, decode_partition_metadata, "partition_metadata")
+        facts.topic_id = _decoded(findings, self.files, named, decode_partition_metadata, "partition_metadata")
         if facts.topic_id is None and not findings.items:
             findings.add(Severity.INFO, "partition_metadata", "there is no partition.metadata: the topic id is unknown")
-        epochs = self._decoded(findings, path / "leader-epoch-checkpoint", decode_epochs, "leader_epochs")
+        epochs = _decoded(findings, self.files, path / "leader-epoch-checkpoint", decode_epochs, "leader_epochs")
         for before, after in itertools.pairwise(epochs or ()):
             if after.start_offset <= before.start_offset:
                 findings.error("leader_epochs", f"leader epoch {after.epoch} begins at or before epoch {before.epoch}")
@@ -496,6 +498,28 @@ class LocalCheck:
         except LocalIOError as refused:
             _refused(findings, refused)
             return None
+
+
+def _decoded(  # noqa: PLR0917 - one file, and the words for its damage
+    found: Findings,
+    files: Files,
+    path: Path,
+    decode: Callable[[str], T],
+    code: str,
+    severity: Severity = Severity.ERROR,
+) -> T | None:
+    """Return the decoded text file; None if it is missing or damaged. Damage is a finding."""
+    try:
+        return decode(files.read(path).decode())
+    except NotFoundError:
+        return None
+    except (CorruptionError, UnicodeDecodeError) as damage:
+        newer = isinstance(damage, NewerFormatError)
+        found.add(Severity.ERROR if newer else severity, _code(damage, code), f"{path.name}: {damage}")
+        return None
+    except LocalIOError as refused:
+        _refused(found, refused)
+        return None
 
 
 def _read(found: Findings, code: str, read: Callable[[], T]) -> T | None:

@@ -16,15 +16,14 @@ What is replaced is kept in a directory beside the log directory, named ``{log_d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from tiered.check.findings import Finding, Severity
-from tiered.check.local import LocalCheck
-from tiered.clock import SystemClock, SystemIds
-from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError
-from tiered.format.checkpoint import decode_offsets
+from tiered.check.findings import NEWER_RELEASE, Finding, Severity
+from tiered.check.local import UNREADABLE, LocalCheck, read_small_files
+from tiered.clock import SystemClock
+from tiered.errors import ConfigError, CorruptionError, LocalIOError, NewerFormatError, NotFoundError
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.format.keys import LOG_SUFFIX, partition_dir
 from tiered.local.directory.read_only_log import DirectoryView, find_gone
@@ -49,9 +48,8 @@ from tiered.local.disk.volume import (
     ensure_topic_id,
     expected_topics,
     read_topic_ids,
-    read_volume,
 )
-from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME, ProducerIds
+from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME
 from tiered.local.transactions.state_log import STATE_CONFIG
 from tiered.model import TopicPartition
 from tiered.remote.topics import TopicEntry, load_topic
@@ -145,30 +143,17 @@ def _errors(
 
 
 def _small_files(disk: RepairDirectory) -> list[RepairAction]:
-    directory, files = disk.directory, disk.files
-    reads: dict[str, Callable[[], object]] = {
-        name: partial(_read_offsets, disk, name)
-        for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME)
-    }
-    reads[OFFSET_CHECKPOINT_NAME] = UploadCheckpoint(directory, files).read
-    reads[CLAIMS_NAME] = Claims(directory, files).read
-    reads[META_PROPERTIES_NAME] = partial(read_volume, directory, files)
-    reads[PRODUCER_IDS_NAME] = ProducerIds([directory], files, SystemIds()).any_given
+    """Return the actions for what ``check`` finds. Raises NewerFormatError, LocalIOError for what it cannot judge."""
     actions: list[RepairAction] = []
-    for name, read in reads.items():
-        try:
-            read()
-        except NewerFormatError:
-            raise
-        except (CorruptionError, UnicodeDecodeError):
-            actions.append(_set_aside(disk, NO_PARTITION, directory / name, "it cannot be read", DERIVED[name]))
+    for found in read_small_files(disk.directory, disk.files).findings:
+        if found.code == NEWER_RELEASE:
+            raise NewerFormatError(found.message, path_or_key=found.where, hint="upgrade tieredlog")
+        if found.code == UNREADABLE:
+            raise LocalIOError(found.message)
+        path = Path(found.where)
+        if path.name in DERIVED:
+            actions.append(_set_aside(disk, NO_PARTITION, path, found.message, DERIVED[path.name]))
     return actions
-
-
-def _read_offsets(disk: RepairDirectory, name: str) -> None:
-    path = disk.directory / name
-    if disk.files.state(path) is not None:
-        decode_offsets(disk.files.read(path).decode())
 
 
 def _set_aside(disk: RepairDirectory, tp: TopicPartition, path: Path, problem: str, after: str) -> RepairAction:

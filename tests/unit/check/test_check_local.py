@@ -173,6 +173,11 @@ def _upload_checkpoint(log: Scenario) -> str:
     return "checkpoint"
 
 
+def _producer_ids(log: Scenario) -> str:
+    (log.directory / "tiered-producer-ids.json").write_text("{")
+    return "producer_ids"
+
+
 def _topics_file(log: Scenario) -> str:
     (log.directory / "tiered-topics.json").write_text("[]")
     return "topics_file"
@@ -208,6 +213,7 @@ def _stray_directory(log: Scenario) -> str:
         _leader_epoch_order,
         _meta_properties,
         _upload_checkpoint,
+        _producer_ids,
         _topics_file,
         _stray_directory,
     ],

@@ -47,11 +47,11 @@ class ProducerIds:
 
     def any_given(self) -> bool:
         """Return True if a transaction was ever begun here. Raises CorruptionError for a file that cannot be read."""
-        return any(self._read(directory) is not None for directory in self._directories)
+        return any(read_ids(directory, self._files) is not None for directory in self._directories)
 
     def is_ours(self, producer_id: int) -> bool:
         """Return True if this log gave the id out."""
-        ranges = (self._read(directory) for directory in self._directories)
+        ranges = (read_ids(directory, self._files) for directory in self._directories)
         return any(given is not None and given[0] <= producer_id < given[1] for given in ranges)
 
     @property
@@ -71,7 +71,7 @@ class ProducerIds:
             for directory in self._directories:
                 if self._files.state(directory / SEVERAL_NAME) is None:
                     self._files.replace(directory / SEVERAL_NAME, b"")
-        known = [(directory, given) for directory in self._directories if (given := self._read(directory))]
+        known = [(directory, given) for directory in self._directories if (given := read_ids(directory, self._files))]
         if known:
             directory, (first, start) = known[0]
         else:
@@ -82,20 +82,21 @@ class ProducerIds:
         self._files.replace(directory / PRODUCER_IDS_NAME, json.dumps(value).encode() + b"\n")
         return range(start, start + BLOCK_IDS)
 
-    def _read(self, directory: Path) -> tuple[int, int] | None:
-        """Return (first, next) of one directory."""
-        path = directory / PRODUCER_IDS_NAME
-        try:
-            value = json.loads(self._files.read(path))
-            if value["version"] != VERSION:
-                raise ValueError(f"version {value['version']}")
-            return int(value["first"]), int(value["next"])
-        except NotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptionError(
-                f"{path} cannot be read: {error}",
-                path_or_key=str(path),
-                hint="remove it: ids then begin elsewhere; open transactions of this log are listed by"
-                " `tiered transaction list`",
-            ) from error
+
+def read_ids(directory: Path, files: Files) -> tuple[int, int] | None:
+    """Return (first, next) of one directory; None if it gave out no ids. Raises CorruptionError."""
+    path = directory / PRODUCER_IDS_NAME
+    try:
+        value = json.loads(files.read(path))
+        if value["version"] != VERSION:
+            raise ValueError(f"version {value['version']}")
+        return int(value["first"]), int(value["next"])
+    except NotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(
+            f"{path} cannot be read: {error}",
+            path_or_key=str(path),
+            hint="remove it: ids then begin elsewhere; open transactions of this log are listed by"
+            " `tiered transaction list`",
+        ) from error
