@@ -33,7 +33,7 @@ from tiered.program.open_log import open_log, topic_settings
 from tiered.program.open_reader import open_reader, topic_to_read
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.progress import Progress
-from tiered.program.record_input import BINARY, ByteStream, InputShape, LineSource, Recoded, read_records
+from tiered.program.record_input import ByteStream, InputShape, LineSource, read_records
 from tiered.times import MAX_TIME_MS, format_time
 
 CHUNK_RECORDS = 1000
@@ -61,7 +61,7 @@ EXIT_NOTHING = 4
 @click.option("--timestamp-field", metavar="NAME", help="member or column that becomes the timestamp")
 @click.option("-K", "--key-delimiter", metavar="DELIM", help=r"lines: key and value are separated by DELIM (\t, \xHH)")
 @click.option("--delimiter", metavar="CHAR", help=r"csv: what separates the columns, if not a comma (; or \t)")
-@click.option("--encoding", metavar="NAME", help="of the input, if not UTF-8; binary: lines of bytes, as they are")
+@click.option("--binary", is_flag=True, help="lines of bytes that are no UTF-8 text, as they are")
 @click.option("-H", "--header", "headers", multiple=True, metavar="K=V", help="a header of every record; repeatable")
 @click.option("-Z", "--null-empty", is_flag=True, help="an empty key or value is null (a tombstone)")
 @click.option("-0", "--null", "nul", is_flag=True, help="NUL ends a record instead of a line end")
@@ -106,8 +106,6 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
     app.out.start("append", topic=name, records=0, partitions={})
     end = b"\0" if options["nul"] else b"\n"
     stream = _standard_input(app)
-    if shape.encoding not in (None, BINARY):
-        stream = Recoded(stream, shape.encoding)
     source = LineSource(stream, end=end, skips_blank=shape.format != "lines")
     if app.dry_run:
         return _plan(app, name, source, shape, create=create)
@@ -283,8 +281,8 @@ def _chunks(
 
 
 def _shape(options: dict[str, object]) -> InputShape:
-    delimiter, key_field, timestamp_field, separator, encoding = (
-        options[name] for name in ("key_delimiter", "key_field", "timestamp_field", "delimiter", "encoding")
+    delimiter, key_field, timestamp_field, separator = (
+        options[name] for name in ("key_delimiter", "key_field", "timestamp_field", "delimiter")
     )
     return InputShape(
         format=str(options["input_format"]),
@@ -292,7 +290,7 @@ def _shape(options: dict[str, object]) -> InputShape:
         separator=_delimiter("--delimiter", separator).decode("utf-8", "replace")
         if isinstance(separator, str)
         else None,
-        encoding=encoding if isinstance(encoding, str) else None,
+        binary=bool(options["binary"]),
         key_field=key_field if isinstance(key_field, str) else None,
         timestamp_field=timestamp_field if isinstance(timestamp_field, str) else None,
         headers=tuple(_header(str(text)) for text in _sequence(options["headers"])),

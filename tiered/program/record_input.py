@@ -1,9 +1,9 @@
 """Records from a byte stream: lines, JSON documents, one a line, or CSV. An error names the bad line.
 
-Text is UTF-8, or in ``encoding``. ``lines``: a line is a value. With ``-K DELIM`` the part before the delimiter is the
-key. ``json``: a line is a JSON document, and its bytes are the value. ``csv``: the first row names the columns, every
-other row becomes a JSON object of texts. ``key_field`` and ``timestamp_field`` name the column or member for the
-record's key or timestamp, which stays in the value. A number becomes the key as it is written in the document.
+Text is UTF-8. ``lines``: a line is a value. With ``-K DELIM`` the part before the delimiter is the key. ``json``: a
+line is a JSON document, and its bytes are the value. ``csv``: the first row names the columns, every other row becomes
+a JSON object of texts. ``key_field`` and ``timestamp_field`` name the column or member for the record's key or
+timestamp, which stays in the value. A number becomes the key as it is written in the document.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ MAX_FIELD_CHARS = MAX_LINE_BYTES
 MAX_INT_CHARS = 100
 """Most digits of a number that is converted to an int. No time has as many."""
 
-BINARY = "binary"
-"""Encoding of lines that are appended byte for byte."""
-
 _MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -56,40 +53,6 @@ class ByteStream(Protocol):
 
     def read1(self, size: int, /) -> bytes:
         """Return at least one byte, unless the stream has ended. Never waits for more than is available."""
-
-
-class Recoded:
-    """A stream of text in another encoding, converted to UTF-8."""
-
-    def __init__(self, stream: ByteStream, encoding: str) -> None:
-        """Raise ConfigError for an unknown encoding."""
-        self._stream = stream
-        self._encoding = encoding
-        self._read_bytes = 0
-        try:
-            "".encode(encoding)  # refuses a codec that is not for text
-            self._decoder = codecs.getincrementaldecoder(encoding)()
-        except LookupError:
-            raise ConfigError(
-                f"--encoding {encoding} is no encoding of text",
-                hint=f"for example utf-8, utf-16, latin-1, cp1252; {BINARY} for lines of bytes",
-            ) from None
-
-    def read1(self, size: int, /) -> bytes:
-        """Return whole characters, at least one, unless the stream has ended."""
-        while True:
-            chunk = self._stream.read1(size)
-            try:
-                text = self._decoder.decode(chunk, final=not chunk)
-                if text or not chunk:
-                    return text.encode()
-            except UnicodeError as cause:
-                raise InvalidRecordError(
-                    f"the input is not {self._encoding}: {getattr(cause, 'reason', cause)} after byte "
-                    f"{self._read_bytes}",
-                    hint="name another --encoding, or convert it with iconv",
-                ) from None
-            self._read_bytes += len(chunk)
 
 
 class LineSource:
@@ -167,7 +130,7 @@ class InputShape:
     format: str = "lines"
     delimiter: bytes | None = None
     separator: str | None = None
-    encoding: str | None = None
+    binary: bool = False
     key_field: str | None = None
     timestamp_field: str | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
@@ -186,8 +149,8 @@ class InputShape:
             raise ConfigError(f"--delimiter belongs to csv, not to {self.format}", hint=hint)
         if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n\0'):
             raise ConfigError("--delimiter is one character, no quote and no line end", hint="for example ';' or '\\t'")
-        if self.encoding == BINARY and self.format != "lines":
-            raise ConfigError(f"--encoding {BINARY} belongs to lines, not to {self.format}", hint="leave it out")
+        if self.binary and self.format != "lines":
+            raise ConfigError(f"--binary belongs to lines, not to {self.format}", hint="leave it out")
         if self.delimiter == b"":
             raise ConfigError("-K needs a delimiter of at least one character", hint="for example -K ':' or -K '\\t'")
 
@@ -207,22 +170,22 @@ def _texts(source: LineSource) -> Iterator[bytes]:
         if source.number == 1:
             found = next((name for mark, name in _MARKS if line.startswith(mark)), None)
             if found is not None:
-                hint = f"add --encoding {found.lower()}; --encoding {BINARY} appends lines of bytes as they are"
+                hint = f"convert it first: iconv -f {found} -t UTF-8; --binary appends lines of bytes as they are"
                 raise _wrong(source, f"begins with the byte order mark of {found}", hint)
             line = line.removeprefix(codecs.BOM_UTF8)
         if b"\0" in line:
-            hint = f"add --encoding utf-16-le or what it is; --encoding {BINARY} appends lines of bytes as they are"
+            hint = "convert it first: iconv -f UTF-16LE -t UTF-8; --binary appends lines of bytes as they are"
             raise _wrong(source, "holds NUL characters, as UTF-16 and UTF-32 do", hint)
         yield line
 
 
 def _lines(source: LineSource, shape: InputShape, _now_ms: int) -> Iterator[NewRecord]:
     headers = list(shape.headers)
-    for line in source if shape.encoding == BINARY else _texts(source):
+    for line in source if shape.binary else _texts(source):
         key: bytes | None = None
         value = line
-        if source.is_one and b"\r" in line and shape.encoding != BINARY:
-            raise _wrong(source, _CR, f"{_ALONE}; --encoding {BINARY} appends it as one record")
+        if source.is_one and b"\r" in line and not shape.binary:
+            raise _wrong(source, _CR, f"{_ALONE}; --binary appends it as one record")
         if shape.delimiter is not None:
             key, found, value = line.partition(shape.delimiter)
             if not found:
@@ -302,7 +265,7 @@ def _text_lines(source: LineSource) -> Iterator[str]:
         try:
             yield line.decode("utf-8") + "\n"
         except UnicodeDecodeError as cause:
-            hint = "add --encoding latin-1 or what it is"
+            hint = "convert it first: iconv -f LATIN1 -t UTF-8"
             raise _wrong(source, f"is not UTF-8 at byte {cause.start}", hint) from None
 
 
