@@ -1,7 +1,8 @@
 """A reader of format 1 that imports nothing of the product: what the documents draw is enough to read all data.
 
 A directory of a store holds one file for each object, its body first. The root of a partition names the segments,
-itself and through pages. A segment is a file of Kafka's batches, on disk and in the bucket.
+itself and through pages. A segment is a file of Kafka's batches, on disk and in the bucket. A group has a plan, and one
+object for each member and each partition, in JSON.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow
 import zstandard
@@ -202,6 +204,35 @@ def bucket_partitions(bucket: Path) -> Iterator[tuple[str, int, list[Batch]]]:
             header, _ = framed(data)
             whole = [batch for _, log in segments(found, key.removesuffix("/root")) for batch in batches(log)]
             yield f"{header['name']}-{header['partition']}", header["start_offset"], whole
+
+
+def groups(bucket: Path) -> dict[str, dict[str, list[Any]]]:
+    """Return [name of the owner, offset, metadata] of each partition, by group. The plan and the members must agree."""
+    shared: dict[str, dict[str, dict[str, Any]]] = {}
+    for key, data in objects(bucket).items():
+        if key.startswith("groups/"):
+            _, group, kind, *name = key.split("/")
+            value = json.loads(data)
+            assert value["format"] == 1
+            shared.setdefault(unquote(group), {}).setdefault(kind, {})[unquote("/".join(name))] = value
+    found: dict[str, dict[str, list[Any]]] = {}
+    for group, kinds in shared.items():
+        ids = {name: topic_id for name, topic_id, _, _ in kinds["plan"][""]["topics"]}
+        planned = kinds["plan"][""]["members"]
+        assert sorted(kinds.get("members", {})) == sorted(member for member, _, _ in planned)
+        owned = {
+            f"{ids[topic]}-{partition}": member
+            for member, _, shares in planned
+            for topic, numbers in shares
+            for partition in numbers
+        }
+        found[group] = {}
+        for name, value in kinds["partitions"].items():
+            assert name.rpartition("-")[0] == ids[value["topic"]]
+            assert value["owner"] == owned.get(name, "")
+            place = f"{value['topic']}-{name.rpartition('-')[2]}"
+            found[group][place] = [value["owner"].rpartition("~")[0], value["offset"], value["metadata"]]
+    return found
 
 
 def disk_partitions(directory: Path) -> Iterator[tuple[str, int, list[Batch]]]:

@@ -1,7 +1,8 @@
 """The bucket and the log directory that stand for format 1, and how they were made.
 
-``python -m tests.golden.release OUT.tar.gz`` writes them again with the code of today. The archive is written once for
-each format: a newer release must read the one that was published.
+``python -m tests.golden.release OUT.tar.gz`` writes them again with the code of today, and ``... OUT.tar.gz groups`` a
+bucket with groups of consumers. An archive is written once for each format: a newer release must read the one that was
+published.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -18,8 +20,10 @@ from typing import Any
 
 import tiered
 from tiered.cli.main import run
+from tiered.model import Position, TopicPartition
 
 ARCHIVE = Path(__file__).parent / "data/format-1.tar.gz"
+GROUPS = Path(__file__).parent / "data/format-1-groups.tar.gz"
 CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 SMALL_SEGMENTS = 1160
 """More than the rows of a root without pages."""
@@ -74,6 +78,42 @@ def write(folder: Path) -> None:
     (folder / "records.json").write_text(json.dumps(found, indent=0))
 
 
+def write_groups(folder: Path) -> None:
+    """Write ``bucket`` and ``groups.json``: a group with a member at work, and one whose members left.
+
+    ``groups.json`` has owner and position of each partition, and the objects of members and their beats.
+    """
+    remote = f"file://{folder / 'bucket'}"
+    with tiered.open(folder / "log", remote=remote) as log:
+        orders = log.topic("orders", partitions=3, create=True)
+        for partition in range(3):
+            orders.append_many(
+                [b"%d" % number for number in range(10 * partition, 10 * partition + 10)], partition=partition
+            )
+        log.sync()
+    positions = {TopicPartition("orders", number): Position(3 * number, 0, f"until {number}") for number in range(3)}
+    with (
+        tiered.open_reader(remote) as reader,
+        reader.consumer("left & gone", "orders", stop_at="end", member="host-1") as left,
+        reader.consumer("billing", "orders", member="host-2") as working,
+    ):
+        for _ in left:
+            pass
+        left.commit()
+        left.close()
+        working.poll()
+        working.commit(positions)
+        shutil.copytree(folder / "bucket", folder / "at-work")
+    shutil.rmtree(folder / "bucket")
+    (folder / "at-work").rename(folder / "bucket")
+    shutil.rmtree(folder / "log")
+    found = {
+        "left & gone": {f"orders-{number}": ["", 10, ""] for number in range(3)},
+        "billing": {f"orders-{tp.partition}": ["host-2", at.offset, at.metadata] for tp, at in positions.items()},
+    }
+    (folder / "groups.json").write_text(json.dumps(found, indent=0))
+
+
 def records(reader: tiered.Reader) -> dict[str, dict[str, list[Any]]]:
     """Return the visible records of each partition, for each isolation level."""
     found: dict[str, dict[str, list[Any]]] = {}
@@ -115,5 +155,5 @@ def files(folder: Path) -> Iterable[Path]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        write(Path(made))
+        (write_groups if sys.argv[2:] == ["groups"] else write)(Path(made))
         pack(Path(made), Path(sys.argv[1]))

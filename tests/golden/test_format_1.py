@@ -13,8 +13,9 @@ import pytest
 
 import tiered
 from tests.golden import plain_reader
-from tests.golden.release import ARCHIVE, records
+from tests.golden.release import ARCHIVE, GROUPS, records
 from tiered.cli.main import run
+from tiered.group.member import GroupSettings
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +23,8 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpacked(tmp_path_factory.mktemp("format-1"))
 
 
-def unpacked(folder: Path) -> Path:
-    with tarfile.open(ARCHIVE) as archive:
+def unpacked(folder: Path, path: Path = ARCHIVE) -> Path:
+    with tarfile.open(path) as archive:
         archive.extractall(folder, filter="data")
     return folder
 
@@ -75,3 +76,32 @@ def test_this_release_checks_and_writes_on(tmp_path: Path) -> None:
     with tiered.open_reader(remote) as reader:
         assert [each.value for each in reader.topic("shapes").read(0)][-1] == b"of a later release"
         assert receipt.offset == 3
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Path:
+    return unpacked(tmp_path, GROUPS)
+
+
+def test_a_foreign_reader_finds_owners_and_positions_of_groups(groups: Path) -> None:
+    assert plain_reader.groups(groups / "bucket") == json.loads((groups / "groups.json").read_text())
+
+
+def test_this_release_goes_on_at_the_positions_of_groups(groups: Path) -> None:
+    expected = json.loads((groups / "groups.json").read_text())
+    times = GroupSettings(heartbeat_ms=100, lease_ms=300)  # the member in the archive never beats again
+    with tiered.open_reader(f"file://{groups / 'bucket'}") as reader:
+        with reader.consumer("left & gone", "orders", stop_at="end") as consumer:
+            assert list(consumer) == []
+        with reader.consumer("billing", "orders", times=times) as consumer:
+            unread = {
+                (number, offset): b"%d" % (10 * number + offset)
+                for number in range(3)
+                for offset in range(expected["billing"][f"orders-{number}"][1], 10)
+            }
+            records = iter(consumer)
+            found = [next(records) for _ in unread]
+            assert {(record.partition, record.offset): record.value for record in found} == unread
+            consumer.commit()
+    left = {f"orders-{number}": ["", 10, ""] for number in range(3)}
+    assert plain_reader.groups(groups / "bucket") == dict.fromkeys(expected, left)
