@@ -6,22 +6,19 @@ lag 0 in the end.
 
 from __future__ import annotations
 
-import argparse
-import os
-import signal
 import sys
-import tempfile
 import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 
 import tiered
 from tests.chaos.cast import MODULE, Actor, Violation
 from tests.chaos.group_worker import GROUP, TIMES, TOPIC
 from tests.chaos.notes import read_notes
+from tests.chaos.runner import run_chaos
 from tests.chaos.weather import Weather
 from tests.integration.servers.commands import BUCKET, S3Server
 from tests.support.proxy import FaultProxy
@@ -204,28 +201,11 @@ class Story:
         raise Violation(f"the lag is {left} after {CALM_SECONDS:.0f} s of calm")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.groups")
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=None)
-    given = parser.parse_args()
-    seed = SystemRandom().randrange(2**32) if given.seed is None else given.seed
-    folder = Path(tempfile.mkdtemp(prefix="tiered-groups-"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the clean-up
-    print(f"SEED={seed}, in {folder}", flush=True)
-    server = S3Server.start("minio", folder / "server")
-    try:
-        os.environ.update(server.credentials)
-        story = Story(folder / "run", server, seed)
-        counts = story.run(given.minutes * 60)
-    except Violation as broken:
-        print(f"\nviolated with SEED={seed}; see {folder}\n{broken}", flush=True)
-        return 1
-    finally:
-        server.stop()
-    print(f"{dict(story.events)}; {counts['once']} records once, {counts['again']} again; lag 0")
-    return 0
+def play(folder: Path, server: S3Server, seed: int, seconds: float) -> list[str]:
+    story = Story(folder, server, seed)
+    counts = story.run(seconds)
+    return [f"{dict(story.events)}; {counts['once']} records once, {counts['again']} again; lag 0"]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_chaos("python -m tests.chaos.groups", play))

@@ -88,7 +88,7 @@ def test_reads_and_recoveries(tmp_path: Path, name: str, sparse: bool) -> None:
 @both_kinds
 @pytest.mark.parametrize("noted", [True, False], ids=["noted", "measured"])
 def test_uploads(tmp_path: Path, name: str, sparse: bool, noted: bool) -> None:
-    """What goes up is what was sealed, or nothing goes."""
+    """The upload equals the sealed segment, or there is none."""
     damage = LOG_DAMAGES[name]
     if damage.epoch_only and not noted:
         pytest.skip("without a note nothing else tells the leader epoch of a batch")

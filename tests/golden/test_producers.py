@@ -114,7 +114,7 @@ def test_the_tail_of_a_cleaned_log_continues_its_snapshot(kafka_fixtures: Path, 
 
 
 def test_the_same_entries_are_read_back(kafka_fixtures: Path) -> None:
-    """What the broker stored, loaded without expiry, is stored again in the same bytes, transactions still open."""
+    """The broker's snapshots, loaded without expiry, are stored again in the same bytes."""
     opened = 0
     for path in sorted((kafka_fixtures / MAIN).rglob("*.snapshot")):
         if path.parent.name in LEFT_ALONE:

@@ -82,7 +82,7 @@ def test_the_bucket_gives_what_the_consumer_saw(
 def test_what_the_cleaner_rewrote_between_two_looks_is_what_the_consumer_saw_then(
     kafka_fixtures: Path, tmp_path: Path, topic: str, left_out: str
 ) -> None:
-    """Of each look the bucket has what came since the one before, also out of a segment that reaches further down."""
+    """Each scan uploads the batches since the scan before, also from a segment that begins earlier."""
     broker, url, name = tmp_path / "kafka", f"file://{tmp_path / 'bucket'}", f"{topic}-0"
     end = 0
     wanted: dict[str, list[ExpectedRecord]] = {"read_uncommitted": [], "read_committed": []}

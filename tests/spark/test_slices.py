@@ -220,7 +220,7 @@ def test_planning_is_linear(limits: Callable[[int], dict[str, int]]) -> None:
 def test_a_segment_is_filled_with_no_more_than_what_fits(
     parts: list[tuple[int, int]], interval: int, most: int, data: st.DataObject
 ) -> None:
-    """Of batches of some records and bytes each, with an index entry behind each ``interval`` bytes."""
+    """Return batches of some records and bytes each, with an index entry after each ``interval`` bytes."""
     index, ends, offset, position, since = [], [], 0, 0, 0
     for count, size in parts:
         if since > interval:

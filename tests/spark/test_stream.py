@@ -314,7 +314,7 @@ def test_a_limit_of_bytes_is_kept_where_records_differ_in_size(desk: Desk) -> No
 
 
 def test_all_that_is_available_means_all_of_it(desk: Desk) -> None:
-    """What ``Trigger.Once`` asks for: the limits of the options are for other triggers."""
+    """``Trigger.Once`` reads everything: the limits of the options are for other triggers."""
     desk.log.fill(100)
     reader = desk.reader(startingOffsets="earliest", maxOffsetsPerTrigger=30, maxBytesPerTrigger=100)
     start = reader.initialOffset()

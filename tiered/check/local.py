@@ -449,7 +449,7 @@ class LocalCheck:
                 # A broker drops snapshots that we had noted, and a write of one may fail: the log has the same facts.
                 dropped = judged is producers and not snapshot
                 severity, what = Severity.INFO if dropped else Severity.WARNING, "it is told by the log"
-            findings.add(severity, code, f"{name} is not what the log tells: {judged.flaw}; {what}", offset=base)
+            findings.add(severity, code, f"{name} differs from the log: {judged.flaw}; {what}", offset=base)
 
     def _leaves_out(self, path: Path, topic: str) -> bool:
         """Return True if offsets of this partition may have no record."""

@@ -307,8 +307,8 @@ class SegmentCheck:
             findings.add(
                 severity,
                 "txn_index_lost",
-                f"{key}: the transaction index is not what the log tells: {txns.flaw}; read_committed is wrong for "
-                "readers of this bucket. The .log is whole: `tiered restore` writes the index anew, on a disk",
+                f"{key}: the transaction index differs from the log: {txns.flaw}; read_committed is wrong for "
+                "readers of this bucket. The .log is whole: `tiered restore` rebuilds the index on a disk",
                 offset=row.base,
             )
         if producers.flaw is not None:
@@ -316,13 +316,13 @@ class SegmentCheck:
             findings.add(
                 Severity.ERROR if is_last and producers.proven else Severity.WARNING,
                 "producer_snapshot_lost",
-                f"{key}: the producer snapshot is not what the log tells: {producers.flaw}; "
+                f"{key}: the producer snapshot differs from the log: {producers.flaw}; "
                 + (
                     "read_committed may show what is undecided, and who continues the log forgets its producers. "
                     if is_last
                     else "later segments have theirs. "
                 )
-                + "The .log is whole: `tiered restore` writes the snapshot anew, on a disk",
+                + "The .log is whole: `tiered restore` rebuilds the snapshot on a disk",
                 offset=row.base,
             )
 

@@ -16,7 +16,6 @@ import pytest
 from tests.integration.deploy.monitor import BOARD, DEPLOY, Prometheus, textfiles
 from tests.integration.fencing.hosts import Application, Remote, first_run
 from tests.integration.uploader.daemons import Daemon, call
-from tests.integration.uploader.logs import make_log
 from tests.support.moto import locked_moto
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tests.support.uploaded import RETAINED, upload_topics
@@ -40,18 +39,6 @@ NAMES = re.compile(r"\btiered_[a-z_]+")
 def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
     with Prometheus(tmp_path / "prometheus") as running:
         yield running
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    make_log(tmp_path / "log", partitions=1)
-    return tmp_path / "log"
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    (tmp_path / "store").mkdir()
-    return f"file://{tmp_path / 'store'}"
 
 
 def test_the_alerts_pass_their_own_tests() -> None:

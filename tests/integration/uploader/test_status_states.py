@@ -25,18 +25,6 @@ from uploader.service import Service, ServicePlace
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-central-1"}
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    make_log(tmp_path / "log", partitions=1)
-    return tmp_path / "log"
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    (tmp_path / "store").mkdir()
-    return f"file://{tmp_path / 'store'}"
-
-
 def expect(directory: Path, code: str, first: str, *more: str, exit_code: int = 3) -> str:
     """One state as a person and as a machine reads it; the first line."""
     ended, lines, told = status("--log-dir", str(directory), *more)
@@ -70,7 +58,7 @@ def test_refused(directory: Path) -> None:
 def test_without_a_server_of_status_the_note_beside_the_lock_says_it(
     directory: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for ``--http off`` and for an uploader inside an application."""
+    """The same holds for ``--http off`` and for an uploader inside an application."""
     clock = FakeClock()
     service = Service(ServicePlace(directory, StoreLocation.parse(url)), Settings(http=None), clock=clock)
     service._directory.acquire()

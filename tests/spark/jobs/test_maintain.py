@@ -120,7 +120,7 @@ def test_a_job_leaves_what_the_maintainer_leaves(job: str, tmp_path: Path, inlin
 def test_nothing_is_done_under_an_older_root_that_was_put_back(
     job: str, topic: str, options: tuple[str, ...], tmp_path: Path, inline_shuffle: None
 ) -> None:
-    """What a job commits would be newer than all that tells of the newer root."""
+    """A commit of the job would be newer than all evidence of the newer root."""
     place = fill(tmp_path)
     store = open_store(bucket(place))
     entry = drive(store, load_topic(topic))

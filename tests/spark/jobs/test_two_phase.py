@@ -108,7 +108,7 @@ def test_in_a_session(tmp_path: Path, spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("end", [400, 800])
 def test_its_requests(end: int, tmp_path: Path, inline_shuffle: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``docs/costs.md`` has them: in one wave, over one piece of rows; a process probes the store once."""
+    """The numbers are those of ``docs/costs.md``: one wave, one piece of rows, one probe for each process."""
     place, execute, bill = fill(tmp_path, end), DirectoryStore.execute, Counter[str]()
 
     def counted(store: DirectoryStore, request: StoreRequest) -> Outcome:
@@ -230,7 +230,7 @@ MOMENTS = {
 def test_another_maintainer_meanwhile(
     race: str, moment: str, buckets: Path, tmp_path: Path, inline_shuffle: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fences a claim that is there; else the round finds out what changed. What is left is right either way."""
+    """The other one fences an existing claim; without a claim the round finds the change."""
     monkeypatch.setattr(two_phase, "WAVE_PARTS", 3)
     place = copy_of(buckets, tmp_path)
     begin = 105 if race == "trim" else 0

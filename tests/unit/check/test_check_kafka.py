@@ -138,7 +138,7 @@ def test_two_topics_of_one_name_are_told_and_the_fewer_partitions_out_of_service
 
 @pytest.mark.parametrize("left", ["nothing", "an empty file"])
 def test_a_segment_that_is_missing_between_whole_ones_is_told(kafka_fixtures: Path, tmp_path: Path, left: str) -> None:
-    """Of a broker's topic nobody knows whether it is compacted: unless its cleaner names it, it rather lost a file."""
+    """The disk does not say whether a topic is compacted. Unless the cleaner names it, a gap is a lost file."""
     directory = directory_of(kafka_fixtures, tmp_path, "txn-0", "compact-keep-0")
     for path in (directory / "txn-0").glob(f"{130:020d}.*"):
         path.unlink()

@@ -80,7 +80,7 @@ def test_a_whole_one_is_clean(log: Scenario, read_data: bool) -> None:
 @pytest.mark.parametrize("damage", ["lost", "cut", "flipped"])
 @pytest.mark.parametrize("side", [".log", ".idx"])
 def test_what_only_a_snapshot_names_is_looked_at(log: Scenario, damage: str, side: str) -> None:
-    """What a bundle held the ``.log`` tells: a warning."""
+    """The ``.log`` has all that the bundle held: a warning."""
     snapshot, row = kept(log)
     key = (segment_key if side == ".log" else index_key)(log.root().topic_id, 0, row)
     data = log.read(key)
@@ -99,7 +99,7 @@ def test_what_only_a_snapshot_names_is_looked_at(log: Scenario, damage: str, sid
 
 @pytest.mark.parametrize("read_data", [False, True])
 def test_a_bundle_of_another_segment_is_told_that_only_a_snapshot_names(log: Scenario, read_data: bool) -> None:
-    """It is whole, and of the same size."""
+    """The object is whole, and of the same size."""
     rows, topic_id = log.rows(), log.root().topic_id
     snapshot, row = kept(log)
     other = next(each for each in rows[1:] if each.idx_len == row.idx_len)
@@ -169,7 +169,7 @@ def test_all_that_a_snapshot_has_lost_is_named(log: Scenario) -> None:
 
 
 def test_behind_a_page_that_is_lost_nothing_is_looked_at(log: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What precedes it is named, too."""
+    """The finding names the version before it, too."""
     snapshot, rows = held(log, 4)
     whole = CatalogView.piece
 
@@ -195,7 +195,7 @@ def test_behind_a_page_that_is_lost_nothing_is_looked_at(log: Scenario, monkeypa
 
 @pytest.mark.parametrize("source", ["root", "hist"])
 def test_a_root_that_was_copied_over_a_snapshot_is_told(log: Scenario, source: str) -> None:
-    """It is a whole root of this partition, and what the snapshot held goes with the next collection."""
+    """The copy is a whole root of this partition. Objects of the snapshot are deleted by the next collection."""
     snapshot, _ = kept(log)
     right, topic_id = log.read(snapshot), log.root().topic_id
     copies = [entry.key for entry in drive(log.store, list_all(hist_prefix(topic_id, 0)))]

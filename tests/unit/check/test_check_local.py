@@ -345,7 +345,7 @@ def test_what_cannot_be_looked_at_is_never_a_clean_report(log: Scenario, tmp_pat
     ],
 )
 def test_what_a_newer_release_wrote_is_a_finding(log: Scenario, name: str, old: bytes, new: bytes) -> None:
-    """It may be whole: to upgrade is another exit code than damage, and the rest is checked."""
+    """A newer file may be whole: its exit code is another than that of damage, and the rest is checked."""
     path = log.directory / name.format(tp=f"{TOPIC}-0")
     data = path.read_bytes()
     path.write_bytes(data.replace(old, new, 1))

@@ -178,7 +178,7 @@ def test_a_root_that_is_lost_before_its_topic_is_deleted_is_still_told(cli: Cli,
 
 
 def test_a_snapshot_of_all_topics_passes_over_one_that_is_being_deleted(cli: Cli, bucket: str) -> None:
-    """It failed for as long as the grace lasts, and left a part of itself: the topics before that one."""
+    """The command failed for as long as the grace lasts. The topics before the failed one were deleted."""
     remote = ("--remote", bucket)
     assert cli("topic", "create", "s", "--partitions", "1", *remote).code == 0
     assert cli("topic", "delete", "t", *remote, "--yes").code == 0
@@ -211,7 +211,7 @@ def test_a_mark_that_was_cut_short_is_completed(
 
 
 def test_the_place_on_the_command_line_is_meant(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the environment names besides is left alone, though a topic there has the name; of two nobody guesses."""
+    """A place that only the environment names is left alone, though it has a topic of that name."""
     url, disk = f"file://{tmp_path / 'store'}", tmp_path / "disk"
     (tmp_path / "store").mkdir()
     with tiered.open(disk) as log:
@@ -245,7 +245,7 @@ def test_the_place_on_the_command_line_is_meant(cli: Cli, tmp_path: Path, monkey
 
 
 def test_who_asks_is_told_that_a_topic_is_being_deleted(cli: Cli, bucket: str, tmp_path: Path) -> None:
-    """What was not uploaded before the mark stays on the disk: no uploader takes it, so none is to be started."""
+    """Records that were not uploaded before the mark stay on the disk, and no uploader takes them."""
     remote = ("--remote", bucket)
     line = ("append", "t:1", "--log-dir", tmp_path / "log", *remote)
     assert cli(*line, stdin=b"late\n").code == 0

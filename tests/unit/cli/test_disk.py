@@ -83,7 +83,7 @@ def test_what_the_bucket_holds_is_not_cut(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_what_an_uploader_may_be_sending_is_not_cut(cli: Cli, tmp_path: Path) -> None:
-    """It has sent a segment, which is cut and written again, and then commits what the disk holds no more."""
+    """The uploader sent a segment that is then cut and written again. Its commit names records that the disk lost."""
     path = made(tmp_path / "log")
     words = ("disk", "truncate", "t:0", "3", "--log-dir", str(path))
     directory = LogDirectory(path, clock=SystemClock(), ids=SystemIds())

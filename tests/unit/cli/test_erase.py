@@ -181,7 +181,7 @@ def test_what_the_disk_still_holds_is_counted(cli: Cli, bucket: str, tmp_path: P
 
 
 def test_a_damaged_partition_of_the_disk_hinders_no_erasure(cli: Cli, bucket: str, tmp_path: Path) -> None:
-    """Of another partition nothing is read. Of this one it is said that it was not counted to its end."""
+    """No other partition is read. The report of this one says that it was not counted to its end."""
     segment = sorted((tmp_path / "log" / "t-1").glob("*.log"))[0]
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 0xFF

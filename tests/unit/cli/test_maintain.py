@@ -305,7 +305,7 @@ def test_a_run_by_hand_has_the_limits_of_the_daemon(
 def test_a_misspelt_limit_is_refused(
     cli: Cli, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    """As the daemon does: it would be no limit at all."""
+    """The daemon refuses it, too: it would be no limit at all."""
     config = tmp_path / "tiered.toml"
     config.write_text('[uploader]\nscan = "5s"\nrequest-per-second = 5\n')
     misspelt = cli(*command, "--remote", bucket, "--config", config)

@@ -25,6 +25,18 @@ signal.pause()
 """
 
 
+def parent_of(child: Path) -> subprocess.Popen[str]:
+    """Start a parent whose child is this file instead of the program on Spark."""
+    text = (
+        "import subprocess, sys\n"
+        "from tiered.cli import spark\n"
+        "popen = subprocess.Popen\n"
+        f"spark.subprocess.Popen = lambda line, **how: popen([line[0], {str(child)!r}], **how)\n"
+        "sys.exit(spark.start(['check']))\n"
+    )
+    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+
+
 def test_what_stood_before_the_verb_goes_behind_it(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[list[str]] = []
 
@@ -64,14 +76,7 @@ def test_the_exit_code_is_the_childs(cli: Cli) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_handed_on_and_the_child_is_waited_for(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "tiered_spark.py").write_text(CHILD)
-    text = (
-        "import subprocess, sys\n"
-        "from tiered.cli import spark\n"
-        "popen = subprocess.Popen\n"
-        f"spark.subprocess.Popen = lambda line, **how: popen([line[0], {str(tmp_path / 'tiered_spark.py')!r}], **how)\n"
-        "sys.exit(spark.start(['check']))\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as parent:
+    with parent_of(tmp_path / "tiered_spark.py") as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         assert os.getpgid(child) == child  # a terminal's interrupt reaches it through the parent alone
@@ -95,14 +100,7 @@ def test_the_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
         "print(os.getpid(), flush=True)\n"
         "found['_end_with_parent'](int(os.environ[found['PARENT_FD']]))\n"
     )
-    text = (
-        "import subprocess, sys\n"
-        "from tiered.cli import spark\n"
-        "popen = subprocess.Popen\n"
-        f"spark.subprocess.Popen = lambda line, **how: popen([line[0], {str(tmp_path / 'tiered_spark.py')!r}], **how)\n"
-        "sys.exit(spark.start(['check']))\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as parent:
+    with parent_of(tmp_path / "tiered_spark.py") as parent:
         assert parent.stdout is not None
         assert int(parent.stdout.readline()) != parent.pid
         parent.kill()

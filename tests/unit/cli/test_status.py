@@ -183,7 +183,7 @@ def test_one_of_several_directories_says_what_lies_elsewhere(cli: Cli, tmp_path:
 
 
 def test_what_a_broker_has_elsewhere(cli: Cli, tmp_path: Path) -> None:
-    """Of a broker's topic this disk knows the partitions that lie here, and that there are others below them."""
+    """The disk knows which partitions of a broker's topic it holds, and that others have lower numbers."""
     with tiered.open(tmp_path / "d") as log:
         for topic in ("t", "u"):
             log.topic(topic, create=True, partitions=3)
@@ -290,7 +290,7 @@ def test_a_partition_that_another_directory_holds_is_not_gone(cli: Cli, tmp_path
 
 
 def test_every_partition_is_looked_at_once(tmp_path: Path) -> None:
-    """What is read for a status grows with the partitions, not with their square."""
+    """The bytes that a status reads grow with the partitions, not with their square."""
     read = []
     for partitions in (4, 8):
         directory, files = tmp_path / str(partitions), CountingFiles()
@@ -331,7 +331,7 @@ def two_topics(directory: Path) -> Path:
 
 
 def test_a_partition_whose_segments_are_being_exchanged_hides_no_other(tmp_path: Path) -> None:
-    """As a broker leaves it that is killed while its cleaner renames: `status` ended with 10 and showed nothing."""
+    """A broker that is killed while its cleaner renames leaves this: `status` ended with 10 and showed nothing."""
     path = two_topics(tmp_path / "d") / "t-0" / f"{0:020d}.log"
     path.rename(path.with_name(f"{path.name}.swap"))
     with LogView.open(tmp_path / "d", clock=FakeClock()) as log:

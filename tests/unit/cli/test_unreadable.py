@@ -98,7 +98,7 @@ def test_check_names_what_a_bucket_has_left(directory: Path, tmp_path: Path, nam
 
 
 def test_a_folder_that_lists_names_and_nothing_else(directory: Path) -> None:
-    """What ``chmod 400`` leaves: names, and no state of any file."""
+    """``chmod 400`` leaves names, and no state of any file."""
 
     class Named(UnreadableFiles):
         def names(self, path: Path) -> list[str]:

@@ -119,7 +119,7 @@ def test_commit_every_commits_while_a_poll_waits(log: tiered.Log) -> None:
 
 
 def test_the_time_of_joining_is_no_silence(log: tiered.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a member of a group over a bucket, which waits for others that start at the same time."""
+    """A member of a group over a bucket waits like this for others that start at the same time."""
     fill(log, 2)
     with log.consumer("g", "t", idle_timeout="5s") as consumer:
         joined, rounds = consumer.core.assignment.poll, iter(range(20))
@@ -156,7 +156,7 @@ def test_an_asynchronous_commit_has_ended_after_the_close(log: tiered.Log) -> No
 def test_commits_that_nobody_waits_for_are_stored_together_once_in_an_interval(
     log: tiered.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a bucket, where each commit is a PUT for each partition."""
+    """In a bucket each commit is a PUT for each partition."""
     fill(log, 6)
     monkeypatch.setattr(LogAssignment, "commit_interval_s", 1.0)
     with log.consumer("g", "t", commit_every=0) as consumer:

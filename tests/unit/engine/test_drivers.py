@@ -114,7 +114,7 @@ def test_nothing_of_a_paused_topic_is_sent_until_it_is_resumed(driver: str, topi
 
 
 def test_a_pause_is_heard_by_a_sync_under_way(tmp_path: Path) -> None:
-    """What it had ordered by then is finished and committed, nothing more of the topic begins, and it says why."""
+    """Uploads that had begun are finished and committed, no other of the topic begins, and a report says why."""
     disk = tmp_path / "disk"
     make_log(disk, records=600)
     bucket, pauses = bucket_of(disk), PauseFile(disk, PosixFiles())

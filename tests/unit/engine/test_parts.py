@@ -157,7 +157,7 @@ def test_what_a_failed_attempt_began_is_aborted_with_the_commit(world: World, st
 
 
 def test_the_next_process_aborts_it(world: World) -> None:
-    """It knows the upload from the journal alone, and stores under its own claim."""
+    """The successor knows the upload from the journal alone, and stores under its own claim."""
     world.cut_short()
     (entry,) = world.journal.between(TP, 0, 1)
     after = world.process()

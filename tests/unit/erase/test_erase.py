@@ -138,7 +138,7 @@ def meant(record: Record) -> bool:
 
 @pytest.mark.parametrize("now", [False, True])
 def test_nothing_is_erased_under_an_older_root_that_was_put_back(now: bool) -> None:
-    """What it would commit would be newer than all that tells of the newer root."""
+    """A commit of it would be newer than all evidence of the newer root."""
     bucket = Bucket()
     key = root_key(TOPIC_ID, 0)
     older = bucket.data(key)
@@ -250,7 +250,7 @@ def test_what_waits_for_its_grace_is_named_and_later_nothing_is_left(bucket: Buc
 
 
 def test_now_deletes_the_old_objects_and_nothing_else(bucket: Bucket) -> None:
-    """What others have left in the trash keeps its grace."""
+    """Objects of others in the trash keep their grace."""
     maintainer = Maintainer(TP, TOPIC_ID, TopicConfig(), owner="m:2")
     trim = bucket.run(maintainer.plan((MaintenanceKind.RETENTION,), begin_at=100)).actions[0]
     bucket.run(maintainer.run(trim, TRUSTED))
@@ -345,7 +345,7 @@ def test_a_reader_with_a_pin_reads_to_its_end_and_now_is_refused_naming_it(bucke
 
 
 def test_an_object_that_no_root_names_is_named_too(bucket: Bucket) -> None:
-    """What an upload that was cut short has left."""
+    """An upload that was cut short leaves these parts."""
     row = bucket.log.upload(seal(batches(500, 520)))
     (left,) = bucket.erase(now=True).left
     assert (left.key, left.records) == (bucket.log.log_key(row), 3)

@@ -205,7 +205,7 @@ def test_a_kept_field_holds_little_more_than_its_bytes() -> None:
 
 @needs_both
 def test_fields_that_came_from_elsewhere_are_let_go_whole() -> None:
-    """Of records whose offset is beyond 64 bits, which the pure twin decodes: their bytes have no room for others."""
+    """The pure twin decodes records whose offset is beyond 64 bits: their bytes have no room for others."""
     sizes = [(0, 300), (0, 200), (1, 2), (1, 3), (0, 290), (0, 250), (1, 2), (0, 300), (1, 4), (1, 2), (0, 299)]
     made = [(delta, bytes([at]) * size) for at, (delta, size) in enumerate(sizes)]
     data = b"".join([pure_kernels.encode_record_at(delta, 0, field, field, None) for delta, field in made])

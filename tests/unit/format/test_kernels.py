@@ -55,7 +55,7 @@ def test_who_requires_the_extension_is_told_that_it_is_not_at_work() -> None:
 
 
 def test_kernels_of_other_sources_are_not_at_work() -> None:
-    """As after an update of a checkout, before they are built anew."""
+    """An update of a checkout leaves this, before the kernels are built again."""
     code = (
         "import sys, types; sys.modules['tiered.format._kernels'] = types.ModuleType('tiered.format._kernels')\n"
         "from tiered.format import kernels; print(kernels.AT_WORK)"

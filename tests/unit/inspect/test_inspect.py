@@ -332,7 +332,7 @@ def test_a_partition_of_a_directory_store(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_an_offset_of_a_partition_shows_the_log_that_holds_it(cli: Cli, tmp_path: Path) -> None:
-    """As the README has it: the one batch and its records, not 692 lines that begin with an index."""
+    """The README shows it: one batch and its records, not 692 lines that begin with an index."""
     with tiered.open(tmp_path / "log") as opened:
         topic = opened.topic("people", create=True, config={"segment.bytes": 2000, "index.interval.bytes": 100})
         for i in range(0, 300, 3):

@@ -110,7 +110,7 @@ WRONG = {"a year ahead": NOW + 365 * DAY_MS, "microseconds": 1000 * NOW, "missin
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_where_a_timestamp_cannot_be_right_the_append_counts(wrong: int) -> None:
-    """It pins nothing, and expires nothing early."""
+    """Such a timestamp pins nothing, and expires nothing early."""
     config = TopicConfig(retention_ms=DAY_MS)
     for appended_ms, gone in ((NOW - DAY_MS, 2), (NOW - DAY_MS + 1, 0)):
         rows = [row(0, max_ts=wrong, appended_ms=appended_ms), row(1, appended_ms=OLD), row(2, max_ts=NOW)]

@@ -102,7 +102,7 @@ def test_the_source_says_when_the_next_line_has_to_be_waited_for() -> None:
 
 
 def test_nobody_waits_behind_blank_lines_that_are_skipped() -> None:
-    """As events come, ``{...}`` and a blank line: each is whole before the next one is there."""
+    """Events come as ``{...}`` and a blank line: each is whole before the next one is there."""
     shape = InputShape(format="json")
     source = LineSource(Trickle(b"{}\n\n[]\n\r\n1\n2\n", 4), skips_blank=True)
     seen = [(each.value, source.drained) for each in read_records(source, shape, now_ms=0)]

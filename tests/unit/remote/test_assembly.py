@@ -148,7 +148,7 @@ def test_old_messages_are_held_to_the_offsets_inside_of_them() -> None:
 
 
 def test_a_base_offset_that_rotted_beyond_the_wanted_end_does_not_end_the_read() -> None:
-    """Of a segment with gaps: the batch behind it tells that no offsets were left out."""
+    """The segment has gaps: the batch after it proves that no offsets were left out."""
     damaged = bytearray(DATA)
     struct.pack_into(">q", damaged, 2 * len(PARTS[0]), 45)
     reader = SegmentScan(TP, "key.log", row()._replace(records=59), position=0, start=0, end=30)

@@ -120,7 +120,7 @@ def test_an_input_that_is_lost_is_named_and_nothing_is_replaced(bucket: Bucket) 
 
 
 def test_a_plan_beside_a_maintainer_that_collects_leaves_it_to_a_later_plan(bucket: Bucket) -> None:
-    """What it had pinned is gone when it asks for the stable offset, and the newest root does not name it any more."""
+    """Its pinned objects are gone when it asks for the stable offset, and the newest root no longer names them."""
     other = bucket.maintainer()
     (merge,) = bucket.plan(other).actions
 

@@ -439,7 +439,7 @@ def test_a_shared_pin_that_cannot_be_looked_at_is_tried_again(bucket: Bucket, ca
 
 
 def test_a_pin_in_the_place_of_another_is_damage_until_it_is_old(bucket: Bucket) -> None:
-    """Of another partition, say, whose versions mean nothing here."""
+    """The pin may be of another partition, whose versions mean nothing here."""
     key, other = (pin_key(TOPIC_ID, 0, digit * 32) for digit in "ab")
     body = b'{"version": %d, "uid": "%s"}' % (bucket.version, b"a" * 32)
     assert read_pin(body, key=key) == bucket.version

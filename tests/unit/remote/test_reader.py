@@ -324,7 +324,7 @@ class TestDamage:
         assert unverified(log, row) == 3
 
     def test_a_segment_of_several_pieces_differs_at_its_end(self, store: RecordingStore, log: RemoteLog) -> None:
-        """What came before the last piece was handed on; to go on behind it would pass the check by."""
+        """Bytes before the last piece were handed on; going on after them would avoid the check."""
         row = log.add(seal(batches(0, 100)))
         log.replace(log.log_key(row), b"".join(other_batches(0, 100)))
         store.forget()

@@ -136,7 +136,7 @@ def test_an_output_larger_than_a_part_is_sent_in_parts(rewriter: Rewriter, log: 
 
 
 def test_bug_5_an_input_with_more_than_its_offsets_stops_the_merge(rewriter: Rewriter, log: RemoteLog) -> None:
-    """What an uploader sealed so would be dropped without a word."""
+    """Records that an uploader sealed so would be dropped without a word."""
     rows = log.fill(300)
     more = seal(batches(300, 420))
     rows.append(log.add(dataclasses.replace(more, descriptor=dataclasses.replace(more.descriptor, end_offset=400))))
@@ -225,7 +225,7 @@ def test_the_end_of_the_log_never_becomes_a_hole(rewriter: Rewriter, log: Remote
 
 
 def test_a_row_has_the_leader_epoch_of_what_is_left(rewriter: Rewriter, log: RemoteLog) -> None:
-    """Of the newer epoch only records without a key were there: they are gone, and a hole behind them is no file."""
+    """The newer epoch had only records without a key. They are gone, and no file stands for the hole after them."""
     unkeyed = encode_batch([NewRecord(b"v", timestamp=1)] * 5, base_offset=10, leader_epoch=1)
     first = log.add(seal([*batches(0, 10), unkeyed]))
     log.add(seal([encode_batch([NewRecord(b"v", b"other", 1)], base_offset=15, leader_epoch=1)]))
@@ -243,7 +243,7 @@ def test_a_row_has_the_leader_epoch_of_what_is_left(rewriter: Rewriter, log: Rem
 
 
 def test_an_emptied_batch_has_no_smallest_timestamp(rewriter: Rewriter, log: RemoteLog) -> None:
-    """It stays as the newest of its producer; its record, the oldest of all, is gone."""
+    """The batch stays as the newest of its producer; its record, the oldest of all, is gone."""
     old = encode_batch([NewRecord(b"v", b"k", 100)], leader_epoch=0, producer=BatchProducer(7, 0, 0))
     new = encode_batch([NewRecord(b"v", b"k", 200)], base_offset=1, leader_epoch=0)
     log.add(seal([old, new], snapshot=encode_snapshot([ProducerEntry(7, 0, 0, 0, 0, 100, -1, -1)])))

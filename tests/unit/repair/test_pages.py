@@ -36,7 +36,7 @@ def test_all_pages_come_back_from_versions(bucket: Paged) -> None:
 
 
 def test_a_copy_of_the_root_tells_what_a_page_named(bucket: Paged) -> None:
-    """It named the rows itself, before there was a page of them."""
+    """The older root named the rows itself, before there was a page of them."""
     root = bucket.root
     pointer, before = root.leaves.pointer(-1), bucket.rows()
     inside = [row for row in before if pointer.base <= row.base < pointer.next]

@@ -60,7 +60,7 @@ def begun(request: pytest.FixtureRequest, broker: Broker, url: str) -> bool:
 def test_a_link_that_somebody_removed_is_made_again_where_the_broker_has_it(
     broker: Broker, finished: Path, url: str, lost: tuple[int, ...], begun: bool
 ) -> None:
-    """Of a link and the end of all links (5), too."""
+    """The gap between a link and the end of all links (5) counts, too."""
     end = linked(broker, 5)
     for number in lost:
         (folder_of(broker) / log_name(broker.bases[number])).unlink()
@@ -241,7 +241,7 @@ def test_what_the_cleaner_left_nothing_of_is_not_made_again(broker: Broker, fini
 def test_a_log_that_was_written_again_gives_no_link_of_before(
     broker: Broker, finished: Path, other: Path, url: str
 ) -> None:
-    """What is lost lies above the cut: links end there anew, and the hole is none any more."""
+    """The lost records are above the cut: links end there again, and the hole is gone."""
     broker.lead({0: 0})
     broker.roll(1)
     assert sidecar(broker.path, url).code == 0

@@ -627,7 +627,7 @@ def test_a_segment_that_the_cleaner_left_empty_belongs_to_the_one_before(
 def test_a_segment_that_the_cleaner_merged_over_the_end_of_the_links_is_taken_from_there_on(
     broker: Broker, finished: Path, url: str, first: int, end: int, dropped: int
 ) -> None:
-    """What was linked keeps its records; of the merged segment only what follows it is new. One may be empty there."""
+    """Linked segments keep their records; only later records of the merged segment are new. There may be none."""
     broker.roll(2)
     broker.clean([T])
     assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 0
@@ -847,7 +847,7 @@ def test_the_private_directory_is_never_a_log_to_write(broker: Broker, finished:
 
 
 def test_a_segment_that_the_limit_never_lets_in_is_no_success(broker: Broker, finished: Path, url: str) -> None:
-    """It waited for ever, behind "everything that was asked for is committed"."""
+    """The sync waited for ever, after "everything that was asked for is committed"."""
     end = broker.roll(3)
     size = (broker.folder / log_name(0)).stat().st_size
     ending = sidecar(broker.path, url, sidecar_held=size - 1)
@@ -862,7 +862,7 @@ def test_a_segment_that_the_limit_never_lets_in_is_no_success(broker: Broker, fi
 def test_a_partition_that_moved_to_another_directory_and_back_says_how_it_goes_on(
     broker: Broker, finished: Path, url: str
 ) -> None:
-    """What the first directory links is behind the bucket by then; a repair would write to the broker's files."""
+    """Links of the first directory end before the bucket by then; a repair would write to the broker's files."""
     broker.roll(2)
     assert sidecar(broker.path, url).code == 0
     other = Broker(finished, broker.path.with_name("other"), T)

@@ -204,7 +204,7 @@ def test_what_is_left_of_a_torn_file_never_passes_for_what_was_stored(
 
 @pytest.mark.parametrize("damage", ANOTHER + IN_THE_WAY)
 def test_what_is_no_object_of_its_key_is_named(store: DirectoryStore, damage: str) -> None:
-    """What was moved here by hand is whole, and another object: its body would pass for the one that is asked for."""
+    """An object that was moved here by hand is whole, and another one: its body would pass for the requested one."""
     path = hurt_object(store, damage)
     with pytest.raises(CorruptionError, match=r"k\.obj"):
         store.execute(Get("a/k"))

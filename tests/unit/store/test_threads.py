@@ -83,7 +83,7 @@ def test_work_that_has_not_begun_can_be_dropped(free: threading.Event) -> None:
 
 
 def test_where_no_thread_can_be_started_the_caller_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As since Python 3.12 once the main thread has ended."""
+    """Python 3.12 does so once the main thread has ended."""
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")

@@ -89,7 +89,7 @@ def test_the_journal_does_not_grow_without_bound(tmp_path: Path) -> None:
 
 
 def test_the_journal_is_opened_again_where_no_handle_was_left(tmp_path: Path) -> None:
-    """Of a directory that another process has uploaded meanwhile, and while the journal is written anew."""
+    """Another process has uploaded the directory meanwhile, and while the journal is rewritten."""
     none_left = False
     opening = ("open", JOURNAL_NAME)
     files = FaultyFiles(lambda what, path: errno.EMFILE if none_left and (what, path.name) == opening else 0)
@@ -179,7 +179,7 @@ def test_the_scanner_tells_a_topic_anew_that_was_made_again_since_the_last_scan(
 
 
 async def test_a_directory_that_cannot_be_read_is_not_ready(tmp_path: Path) -> None:
-    """What was seen before was all uploaded, so that nothing else ever told of what came since."""
+    """All records of earlier scans were uploaded, so nothing else ever reported those that came since."""
     path = tmp_path / "log"
     with LocalLog.open(path, clock=FakeClock()) as log:
         log.create_topic("t", 1, topic_id=topic_id())

@@ -87,7 +87,7 @@ def test_a_growing_segment_is_read_from_outside_whatever_its_index_says(tmp_path
 
 
 def test_a_log_that_was_cut_and_grew_again_is_read_from_outside(tmp_path: Path) -> None:
-    """Where it was known to end there is the middle of a batch now."""
+    """The known end is in the middle of a batch now."""
     bench = CaseBench(tmp_path / "log")
     bench.fill(10)
     with LogView.open(bench.directory, clock=bench.clock) as outside:

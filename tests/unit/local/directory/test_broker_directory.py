@@ -124,7 +124,7 @@ def test_a_clean_close_carries_the_clean_shutdown_of_the_broker_on(kafka_fixture
 
 
 def test_partitions_that_a_broker_keeps_elsewhere_are_not_made(kafka_fixtures: Path, tmp_path: Path) -> None:
-    """Of 12 partitions 1 and 10 lie in one log directory, 0 in the other, the rest with other brokers."""
+    """Partitions 1 and 10 of 12 are in one log directory, 0 is in the other, the rest with other brokers."""
     one, two = tmp_path / "one", tmp_path / "two"
     for directory, numbers in ((one, (1, 10)), (two, (0,))):
         for number in numbers:

@@ -216,7 +216,7 @@ class SyncFails(PosixFiles):
 
 
 def test_after_an_fsync_that_failed_the_file_is_written_anew(tmp_path: Path) -> None:
-    """What that file holds nobody knows any more, and another fsync of it would say that all is well."""
+    """The content of that file is unknown, and another fsync of it would report success."""
     filled(tmp_path)
     path, claims = tmp_path / CLAIMS_NAME, Claims(tmp_path, SyncFails())
     before = path.stat().st_ino

@@ -151,7 +151,7 @@ def test_a_directory_that_cannot_be_opened_is_offline(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("nth", range(1, 40, 2))
 def test_a_topic_that_a_disk_refused_to_make_lies_in_one_directory(tmp_path: Path, nth: int, number: int) -> None:
-    """Of the partition that another directory got the first one names an empty one: it goes at the next open."""
+    """The first directory has an empty copy of a partition that another one got. The next open deletes it."""
     files = Mortal()
     logs = opened(tmp_path, files=files)
     files.fail = on_nth(nth, "*", number)
@@ -347,7 +347,7 @@ def meanwhile(files: FaultyFiles, begin: str, work: Callable[[], object]) -> Non
 
 @pytest.mark.parametrize("count", [15, 30])
 def test_a_log_that_is_cut_while_it_moves_arrives_as_it_was_left(tmp_path: Path, count: int) -> None:
-    """What was copied before the cut is not what is appended behind it, nor was that cleaned.
+    """Records copied before the cut differ from those appended after it, and the latter were never cleaned.
 
     ``count`` 15: it ends where it did.
     """
@@ -386,7 +386,7 @@ def test_what_is_told_while_a_partition_moves_is_known_afterwards(tmp_path: Path
 
 
 def test_a_topic_that_is_altered_while_a_partition_moves_opens_it_nowhere(tmp_path: Path) -> None:
-    """It was opened again where it leaves: what was appended there left with its folder."""
+    """The partition was opened again in the directory that it leaves. Records appended there left with its folder."""
     files = FaultyFiles()
     refused: list[type] = []
     with filled(tmp_path, files) as logs:
@@ -432,7 +432,7 @@ def test_a_copy_that_reaches_further_than_the_partition_is_kept(
 
 
 def test_a_copy_of_a_deleted_topic_becomes_no_partition(tmp_path: Path) -> None:
-    """Of a topic that was made under its name since."""
+    """The checkpoint is of a topic that was made under the same name since."""
     future = killed_before_the_release(tmp_path)
     for name in ("a", "b"):  # in a that of t-0, in b that of t-1
         with LocalLog.open(tmp_path / name, clock=FakeClock(), ids=SeededIds(5)) as alone:

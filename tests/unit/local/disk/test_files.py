@@ -107,7 +107,7 @@ def test_a_file_system_that_is_read_only_is_told_as_a_permission_and_as_a_disk_t
 def test_what_a_file_system_keeps_for_root_is_neither_free_nor_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As ``df`` counts: 60 of 80 blocks are used, 20 more are root's."""
+    """``df`` counts the same way: 60 of 80 blocks are used, 20 more are root's."""
     told = os.statvfs_result((4096, 4096, 100, 40, 20, 0, 0, 0, 0, 255))  # sizes; blocks, free, available
     monkeypatch.setattr(os, "statvfs", lambda path: told)
     assert PosixFiles().space(tmp_path) == DiskSpace(20 * 4096, 80 * 4096)
@@ -116,7 +116,7 @@ def test_what_a_file_system_keeps_for_root_is_neither_free_nor_used(
 def test_a_file_system_that_reports_no_blocks_has_an_unknown_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As ramfs, a tmpfs without size and some of FUSE: appends go on, no reserve is kept."""
+    """A ramfs, a tmpfs without size and some of FUSE report no size: appends go on, no reserve is kept."""
     told = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: told)
     assert PosixFiles().space(tmp_path) is None

@@ -70,7 +70,7 @@ def test_an_entry_that_points_at_the_batch_before_is_not_believed(tmp_path: Path
 
 
 def test_an_entry_that_points_behind_the_recovery_point_is_not_believed(tmp_path: Path) -> None:
-    """What lies between would be taken for read."""
+    """Records in between would count as read."""
     starts = written(tmp_path, [falling(offset) for offset in range(COUNT)])
     path = tmp_path / index_name(0)
     prefix = found(tmp_path)

@@ -269,7 +269,7 @@ def test_segments_that_are_not_flushed_stay(bench: Bench) -> None:
 
 
 def test_a_cut_makes_the_sealed_segments_that_stay_durable(bench: Bench) -> None:
-    """It takes the recovery point up to the cut: what lies below has to be on the disk."""
+    """The recovery point rises to the cut, so everything below the cut has to be on the disk."""
     bases = sealed_unflushed(bench)
     bench.append(b"v", b"v")
     bench.files.effects.clear()

@@ -147,7 +147,7 @@ def test_producers_whose_only_snapshot_lies_above_what_a_power_cut_left(bench: P
 
 
 def test_a_tiered_log_keeps_the_state_where_its_disk_begins(tmp_path: Path) -> None:
-    """What came before lies in the bucket: its producers go on, its transaction is open."""
+    """Earlier records are in the bucket: their producers go on, their transaction is open."""
     bench = ProducerBench(tmp_path / "log")
     bench.log.close()
     bench.open(remote=True)

@@ -77,7 +77,7 @@ def test_who_only_reads_asks_the_log_too(tmp_path: Path, base: int, damage: Call
 
 
 def test_a_note_that_does_not_know_the_transactions_is_no_note(tmp_path: Path) -> None:
-    """As an older release left it."""
+    """An older release left the file in this state."""
     index = fill(tmp_path, 0)
     entries = index.read_bytes()
     note = index.with_suffix(".seal")

@@ -110,7 +110,7 @@ def test_a_registration_that_died_is_ended_by_the_next(world: World) -> None:
 
 
 def test_a_root_that_did_not_change_is_held_against_what_became_known(world: World) -> None:
-    """It went back to the very one that was read last: a conditional GET alone says that all is as before."""
+    """The root went back to the one that was read last: a conditional GET alone reports no change."""
     world.run(register_topic("flights", ID, 1, {}))
     view = RootView(ID, 0, "flights")
     root = world.run(view.load())

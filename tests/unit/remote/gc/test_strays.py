@@ -239,7 +239,7 @@ def test_an_unreadable_entry_ends_it(log: RemoteLog) -> None:
 
 
 def test_the_roots_of_a_registration_stay(log: RemoteLog) -> None:
-    """It may go on. Its name may be free, or another topic's."""
+    """The creation may go on. The name may be free, or another topic's."""
     run(log, make_roots(PartitionIds(log.topic, OTHER), [0, 1], "killed"))
     log.clock.advance(2 * DAY_S)
     assert swept(log) == Swept()

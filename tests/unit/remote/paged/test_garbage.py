@@ -56,7 +56,7 @@ def planner_of() -> Maintainer:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_plan_whose_pages_were_collected_meanwhile_is_made_of_the_newest_root(place: Place, times: int) -> None:
-    """It stands still between a root and its pages, for longer than the grace."""
+    """The reader stands still between a root and its pages, for longer than the grace."""
     place.append(50)
     execute, trims = place.store.execute, iter([200, 420][:times])
 

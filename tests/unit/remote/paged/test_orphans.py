@@ -88,7 +88,7 @@ def test_an_object_of_a_dead_epoch_that_nothing_names_goes(place: Place, role: R
 
 
 def test_a_partition_that_a_reader_has_pinned_is_left_alone(place: Place) -> None:
-    """It may read a root that was replaced by an older one, which names nothing of what it reads."""
+    """The reader may have a root that was replaced by an older one, which names none of its objects."""
     place.append(5)
     dead = orphans(place, Role.WRITER, 0)
     place.wait(ORPHAN_MS)
@@ -238,7 +238,7 @@ def test_a_topic_that_is_being_deleted_is_left_to_its_deletion(place: Place) -> 
 
 
 def test_a_sweep_makes_no_root(place: Place) -> None:
-    """Of a topic whose deletion has just ended: a claim would begin a log that no topic has."""
+    """The deletion of the topic has just ended: a claim would begin a log that no topic has."""
     kept = place.keys
     stranger = Maintainer(TopicPartition("flights", 1), TOPIC_ID, TopicConfig(), owner="gc:1")
     assert place.world.run(stranger.sweep(delete=True)) == Swept()
