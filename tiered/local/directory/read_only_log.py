@@ -428,8 +428,7 @@ def find_gone(
 
 
 def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool = False) -> CorruptionError:
-    """Return the error of a partition whose folder is gone. ``tiered``: the bucket has a part of its records.
-    """
+    """Return the error of a partition whose folder is gone. ``tiered``: the bucket has a part of its records."""
     path = directory / partition_dir(tp)
     return CorruptionError(
         f"{tp} is out of service: its directory {path} is gone; it held records up to offset {end_offset}",

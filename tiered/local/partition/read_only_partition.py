@@ -141,7 +141,6 @@ class GrowingSegment:
 
     def extent(self, promised: int) -> Extent:
         """Return the extent of the segment for a read. The read raises if it does not reach offset ``promised``."""
-        """
         end = self.end_offset
         if promised <= end:
             return Extent(self.base_offset, end, self.size_bytes, self.max_timestamp, self)
