@@ -8,6 +8,7 @@ import click
 
 from tiered import admin
 from tiered.check.check import EXIT_WARNINGS
+from tiered.cli.restore_standby import EVERY, follow_bucket, promote_standby
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, topic_or_partition
 from tiered.program.open_reader import refuse_file
@@ -26,6 +27,10 @@ from tiered.restore.restore import RestoreReport
 @click.option("--name", metavar="NEW", help="another name, and id, for the one topic that is selected")
 @click.option("--pin", is_flag=True, help="keep garbage collection away from what is fetched, however long it takes")
 @click.option("--if-empty", is_flag=True, help="do nothing, successfully, if the directory holds something already")
+@click.option("--follow", is_flag=True, help="keep pulling what the bucket gets into --log-dir, a read-only standby")
+@click.option("--every", default=EVERY, metavar="REST", help=f"with --follow: the rest between two pulls ({EVERY})")
+@click.option("--once", is_flag=True, help="with --follow: pull once and end, for cron")
+@click.option("--promote", is_flag=True, help="make a standby the writer: one more pull, then claim every partition")
 @pass_application
 def command(
     app: Application,
@@ -38,6 +43,10 @@ def command(
     name: str | None,
     pin: bool,
     if_empty: bool,
+    follow: bool,
+    every: str,
+    once: bool,
+    promote: bool,
 ) -> int:
     """Build a log directory from the bucket alone.
 
@@ -48,13 +57,27 @@ def command(
     also to the same one. It ends between two batches: the batch that holds the first unwanted record is left out
     whole. A transaction that is open at the end is aborted by a marker.
 
+    With --follow the directory is a standby of the whole bucket. It may be stopped at any time, and follows again with
+    the same command. `tiered status` prints how late it is. --promote ends that: the old writer is fenced then.
+
     \b
     Examples:
       tiered restore --remote s3://acme-logs/prod --log-dir /var/lib/tiered
       tiered restore flights --remote s3://acme-logs/prod --log-dir data --newest 10GiB --dry-run
       tiered restore flights --remote s3://acme-logs/prod --log-dir data --as-of before-release --name flights-old
       tiered restore --remote s3://acme-logs/prod --log-dir data --to 2026-01-31T05:00:00Z
+      tiered restore --remote s3://acme-logs/prod --log-dir standby --follow
+      tiered restore --remote s3://acme-logs/prod --log-dir standby --promote
     """
+    if follow or promote or once:
+        chosen_options = any((selected, begin, end, newest, as_of, name, pin, if_empty, app.dry_run))
+        if follow == promote or chosen_options or (promote and once):
+            raise ConfigError(
+                "a standby has the whole bucket: --follow (with --every, --once) or --promote stands alone",
+                hint="leave the other options out",
+            )
+        refuse_file(app.need_log_dir())
+        return follow_bucket(app, every, once=once) if follow else promote_standby(app)
     directory, dry_run = app.need_log_dir(), app.dry_run
     first, last = range_of(begin, end, app.clock.now_ms())
     _refuse_offsets(first, last)

@@ -20,6 +20,7 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock, LockTerms
 from tiered.local.disk.plain_lock import PlainLock
+from tiered.local.disk.standby import refuse_standby
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
 from tiered.local.disk.uploader_files import (
     PAUSE_NAME,
@@ -54,9 +55,10 @@ class LogDirectory:
         self._resuming: dict[TopicPartition, Granted] = {}  # empty logs that will begin where the bucket ends
 
     def acquire(self) -> None:
-        """Become the one uploader. Raises NotFoundError (no log), ConfigError (a file), LockedError."""
+        """Become the one uploader. Raises NotFoundError (no log), ConfigError (a file, a standby), LockedError."""
         if not self.files.is_directory(self.path):
             raise no_directory(self.files, self.path, hint="check --log-dir, or start the application")
+        refuse_standby(self.path, self.files)
         _ = self.volume_id  # refuses a directory that is no log before the lock's file is made in it
         try:
             self._lock.acquire(self._clock)

@@ -171,6 +171,10 @@ class Tiering:
                 ) from error
             _logger.warning("topic %s is not checked against %s now: %s", info.name, self.store.url, error)
 
+    def claim(self, tps: Sequence[TopicPartition]) -> None:
+        """Claim partitions for a log that becomes the writer. Raises FencedError, RemoteUnavailableError."""
+        self._adopt_partitions(tps, self.clock.monotonic() + ADOPT_TIMEOUT_S)
+
     def _adopt_partitions(self, tps: Sequence[TopicPartition], deadline: float) -> None:
         """Claim them, or wait until another process's uploader, if it has the lock, has claimed for this volume."""
         poll_s = ADOPT_FIRST_POLL_S

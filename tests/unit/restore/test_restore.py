@@ -46,7 +46,7 @@ from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
 from tiered.repair.plan import RepairOptions
 from tiered.restore.plan import PartitionRestore, RestoreOptions, choose_rows
-from tiered.restore.restore import leaves_out
+from tiered.restore.pull import leaves_out
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation

@@ -48,6 +48,7 @@ from tiered.local.disk.files import Files, PosixFiles, no_directory, sweep_tempo
 from tiered.local.disk.lock import DirectoryLock, LockTerms
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.space import DiskReserve
+from tiered.local.disk.standby import refuse_standby
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import (
     SEAL_REQUEST_NAME,
@@ -151,6 +152,8 @@ class LocalLog:
         if it held records and no bucket knows them.
         """
         directory, files = Path(directory), files or PosixFiles()
+        if not terms.standby:
+            refuse_standby(directory, files)  # also before the lock: the process that follows has it
         clock, ids, config = clock or SystemClock(), ids or SystemIds(), config or LogConfig()
         if not terms.passing:
             files.make_directory(directory)
@@ -161,6 +164,8 @@ class LocalLog:
         lock = DirectoryLock(directory, files)
         lock.acquire(clock, terms)
         try:
+            if not terms.standby:
+                refuse_standby(directory, files)
             log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=lock, workers=workers)
             log._load()
             if alone and not log.was_clean:

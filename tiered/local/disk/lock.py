@@ -66,10 +66,12 @@ class LockTerms(NamedTuple):
     """Terms of an acquisition. ``patience_seconds``: how long to wait for a ``passing`` holder.
 
     ``passing``: write into the note that this holder releases the lock in a moment.
+    ``standby``: a directory that follows a bucket may be opened, to promote it.
     """
 
     patience_seconds: float = 0.0
     passing: bool = False
+    standby: bool = False
 
 
 class DirectoryLock:

@@ -1,0 +1,80 @@
+"""Decision of a pull: which segments of a partition's directory stay, are fetched, are replaced or are dropped.
+
+::
+
+    root     [0 .. 40)[40 .. 60)[60 .. 80)          merged: 0 and 20 became one; 60 is new
+    disk     [0, 20)[20, 40)[40, 60)[60: empty]
+    pull     0 replaces 0 and 20   40 stays   60 replaces the empty segment, and 80 becomes the empty one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tiered.format.keys import FLAG_HOLE, FLAG_STAGED, MAX_INT64
+from tiered.format.segment_stats import SegmentStats
+from tiered.model import Row
+
+
+class Held(NamedTuple):
+    """A segment on the disk. ``stats`` are those of its seal note, None without a valid one."""
+
+    base: int
+    stats: SegmentStats | None
+
+
+class Exchange(NamedTuple):
+    """New segments that take the place of the old ones at the bases ``old``, in one step for readers and crashes."""
+
+    new: tuple[Row, ...]
+    old: tuple[int, ...] = ()
+
+
+class Pull(NamedTuple):
+    """Changes of one partition, in order: the exchanges, then ``dropped``, the bases of segments without successor."""
+
+    exchanges: tuple[Exchange, ...]
+    dropped: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of the ``.log`` objects to fetch."""
+        return sum(row.size for exchange in self.exchanges for row in exchange.new)
+
+
+def decide_pull(held: Sequence[Held], rows: Sequence[Row], end: int) -> Pull:
+    """Decide from the listing of the disk (``held``, ascending) and the rows of the root, which reach to ``end``.
+
+    The empty segment at ``end`` stays: appends would go into it.
+    """
+    wanted = {row.base: row for row in rows if not row.flags & FLAG_HOLE}
+    following = [*(each.base for each in held[1:]), MAX_INT64]  # nothing follows the last one
+    stale = {
+        each.base: reach
+        for each, reach in zip(held, following, strict=False)
+        if not _is_same(each.stats, wanted.get(each.base)) and (each.base != end or each.base in wanted)
+    }
+    kept = {each.base for each in held} - stale.keys()
+    exchanges: list[Exchange] = []
+    for row in wanted.values():
+        if row.base in kept:
+            continue
+        old = tuple(base for base, reach in stale.items() if base < row.next and reach > row.base)
+        if exchanges and set(old) & set(exchanges[-1].old):  # an old segment reaches over both rows
+            before = exchanges.pop()
+            exchanges.append(Exchange((*before.new, row), tuple(sorted({*before.old, *old}))))
+        else:
+            exchanges.append(Exchange((row,), old))
+    replaced = {base for exchange in exchanges for base in exchange.old}
+    return Pull(tuple(exchanges), tuple(base for base in stale if base not in replaced))
+
+
+def _is_same(stats: SegmentStats | None, row: Row | None) -> bool:
+    """Return True if the note is that of the row's bytes. The disk has a staged segment with other batch headers."""
+    if stats is None or row is None:
+        return False
+    # mutant pull-compares-checksums
+    same_bytes = stats.crc32c == row.crc or bool(row.flags & FLAG_STAGED)
+    noted = stats.size_bytes, stats.records, stats.min_timestamp, stats.max_timestamp, stats.appended_ms
+    return same_bytes and noted == (row.size, row.records, row.min_ts, row.max_ts, row.appended_ms)
