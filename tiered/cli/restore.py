@@ -8,7 +8,7 @@ import click
 
 from tiered import admin
 from tiered.check.check import EXIT_WARNINGS
-from tiered.cli.restore_standby import EVERY, follow_bucket, promote_standby
+from tiered.cli.restore_standby import EVERY, tend_standby
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, topic_or_partition
 from tiered.program.open_reader import refuse_file
@@ -70,14 +70,9 @@ def command(
       tiered restore --remote s3://acme-logs/prod --log-dir standby --promote
     """
     if follow or promote or once:
-        chosen_options = any((selected, begin, end, newest, as_of, name, pin, if_empty, app.dry_run))
-        if follow == promote or chosen_options or (promote and once):
-            raise ConfigError(
-                "a standby has the whole bucket: --follow (with --every, --once) or --promote stands alone",
-                hint="leave the other options out",
-            )
-        refuse_file(app.need_log_dir())
-        return follow_bucket(app, every, once=once) if follow else promote_standby(app)
+        if any((selected, begin, end, newest, as_of, name, pin, if_empty, app.dry_run)):
+            raise ConfigError("a standby has the whole bucket, as it is", hint="leave the other options out")
+        return tend_standby(app, every, follow=follow, once=once, promoted=promote)
     directory, dry_run = app.need_log_dir(), app.dry_run
     first, last = range_of(begin, end, app.clock.now_ms())
     _refuse_offsets(first, last)

@@ -5,21 +5,30 @@ from __future__ import annotations
 import threading
 
 from tiered.check.findings import handed_on
+from tiered.config import parse_duration_ms
 from tiered.errors import ConfigError, RemoteUnavailableError, TieredError
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application
+from tiered.program.open_reader import refuse_file
 from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
 from tiered.restore.standby import PullReport, Standby, promote
 from tiered.store.runner import Runner
-from tiered.times import parse_duration_ms
 
 EVERY = "5s"
 """Rest between two pulls."""
 
 
-def follow_bucket(app: Application, every: str, *, once: bool) -> int:
+def tend_standby(app: Application, every: str, *, follow: bool, once: bool, promoted: bool) -> int:
+    """Follow a bucket, or end that. Raises ConfigError for options that exclude each other."""
+    if follow == promoted or (promoted and once):
+        raise ConfigError("--follow, also with --once, and --promote exclude each other", hint="choose one of them")
+    refuse_file(app.need_log_dir())
+    return _promote(app) if promoted else _follow(app, every, once=once)
+
+
+def _follow(app: Application, every: str, *, once: bool) -> int:
     """Pull again and again until the process is stopped, or once. An outage of the store is waited out."""
     rest_seconds = parse_duration_ms(every) / 1000
     if rest_seconds <= 0:
@@ -71,7 +80,7 @@ def _text(error: TieredError) -> str:
     return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
-def promote_standby(app: Application) -> int:
+def _promote(app: Application) -> int:
     """Pull once more, claim every partition, and make the directory a log like any other."""
     directory, store = app.need_log_dir(), open_remote(app)
     try:

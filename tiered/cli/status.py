@@ -24,6 +24,7 @@ from tiered.format.keys import topic_key
 from tiered.group.admin import load_all_lags
 from tiered.local.directory.figures import read_report
 from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.standby import StandbyMark, read_standby
 from tiered.local.transactions.group_positions import GroupLag, GroupTable
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.open_log import Tiers, as_fields, open_tiers
@@ -79,6 +80,7 @@ def command(app: Application, topic: str | None) -> int:
         seen.read()
     if app.log_dir is not None and lost is None:
         seen.directory = _directory(app.log_dir)
+        seen.standby = read_standby(app.log_dir, PosixFiles())
         seen.uploader = ask_uploader(app.log_dir, app.clock)
     reasons, code = seen.reasons(), seen.exit_code()
     code = code or (EXIT_UNSAFE if reasons else 0)
@@ -93,7 +95,7 @@ def command(app: Application, topic: str | None) -> int:
 class StatusReport:
     """All findings of one look. ``lost``: why the log directory cannot be read. ``unreachable``: why the bucket.
 
-    ``is_tiered``: its records are to be uploaded.
+    ``is_tiered``: its records are to be uploaded. ``standby``: the bucket that the log directory follows.
     """
 
     app: Application
@@ -106,6 +108,7 @@ class StatusReport:
     is_tiered: bool = False
     directory: dict[str, Any] | None = None
     uploader: UploaderStatus = field(default_factory=UploaderStatus)
+    standby: StandbyMark | None = None
 
     def read(self) -> None:
         """Look at every partition, only over the local tier if the bucket is absent, refuses or does not answer."""
@@ -206,7 +209,16 @@ class StatusReport:
             notes.append("this log has no bucket: its records are on this disk only")
         if self.uploader.document is not None:
             notes += talk(self.uploader.document)
+        if self.standby is not None:
+            notes.append(_standby_line(self.standby, self._late_records(), self.app.clock.now_ms()))
         return notes
+
+    def _late_records(self) -> int | None:
+        """Return how many records (exactly: offsets) the bucket has beyond a standby; None if it was not asked."""
+        if self.app.remote is None or self.unreachable is not None:
+            return None
+        ends = [(entry.pinned, 0 if entry.positions is None else entry.positions.end_offset) for entry in self.entries]
+        return sum(max(0, pinned.next_offset - max(end, pinned.start_offset)) for pinned, end in ends if pinned)
 
     def fields(self, reasons: list[UnsafeReason], first: str, notes: list[str]) -> dict[str, Any]:
         """Return the object for ``--json``."""
@@ -227,6 +239,9 @@ class StatusReport:
             "log_dir": directory,
             "remote_url": self.app.remote,
             "partitions": partitions,
+            "standby": None
+            if self.standby is None
+            else _late(self.standby, self._late_records(), self.app.clock.now_ms()),
             "groups": [
                 {
                     "group": lag.group,
@@ -342,6 +357,26 @@ def _directory(directory: Path) -> dict[str, Any]:
         "tasks_noted_ms": report.noted_ms,
         "tasks": [asdict(task) for task in report.tasks],
     }
+
+
+def _late(mark: StandbyMark, records: int | None, now_ms: int) -> dict[str, Any]:
+    """Return how late a standby is. Without an answer of the bucket all since the newest pull counts as late."""
+    since_ms = 0 if records == 0 else max(0, now_ms - mark.pulled_ms)
+    return {
+        "remote": mark.remote,
+        "pulled_ms": mark.pulled_ms or None,
+        "late_records": records,
+        "late_seconds": since_ms / 1000 if mark.pulled_ms else None,
+    }
+
+
+def _standby_line(mark: StandbyMark, records: int | None, now_ms: int) -> str:
+    if not mark.pulled_ms:
+        return f"standby of {mark.remote}: no pull was whole yet"
+    ago = human_duration(max(0, now_ms - mark.pulled_ms))
+    if records is None:
+        return f"standby of {mark.remote}: at most {ago} late, its newest pull"
+    return f"standby of {mark.remote}: {counted(records, 'record')}{f' and at most {ago}' if records else ''} late"
 
 
 def _task_lines(directory: dict[str, Any]) -> list[str]:

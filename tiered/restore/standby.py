@@ -43,7 +43,7 @@ from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, O
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, sweep_temporaries
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, LockTerms
-from tiered.local.disk.standby import StandbyMark, end_standby, read_standby, write_standby
+from tiered.local.disk.standby import STANDBY_NAME, StandbyMark, end_standby, read_standby, write_standby
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
 from tiered.local.disk.uploader_files import UploadCheckpoint, known_of, uploader_lock
 from tiered.local.disk.volume import ensure_volume
@@ -137,8 +137,10 @@ class Standby:
                 f"{directory} follows {mark.remote}, not {self._url}",
                 hint=f"--remote {mark.remote}, or a new directory",
             )
-        names = set(files.names(directory)) if files.state(directory) is not None else set()
-        if mark is None and names - {LOCK_NAME, UPLOADER_LOCK_NAME}:
+        names = files.names(directory) if files.state(directory) is not None else []
+        # A kill may have left both locks, and a mark that has not got its name.
+        others = [name for name in names if name not in (LOCK_NAME, UPLOADER_LOCK_NAME) and STANDBY_NAME not in name]
+        if mark is None and others:
             raise ConfigError(
                 f"{directory} is a log of its own, or was promoted: it cannot follow a bucket",
                 hint="name a new directory; a promoted one is opened by tiered.open",
@@ -308,6 +310,5 @@ def promote(
             raise
         finally:
             tiering.close()
-        # mutant promotion-claims-first
         end_standby(directory, files)
         return {tp: local.partition(tp).positions().end_offset for tp in standby.claimable}
