@@ -53,7 +53,7 @@ from tiered.plan.pull import Pull
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.root_view import RootView
 from tiered.remote.roots import ROOTS_TOGETHER
-from tiered.remote.stale_root_check import need_newest
+from tiered.remote.stale_root_check import require_newest_root
 from tiered.remote.topics import STATE_DELETED, TopicEntry, list_topics, load_entry
 from tiered.restore.plan import PartitionRestore, choose_rows
 from tiered.restore.pull import PartitionPull, need_space, topic_infos, write_checkpoints
@@ -254,7 +254,7 @@ class Standby:
                 try:
                     pinned = view.pin_received(got)
                     if is_new:
-                        yield from need_newest(view, must_list=False)
+                        yield from require_newest_root(view, must_list=False)
                         pinned = yield from view.pin()
                     if pinned is None or pinned is self._pulled.get(tp):
                         continue
