@@ -84,7 +84,7 @@ class Reading:
 
 
 def _number(row: Row) -> int:
-    """Return 64 random bits of the object's name. Of a sink's object each half of the name has some of them."""
+    """Return 64 random bits of the object's name. In the name of a sink's object they are spread over both halves."""
     uid = join_uid(row.id_hi, row.id_lo)
     number = int(uid[16:], 16)
     return number ^ int(uid[:16], 16) if row.flags & FLAG_STAGED else number

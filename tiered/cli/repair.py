@@ -148,7 +148,7 @@ def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -
 
 
 def _without_remote(app: Application) -> tuple[str, str]:
-    """Return the texts around a command that reads only a disk, if a bucket is named, too."""
+    """Return (before, after): texts around a command line, so that it reads only the disk though a bucket is set."""
     if app.remote is None:
         return "", ""
     origin = app.values["remote"].origin

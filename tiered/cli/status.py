@@ -111,7 +111,7 @@ class StatusReport:
     standby: StandbyMark | None = None
 
     def read(self) -> None:
-        """Look at every partition, only over the local tier if the bucket is absent, refuses or does not answer."""
+        """Read the state of every partition, only from the disk if the bucket is absent, refuses or does not answer."""
         app, with_local = self.app, self.lost is None
         try:
             with open_tiers(app, with_local=with_local) as tiers:

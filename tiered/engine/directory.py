@@ -72,7 +72,7 @@ class LogDirectory:
         return living(self._lock.holder())
 
     def note_http(self, address: str) -> None:
-        """Note beside the lock where this uploader serves its status; empty: nowhere."""
+        """Store beside the lock at which address this uploader serves its status; ``""``: it serves none."""
         self._lock.add_note(http=address)
 
     def note_trouble(self, trouble: str) -> None:

@@ -298,7 +298,7 @@ class Engine:
     # ------------------------------------------------------------------ outcomes
 
     def failed(self, p: Partition, failure: Failure, doing: str) -> None:
-        """Note a failure: the partition backs off alone, and goes on by itself."""
+        """Record a failure of one partition: it waits and retries, while the others continue."""
         p.trouble = self.failure_noted(p.trouble, failure, doing, p.tp)
         p.given_up = not self.retries
         self.changed(p)

@@ -119,7 +119,7 @@ class Journal:
             self._put(self._entries[log_key].with_part(upload_id))
 
     def done(self, log_keys: Iterable[str]) -> None:
-        """Note uploads that are committed or swept. No fsync: a lost line costs one look at the next start."""
+        """Mark uploads as committed or deleted. No fsync: for a lost line the next start checks the upload again."""
         with self._lock:
             if known := [key for key in log_keys if key in self._entries]:
                 self._need_open()

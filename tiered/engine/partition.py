@@ -102,8 +102,8 @@ class Partition:
 
     ``committed`` is -1 until a claim has read the root. ``doubt_end`` is the end of a commit of which only the next
     claim can say whether it is in the root; 0: none. ``resume_at``: a log without records has yet to begin there.
-    ``given_up``: no more of its work begins in this run. ``settled``: the uploads of dead claims were swept, with
-    ``sweep`` as the failures of that.
+    ``given_up``: this run starts no more work on it. ``settled``: the objects of earlier claims were deleted;
+    ``sweep`` holds the failures of these deletions.
     """
 
     tp: TopicPartition
@@ -184,13 +184,13 @@ class Partition:
 
     @property
     def moves(self) -> bool:
-        """Return True while it goes on by itself: work is under way, or a stored segment is about to be committed."""
+        """Return True while the partition makes progress: an upload or commit runs, or a stored segment can commit."""
         first = self.works.get(self.committed)
         return self.at_work or (self.trouble.failure is None and first is not None and first.row is not None)
 
     @property
     def known_committed(self) -> int:
-        """Return the committed end by the root, or by the checkpoint of an earlier run; 0 without either."""
+        """Return the committed end from the root, otherwise from the checkpoint of an earlier run, otherwise 0."""
         return max(self.noted, 0) if self.committed < 0 else self.committed
 
     @property
@@ -233,7 +233,7 @@ class Partition:
         return "gap", f"offsets {self.committed}..{first} are neither in the bucket nor on this disk"
 
     def obstacle(self) -> Failure | None:
-        """Return the failure that an operator has to correct before this partition goes on; None if waiting helps."""
+        """Return the failure that an operator has to correct; None if the partition continues by itself."""
         blocked = self.blocked()
         if blocked is not None:
             text = f"{self.tp}: {blocked[1]}"

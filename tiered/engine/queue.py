@@ -60,7 +60,7 @@ class UploadQueue:
         self.fill_soon()
 
     def fill_soon(self) -> None:
-        """Fill slots in the next turn of the loop: by then all partitions of one scan are in line."""
+        """Fill free slots in the next turn of the event loop: by then all partitions of one scan are in the queue."""
         if not self._filling and self._waiting and self.running < self._limits().uploads:
             self._filling = True
             asyncio.get_running_loop().call_soon(self._fill)

@@ -115,7 +115,7 @@ class BucketSteps:
     """The bucket side of one log directory. Steps of different partitions may run at the same time.
 
     ``capabilities`` is None until ``probe`` has run: nothing is claimed or uploaded before. ``sizes`` may change: a
-    multipart upload that has begun goes on in its own.
+    multipart upload in progress keeps its own part size.
     """
 
     def __init__(
@@ -509,10 +509,10 @@ class BucketSteps:
         return root
 
     def _forget(self, tp: TopicPartition, rows: Sequence[Row]) -> Steps[None]:
-        """Strike out committed uploads, and delete those of failed attempts at these segments: no row names them.
+        """Remove committed uploads from the journal. Delete the objects of failed attempts at the same segments.
 
-        Uploads below may be committed without being struck out: they are not touched. A failed delete costs an object
-        that the collector finds later, a line that cannot be written one look. The commit stands.
+        Entries of lower segments stay: they may be committed. After a failed delete the collector finds the object
+        later. After a failed write of the journal the next start checks the upload again. The commit stands.
         """
         journal = self._journal()
         committed = {join_uid(row.id_hi, row.id_lo) for row in rows}

@@ -54,8 +54,7 @@ T = TypeVar("T")
 class SyncRun:
     """One drain. A failure that concerns more than one partition ends it. Steps in progress are waited for.
 
-    The run has a thread of the engine's, with an event loop of its own. Nothing is retried and nothing waits for a
-    time: the loop turns when a step ends.
+    The run has its own thread and event loop. It does not retry, and waits only for steps that run.
     """
 
     def __init__(self, tiering: Tiering, deadline: float | None) -> None:

@@ -58,7 +58,7 @@ class Topics:
                 topic.task.cancel()
 
     def registered(self, p: Partition) -> bool:
-        """Return True if the bucket's registry names the topic with our id. If not, an attempt begins, or goes on."""
+        """Return True if the bucket's registry names the topic with our id. If not, start or continue an attempt."""
         topic = self.find(p)
         if not topic.registered and topic.task is None:
             topic.task = asyncio.get_running_loop().create_task(self._register(topic))

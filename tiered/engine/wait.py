@@ -65,7 +65,7 @@ class UploaderHandle(Protocol):
         """Return why it stopped by itself, None while it works."""
 
     def when_ended(self, callback: Callable[[TieredError], None]) -> None:
-        """Call back, from any thread, once it stopped by itself; at once if it has."""
+        """Call ``callback`` from any thread once the uploader stopped by itself; immediately if it has stopped."""
 
 
 class UploaderComponent(Protocol):
@@ -239,7 +239,7 @@ def follow(
 
 
 def shown(names: Sequence[str]) -> str:
-    """Return the first ``NAMES`` of them and the number of the others."""
+    """Return the first ``NAMES`` names as a text, and the number of the other names."""
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
     return ", ".join(names[:NAMES]) + more
 

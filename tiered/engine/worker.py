@@ -173,7 +173,7 @@ class Worker:
             engine.succeeded(p, "uploading")
 
     async def _commit(self) -> None:
-        """Commit the stored prefix. Uploads go on meanwhile."""
+        """Commit the uploaded segments that follow the committed end. Other uploads continue meanwhile."""
         p, engine = self.p, self._engine
         p.committing = True
         engine.track(p)

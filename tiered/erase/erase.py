@@ -99,7 +99,7 @@ MAX_LOOKS = 10
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Live segment with ``records`` matching records."""
+    """Segment of the catalog that holds ``records`` records to erase."""
 
     row: Row
     records: int

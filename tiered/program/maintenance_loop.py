@@ -49,7 +49,7 @@ def _never(_topic: str) -> bool:
 class Scope:
     """Extent of maintenance: ``topic`` None is all topics, ``partition`` None all partitions of the topic.
 
-    ``is_paused`` is asked for each topic before each action. A paused topic begins no action.
+    ``is_paused`` is called with the topic before each action. No action begins on a paused topic.
     """
 
     kinds: tuple[MaintenanceKind, ...] = ROUTINE

@@ -31,7 +31,7 @@ StreamOpener = Callable[[TopicPartition], Steps[TierStream]]
 class PartitionFetch:
     """One partition of a consumer. Not thread-safe.
 
-    An error or a cancellation drops what was not handed out: the next read begins at the position again.
+    An error or a cancellation drops the items that were not returned. The next read starts at the position again.
     """
 
     def __init__(self, tp: TopicPartition, stream: TierStream, followed: FollowedPartition, *, isolation: str) -> None:
@@ -87,7 +87,7 @@ class PartitionFetch:
         self.drop()
 
     def drop(self) -> None:
-        """Drop what was read and not handed out."""
+        """Drop the items that were read and not returned."""
         if self._pieces is not None:
             self._pieces.close()
         self._pieces = self._piece = None

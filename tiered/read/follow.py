@@ -119,11 +119,11 @@ class FollowedPartition:
         return self.stop is not None and self.cursor.at >= self.stop
 
     def is_due(self, now_s: float, *, signalled: bool) -> bool:
-        """Return True if it is time for a look. ``signalled``: the signal was set."""
+        """Return True if the next poll is due. ``signalled``: an append has set the signal."""
         return self.due <= now_s or (self.signalled and signalled)
 
     def look(self, now_s: float) -> Steps[bool]:
-        """Look whether records may have come. The disk is asked for its stamp, the bucket for its root."""
+        """Return True if there may be new records: by the disk's ``stamp``, and by a new root of the bucket."""
         if self.signalled:
             return True
         looked = self.fresh
@@ -138,17 +138,17 @@ class FollowedPartition:
         return looked
 
     def succeed(self) -> None:
-        """Note that all new records were read."""
+        """Record that all new records were read, so an outage has ended."""
         self.fresh, self.failures = False, 0
 
     def fail(self, error: RemoteUnavailableError) -> None:
-        """Note a failed look, and log the first one of an outage."""
+        """Count a failed poll, and log the first failure of an outage."""
         self.failures += 1
         if self.failures == 1:
             _logger.warning("%s cannot be read on, tried again until it can: %s", self.stream.tp, error)
 
     def plan_next(self, now_s: float, *, moved: bool) -> Steps[None]:
-        """Set the time of the next look. ``moved``: there were new records."""
+        """Set the time of the next poll. ``moved``: the last poll found new records."""
         if self.signalled and not self.failures:
             self.due = now_s + LONGEST_WAIT_S  # an interrupt may have come between an append and its signal
             return

@@ -109,7 +109,7 @@ class LocalPartition(Protocol):
         """Undo :meth:`watch`."""
 
     def stamp(self) -> object:
-        """Return a value that changes with each append of another process, as a rule. It costs two ``stat`` calls."""
+        """Return a value that normally changes with each append of another process. It costs two ``stat`` calls."""
 
 
 class Cursor:
@@ -606,7 +606,7 @@ def _cut(batch: TierBatch, at: int) -> TierBatch:
 
 
 class StepIterator:
-    """Steps that emit, taken piece by piece."""
+    """Iterator over the values that steps emit."""
 
     END = object()
 

@@ -57,8 +57,8 @@ class SegmentScan:
     was reached.
 
     If all bytes are fed, the segment's CRC32C is compared with the row's when the last piece comes, before any batch of
-    that piece is returned. Batches of earlier pieces were verified alone. Of less than the whole segment, batch CRCs,
-    offsets, times and the object's size are checked against the row.
+    that piece is returned. Batches of earlier pieces were verified only by their own CRCs. If only a part of the
+    segment is fed, batch CRCs, offsets, times and the object's size are checked against the row.
 
     An index chose ``position`` if it is above 0, and the last byte if it is below the row's size. Mismatches there
     raise IndexDoubtedError.

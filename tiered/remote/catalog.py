@@ -188,7 +188,7 @@ class Catalog(RootView):
         )
 
     def go_on(self, rest: Rest) -> None:
-        """Go on under the claim of an earlier catalog. No root that is older than its last one is believed."""
+        """Continue under the claim of an earlier catalog object. A root older than the last one of that is refused."""
         self._held = _Claim(rest.role, rest.epoch, rest.owner, rest.last_commit)
         self._kept = _PersistedIds(rest.persisted_token, rest.persisted_append)
         self._token, self._pruned_epoch = rest.token, rest.pruned_epoch
@@ -556,7 +556,7 @@ class Catalog(RootView):
     def _stale(self, taken: Time, now: Time) -> bool:
         """Return True if a commit dated ``taken`` is too old to be sent.
 
-        The grace of removed objects counts from that date: after a day's suspension readers would have none left.
+        The grace period of removed objects begins at that date. After a suspension of a day it would be over already.
         """
         return max(now.now_ms - taken.now_ms, int((now.monotonic - taken.monotonic) * 1000)) > COMMIT_DEADLINE_MS
 

@@ -215,7 +215,7 @@ def compaction_planner(
 
 
 def feed(snapshot: CatalogView, at: int, planners: Sequence[RowPlanner]) -> Steps[None]:
-    """Give the rows from offset ``at`` on to the planners, a piece of the catalog at a time."""
+    """Pass the rows from offset ``at`` to each planner, one page of the catalog at a time."""
     while planners and len(rows := (yield from snapshot.piece(at))):
         for planner in planners:
             planner.add(rows)

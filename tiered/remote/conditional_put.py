@@ -143,7 +143,7 @@ class Updated(Generic[T_co]):
 
 
 def read_cell(key: str, decode: Callable[[Object], T], max_bytes: int = MAX_BODY_BYTES) -> Look[T | None]:
-    """Return a look: one GET of ``key``. The value is None without an object."""
+    """Return steps that read the object with one GET of ``key``. Their value is None without an object."""
 
     def read_back() -> Steps[Tagged[T | None]]:
         got = yield Get(key, max_bytes=max_bytes)
@@ -231,8 +231,8 @@ def replace_once(
 ) -> Steps[Updated[T]]:
     """Replace the object that has ``etag``, empty for none. If another call was first, return the object it left.
 
-    Raises as :func:`update`, which repeats this. ``last_look``: look once more after the deadline, for objects that no
-    later call settles.
+    Raises as :func:`update`, which repeats this. ``last_look``: read the object once more after the deadline. Needed
+    for objects that no later call reads.
     """
     # mutant put-matches-planned-etag
     put = Put(cell.key, wanted.body, Match(etag) if etag else ABSENT, crc32c(wanted.body))
@@ -272,7 +272,7 @@ def _none_won(cell: Cell[T], attempts: int, deadline: Deadline) -> RemoteUnavail
 
 
 def _read_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
-    """Look until the store answers. Until then a PUT may have lost to an earlier attempt of its own."""
+    """Read the object until the store answers. Only then is it known whether an earlier attempt of this PUT won."""
     attempt = 0
     while True:
         try:

@@ -83,7 +83,7 @@ class StreamPosition:
 
 
 class _Reads:
-    """Reads of one attempt, in order. ``ended``: base offsets of segments of which no more is wanted."""
+    """Reads of one attempt, in order. ``ended``: base offsets of segments that need no more reads."""
 
     def __init__(
         self, lookup: SegmentLookup, pieces: Pieces, at: int, end: int, whole: Collection[int], *, keep: Keep | None

@@ -112,7 +112,7 @@ class RootView:
         return root_get(self.key, self.etag or None)
 
     def pin_received(self, got: object) -> CatalogView | None:
-        """Return the snapshot in the store's answer to :meth:`request`."""
+        """Return the catalog's state from ``got``, the store's answer to :meth:`request`; None without a root."""
         return self._pin(self._received(got))
 
     def _pin(self, root: Root | None) -> CatalogView | None:

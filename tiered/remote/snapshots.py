@@ -103,9 +103,9 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class KeptRoot:
-    """Root that was kept. ``source``: ``snapshot NAME``, ``history``, or ``root`` for the newest one.
+    """Stored copy of a root. ``source``: ``snapshot NAME``, ``history``, or ``root`` for the newest root itself.
 
-    ``begun``: an unfinished snapshot, whose objects may be gone.
+    ``begun``: the snapshot is unfinished, so objects that it names may be deleted.
     """
 
     source: str

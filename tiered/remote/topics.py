@@ -250,7 +250,7 @@ def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, de
 def _made(
     entry: TopicEntry, partitions: Collection[int], registrant: Registrant, deadline: Deadline
 ) -> Steps[list[Root]]:
-    """Make roots, create-only. Return the existing ones that are in use: by this topic, registered before."""
+    """Create the roots of all partitions. Return the roots that existed and are in use by this topic."""
     ids = PartitionIds(entry.name, entry.topic_id)
     wanted = sorted(partitions)
     seen = sorted(set(wanted).intersection(registrant.seen))

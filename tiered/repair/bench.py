@@ -20,7 +20,7 @@ from tiered.store.capabilities import check_capabilities, probe
 
 
 class Desk(NamedTuple):
-    """The maintainer's claim of one partition: its catalog, and where segments are written."""
+    """One partition under a maintainer's claim: its catalog, and the workshop that writes segments."""
 
     catalog: Catalog
     shop: Workshop

@@ -73,7 +73,7 @@ from tiered.store.base import ABSENT, NewId, Now, Object, Put, Steps, list_all
 
 
 class There(NamedTuple):
-    """Object under the root's key: its bytes and ETag, None and ``""`` for nothing; ``root`` if it is whole."""
+    """Object under the root's key: bytes and ETag (None and ``""`` without an object), and ``root`` if undamaged."""
 
     data: bytes | None
     etag: str

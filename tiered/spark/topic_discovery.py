@@ -59,7 +59,7 @@ class Watch:
     def plan_slices(
         self, ranges: Mapping[TopicPartition, Range], topic_ids: Mapping[str, str], lost: Callable[[Loss], None]
     ) -> list[PartitionSlice]:
-        """Return the pieces of a batch, in order. Calls ``lost`` for partitions that are gone."""
+        """Return the offset ranges that a batch reads, in order. Calls ``lost`` for partitions that no longer exist."""
         with planning_pool("partitions") as partitions, planning_pool("bundles") as bundles:
 
             def pieces_of(item: tuple[TopicPartition, Range]) -> list[PartitionSlice]:

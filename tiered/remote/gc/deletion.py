@@ -61,8 +61,9 @@ def resume_topic_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
 
 
 def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
-    """Delete all objects of a partition whose root is marked, the root last. Does nothing before the grace, or under a
-    pin.
+    """Delete all objects of a partition whose root is marked as deleted, the root last.
+
+    Does nothing before the end of the grace period, or while a pin protects the partition.
 
     Repeats are harmless: each lists the rest. An object that arrives later is a stray (``remote.gc.strays``). Raises
     RemotePermissionError for a key that may not be deleted.

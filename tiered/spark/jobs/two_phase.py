@@ -81,9 +81,9 @@ def _round(runner: JobRunner, planned: PlannedRound, why: str) -> dict[str, Any]
 
 
 def rewrite_part_of(store: Store, task: Task, live: bytes) -> Receipt:
-    """Do phase 2 of one part, in a worker.
+    """Run phase 2 of one part, in a worker.
 
-    A lost bitmap was made again, perhaps from a catalog that has other rows by then. Its note reports that.
+    If Spark lost the bitmap, it was computed again, perhaps from a newer catalog. Its note reports that.
     """
     note = note_of(live)
     if "effects" not in note:  # the part was not read to its end: records without a bit may be live
