@@ -269,6 +269,24 @@ def test_restore(cli: Cli, log: Scenario, tmp_path: Path) -> None:
     assert (noted.code, len(noted.summary["warnings"])) == (3, 1)
 
 
+def test_a_standby_is_pulled_looked_at_and_promoted(cli: Cli, log: Scenario, tmp_path: Path) -> None:
+    standby = ("--remote", log.url, "--log-dir", tmp_path / "standby")
+    assert cli("restore", *standby, "--promote").code == 2
+    pulled = cli("restore", *standby, "--follow", "--once", "--json").summary
+    assert pulled["segments"] == len(log.rows(0)) + len(log.rows(1))
+    assert "0 segments" in cli("restore", *standby, "--follow", "--once").text
+    seen = cli("status", *standby, "--json").summary["standby"]
+    assert (seen["remote"], seen["late_records"], seen["late_seconds"]) == (log.url, 0, 0)
+    for refused in (("--follow", "--promote"), ("--once",), ("--follow", TOPIC), ("--follow", "--every", "0s")):
+        assert cli("restore", *standby, *refused).code == 2
+    refused = cli("append", TOPIC, *standby)
+    assert (refused.code, "--promote" in refused.err) == (2, True)
+    done = cli("restore", *standby, "--promote", "--json").summary
+    assert [each["end_offset"] for each in done["partitions"]] == [RECORDS, RECORDS]
+    assert cli("status", *standby, "--json").summary["standby"] is None
+    assert cli("restore", *standby, "--follow", "--once").code == 2
+
+
 def test_doctor(cli: Cli, log: Scenario) -> None:
     seen = cli("doctor", "--log-dir", log.directory, "--remote", log.url, "--write-probe", "--json")
     states = {each["name"]: each["state"] for each in seen.summary["checks"]}
