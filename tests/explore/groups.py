@@ -42,37 +42,85 @@ class OneTopic:
 TOPICS = OneTopic()
 
 
+UNSEEN = ("_acknowledged_s", "_planned_s", "_polled_s", "_listed_s", "_failures", "_source", "settings")
+"""What no request of a round depends on here: no time is given credit, and nobody waits."""
+
+
 class Hasty(Member):
-    """Judges every other member dead as soon as it is listed."""
+    """Judges every other member dead as soon as it is listed. Between the parts of a round nothing else is carried."""
+
+    turn = 0
+    offset = -1
+    joins = False
+
+    def mark(self, part: str) -> Mark:
+        """Equal for members that go on in the same way."""
+        carried = {name: value for name, value in vars(self).items() if name not in UNSEEN}
+        return Mark((self.turn, part, self.joins), (carried, self._planned_s == math.inf), once=True)
+
+    def _join(self, now_s: float) -> Steps[float]:
+        self.joins = True
+        yield self.mark("join")  # type: ignore[misc]
+        try:
+            return (yield from super()._join(now_s))
+        finally:
+            self.joins = False
+
+    def _read_plan(self) -> Steps[None]:
+        yield self.mark("plan")  # type: ignore[misc]
+        yield from super()._read_plan()
 
     def _observe(self) -> Steps[None]:
+        yield self.mark("observe")  # type: ignore[misc]
         yield from super()._observe()
         for each in self._observed.values():
             each.beats, each.since_s = BEATS_UNTIL_DEAD, -math.inf
 
+    def _judge(self) -> Steps[None]:
+        yield self.mark("judge")  # type: ignore[misc]
+        yield from super()._judge()
 
-def member(name: str, rounds: int) -> Program:
-    """Joins, and in each round reads one record and commits it; then leaves."""
+    def _agree(self) -> Steps[None]:
+        yield self.mark("agree")  # type: ignore[misc]
+        yield from super()._agree()
 
-    def run(_: Machine) -> Generator[Any, Any, None]:
+    def release_due(self) -> Steps[None]:
+        yield self.mark("release")  # type: ignore[misc]
+        yield from super().release_due()
+
+    def _take(self, now_s: float) -> Steps[bool]:
+        yield self.mark("take")  # type: ignore[misc]
+        return (yield from super()._take(now_s))
+
+
+def member(name: str, rounds: int, lives: int = 1) -> Program:
+    """Joins, and in each round reads one record and commits it; then leaves. After the last of its lives it stays dead.
+
+    A process that begins again is one member more, which makes most of the states.
+    """
+
+    def run(machine: Machine) -> Generator[Any, Any, None]:
+        if machine.disk.made == lives:
+            return
+        machine.begin()
         settings = GroupSettings(heartbeat_ms=1, lease_ms=3, handover_ms=0, max_poll_interval_ms=10**9)
         one = Hasty(GROUP, name, [TP.topic], TOPICS, settings)
-        offset = -1
-        for turn in range(rounds + 1):
-            yield Mark((turn,), (one, offset))
+        for one.turn in range(rounds + 1):
+            yield one.mark("round")
             yield from one.round()
             one.failure = None
             changes = one.poll([], 0.0)
             if TP in changes.lost:
-                offset = -1
+                one.offset = -1
             for position in changes.assigned.values():
                 assert position is not None
-                offset = position.offset
-            if offset >= 0 and TP not in changes.stop:
-                yield Report("handed", (one.id, offset))
-                offset += 1
-                yield from _commit(one, offset)
-        yield Mark(("leaves",), (one,))
+                one.offset = position.offset
+            if one.offset >= 0 and TP not in changes.stop:
+                yield Report("handed", (one.id, one.offset))
+                one.offset += 1
+                yield one.mark("commit")
+                yield from _commit(one, one.offset)
+        yield one.mark("leave")
         try:
             yield from one.leave()
         except TieredError:
@@ -92,10 +140,10 @@ def _commit(one: Member, offset: int) -> Generator[Any, Any, None]:
 
 @dataclass(frozen=True)
 class Offsets:
-    """``handed``: records that were handed out, from offset 0. ``owners``: of each ownership epoch."""
+    """``handed``: records that were handed out, from offset 0. ``owner``: the last ownership epoch and its member."""
 
     handed: int = 0
-    owners: frozenset[tuple[int, str]] = frozenset()
+    owner: tuple[int, str] = (-1, "")
 
 
 class GroupJudge:
@@ -118,10 +166,10 @@ class GroupJudge:
                 raise Violated(f"the epoch went back from {then} to {now}")
         if not now.owner:
             return memory
-        owners = dict(memory.owners) | {now.epoch: dict(memory.owners).get(now.epoch, now.owner)}
-        if owners[now.epoch] != now.owner:
-            raise Violated(f"{owners[now.epoch]} and {now.owner} own it in epoch {now.epoch}")
-        return replace(memory, owners=frozenset(owners.items()))
+        epoch, owner = memory.owner
+        if epoch == now.epoch and owner != now.owner:
+            raise Violated(f"{owner} and {now.owner} own it in epoch {epoch}")
+        return replace(memory, owner=(now.epoch, now.owner))
 
     @staticmethod
     def told(report: Report, objects: Objects, memory: Offsets) -> Offsets:

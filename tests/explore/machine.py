@@ -61,6 +61,10 @@ class Machine:
     def _change(self, **changes: Any) -> None:
         self.disk = replace(self.disk, **changes)
 
+    def begin(self) -> None:
+        """Count the lives of a program that makes no segments."""
+        self._change(made=self.disk.made + 1)
+
     # -- engine.disk.Disk ------------------------------------------------------------------------------------------
 
     @property

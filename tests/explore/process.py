@@ -43,6 +43,8 @@ class Mark:
 
     key: tuple[Any, ...]
     carried: tuple[Any, ...] = ()
+    once: bool = False
+    """A life comes to this key at most once, so that ids are named by it, however many were taken before."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,10 @@ class Runner:
         self.machine = Machine(disk)
         self._steps = program(self.machine)
         self._name = f"{name}/{life}"
-        self.marks = self._ids = 0
+        self.marks: Any = 0
+        self._ids = 0
+        self.used_ids = False
+        """Whether this life has taken an id: only then the next life must not take the same ones."""
         self._monotonic = 0.0
         self._together: list[Any] = []
         self._outcomes: list[Any] = []
@@ -150,7 +155,7 @@ class Runner:
             outcome = None
             match request:
                 case Mark():
-                    self.marks += self._ids > 0  # ids must not come twice
+                    self.marks = request.key if request.once else self.marks + (self._ids > 0)  # no id comes twice
                     self._ids, self._monotonic = 0, 0.0
                     return request
                 case Report():
@@ -159,6 +164,7 @@ class Runner:
                     outcome = Time(START_MS, self._monotonic)
                 case NewId():
                     self._ids += 1
+                    self.used_ids = True
                     text = f"{self._name}/{self.marks}/{self._ids}"
                     outcome = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
                 case Backoff():
@@ -188,11 +194,6 @@ class Runner:
         finally:
             if self.machine.disk != self.disks[-1]:
                 self.disks.append(self.machine.disk)
-
-    @property
-    def used_ids(self) -> bool:
-        """Whether this life has taken an id: only then the next life must not take the same ones."""
-        return self.marks > 0 or self._ids > 0
 
     def take(self) -> tuple[tuple[Report, ...], tuple[Disk, ...]]:
         """What was told, and the disks there were, since the last time."""

@@ -237,6 +237,20 @@ def group_again() -> Scene:
     return Scene("group-again", programs, NO_OBJECTS, disks, Offsets(), JUDGE, lists=True, deletes=True)
 
 
+def group_restart() -> Scene:
+    """A member that dies begins again, beside the requests and the object of its life before."""
+    return Scene(
+        "group-restart",
+        {"a": member("a", 2, lives=2)},
+        NO_OBJECTS,
+        {"a": Disk("a")},
+        Offsets(),
+        JUDGE,
+        lists=True,
+        deletes=True,
+    )
+
+
 @dataclass(frozen=True)
 class Bound:
     """A scene, the faults that ``make explore`` looks at, and those of ``make test``."""
@@ -264,7 +278,8 @@ SCENES = (
     Bound(merging_and_sweep, 1, 0),
     Bound(pages, 0, -1),
     Bound(pages_collected, 1, 0),
-    Bound(group, 0, 0),
+    Bound(group, 1, 0),
     Bound(group_again, 0, -1),
+    Bound(group_restart, 2, 1),
 )
 """``quick`` -1: not in ``make test``."""
