@@ -19,6 +19,7 @@ import tiered
 from bench.arrow_cases import arrow
 from bench.bulk_plan import spark_bulk_plan
 from bench.catalog_cases import catalog
+from bench.consumer_cases import consumers
 from bench.daemon_cases import daemon_partitions
 from bench.directories import many_partitions, unclean_open
 from bench.disk_cases import group_commit, random_reads, transactions
@@ -308,6 +309,7 @@ CASES = (
     append,
     read,
     follow,
+    consumers,
     upload,
     group_commit,
     transactions,

@@ -38,6 +38,7 @@ READ_SEGMENTS = 4
 OBSTORE_RANGE_BYTES = 4 * MIB
 OBSTORE_TOGETHER = 8
 PIECE_BYTES = MIB
+COMMITS = 200
 CPU_AND_WALL = (("CPU", time.process_time), ("wall", time.perf_counter))
 
 Peers = list[tuple[str, str, Callable[[], object]]]
@@ -51,7 +52,11 @@ def minio(rounds: int) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder, _server(Path(folder) / "server") as url:
         client = boto3.Session().client("s3", endpoint_url=url, region_name="us-east-1")
         try:
-            return [*_cold_reads(rounds, client, url, Path(folder)), *_uploads(rounds, client, url, Path(folder))]
+            return [
+                *_cold_reads(rounds, client, url, Path(folder)),
+                *_uploads(rounds, client, url, Path(folder)),
+                _commits(rounds, client, url),
+            ]
         finally:
             client.close()
 
@@ -140,6 +145,37 @@ def _obstore(url: str, objects: list[tuple[str, int]]) -> Callable[[], object] |
                         waiting.popleft().result()
 
     return ranges
+
+
+def _commits(rounds: int, client: Any, url: str) -> Figure:
+    """Positions of a group over the cold reads' topic: one conditional PUT each, beside PUTs of as many bytes."""
+    partition, offsets = tiered.TopicPartition("t", 0), itertools.cycle((1, 2))
+    with (
+        tiered.open_reader(f"s3://{BUCKET}/cold", endpoint_url=url) as reader,
+        reader.consumer("bench", "t") as consumer,
+    ):
+        while not consumer.assignment():
+            consumer.poll(1, timeout=0.1)
+        (found,) = client.list_objects_v2(Bucket=BUCKET, Prefix="cold/groups/bench/partitions/")["Contents"]
+
+        def ours() -> None:
+            for _ in range(COMMITS):
+                consumer.commit({partition: next(offsets)})
+
+        def theirs() -> None:
+            for _ in range(COMMITS):
+                client.put_object(Bucket=BUCKET, Key="plain", Body=b"x" * found["Size"])
+
+        return compare(
+            "commits of a group on MinIO, wall",
+            ours,
+            units=COMMITS,
+            unit="commits/s",
+            peer="boto3 put_object",
+            theirs=theirs,
+            rounds=rounds,
+            clock=time.perf_counter,
+        )
 
 
 def _uploads(rounds: int, client: Any, url: str, folder: Path) -> list[Figure]:
