@@ -98,11 +98,11 @@ class CleaningReport:
 
 
 class Newest(Protocol):
-    """Knowledge of a round about keys: a map of them, or a bitmap of survivors (``plan.survivors``)."""
+    """Newest record of each key, for one round: a map of keys, or a bitmap of survivors (``plan.survivors``)."""
 
     @property
     def latest_offset(self) -> int:
-        """Last offset that it covers."""
+        """Return the last offset that it covers."""
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
         """Return True if a newer record of ``key`` exists than the one at ``offset``."""

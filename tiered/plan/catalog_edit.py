@@ -63,7 +63,7 @@ class TrimIntent:
 
 
 def _now(reading: Reading[Outcome], root: Root) -> Outcome | Reading[Outcome]:
-    """Return the outcome itself if there is no page to request."""
+    """Return the outcome if ``reading`` requests no page, otherwise ``reading`` itself."""
     if len(root.inner) or len(root.leaves):
         return reading
     try:

@@ -234,7 +234,7 @@ def _sealed(root: Root, role: Role) -> tuple[Sealed, ...]:
 
 
 def _begun(root: Root, grant: Grant, volume: VolumeProof) -> dict[str, Any]:
-    """Return the start of an empty catalog, and the leader epoch of a volume that starts a new one."""
+    """Return the fields that a claim sets: the first offset of an empty catalog, and the lineage with a new epoch."""
     start = root.next_offset if grant.begins_at is None else grant.begins_at
     changes: dict[str, Any] = {} if grant.begins_at is None else {"start_offset": start, "next_offset": start}
     if grant.new_leader_epoch:

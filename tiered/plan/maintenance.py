@@ -221,7 +221,7 @@ class MergePlanner:
     """Planner of merges of neighbouring small rows, fed piece by piece in offset order. Keeps two groups and its
     result.
 
-    A row is merged ``merge.idle.ms`` after its newest record: until then its uploader may still look for it.
+    A row is merged ``merge.idle.ms`` after its newest record: until then its uploader may still read it back.
     """
 
     def __init__(self, config: TopicConfig, now_ms: int) -> None:
@@ -297,7 +297,7 @@ class MergePlanner:
 
 
 def _worth_it(group: Sequence[Row]) -> list[Sequence[Row]]:
-    """Return ``group``, or its parts on both sides of a row that is larger than all its neighbours together.
+    """Return the groups to merge: ``group``, or its two parts around a row that is larger than all others together.
 
     Otherwise a large row would be rewritten for every few small ones that follow it.
     """

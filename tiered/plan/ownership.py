@@ -104,17 +104,17 @@ class Grant:
 
 
 def hold(value: str, *more: str) -> str:
-    """Return a held value with ``more`` ids (empty ones are skipped), each once, in order of arrival.
+    """Return ``value``, a list of ids as stored on disk, with the ids ``more`` appended. Skip empty and known ids.
 
-    Beyond ``HELD_LIMIT`` the first and the newest stay: the root was seen to carry the first (``since``), which must
-    outlive any number of pending ones.
+    Beyond ``HELD_LIMIT`` the first id and the newest ones stay. The first is the one that a root was seen to carry
+    (:func:`since`); the others belong to commits whose outcome is unknown.
     """
     ids = list(dict.fromkeys([id_ for each in (value, *more) for id_ in held_ids(each)]))
     return HELD_SEPARATOR.join(ids if len(ids) <= HELD_LIMIT else [ids[0], *ids[1 - HELD_LIMIT :]])
 
 
 def since(value: str, seen: str) -> str:
-    """Return a held value without the ids before ``seen``, which a root carries; unchanged if ``seen`` is not in it.
+    """Return ``value``, a list of ids, from ``seen`` on, the id in a root; unchanged if it does not contain ``seen``.
 
     Each id belongs to one PUT on the ETag of the root before it, sent one after the other: once a root carries
     ``seen``, those before it can never land any more. Those after it still may.
@@ -187,7 +187,7 @@ def _missing(root: Root, volume: VolumeProof) -> str:
 
 
 def _no_joint(root: Root, volume: VolumeProof) -> Refusal | None:
-    """Refuse a volume whose whole segments cannot continue here: its claim would only fence a writer that can."""
+    """Refuse a volume none of whose segments begins at ``next_offset``: its claim would only fence other writers."""
     end, joints = root.next_offset, volume.joints
     if joints is None or end in joints:
         return None

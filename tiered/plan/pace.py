@@ -13,20 +13,20 @@ _LOOKS = 4
 class Pace:
     """Times of the last changes of one partition, in monotonic seconds. ``least_s`` and ``most_s`` bound the interval.
 
-    A change is found after a quarter of the smallest gap between the last eight changes, or of the silence if that
-    lasts longer. A partition that falls silent is thus looked at less and less.
+    The interval is a quarter of the smallest gap between the last eight changes. Once the partition has been silent
+    for longer than that gap, it is a quarter of the silence.
     """
 
     __slots__ = ("_changes", "_least_s", "_most_s")
 
     def __init__(self, now_s: float, least_s: float, most_s: float) -> None:
-        """Begin now, as if there was a change."""
+        """Begin as if the partition had changed at ``now_s``."""
         self._least_s = least_s
         self._most_s = most_s
         self._changes = deque([now_s], maxlen=_CHANGES)
 
     def changed(self, now_s: float) -> None:
-        """Note a change."""
+        """Add a change at ``now_s``."""
         self._changes.append(now_s)
 
     def interval_s(self, now_s: float) -> float:

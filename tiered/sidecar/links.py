@@ -65,7 +65,7 @@ class LinkNotes:
         return sorted({*linked, *(offset for offset in self.read(folder) if linked and offset < linked[-1])})
 
     def there(self, folder: Path, linked: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the existing links with their ends: none reaches over a missing one."""
+        """Return the existing links with their ends. A link ends where the next one begins, even if that is missing."""
         there = frozenset(linked)
         return [pair for pair in itertools.pairwise(self.offsets(folder, linked)) if pair[0] in there]
 

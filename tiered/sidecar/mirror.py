@@ -129,7 +129,7 @@ def safe_end(
 
 
 def first_base(bases: Sequence[int], log_start: int) -> int:
-    """Return the base of the segment in which the log starts. Earlier segments are read no more."""
+    """Return the base of the segment that contains ``log_start``. Segments before it hold no readable record."""
     return max((base for base in bases if base <= log_start), default=bases[0])
 
 
@@ -218,9 +218,9 @@ class Mirror:
             )
 
     def forget_removed(self) -> None:
-        """Forget the notes of partitions whose links were removed, as a rule of an abandoned topic.
+        """Drop checkpoint entries and claims of partitions whose links were removed, usually of a deleted topic.
 
-        An upload would ask the bucket for each of them. Call it only with the uploader's lock.
+        Otherwise each scan would request their roots. The caller holds the uploader's lock.
         """
         for tp in {*self._uploads.read(), *Claims(self.path, self._files).read()}:
             if not self._linked(self.path / partition_dir(tp)):
@@ -341,9 +341,9 @@ class Mirror:
         self.taken_back |= {tp for tp in {*was_lost, *self._lost} if was_lost.get(tp) != self._lost.get(tp)}
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
-        """Return what the last look refused. A lost link counts only while the bucket lacks its records.
+        """Return the errors of the last scan. A lost link is an error only while the bucket lacks its records.
 
-        The first claim of a run may show that the bucket has them, after the look.
+        The first claim of a run may show, after the scan, that the bucket has them.
         """
         settled = {tp for tp in self._lost if not self._lost_links(tp, self._linked(self.path / partition_dir(tp)))}
         return {tp: error for tp, error in self.broken.items() if tp not in settled} | {
@@ -376,7 +376,7 @@ class Mirror:
         )
 
     def begun(self, tp: TopicPartition) -> bool:
-        """Return True if a claim stood. Until then the links are no log of this directory."""
+        """Return True if a claim of this partition was committed. Before that the links are not a log yet."""
         return self._files.state(self.path / partition_dir(tp) / BEGUN_NAME) is not None
 
     def start(self, tp: TopicPartition, linked: int) -> int:
@@ -385,7 +385,7 @@ class Mirror:
         return int(noted) if noted else linked
 
     def joints(self, tp: TopicPartition) -> tuple[int, ...]:
-        """Return the bases of linked segments and of the broker's: the links can go on at no other offset."""
+        """Return the bases of linked segments and the broker's segments, the only offsets at which links can begin."""
         ours, theirs = self.path / partition_dir(tp), self.broker / partition_dir(tp)
         held = self._bases(theirs, local_files(self._files, theirs)) if self._files.is_directory(theirs) else []
         return tuple(sorted({*self._linked(ours), *held}))
@@ -455,7 +455,7 @@ class Mirror:
         return self._link_new(tp, theirs, bases, end, safe=safe, held=held, epochs=epochs)
 
     def _link_lost(self, tp: TopicPartition, theirs: Path, bases: list[int]) -> None:
-        """Link removed segments again, where the broker has all of it. Nothing is cut for it: see _agree."""
+        """Link removed segments again, if the broker still has all of their records."""
         ours, compacted = self.path / partition_dir(tp), tp.topic in self._compacted
         for lost in self._lost_links(tp, log_bases(self._files, ours)):
             try:
@@ -469,7 +469,7 @@ class Mirror:
             LOGGER.warning(text, tp, *lost)
 
     def _piece_of(self, tp: TopicPartition, theirs: Path, bases: list[int], lost: Lost) -> _LinkedPart | None:
-        """Return where the broker still has a lost link: its segment, or a part of one that the cleaner merged."""
+        """Return the part of the broker's segments that holds a lost link's records; None if it has not all of them."""
         if bases[0] > lost.base or bases[-1] < lost.after:
             return None
         pieces = []
@@ -582,7 +582,7 @@ class Mirror:
 
     @staticmethod
     def _need_no_vouching(tp: TopicPartition, bases: list[int]) -> None:
-        """Raise DataLocalError for sealed segments of a partition that the broker's checkpoints lack (yet)."""
+        """Raise DataLocalError if a partition that the broker's checkpoints do not list has sealed segments."""
         if len(bases) > 1:
             raise DataLocalError(
                 f"{tp}: the broker's {RECOVERY_POINT_NAME} and {REPLICATION_NAME} do not both list this partition, "
@@ -591,7 +591,7 @@ class Mirror:
             )
 
     def _need_settled(self, tp: TopicPartition, found: list[LocalFile]) -> None:
-        """Raise DataLocalError during a swap of segments: a log that began after it would lack it for ever."""
+        """Raise DataLocalError while the broker swaps segments: a ``.swap`` file is not linked."""
         if any(file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX for file in found):
             raise self._exchanging(str(tp))
 
@@ -599,7 +599,7 @@ class Mirror:
     def _exchanging(name: str) -> DataLocalError:
         return DataLocalError(
             f"{name}: the broker is exchanging segments: nothing is linked meanwhile",
-            hint="the next look tries again; if the broker crashed, its next start finishes that",
+            hint="wait: the next scan tries again; if the broker crashed, start it, which completes the exchange",
         )
 
     def _read(self, path: Path) -> bytes:
@@ -609,9 +609,9 @@ class Mirror:
             return b""
 
     def _bases(self, theirs: Path, found: list[LocalFile]) -> list[int]:
-        """Return the bases of its segments without sealed empty ones: the one before each reaches over it.
+        """Return the bases of the broker's segments, without empty sealed ones.
 
-        A segment that vanished since the listing stays: it is not empty, and its base ends the one before.
+        A segment that was deleted since the listing is included, because it was not empty.
         """
         bases = bases_of(found)
         return [base for base in bases[:-1] if not self._is_empty(theirs / log_name(base))] + bases[-1:]
@@ -622,7 +622,7 @@ class Mirror:
 
     @staticmethod
     def _need_asked(tp: TopicPartition, *, asked_for: bool) -> None:
-        """Raise ConfigError if the broker compacts a followed partition now. Readers would not see it end."""
+        """Raise ConfigError if the broker compacts a partition for which compaction was not requested."""
         if not asked_for:
             raise ConfigError(
                 f"{tp} is followed, and the broker has compacted it since: nothing more of it is linked",
@@ -630,9 +630,9 @@ class Mirror:
             )
 
     def _need_same_topic(self, tp: TopicPartition, topic_id: UUID | None, linked: Mapping[int, UUID | None]) -> None:
-        """Raise ConfigError if the topic was deleted and made again.
+        """Raise ConfigError if the broker's topic was deleted and created again.
 
-        A bucket knows one topic of a name: while links of the first are here, its other partitions wait, too.
+        A bucket has one topic of each name. So while any partition has links of the old topic, all partitions wait.
         """
         held = {tp.partition: linked[tp.partition]} if tp.partition in linked else linked
         others = sorted(number for number, known in held.items() if known != topic_id)
@@ -663,7 +663,7 @@ class Mirror:
             )
 
     def _forget(self, tp: TopicPartition) -> None:
-        """Forget checkpoint and claim of links that are gone, perhaps of another topic."""
+        """Drop checkpoint entry and claim of a partition whose links were removed: its next topic may be another."""
         if tp in self._uploads.read():
             self._uploads.forget([tp])
         claims = Claims(self.path, self._files)
@@ -682,7 +682,7 @@ class Mirror:
     ) -> None:
         """Link a segment, its log last: a visible log is whole. Its side files come first.
 
-        ``again``: a link that is noted. Others may follow it, and the producers at its end may still be there.
+        ``again``: a removed link is made again. Links after it, and the snapshot at its end, may exist.
         """
         files, linking = self._files, ours / LINKING_NAME
         files.unlink(linking)
@@ -729,7 +729,7 @@ class Mirror:
                 files.close(handle)
 
     def _need_whole(self, linking: Path, base: int, after: int, *, may_have_gaps: bool) -> None:
-        """Raise OffsetGapError unless the linked file has its whole range: the broker may rewrite it meanwhile."""
+        """Raise OffsetGapError unless the link has all offsets of its segment; the broker may have rewritten it."""
         with LogFile(self._files, linking) as log:
             size, last = log.size(), base - 1
             for span, _ in log.segment(0, size, Offsets(base, after)):
@@ -746,7 +746,7 @@ class Mirror:
 
     @staticmethod
     def _damaged(damage: CorruptionError, linking: Path, theirs: Path) -> CorruptionError:
-        """Return the error with the broker's file: the temporary name of the link means nothing to a user."""
+        """Return the error with the path of the broker's file in place of the link's temporary name."""
         return CorruptionError(
             damage.message.replace(str(linking), str(theirs)),
             path_or_key=str(theirs),

@@ -83,7 +83,7 @@ class BatchOrder:
         return last - self._offsets.base > MAX_RELATIVE_OFFSET
 
     def _is_hole(self, base: int) -> bool:
-        """Return True if offsets are left out where they cannot be; after damage they can."""
+        """Return True if a batch at ``base`` leaves out offsets of a dense log. After damage no gap counts."""
         if base <= self.expected or self.damage is not None:
             return False
         # mutant hole-is-below-recovery-point

@@ -210,7 +210,7 @@ class Recovery:
         return kept
 
     def _is_promised(self, segment: FoundSegment, damage: tuple[int, int], recovery_point: int, resume: int) -> bool:
-        """Return True if the damaged bytes were safe once: then they stay, and reads of them raise."""
+        """Return True if the damaged bytes were durable. They are then not cut, and reads of them raise."""
         position, offset = damage
         if offset < recovery_point:
             return True

@@ -61,10 +61,10 @@ BatchTuple = tuple[int, int, int, int, int]
 
 
 class ActiveSegment:
-    """Append, index, measure, seal. Not thread-safe: the partition's lock guards it.
+    """Active segment: appended to, indexed and sealed. The caller holds the partition's lock.
 
-    ``made``: here and now, no file had its names. ``stats`` is None while the totals are not known (after a recovery):
-    they are measured at the seal.
+    ``made``: it is new, so that no file has its names yet. ``stats``: its totals; None after a recovery, so that the
+    seal measures them.
     """
 
     __slots__ = (  # Python shares no keys of so many attributes: each segment's own dict took 1,500 bytes
@@ -160,11 +160,11 @@ class ActiveSegment:
 
     @property
     def lookup(self) -> SegmentIndexes:
-        """Both indexes, in memory."""
+        """Return the offset and the time index, in memory."""
         return self.indexes
 
     def configure(self, config: TopicConfig) -> None:
-        """Takes over changed settings; those of the indexes, and the jitter, are for life."""
+        """Apply changed settings. Index settings and the jitter of this segment do not change."""
         self.segment_bytes = config.segment_bytes
         self._seal_ms = config.seal_ms
         self._segment_ms = effective_segment_ms(
@@ -173,7 +173,7 @@ class ActiveSegment:
         self._set_bounds()
 
     def preallocate(self) -> None:
-        """Gives the empty ``.log`` the length ``segment.bytes``, in zeros."""
+        """Extend the empty ``.log`` to ``segment.bytes``, with zeros."""
         self._files.truncate(self._handle(), self.segment_bytes)
         self.preallocated = True
 
@@ -202,7 +202,10 @@ class ActiveSegment:
         return reason or self.idle_reason(now_ms)
 
     def idle_reason(self, now_ms: int) -> RollReason | None:
-        """``seal.ms`` since the first append, or since a clock that was ahead then was seen to be set back."""
+        """Return the reason to roll once ``seal.ms`` has passed since the first append, otherwise None.
+
+        If the clock was set back below the time of the first append, ``seal.ms`` counts from now.
+        """
         if now_ms < self.first_append_ms:
             self.first_append_ms, self.clock_bound = now_ms, wall_clock_bound(now_ms, self._seal_ms)
         return idle_roll(self.size_bytes, self.first_append_ms, self._seal_ms, now_ms)
@@ -364,7 +367,7 @@ class ActiveSegment:
         self.write_indexes()
 
     def write_indexes(self) -> None:
-        """Both index files as they are in memory, without the zeros behind."""
+        """Write both index files as they are in memory, without preallocated zeros."""
         are_new = self._made and self._index_handles is None
         offsets, times = self._open_indexes(preallocate=False)
         for handle, data in ((offsets, self.indexes.offset_bytes()), (times, self.indexes.time_bytes())):
@@ -374,7 +377,7 @@ class ActiveSegment:
                 self._files.truncate(handle, len(data))
 
     def sync(self) -> None:
-        """The records are durable. The indexes only once sealed: recovery rebuilds those of the active segment."""
+        """Fsync the ``.log``, and after the seal also the indexes: recovery rebuilds those of an active segment."""
         log = self._handle()
         if not (self.size_bytes or self._sealed):
             return  # nothing was appended, nothing was promised
@@ -417,7 +420,7 @@ class ActiveSegment:
         return True
 
     def close(self) -> None:
-        """Releases the handles; nothing is written."""
+        """Release the handles. Write nothing."""
         for handle in (self._log, self._txn_handle, *(self._index_handles or ())):
             if handle is not None:
                 self._files.close(handle)

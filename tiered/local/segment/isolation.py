@@ -68,10 +68,10 @@ def last_stable_offset(files: Files, directory: Path, view: View, log_start: int
 
 
 def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
-    """Return transactions without marker, by first offset.
+    """Return the open transactions, by first offset.
 
-    One whose ABORT marker is in the newest segment and not yet in its index counts as open: a writer puts the marker
-    first, and may have been killed in between. A reader that went beyond would take its records for committed.
+    A transaction whose ABORT marker is in the newest segment but not in its index counts as open. A writer writes the
+    marker first, and a reader that went beyond it would show the aborted records.
     """
     producers = ProducerState()
     known = _newest_snapshot(files, directory, view)
@@ -102,7 +102,7 @@ def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
 
 
 def _newest_snapshot(files: Files, directory: Path, view: View) -> ProducerSnapshot:
-    """Return where to begin, and the producers there. A damaged snapshot is skipped for the next older one."""
+    """Return the newest good producer snapshot inside the view; an empty one at its start without any."""
     parsed = ((name, parse_local_name(name)) for name in files.names(directory))
     found = ((file.base, name) for name, file in parsed if file and file.suffix == SNAPSHOT_SUFFIX and not file.work)
     for offset, name in sorted(found, reverse=True):

@@ -81,10 +81,10 @@ class OrphanTxn(NamedTuple):
 
 
 class OrphanTxns(NamedTuple):
-    """Open transactions after an unclean stop. ``nameless`` are ended here and now.
+    """Open transactions after an unclean stop. ``nameless``: their transactional id is lost; they are aborted at once.
 
-    ``known`` are listed under their id, and aborted if that was not decided. ``later`` were begun after a decided
-    transaction of their id was complete, though the record of that is lost: they must not get its markers.
+    ``known``: the coordinator's log has their id. They end as decided there, or are aborted. ``later``: they were begun
+    after the last transaction in the coordinator's log, whose outcome does not apply to them.
     """
 
     nameless: list[OrphanTxn]

@@ -56,7 +56,7 @@ class ProducerIds:
 
     @property
     def sees_all(self) -> bool:
-        """Return False for a directory that is opened alone and was not always: another may have a partition."""
+        """Return False if only one directory of a log with several is open: another may have a partition."""
         return len(self._directories) > 1 or self._files.state(self._directories[0] / SEVERAL_NAME) is None
 
     def next(self) -> int:

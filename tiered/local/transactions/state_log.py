@@ -47,7 +47,7 @@ class StateLog:
 
     @property
     def is_ours(self) -> bool:
-        """Return True if this log made it: a broker's transactions are settled by the broker."""
+        """Return True if this product created the state log. A broker settles the transactions of its own."""
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         return info is not None and not info.adopted
 
