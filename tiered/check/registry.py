@@ -180,7 +180,7 @@ def _name_in_copies(topic_id: UUID, partitions: Sequence[int]) -> Steps[str]:
 
 
 def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:
-    """Return the problem in one sentence. ``entries`` by name."""
+    """Return one sentence that says why no entry names this partition. ``entries``: the registry, by topic name."""
     entry = entries.get(unnamed.topic)
     other = next((each for each in entries.values() if each.topic_id == unnamed.topic_id), None)
     if entry is not None and entry.topic_id == unnamed.topic_id:

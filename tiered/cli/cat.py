@@ -247,7 +247,10 @@ def last_start(app: Application, source: TopicReads, partition: int, *, last: in
 
 
 def _last_of(offsets: Iterator[int], most: int, span: int) -> tuple[int, int]:
-    """Return the number of offsets, at most ``most``, and the first of the last ``most``. ``span``: most offsets."""
+    """Return how many of the last ``most`` offsets there are, and the first of them.
+
+    ``span``: an upper bound for the number of offsets.
+    """
     if span <= most:  # all of them: none has to be stored
         first = next(offsets, None)
         return (0, 0) if first is None else (1 + sum(1 for _ in offsets), first)

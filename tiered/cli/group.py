@@ -140,7 +140,7 @@ def delete_command(app: Application, *, group: str) -> int:
 
 
 def _is_in_bucket(app: Application, group: str) -> bool:
-    """Return True for a group of the bucket: no log directory was named, or that has no position of it."""
+    """Return True for a group of the bucket: no log directory is set, or the directory has no position of the group."""
     if app.log_dir is None or app.remote is None:
         return app.log_dir is None and app.need_remote() != ""
     with open_view(app) as view:

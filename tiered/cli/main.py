@@ -42,7 +42,7 @@ COMMANDS = {
     "snapshot": CommandEntry("Keep", "Create, list and delete versions of the bucket that stay readable."),
     "restore": CommandEntry("Keep", "Build a log directory from the bucket alone."),
     "check": CommandEntry("Keep", "Verify a log: bytes, indexes, catalog and objects."),
-    "repair": CommandEntry("Keep", "Repair a log. What is replaced is kept."),
+    "repair": CommandEntry("Keep", "Repair a log. Copies of replaced objects and files stay."),
     "erase": CommandEntry("Keep", "Delete the records of some keys from the bucket for good."),
     "inspect": CommandEntry("Look", "Print what the files of any Kafka log directory hold."),
     "doctor": CommandEntry("Look", "Check program, settings, disk and store, and advise."),

@@ -44,7 +44,7 @@ class RepairGroup(Group):
 
 @click.group("repair", cls=RepairGroup)
 def command() -> None:
-    """Repair a log. What is replaced is kept.
+    """Repair a log. Copies of replaced objects and files stay.
 
     \b
     Examples:

@@ -226,7 +226,10 @@ class BucketSteps:
         return catalog
 
     def held(self, tp: TopicPartition) -> Catalog | None:
-        """Return the catalog under a claim that stands: not in doubt, and not claimed since by another process here."""
+        """Return the catalog while its claim is valid, otherwise None.
+
+        The claim ends with a commit of unknown outcome, or if another process claims for this directory.
+        """
         catalog = self._catalogs.get(tp)
         if catalog is None or not catalog.claim_epoch or catalog.in_doubt or tp in self._unseen:
             return None

@@ -66,7 +66,7 @@ class Topics:
         return topic.registered
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Return the attempts under way."""
+        """Return the tasks of the registrations in progress."""
         return [topic.task for topic in self if topic.task is not None]
 
     def mark_registered(self, p: Partition) -> None:

@@ -174,11 +174,11 @@ def erase_steps(
     spend: Spend = spend_nothing,
     capabilities: Capabilities | None = None,
 ) -> Steps[Erased]:
-    """Rewrite segments until a look at all live ones finds no match, then read all other objects of the partition.
+    """Rewrite segments until a scan of all live ones finds no match, then read all other objects of the partition.
 
-    ``now``: delete the old objects at once. ``capabilities``: of the store; None probes it. Raises ConfigError if a pin
-    or a snapshot holds them then, or if others keep rewriting the partition; CorruptionError; FencedError (another
-    maintainer took over): run it again.
+    ``now``: delete the old objects at once. ``capabilities``: of the store; None probes it. Raises ConfigError if
+    others keep rewriting the partition, or if ``now`` is set and a pin or snapshot protects an old object. Raises
+    CorruptionError, and FencedError if another maintainer took over: run it again.
     """
     return (yield from Eraser(plan.tp, plan.entry, selection, job_id, spend).run(plan, owner, capabilities, now=now))
 

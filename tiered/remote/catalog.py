@@ -338,7 +338,7 @@ class Catalog(RootView):
     def confirm(self) -> Steps[None]:
         """Read the newest root. Raises FencedError if the claim was taken over.
 
-        Objects of its epoch may be swept by then, and a missing one is no damage.
+        Called before a missing object is reported as damage: a newer claim may have deleted objects of this epoch.
         """
         yield from self.load()
         self._require_claim()

@@ -198,7 +198,7 @@ def update(
         change: returns the next body for the seen value. None if nothing needs to change, ``LOOK`` if the seen value is
             too old to decide.
         deadline: bounds all attempts together.
-        seen: a value known without a look; no GET is sent before the first PUT then.
+        seen: a value that the caller has read already. Then no GET is sent before the first PUT.
 
     Raises:
         CommitUnknownError: a body of this call may or may not have been written.

@@ -127,7 +127,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(options.min_offsets) if options.min_offsets is not None else ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the ends that the last look found, whatever the limits: a query's progress shows them."""
+        """Return the end offsets found by the last trigger, without its limits. A query's progress shows them."""
         return self._newest.to_json() if self._newest is not None else None
 
     def prepareForTriggerAvailableNow(self) -> None:

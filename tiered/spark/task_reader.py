@@ -218,7 +218,7 @@ class PinnedPiece:
         return PartitionStream.open(piece.tp, local=local, remote=remote, runner=self._runner)
 
     def _still_there(self, pinned: CatalogView | None) -> bool:
-        """Return False if the topic is being deleted. Raises CorruptionError for a root that went back."""
+        """Return False if the topic is being deleted. Raises CorruptionError if an older root was put back."""
         version = pinned.version if pinned is not None else 0
         if version < self._piece.root_version:
             raise CorruptionError(
