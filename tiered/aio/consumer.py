@@ -50,7 +50,7 @@ class AsyncConsumer:
     async def poll(
         self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = None
     ) -> list[ConsumerRecord]:
-        """Run ``Consumer.poll``. A cancelled call hands out nothing."""
+        """Run ``Consumer.poll``. A cancelled call returns no records: the next call returns them."""
         request = Request(
             arguments.whole("max_records", max_records, least=1), arguments.duration_s("timeout", timeout)
         )

@@ -291,8 +291,7 @@ def _read_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
 def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try again") -> Steps[Settled]:
     """Send ``put`` until it landed, lost or the key is gone. ``what`` names the object in messages.
 
-    This is enough for objects that are written once under a unique key: a lost PUT has lost to an earlier attempt
-    there.
+    Use it alone only for objects under unique keys: if such a PUT is lost, an earlier attempt of the same PUT landed.
 
     Raises:
         CommitUnknownError: the outcome is not known.

@@ -56,10 +56,10 @@ def left_without_root(topic_id: UUID, partition: int) -> Steps[str]:
 
 
 def require_newest_root(view: RootView, *, must_list: bool = True) -> Steps[None]:
-    """Raise CorruptionError if the root is an older one that was put back. Call it before a claim, which would hide
-    that.
+    """Raise CorruptionError if the root is an older one that was put back.
 
-    Objects that only the lost roots named look like orphans. Without ``must_list`` a role that may not list passes.
+    Call it before a claim, because a claim would hide that. Objects that only the lost roots named look like orphans.
+    Without ``must_list``, a role without the right to list skips the check.
     """
     root = yield from view.load()
     if root is None:

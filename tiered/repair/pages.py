@@ -36,7 +36,7 @@ MAX_CHAINS = 10_000
 class Pages(NamedTuple):
     """Pages of a root: ``cache`` holds those that were read, or will be put back by ``actions``.
 
-    ``lost``: pointers of the others. ``rows``: of the pages that can be read, above the start.
+    ``lost``: pointers of all other pages. ``rows``: rows above the start, of the pages that can be read.
     """
 
     actions: list[RepairAction]

@@ -375,7 +375,7 @@ def not_s3(target: S3Target, request: StoreRequest, why: str) -> ConfigError:
 
 
 def _strangeness(request: StoreRequest, response: dict[str, Any]) -> str:
-    """Return what no S3 server's successful response would have or lack; empty if nothing."""
+    """Return why a successful response cannot come from an S3 server; ``""`` if it can."""
     headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     kind = str(headers.get("content-type", "")).partition(";")[0].strip().lower()
     if kind in _PAGES and not any(str(name).lower().startswith("x-amz") for name in headers):

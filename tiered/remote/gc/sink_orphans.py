@@ -128,10 +128,10 @@ def _decided() -> Steps[list[DecisionKey]]:
 
 
 def _decided_as(uid: str, decided: Sequence[DecisionKey]) -> str:
-    """Return the id whose decision may name a ``.log`` without a bundle; ``""`` if none does, to leave it alone.
+    """Return the batch id whose decision may name a ``.log`` without a bundle; ``""`` if that is not certain.
 
-    A task that stalls between its two objects may store the second after a sweep has aborted its batch and deleted the
-    first. Two ids of one stem prove nothing.
+    A task stores two objects. If it stalls between them, a sweep may abort its batch and delete the first. The task
+    then stores the second alone. With two ids of one stem it is not known to which batch the object belongs.
     """
     found = {each.txn for each in decided if is_stem_of(each.txn, staged_batch(uid), uid)}
     return found.pop() if len(found) == 1 else ""
