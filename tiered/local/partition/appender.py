@@ -91,8 +91,8 @@ class PartitionAppender:
         """Append one atomic batch.
 
         A plain batch is encoded by one compiled call under the lock. Any other batch is encoded by
-        :meth:`RecordRules.encode`, which may raise. ``given``: the records are arguments of ``append_many``; then a
-        batch that is not plain is not appended, and the result is None.
+        :meth:`RecordRules.encode`, which may raise. ``given``: ``records`` have the forms that ``append_many`` accepts,
+        not only ``NewRecord``. Then a batch that is not plain is not appended, and the result is None.
         """
         if FORKS.count != self._forks:
             raise self._forked_error()

@@ -23,7 +23,7 @@ _BASE = attrgetter("base_offset")
 
 
 class Readable(Protocol):
-    """A segment as a read needs it; sealed, active and foreign ones qualify."""
+    """Segment that can be read: sealed, active, or written by another process."""
 
     @property
     def base_offset(self) -> int: ...
@@ -35,7 +35,10 @@ class Readable(Protocol):
 
 
 class Extent(NamedTuple):
-    """One segment in a view: offsets below ``end_offset``, bytes below ``size_bytes``."""
+    """One segment in a view: offsets below ``end_offset``, bytes below ``size_bytes``.
+
+    ``reach``: an offset that its batches must reach, -1 if none is known.
+    """
 
     base_offset: int
     end_offset: int
@@ -68,7 +71,7 @@ class Extent(NamedTuple):
 
     @property
     def largest_timestamp(self) -> int:
-        """Return that of its records, -1 if none has one. Raises as the loading of a sealed segment's indexes."""
+        """Return the largest timestamp of its records, -1 if none has one. Raises CorruptionError."""
         return self.segment.lookup.last_time[0] if self.max_timestamp is None else self.max_timestamp
 
     def may_reach(self, timestamp: int) -> bool:
@@ -76,11 +79,14 @@ class Extent(NamedTuple):
         return self.largest_timestamp >= timestamp or self.segment.lookup.damaged
 
     def seek(self, log: LogFile, offset: int) -> int:
-        """Return where to scan from to find ``offset``."""
+        """Return the position of a batch from which a scan finds ``offset``."""
         return self.segment.lookup.seek(log, offset, self.size_bytes, self.offset_range)
 
     def seek_time(self, log: LogFile, timestamp: int, start_offset: int) -> int:
-        """Return where to scan from to find the first record from ``timestamp`` and ``start_offset`` on."""
+        """Return the position of a batch from which a scan finds the first record from ``timestamp`` on.
+
+        Only records from ``start_offset`` on count.
+        """
         lookup = self.segment.lookup
         if lookup.damaged:  # a batch that is not indexed may be the one: the scan meets it, or finds a record before
             return 0
@@ -101,7 +107,7 @@ class SealedExtents:
         self._peaks: tuple[int, list[int]] = (0, [])  # replaced as a whole: readers take no lock
 
     def with_last(self, extent: Extent) -> SealedExtents:
-        """Return a copy with one more extent. The peaks stay."""
+        """Return a copy with one more extent, which reuses the largest timestamps computed so far."""
         longer = SealedExtents((*self.all, extent))
         longer._peaks = self._peaks
         return longer

@@ -54,7 +54,7 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class SegmentCopy:
-    """A segment being written as ``.cleaned``: batches go in with their offsets, indexes are made along the way."""
+    """Segment that is being written as ``.cleaned``. Appended batches keep their offsets and are indexed."""
 
     def __init__(self, files: Files, directory: Path, base_offset: int, *, interval_bytes: int) -> None:
         self.base_offset = base_offset
@@ -167,7 +167,7 @@ class SegmentCopy:
 
 
 def remove_copy(files: Files, directory: Path, base_offset: int) -> None:
-    """Unlink a copy that is not needed any more."""
+    """Unlink the ``.cleaned`` files of the segment at ``base_offset``."""
     for suffix in SEGMENT_SUFFIXES:
         files.unlink(directory / local_name(base_offset, suffix, CLEANED_SUFFIX))
 
@@ -236,7 +236,7 @@ def finish_replacements(files: Files, directory: Path) -> list[int]:
 
 
 def _warn_lost_log(files: Files, time_index: Path) -> None:
-    """Log a lost ``.log``. A deletion unlinks the ``.log`` last: only one killed twice leaves this, too."""
+    """Log a missing ``.log`` beside its time index. A deletion that was killed twice also leaves this state."""
     state = files.state(time_index)
     if state is not None and state.size:
         LOGGER.warning("segment_log_gone path=%s reason=it tells of records that were not deleted", time_index)

@@ -139,7 +139,7 @@ class LogFile:
             yield from _passed(walk, known)
 
     def walk(self, position: int, offsets: Offsets, *, dense: bool = False) -> BatchWalk:
-        """Return the state of a walk as :meth:`segment` goes, for :meth:`pieces`."""
+        """Return a walk that checks batches as :meth:`segment` does, for use with :meth:`pieces`."""
         return BatchWalk(self.damage, position=position, offsets=offsets, dense=dense)
 
     def batches(
@@ -153,7 +153,7 @@ class LogFile:
         return self._through(self.loose_walk(position), end, buffer_bytes=buffer_bytes)
 
     def loose_walk(self, position: int) -> BatchWalk:
-        """Return the state of a walk as :meth:`batches` goes, for :meth:`pieces`."""
+        """Return a walk that checks as little as :meth:`batches` does, for use with :meth:`pieces`."""
         return BatchWalk(self.damage, position=position)
 
     def _through(
@@ -202,7 +202,7 @@ class LogFile:
         walk.finish(end, reach=reach)
 
     def _first_piece(self, position: int, end: int, wanted: int) -> memoryview:
-        """Return ``wanted`` bytes or more, unless the file ends before: those already read, or read now."""
+        """Return at least ``wanted`` bytes, fewer only at the end of the file. Use bytes that were read already."""
         if self._looked is not None and self._looked[0] == position and end <= self._looked[1]:
             return self._looked[2][: end - position]
         view = memoryview(Block(wanted))

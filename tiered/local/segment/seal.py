@@ -44,9 +44,9 @@ def measure(log: LogFile, size_bytes: int, offsets: Offsets, *, dense: bool = Fa
 
 
 def leftover_notes(names: Iterable[str], bases: Collection[int]) -> list[str]:
-    """Return names of notes on their way out, and of notes without a segment at ``bases``.
+    """Return the names of ``.seal`` files to remove: renamed ones, and those without a segment at ``bases``.
 
-    A note that stayed would make the next log of that base look too short.
+    A ``.seal`` file that stayed would make a later segment with the same base look too short.
     """
     matches = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
     return [match[0] for match in matches if match["work"] or int(match["base"]) not in bases]
@@ -64,7 +64,7 @@ def _check_of(value: dict[str, int]) -> int:
 
 
 def read_note(files: Files, path: Path, size_bytes: int) -> SegmentStats | None:
-    """Return the note if there is one that fits a file of ``size_bytes``; None means: measure."""
+    """Return the totals in a ``.seal`` file, None if it is missing or belongs to another file size."""
     stats = _decode_note(files, path)
     return stats if stats is not None and stats.size_bytes == size_bytes else None
 

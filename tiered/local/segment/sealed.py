@@ -150,7 +150,7 @@ class SealedLocalSegment:
 
     @property
     def offset_range(self) -> Offsets:
-        """Return the offsets that its batches may have."""
+        """Return the range of offsets that its batches may have, from its base to its end (exclusive)."""
         return Offsets(self.base_offset, self.end_offset)
 
     @property
@@ -181,7 +181,7 @@ class SealedLocalSegment:
 
     @property
     def descriptor(self) -> SegmentDescriptor:
-        """Return it from the note, or by reading all of the segment. Raises CorruptionError if it is damaged."""
+        """Return the descriptor, from the ``.seal`` file or by reading the whole segment. Raises CorruptionError."""
         stats = self._noted()
         if stats is None:
             self._check_end()
@@ -191,7 +191,7 @@ class SealedLocalSegment:
         return replace(found, appended_ms=self.appended_ms)
 
     def _check_end(self) -> None:
-        """Check once for a lost end: batches of a log with possible gaps do not show one."""
+        """Raise CorruptionError if the log has lost its end. Checked once, where offset gaps could hide it."""
         if self._ends:
             return
         if self._noted() is not None:
@@ -255,7 +255,7 @@ class SealedLocalSegment:
         return renamed
 
     def moved_to_deleted(self) -> None:
-        """Point reads that began before to the ``.deleted`` file."""
+        """Set ``path`` to the ``.deleted`` file, for reads that are in progress."""
         self.path = self.directory / local_name(self.base_offset, LOG_SUFFIX, DELETED_SUFFIX)
         if self.before is not None:
             self.before.path = self.path

@@ -97,7 +97,9 @@ class SegmentPlace(NamedTuple):
 def load_side_files(
     files: Files, place: SegmentPlace, noted: SegmentStats | None, before: ProducerSnapshot | None = None
 ) -> SideFiles:
-    """Return both files of a segment, as they must be. ``before``: the producers at the end of the bucket.
+    """Return the transaction index and producer snapshot of a segment, rebuilt if they are lost or damaged.
+
+    ``before``: the producers at the end of the bucket.
 
     Raises CorruptionError if they are lost or damaged and the log before the segment is unknown; NotFoundError if
     retention took the segment.
@@ -149,7 +151,7 @@ def load_growing_txns(files: Files, directory: Path, base_offset: int) -> list[A
 
 
 class _Beside:
-    """Files beside a segment. The log is read once, and only if the files are not as noted."""
+    """Side files of one segment. The log is read at most once, and only if a file differs from the seal."""
 
     def __init__(
         self, files: Files, place: SegmentPlace, noted: SegmentStats | None, before: ProducerSnapshot | None = None
@@ -161,9 +163,10 @@ class _Beside:
         self._told: ReplayedSegment | None = None
 
     def txn_index(self, *, exact: bool = False, whole: bool = False) -> bytes:
-        """Return the entries, encoded. ``exact``: a file that is not as noted is replaced by a complete replay.
+        """Return the entries, encoded. ``exact``: if the file differs from the seal, return those of a replay.
 
-        Otherwise a possible file is taken: its entries may go back to records that compaction took.
+        Otherwise a file that does not contradict the log is returned: it may have entries of transactions whose first
+        records compaction removed. ``whole``: records before the first segment are never read.
         """
         if self._noted is not None and self._noted.aborted == 0:
             return b""
@@ -227,7 +230,7 @@ class _Beside:
 
 
 def _was_uploaded(files: Files, place: SegmentPlace) -> bool:
-    """Return True if a bucket may hold records before the first segment, unless the log begins there."""
+    """Return True if a bucket may hold records before the first segment on this disk."""
     noted = UploadCheckpoint(place.directory.parent, files).read()
     upload = noted.get(place.tp, PartitionUpload(0))
     return upload.reaches_below(min([place.base_offset, *log_bases(files, place.directory)]))
