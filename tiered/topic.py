@@ -110,7 +110,7 @@ class Topic(TopicReads):
         return html_table(f"Topic {self.name}, {self.partitions} partitions", header, rows)
 
     def _spread(self, logs: Sequence[WriteLog | TieredError]) -> None:
-        """Replace the topic's partitions while other threads append."""
+        """Set the logs (or errors) of the topic's partitions, after partitions were added. Other threads may append."""
         # In this order: a partition that was checked or chosen, before or meanwhile, is in both lists.
         self._writers = [None if self._is_internal else _appender_of(log) for log in logs]
         self._logs = logs
@@ -332,14 +332,14 @@ class Topic(TopicReads):
         return looked_at, sorted(groups.items())
 
     def _append_group(self, partition: int, group: Sequence[object]) -> RecordMetadata:
-        """Append what :meth:`_group` found for a partition."""
+        """Append the records of one partition, as :meth:`_group` returned them."""
         written = self._append_given(partition, group)
         if written is None:
             written = self.log(partition).append([_new_record(each, at) for at, each in enumerate(group)])
         return written
 
     def _append_given(self, partition: int, records: Sequence[object]) -> RecordMetadata | None:
-        """Append records as :meth:`append_many` takes them; None, and nothing is appended, if anything is odd."""
+        """Append arguments of :meth:`append_many`. Return None, and append nothing, if one needs a closer check."""
         writer = self._writers[partition]
         return None if writer is None else writer.append(records, given=True)
 
@@ -367,7 +367,7 @@ class Topic(TopicReads):
         self._waiter._check_caller()
 
     def _go_slowly(self, slowly: bool) -> None:
-        """Leave the fast path of an append, which checks nothing but the partition, or return to it."""
+        """Switch the fast path of :meth:`append` off (``slowly``) or on. It checks nothing but the partition."""
         self._is_slow = slowly
 
     def _wait(self, ends: dict[int, int], durability: str) -> None:

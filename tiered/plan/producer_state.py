@@ -271,9 +271,9 @@ class ProducerState:
 
 
 def stray(offsets: Iterable[int], bases: Iterable[int]) -> list[int]:
-    """Return the snapshots to delete at a load: those at no segment's base, except the largest if above all bases.
+    """Return the snapshots to delete at a load: those at no segment's base.
 
-    That one is the snapshot of a clean shutdown, at the end of the log.
+    The largest stays if it is above all bases: it is the snapshot of a clean shutdown, at the end of the log.
     """
     live = set(bases)
     strays = sorted(set(offsets) - live)

@@ -63,7 +63,7 @@ class Follower:
         self._orphans: list[tuple[int, int]] = []
 
     def see(self, batch: ProducerBatch | None) -> None:
-        """Follow the next batch; None: it has no producer."""
+        """Apply the next batch; None for one without a producer."""
         if batch is None:
             return
         txn = self._state.replay(batch)
@@ -86,7 +86,7 @@ class Follower:
         return self._state.entries()
 
     def end_segment(self) -> ReplayedSegment:
-        """Return the facts of the segment; the next one begins."""
+        """Return the facts of the segment, and start those of the next segment."""
         told = ReplayedSegment(
             tuple(self._aborted),
             frozenset(self._unseen),
