@@ -279,7 +279,7 @@ SCENES = (
     Bound(pages, 0, -1),
     Bound(pages_collected, 1, 0),
     Bound(group, 1, 0),
-    Bound(group_again, 0, -1),
+    Bound(group_again, 1, -1),
     Bound(group_restart, 2, 1),
 )
 """``quick`` -1: not in ``make test``."""
