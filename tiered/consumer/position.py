@@ -19,13 +19,15 @@ class Changes:
     ``assigned``: partitions to read from now on, each with the position to begin at. None: the consumer asks for the
     committed one, and resolves ``start=`` without one. ``lost``: partitions that another member reads now. Their
     positions are dropped. ``stop``: partitions to give up. No further record of them is handed out. ``wait``: hand out
-    nothing until a poll without it; what was assigned stays.
+    nothing until a poll without it; what was assigned stays. ``incomplete``: another member still owns partitions of
+    this member's share, so a read with ``stop_at`` has not ended.
     """
 
     assigned: Mapping[TopicPartition, Position | None] = field(default_factory=dict)
     lost: Collection[TopicPartition] = ()
     stop: Collection[TopicPartition] = ()
     wait: bool = False
+    incomplete: bool = False
 
 
 class Assignment(Protocol):

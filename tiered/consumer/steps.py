@@ -164,7 +164,7 @@ class ConsumerSteps:
         self._new: dict[TopicPartition, Position | None] = {}
         self._paused: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()
-        self._waits = False
+        self._waits = self._is_incomplete = False
         self._stops: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._emit = RECORDS
@@ -282,7 +282,7 @@ class ConsumerSteps:
 
     def _has_ended(self) -> bool:
         stops = self._stops
-        if self._waits or not self._options.stops:
+        if self._waits or self._is_incomplete or self._new or not self._options.stops:
             return False
         return all(fetch.reached >= stops.get(tp, 0) for tp, fetch in self._fetches.items())
 
@@ -330,7 +330,7 @@ class ConsumerSteps:
 
     def _poll_assignment(self) -> Steps[None]:
         changes: Changes = self.assignment.poll(self.handed_out().keys())
-        self._waits = changes.wait
+        self._waits, self._is_incomplete = changes.wait, changes.incomplete
         self._new.update(changes.assigned)
         for tp in changes.lost:
             self._committed.pop(tp, None)

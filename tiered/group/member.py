@@ -194,7 +194,7 @@ class Member:
         self._watched: dict[str, Tagged[Ownership | None]] = {}
         self._doubtful: set[tuple[TopicPartition, UUID]] = set()
         self._polled_s = math.inf
-        self._idle = self._left = False
+        self._idle = self._left = self._is_incomplete = False
         self._assigned: dict[TopicPartition, Position | None] = {}
         self._lost: set[TopicPartition] = set()
         self._stop: set[TopicPartition] = set()
@@ -228,7 +228,7 @@ class Member:
         self._assigned, self._lost, self._stop = {}, set(), set()
         # mutant expired-lease-hands-out-nothing
         wait = now_s + ahead_s - self._acknowledged_s >= self.settings.lease_ms / 1000
-        return Changes(assigned, lost, stop, wait=wait)
+        return Changes(assigned, lost, stop, wait=wait, incomplete=self._is_incomplete)
 
     @property
     def has_work(self) -> bool:
@@ -488,6 +488,7 @@ class Member:
         # mutant only-free-partitions-are-taken
         taken = {each: seen for each, seen in found.items() if self._is_free(seen.value)}
         yield from self._at_once([self._take_one(tp, topic_id, seen) for (tp, topic_id), seen in taken.items()])
+        self._is_incomplete = any(tp not in self._held for tp, _ in wanted)
         return True
 
     def _is_free(self, found: Ownership | None) -> bool:

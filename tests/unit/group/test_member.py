@@ -73,6 +73,20 @@ def test_a_dead_member_is_replaced_after_its_lease_and_not_before() -> None:
     assert Counter(world.owners().values()) == {"b": 4}
 
 
+def test_a_share_is_incomplete_while_a_dead_member_still_owns_it() -> None:
+    world = GroupWorld(2)
+    world.join("a")
+    world.pass_time(2 * HEARTBEAT_S)
+    world.pause("a")
+    member = world.join("b")
+    world.pass_time(3 * HEARTBEAT_S, polls=False)
+    changes = member.poll([], world.clock.monotonic())
+    assert (dict(changes.assigned), changes.wait, changes.incomplete) == ({}, False, True)
+    world.pass_time(SETTINGS.lease_ms / 1000 + HEARTBEAT_S, polls=False)
+    changes = member.poll([], world.clock.monotonic())
+    assert ({tp.partition for tp in changes.assigned}, changes.incomplete) == ({0, 1}, False)
+
+
 def test_a_heartbeat_that_failed_starts_the_count_again() -> None:
     world = GroupWorld(2)
     world.join("a")
