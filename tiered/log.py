@@ -59,6 +59,7 @@ from tiered.model import Positions, TopicPartition
 from tiered.read.follow import Followers
 from tiered.read.stream import TierStream
 from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
+from tiered.remote.positions import refuse_shared
 from tiered.remote.reader import RemotePartition, SharedCaches
 from tiered.remote.root_view import RootCache
 from tiered.remote.topics import TopicEntry
@@ -454,7 +455,17 @@ class Log:
         assignment.subscribe([topics] if isinstance(topics, str) else list(topics))
         if positions is None:
             logged.check(group)
+            self._refuse_shared(group)
         return ConsumerSteps(group, assignment, self._open_fresh_stream, self._followers, checked)
+
+    def _refuse_shared(self, group: str) -> None:
+        """Raise ConfigError for a group of the bucket. An outage does not stop a consumer of the log."""
+        if self._tiering is None:
+            return
+        try:
+            self._tiering.asked(refuse_shared(group))
+        except RemoteUnavailableError as error:
+            _logger.warning("group %s is not looked for in %s now: %s", group, self.remote, error)
 
     def _open_fresh_stream(self, tp: TopicPartition) -> Steps[TierStream]:
         """Open a refreshed stream of one partition."""
@@ -601,6 +612,10 @@ class Log:
                     refused = refused or error
                 else:
                     ends[tp] = end
+        try:
+            self._local.note_positions()
+        except TieredError as error:
+            refused = refused or error
         return ends, refused
 
     def check_remote(self) -> None:

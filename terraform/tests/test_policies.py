@@ -17,6 +17,7 @@ PARTITION = "logs/a7/0123456789abcdef0123456789abcdef-12"
 KEYS = {
     "topic": "logs/topics/orders",
     "root": f"{PARTITION}/root",
+    "copied": f"{PARTITION}/positions",
     "page": f"{PARTITION}/p/w00000003/00ff.page",
     "segment": f"{PARTITION}/s/w00000003/00000000000000000042-00ff.log",
     "index": f"{PARTITION}/s/w00000003/00000000000000000042-00ff.idx",
@@ -38,6 +39,7 @@ KEYS = {
     "sibling": "logs-of-others/topics/orders",
 }
 LOG = {"topic", "root", "page", "segment", "index", "rewritten", "staged"}
+READ = LOG | {"copied"}
 PAST = {"snapshot", "history"}
 GROUP = {"member", "plan", "position"}
 WRITERS = {"segment", "index"}
@@ -45,13 +47,13 @@ SWAPPED = {"topic", "root", "history", "probe"}
 
 # The whole table: every key kind that is not named here is refused.
 ALLOWED: dict[tuple[str, str], set[str]] = {
-    ("reader", "s3:GetObject"): LOG | PAST | {"receipt"},
+    ("reader", "s3:GetObject"): READ | PAST | {"receipt"},
     ("reader", "s3:PutObject"): set(),
     ("reader", "s3:DeleteObject"): set(),
-    ("consumer", "s3:GetObject"): LOG | PAST | GROUP | {"receipt"},
+    ("consumer", "s3:GetObject"): READ | PAST | GROUP | {"receipt"},
     ("consumer", "s3:PutObject"): GROUP,
     ("consumer", "s3:DeleteObject"): {"member"},
-    ("spark", "s3:GetObject"): LOG | PAST,
+    ("spark", "s3:GetObject"): READ | PAST | {"position"},
     ("spark", "s3:PutObject"): set(),
     ("spark", "s3:DeleteObject"): set(),
     ("sink", "s3:GetObject"): {"topic", "root", "staged", "decision", "history", "probe"},
@@ -59,22 +61,22 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("sink", "s3:AbortMultipartUpload"): {"staged"},
     ("sink", "s3:PutObjectTagging"): {"staged"},
     ("sink", "s3:DeleteObject"): {"probe"},
-    ("auditor", "s3:GetObject"): LOG | PAST | GROUP | {"pin", "decision", "audit", "receipt"},
+    ("auditor", "s3:GetObject"): READ | PAST | GROUP | {"pin", "decision", "audit", "receipt"},
     ("auditor", "s3:PutObject"): set(),
     ("auditor", "s3:DeleteObject"): set(),
-    ("writer", "s3:GetObject"): LOG | {"history", "probe"},
-    ("writer", "s3:PutObject"): WRITERS | SWAPPED | {"page"},
+    ("writer", "s3:GetObject"): READ | {"history", "plan", "probe"},
+    ("writer", "s3:PutObject"): WRITERS | SWAPPED | {"page", "copied"},
     ("writer", "s3:AbortMultipartUpload"): WRITERS,
     ("writer", "s3:PutObjectTagging"): WRITERS,  # a PUT with tags needs both
     ("writer", "s3:DeleteObject"): {"probe"},
-    ("maintainer", "s3:GetObject"): LOG | PAST | GROUP | {"receipt", "decision", "audit", "pin", "probe", "aside"},
+    ("maintainer", "s3:GetObject"): READ | PAST | GROUP | {"receipt", "decision", "audit", "pin", "probe", "aside"},
     ("maintainer", "s3:AbortMultipartUpload"): WRITERS | {"rewritten"},
     ("maintainer", "s3:PutObject"): SWAPPED
     | {"rewritten", "pin", "snapshot", "audit", "receipt", "decision", "aside", "position"},
     ("maintainer", "s3:DeleteObject"): WRITERS
     | PAST
     | GROUP
-    | {"rewritten", "staged", "decision", "root", "page", "pin", "probe", "aside"},
+    | {"rewritten", "staged", "decision", "root", "copied", "page", "pin", "probe", "aside"},
     ("repair", "s3:GetObject"): LOG | PAST | {"pin", "decision", "audit", "receipt", "aside", "probe"},
     ("repair", "s3:GetObjectVersion"): LOG | PAST | {"pin", "decision", "audit", "receipt", "aside"},
     ("repair", "s3:PutObject"): LOG | PAST | {"pin", "decision", "aside", "probe"},

@@ -21,6 +21,7 @@ from tiered.format.keys import (
     parse_hist_key,
     parse_snap_key,
     partition_prefix,
+    positions_key,
     snap_key,
 )
 from tiered.format.page import PageKind
@@ -30,6 +31,7 @@ from tiered.model import Row, TopicPartition
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.pins import live_pins, read_pin, snapshot_hint
+from tiered.remote.positions import load_positions
 from tiered.remote.root_view import RootView
 from tiered.remote.sink_commit import read_decision
 from tiered.remote.snapshots import KeptRoot, decode_taken, is_held_still
@@ -92,6 +94,9 @@ def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[
                 kept.unreadable(each.key, code, each.flaw)
             elif folder == "snap/" and each.taken is not None and not each.taken.begun:
                 yield from kept.segments(each.taken)
+    (copy,) = yield from load_positions([(view.topic_id, view.partition)])
+    if isinstance(copy, TieredError):
+        kept.add(positions_key(view.topic_id, view.partition), "positions", copy.message, Severity.WARNING)
     yield from kept.garbage()
     return kept.found
 

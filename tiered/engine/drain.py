@@ -75,7 +75,12 @@ class Drain:
 
     def left(self, partitions: Mapping[TopicPartition, Partition]) -> list[Partition]:
         """Return the partitions that have not reached their targets, by name."""
-        left = [p for p in partitions.values() if p.known_committed < self.targets.get(p.tp, 0)]
+        copies = self.request.mode is not DrainMode.INFLIGHT
+        left = [
+            p
+            for p in partitions.values()
+            if p.known_committed < self.targets.get(p.tp, 0) or (copies and p.positions_to_copy() is not None)
+        ]
         return sorted(left, key=lambda p: p.tp)
 
     def needs_seal(self, left: Sequence[Partition]) -> bool:
@@ -129,6 +134,8 @@ def _target(p: Partition, mode: DrainMode) -> int:
 
 def _only_here(p: Partition) -> str:
     known = p.known_committed
+    if p.end <= known and p.positions_to_copy() is not None:
+        return f"the positions of groups in {p.tp}"
     if p.doubt_end <= known:
         return f"{p.tp} from offset {known}"
     return f"{p.tp} from offset {p.doubt_end} (whether the bucket holds {known}..{p.doubt_end} is not known)"

@@ -29,6 +29,7 @@ from tiered.engine.status import PartitionView
 from tiered.engine.topics import Topics
 from tiered.engine.worker import Worker
 from tiered.errors import CommitUnknownError, TieredError
+from tiered.format.positions import Positions
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
@@ -74,6 +75,7 @@ class Engine:
         self.commits = asyncio.Semaphore(limits.commits)
         self.seconds_of: Callable[[Step], float | None] = lambda step: None
         self.pauses: Mapping[str, Pause] = {}
+        self._positions: Mapping[TopicPartition, Positions] = {}
         self.wants: rules.Wanted = lambda p, base: True
         self.may_claim: Callable[[], bool] = lambda: True
         self.when_changed: Callable[[Partition], None] = lambda p: None
@@ -101,6 +103,7 @@ class Engine:
         if p is None:
             p = self.partitions[seen.tp] = Partition(seen.tp, seen.topic_id, wait_since_ms=self.now_ms())
             p.pause = self._pause_of(p)
+            p.positions = self._positions.get(p.tp)
             self.topics.add(p)
         p.see(seen)
         resuming = p.phase is Phase.CLAIMED and p.resume_at >= 0
@@ -137,6 +140,15 @@ class Engine:
         for p in list(self.partitions.values()):
             p.pause = self._pause_of(p)
             self.changed(p)
+
+    def copy(self, positions: Mapping[TopicPartition, Positions]) -> None:
+        """Copy these positions of groups to the bucket, each once the root that covers it was read back."""
+        self._positions = positions
+        for tp, groups in positions.items():
+            p = self.partitions.get(tp)
+            if p is not None and p.positions != groups:
+                p.positions = groups
+                self.changed(p)
 
     def _pause_of(self, p: Partition) -> Pause | None:
         return self.pauses.get(p.tp.topic) or self.pauses.get(ALL_TOPICS)

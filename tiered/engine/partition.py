@@ -17,6 +17,7 @@ from uuid import UUID
 from tiered.engine.failure import FATAL_ATTEMPTS, NO_FAILURES, Failure, FailureKind, FailureStreak
 from tiered.engine.limits import MAX_COMMIT_SEGMENTS
 from tiered.errors import DataLocalError, OffsetGapError
+from tiered.format.positions import Positions, are_equal, within
 from tiered.model import Row, TopicPartition
 from tiered.plan.pauses import Pause
 
@@ -102,6 +103,8 @@ class Partition:
 
     ``committed`` is -1 until a claim has read the root. ``doubt_end`` is the end of a commit of which only the next
     claim can say whether it is in the root; 0: none. ``resume_at``: a log without records has yet to begin there.
+    ``positions``: those of groups on the disk, None if there never were any; ``copied``: those in the bucket, None if
+    that is not known.
     ``given_up``: this run starts no more work on it. ``settled``: the objects of earlier claims were deleted;
     ``sweep`` holds the failures of these deletions.
     """
@@ -123,6 +126,8 @@ class Partition:
     works: dict[int, SegmentUpload] = field(default_factory=dict)
     uploading: int = 0
     committing: bool = False
+    positions: Positions | None = None
+    copied: Positions | None = None
     doubt_end: int = 0
     settled: bool = True
     sweep: FailureStreak = NO_FAILURES
@@ -222,6 +227,13 @@ class Partition:
             at = work.segment.end
         return None
 
+    def positions_to_copy(self) -> Positions | None:
+        """Return the positions to copy, None if there is nothing to copy. None of them is beyond the committed end."""
+        if self.positions is None or self.pause is not None or self.phase is Phase.FENCED:
+            return None
+        wanted = within(self.positions, 0, self.known_committed)
+        return None if self.copied is not None and are_equal(wanted, self.copied) else wanted
+
     def blocked(self) -> tuple[str, str] | None:
         """Return (code, sentence) if the local segments cannot continue the root, None if they can."""
         if self.phase is not Phase.CLAIMED or self.committed in self.works or not self.works:
@@ -252,6 +264,7 @@ class Partition:
     def claimed(self, claim_epoch: int, committed: int) -> None:
         """Apply a claim that stands. The root ends at ``committed``."""
         self.phase, self.claim_epoch, self.committed = Phase.CLAIMED, claim_epoch, committed
+        self.copied = None  # the first copy under this claim fences the copies of earlier ones
         self.forget_committed()
 
     def drop_claim(self) -> None:

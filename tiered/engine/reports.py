@@ -48,6 +48,7 @@ class StepKind(enum.Enum):
     SETTLE = "settle"
     UPLOAD = "upload"
     COMMIT = "commit"
+    COPY = "copy"
     SEAL = "seal"
 
 

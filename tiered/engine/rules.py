@@ -22,8 +22,8 @@ def has_work(p: Partition, wanted: Wanted, *, lazy: bool = False) -> bool:
     if p.phase is Phase.FENCED or p.given_up:
         return False
     if p.phase is not Phase.CLAIMED:
-        return not (lazy and p.committed < 0 and p.end <= max(p.noted, 0))
-    if not p.settled or p.prefix():
+        return not (lazy and p.committed < 0 and p.end <= max(p.noted, 0) and not p.positions)
+    if not p.settled or p.prefix() or p.positions_to_copy() is not None:
         return True
     return upload_due(p, wanted) is not None
 
@@ -58,6 +58,13 @@ def commit_at_ms(p: Partition, limits: EngineLimits) -> int:
     if first is None or first.row is None:
         return NONE_MS
     return first.stored_ms + limits.commit_wait_ms if p.uploading else 0
+
+
+def copy_due(p: Partition, wanted: Wanted, *, has_committed: bool) -> bool:
+    """Return True if positions are to be copied now: after a commit, or if none is on its way that covers more."""
+    if p.phase is not Phase.CLAIMED or p.positions_to_copy() is None:
+        return False
+    return has_committed or not (p.uploading or upload_due(p, wanted))
 
 
 def dead_upload_sweep_due(p: Partition, now_ms: int) -> bool:

@@ -270,6 +270,8 @@ class DirectoryRun:
             self._ending.writer_is(look.writer)
         if look.pauses is not None:
             self.engine.pause(look.pauses)
+        if look.positions is not None:
+            self.engine.copy(look.positions)
         for number, seen in enumerate(look.seen, 1):
             self.engine.see(seen)
             if number % SEEN_AT_ONCE == 0:

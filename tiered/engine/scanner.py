@@ -22,6 +22,7 @@ from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundEr
 from tiered.format.checkpoint import decode_epochs, decode_meta_properties
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import LOG_SUFFIX, log_name, partition_dir
+from tiered.format.positions import Positions
 from tiered.local.directory.read_only_log import DirectoryView
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.epochs import EPOCHS_NAME
@@ -29,7 +30,7 @@ from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import DirectoryLock, Holder
 from tiered.local.disk.names import log_bases
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, read_topics
-from tiered.local.disk.uploader_files import PartitionUpload, PauseFile, UploadCheckpoint
+from tiered.local.disk.uploader_files import PartitionUpload, PauseFile, PositionsFile, UploadCheckpoint
 from tiered.local.disk.volume import PARTITION_METADATA_NAME, read_topic_id
 from tiered.local.segment.sealed import OwningLog, SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
@@ -48,13 +49,14 @@ class Look:
     """Changes of a log directory since the last scan. Apply ``gone`` first: a partition in it may exist again.
 
     ``writer`` names the holder of ``.lock`` (empty: none), ``pauses`` the topics that are paused, by name, or
-    ``ALL_TOPICS``. Both are None if unchanged.
+    ``ALL_TOPICS``, ``positions`` those of groups, by partition. Each is None if unchanged.
     """
 
     gone: list[TopicPartition] = field(default_factory=list)
     seen: list[PartitionSeen] = field(default_factory=list)
     writer: str | None = None
     pauses: Mapping[str, Pause] | None = None
+    positions: Mapping[TopicPartition, Positions] | None = None
 
 
 @dataclass(slots=True)
@@ -86,7 +88,7 @@ class FolderWatch:
         self._changed_ns: list[int] = []
         self._sure: list[bool] = []
         self._read: tuple[object, object] = (None, None)
-        self._turn = 0
+        self.turn = 0
 
     def whole(self, look: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
         """Return all partitions, each of which is read."""
@@ -118,8 +120,8 @@ class FolderWatch:
         if self._read[0] is not flushed or self._read[1] is not noted:
             self._read = (flushed, noted)
             due.update(at for at, tp in enumerate(self._tps) if _noted_anew(tp, known, flushed, noted))
-        cold = [at for at in range(self._turn % COLD_LOOKS, len(self._tps), COLD_LOOKS) if at not in due]
-        self._turn += 1
+        cold = [at for at in range(self.turn % COLD_LOOKS, len(self._tps), COLD_LOOKS) if at not in due]
+        self.turn += 1
         logs = [f"{self._folders[at]}/{log_name(known[self._tps[at]].active_base)}" for at in cold]
         grown = self._files.modified_ns(self._directory, logs)
         due.update(at for at, ns in zip(cold, grown, strict=True) if ns != known[self._tps[at]].active_ns)
@@ -165,6 +167,8 @@ class Scanner:
         self.checkpoint = UploadCheckpoint(directory, files)
         self._pause_file = PauseFile(directory, files)
         self._pauses: Mapping[str, Pause] = {}
+        self._positions_file = PositionsFile(directory, files)
+        self._positions: Mapping[TopicPartition, Positions] | None = None
         self._writer = "?"
         self._topics_seen: FileState | None = None
         self._configs: dict[str, TopicConfig] = {}
@@ -222,6 +226,11 @@ class Scanner:
             if seen is not None:
                 look.seen.append(seen)
         self.broken = broken
+        # Positions alone are copied once in a dozen scans: each copy costs a PUT.
+        if due is None or any(seen.sealed for seen in look.seen) or self._watch.turn % COLD_LOOKS == 0:
+            positions = self._positions_file.read()
+            if positions is not self._positions:
+                self._positions = look.positions = positions
         if due is None:
             look.gone += [tp for tp in list(self._known) if tp not in found and self.forget(tp)]
         return look

@@ -7,6 +7,8 @@
                   +-> upload: journal -> .log -> .idx -> verified row
                         |
                         +-> commit: root PUT -> read back -> strike out and sweep what failed attempts left
+                              |
+                              +-> copy: the positions of groups that the root covers
 
 Each rule of the steps is here once; ``bucket`` and ``sync_run`` drive them. ``tiered.remote`` handles objects and
 catalogs. This module adds the journal before each put and the proof before each claim. A wait for the local disk is a
@@ -37,6 +39,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.keys import Role, join_uid
+from tiered.format.positions import Positions
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import Root
 from tiered.local.disk.uploader_files import known_of, known_topic
@@ -50,6 +53,7 @@ from tiered.remote.catalog import Catalog, Rest
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.lookup import SegmentLookup
+from tiered.remote.positions import store_positions
 from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
 from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
 from tiered.store.base import (
@@ -510,6 +514,10 @@ class BucketSteps:
         yield from self._forget(tp, rows)
         self._unseen.discard(tp)
         return root
+
+    def copy_positions(self, tp: TopicPartition, claim_epoch: int, groups: Positions) -> Steps[None]:
+        """Replace the copy of the positions of groups. Raises FencedError for a copy of a newer claim."""
+        yield from store_positions(self._disk.topic_id(tp), tp, claim_epoch, groups)
 
     def _forget(self, tp: TopicPartition, rows: Sequence[Row]) -> Steps[None]:
         """Remove committed uploads from the journal. Delete the objects of failed attempts at the same segments.

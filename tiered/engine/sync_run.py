@@ -27,6 +27,7 @@ from tiered.errors import (
     OffsetGapError,
     TieredError,
 )
+from tiered.format.positions import Positions
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import Row, TopicPartition
 from tiered.plan.pauses import Pause
@@ -80,6 +81,7 @@ class SyncRun:
         pauses = self._tiering.pauses.read() if self._heeds_pauses else {}
         found = [_DiskState.read(self._tiering, tp, end, anew=claims) for tp, end in ends.items()]
         partitions = run_apart(partial(self._carry, found, pauses))
+        self._tiering.copied.update({tp: p.copied for tp, p in partitions.items() if p.copied is not None})
         return {tp: error for tp, end in ends.items() if (error := self._verdict(partitions[tp], end)) is not None}
 
     async def _carry(
@@ -102,6 +104,8 @@ class SyncRun:
             bucket.when_looked, bucket.is_alone = engine.pause, engine.is_alone
             engine.wants, engine.may_claim = self._wants, lambda: not self._is_late()
             engine.pause(pauses)
+            if self._heeds_pauses:  # a claim alone copies nothing
+                engine.copy(tiering.positions.read() or {})
             try:
                 for each in found:
                     each.enter(engine)
@@ -167,7 +171,7 @@ class SyncRun:
         failure = p.trouble.failure
         if p.phase is Phase.FENCED and failure is not None:
             return FencedError(failure.message, hint=failure.hint)
-        if p.known_committed >= end:
+        if p.known_committed >= end and p.positions_to_copy() is None:
             return None
         if tp.topic in self._topic_errors:
             return self._topic_errors[tp.topic]
@@ -175,7 +179,7 @@ class SyncRun:
             return None
         if p.pause is not None:
             return DataLocalError(f"{tp}: committed up to {p.known_committed} of {end}: {p.pause}", hint=PAUSED_HINT)
-        if p.phase is Phase.CLAIMED and p.committed not in p.works and not self._is_late():
+        if p.known_committed < end and p.phase is Phase.CLAIMED and p.committed not in p.works and not self._is_late():
             first = min(p.works, default=end)
             return OffsetGapError(
                 f"{tp}: the catalog ends at {p.committed}, the next sealed segment on this disk begins at {first}",
@@ -196,6 +200,7 @@ class _DiskState:
     seen: PartitionSeen
     held: tuple[int, int] | None
     sealed: tuple[SegmentRef, ...]
+    copied: Positions | None
 
     @classmethod
     def read(cls, tiering: Tiering, tp: TopicPartition, end: int, *, anew: bool) -> _DiskState:
@@ -220,13 +225,14 @@ class _DiskState:
             at.end_offset,
             noted_offset=at.uploaded_offset,
         )
-        return cls(seen, held, tuple(sealed))
+        return cls(seen, held, tuple(sealed), tiering.copied.get(tp))
 
     def enter(self, engine: Engine) -> None:
         """Put it into the engine's table."""
         p = engine.see(self.seen)
         if self.held is not None:
             p.claimed(*self.held)
+            p.copied = self.copied
             engine.topics.mark_registered(p)
         for segment in self.sealed:  # above the end of the claim's root
             p.add(segment)

@@ -36,13 +36,20 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
+from tiered.format.positions import Positions, are_equal, within
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.claims import ClaimProof
 from tiered.local.disk.files import sweep_temporaries
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploader_files import UPLOADER_FILES, PartitionUpload, PauseFile, uploader_lock
+from tiered.local.disk.uploader_files import (
+    UPLOADER_FILES,
+    PartitionUpload,
+    PauseFile,
+    PositionsFile,
+    uploader_lock,
+)
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 from tiered.plan.ownership import is_own_claim
@@ -94,6 +101,8 @@ class Tiering:
         owner = owner_of("tiered")
         self.steps = BucketSteps(store.url, self._disk, self._open_journal, owner=owner, sizes=PartSizes())
         self.pauses = PauseFile(local.directory, local.files)
+        self.positions = PositionsFile(local.directory, local.files)
+        self.copied: dict[TopicPartition, Positions] = {}  # of earlier runs, each under its claim
         self._lock = uploader_lock(local.directory, local.files)
         self._journal: Journal | None = None
         self._turns = Turns()
@@ -125,10 +134,6 @@ class Tiering:
     def drive(self, steps: Steps[T]) -> T:
         """Return the value of the steps, carried out on the calling thread."""
         return self._runner.run(steps)
-
-    def find_topic(self, name: str) -> TopicEntry | None:
-        """Return the bucket's entry of a topic, None without one. Raises RemoteUnavailableError."""
-        return self.asked(load_topic(name))
 
     def register(self, name: str, partitions: int) -> None:
         """Give the topic so many partitions in the bucket: their roots first, then the entry."""
@@ -255,6 +260,9 @@ class Tiering:
         at = self.local.partition(tp).positions()
         if at.uploaded_offset < end and at.end_offset > at.local_start_offset:
             return False
+        groups, copied = (self.positions.read() or {}).get(tp), self.copied.get(tp)
+        if groups is not None and (copied is None or not are_equal(within(groups, 0, at.uploaded_offset), copied)):
+            return False
         if self._has_claimed(tp):  # the checkpoint speaks of a bucket: is it this one?
             with contextlib.suppress(RemoteUnavailableError):
                 self.asked(self.steps.register(tp.topic))
@@ -363,9 +371,13 @@ class SpreadTiering:
             for path, log in local.logs().items()
         }
 
+    def asked(self, steps: Steps[T]) -> T:
+        """Call ``Tiering.asked`` in one directory."""
+        return next(iter(self._parts.values())).asked(steps)
+
     def find_topic(self, name: str) -> TopicEntry | None:
-        """Call ``Tiering.find_topic`` in one directory."""
-        return next(iter(self._parts.values())).find_topic(name)
+        """Return the bucket's entry of a topic, None without one. Raises RemoteUnavailableError."""
+        return self.asked(load_topic(name))
 
     def register(self, name: str, partitions: int) -> None:
         """Call ``Tiering.register`` in one directory that holds a part of the topic."""

@@ -34,7 +34,7 @@ class Worker:
 
     async def run(self) -> None:
         """Carry sealed segments to the bucket, until only a change can give this partition work."""
-        p, engine = self.p, self._engine
+        p, engine, has_committed = self.p, self._engine, False
         try:
             while engine.has_work(p):
                 now_ms = engine.now_ms()
@@ -48,6 +48,10 @@ class Worker:
                     await self._sweep_dead_uploads()
                 elif rules.rows_due(p, engine.limits, now_ms):
                     await self._commit()
+                    has_committed = True
+                elif rules.copy_due(p, engine.wanted, has_committed=has_committed):
+                    has_committed = False
+                    await self._copy()
                 else:
                     engine.queue.offer(self)  # uploads begin in free slots, the oldest byte of all first
                     await self._wait(rules.next_ms(p, engine.limits))
@@ -210,7 +214,8 @@ class Worker:
             p.committed = end
             p.remote_start = max(p.remote_start, found.start_offset)
             p.forget_committed()
-            engine.note(p)
+            if p.positions_to_copy() is None:  # otherwise once the positions are copied, too: a sync waits for the note
+                engine.note(p)
         if found.next_offset != end:  # another's rows follow ours
             text = f"the root read back ends at {found.next_offset}, not at {end}"
             engine.drop_claim(p)
@@ -219,6 +224,32 @@ class Worker:
         engine.succeeded(p, "committing")
         fields = (("segments", len(rows)), ("uploaded_offset", p.committed))
         engine.report(Report(Level.INFO, "committed", f"{len(rows)} segments are in the catalog", p.tp, fields))
+
+    async def _copy(self) -> None:
+        """Copy the positions of groups, after the root that covers them was read back."""
+        p, engine, epoch, positions = self.p, self._engine, self.p.claim_epoch, self.p.positions_to_copy()
+        if positions is None:
+            return
+        p.committing = True
+        engine.track(p)
+        try:
+            async with engine.commits:
+                copying = engine.bucket.steps.copy_positions(p.tp, epoch, positions)
+                step = Step(StepKind.COPY, p.tp.topic, p.tp)
+                done = await engine.attempt(step, partial(engine.bucket.drive, copying))
+        finally:
+            p.committing = False
+        if p.claim_epoch != epoch or p.phase is not Phase.CLAIMED:
+            return
+        if not isinstance(done, Failure):
+            p.copied = positions
+            engine.succeeded(p, "copying positions of groups")
+            engine.note(p)
+        elif done.kind is FailureKind.FENCED:
+            engine.fence(p, done)
+        else:
+            engine.failed(p, done, f"copying positions of groups in {p.tp}")
+        engine.changed(p)
 
     async def _end_uploads(self) -> None:
         await asyncio.wait(list(self._uploads))

@@ -4,6 +4,7 @@ Object keys, relative to the URL that the store was opened with::
 
     topics/{topic}
     {h2}/{topic_id}-{partition}/root
+    {h2}/{topic_id}-{partition}/positions
     {h2}/{topic_id}-{partition}/s/{role}{epoch:08x}/{base:020d}-{uid}.log   and .idx, same uid
     {h2}/{topic_id}-{partition}/s/t/{uid}.log   and .idx: staged by a sink, offsets from 0
     {h2}/{topic_id}-{partition}/p/{role}{epoch:08x}/{uid}.page
@@ -225,6 +226,11 @@ def root_key(topic_id: UUID, partition: int) -> str:
     return partition_prefix(topic_id, partition) + "root"
 
 
+def positions_key(topic_id: UUID, partition: int) -> str:
+    """Return the key of the copy of the positions that groups of a log have in a partition."""
+    return partition_prefix(topic_id, partition) + "positions"
+
+
 def hist_key(topic_id: UUID, partition: int, version: int) -> str:
     """Return the key of the create-only copy of one version of the root."""
     return hist_prefix(topic_id, partition) + f"{_bounded(version, MAX_INT64, 'version'):016x}"
@@ -436,6 +442,7 @@ def wildcards(role: Role | None = None) -> dict[str, str]:
     return {
         "topic": TOPICS_PREFIX + "*",
         "root": partition + "root",
+        "copied": partition + "positions",
         "segment": f"{partition}s/{epoch}/*",
         "staged": f"{partition}s/t/*",
         "page": f"{partition}p/{epoch}/*",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import PurePosixPath
 
 from tiered.errors import ConfigError, CorruptionError
@@ -67,8 +68,8 @@ def check_name(name: str) -> None:
     if not is_known(name):
         raise ConfigError(
             f"{name} is not a file that can be inspected",
-            hint="known: .log .index .timeindex .txnindex .snapshot .seal .idx .page root, checkpoints, *.metadata, "
-            "*.properties",
+            hint="known: .log .index .timeindex .txnindex .snapshot .seal .idx .page root, positions, checkpoints, "
+            "*.metadata, *.properties",
         )
 
 
@@ -211,14 +212,14 @@ def _bundle(name: str, data: bytes) -> Iterator[FileEntry]:
         yield FileEntry("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
 
 
-def _seal(name: str, data: bytes) -> Iterator[FileEntry]:
+def _json(kind: str, name: str, data: bytes) -> Iterator[FileEntry]:
     try:
         fields = json.loads(data.decode())
     except (ValueError, RecursionError):
         raise CorruptionError(f"{name} is not JSON", path_or_key=name, position=0) from None
     if not isinstance(fields, dict):
         raise CorruptionError(f"{name} is not a JSON object", path_or_key=name, position=0)
-    yield FileEntry("seal", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield FileEntry(kind, fields, " ".join(f"{key} {value}" for key, value in fields.items()))
 
 
 def _root(name: str, data: bytes) -> Iterator[FileEntry]:
@@ -350,9 +351,10 @@ _BY_SUFFIX: dict[str, Dumper] = {
     ".snapshot": _snapshot,
     ".idx": _bundle,
     ".page": _page,
-    SEAL_SUFFIX: _seal,
+    SEAL_SUFFIX: partial(_json, "seal"),
 }
 _BY_NAME: dict[str, Dumper] = {
+    "positions": partial(_json, "positions"),
     EPOCHS_NAME: _epochs,
     PARTITION_METADATA_NAME: _partition_metadata,
     META_PROPERTIES_NAME: _meta_properties,

@@ -10,6 +10,7 @@
       tiered-offset-checkpoint         what the bucket holds, as read back by the uploader
       tiered-claims.json               proof that this is the volume which the bucket knows
       tiered-tasks.json                how each background task did, for people
+      tiered-positions                 positions of groups, for the uploader
       tiered-seal-request, -answer     "roll these partitions", by an uploader; the request that was carried out
       flights-0/
         00000000000000000000.log .index .timeindex      sealed: immutable, indexes trimmed

@@ -90,12 +90,13 @@ class _Keys:
 
 
 def _read(keys: _Keys) -> list[Policy]:
-    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST))]
+    """Allow the reads of Spark, which may begin at the positions of a group."""
+    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "copied", "position"))]
 
 
 def _restore(keys: _Keys) -> list[Policy]:
     """Allow the reads of `restore`: an earlier catalog, and the erasures that it undoes."""
-    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "erasure"))]
+    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "copied", "erasure"))]
 
 
 def _consume(keys: _Keys) -> list[Policy]:
@@ -108,15 +109,16 @@ def _consume(keys: _Keys) -> list[Policy]:
 
 
 def _audit(keys: _Keys) -> list[Policy]:
-    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "pin", "decision", "audit", "erasure", *_GROUP))]
+    kinds = (*_LOG, *_PAST, "copied", "pin", "decision", "audit", "erasure", *_GROUP)
+    return [_allow("Read", ["s3:GetObject"], keys(*kinds))]
 
 
 def _write(keys: _Keys) -> list[Policy]:
     return [
-        _allow("Read", ["s3:GetObject"], keys(*_LOG, "history")),
+        _allow("Read", ["s3:GetObject"], keys(*_LOG, "copied", "history", "plan")),
         _allow("Create", _CREATE, keys.own("segment")),
         _allow("Keep", ["s3:PutObject"], keys.own("page", "history")),
-        _allow("Swap", ["s3:PutObject"], keys("root", "topic")),
+        _allow("Swap", ["s3:PutObject"], keys("root", "topic", "copied")),
         _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
     ]
 
@@ -144,7 +146,7 @@ def _maintain(keys: _Keys) -> list[Policy]:
         _allow(
             "Collect",
             ["s3:DeleteObject"],
-            keys("segment", "staged", "page", "root", "pin", "snapshot", "history", "aside", *_GROUP),
+            keys("segment", "staged", "page", "root", "copied", "pin", "snapshot", "history", "aside", *_GROUP),
         ),
         _allow("Abort", ["s3:AbortMultipartUpload"], keys("segment")),
         _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),

@@ -26,13 +26,15 @@ from tiered.config import LogConfig
 from tiered.display import html_table
 from tiered.errors import ConfigError, LocalIOError, RemoteUnavailableError, TieredError
 from tiered.format.keys import partition_dir
+from tiered.format.positions import PositionsCopy, within
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.topics import write_topics
 from tiered.local.disk.volume import ensure_volume
-from tiered.model import TopicPartition
+from tiered.model import Position, TopicPartition
 from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.pins import Pin
+from tiered.remote.positions import load_positions
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
 from tiered.restore.plan import PartitionRestore, RestoreOptions, plan_steps
@@ -128,6 +130,7 @@ class _Build:
         self._ids = ids
         self._files = files
         self._pins: dict[TopicPartition, Pin] = {}
+        self._positions: dict[str, dict[TopicPartition, Position]] = {}
         self._temporary = directory.with_name(f".{directory.name}.restore-{ids.uid()[:12]}")
 
     def hold(self) -> Steps[None]:
@@ -193,18 +196,23 @@ class _Build:
 
     def _finish(self) -> str:
         volume_id = self._root_files()
-        if self._apart:
-            self._abort_open()
+        if self._apart or self._positions:
+            self._settle()
         self._files.sync_directory(self._temporary)  # before the rename, which publishes the directory
         # An empty directory of that name is replaced by the rename; a full one makes it fail.
         self._files.rename(self._temporary, self._directory)
         self._files.sync_directory(self._directory.parent)  # makes the rename durable
         return volume_id
 
-    def _abort_open(self) -> None:
-        """Abort the transactions that are open at the end of an independent log, which has no coordinator."""
+    def _settle(self) -> None:
+        """Commit the positions of groups. Abort the transactions that are open at the end of an independent log.
+
+        That log has no coordinator.
+        """
         with LocalLog.open(self._temporary, clock=self._clock, ids=self._ids, files=self._files) as log:
-            for number, plan in enumerate(self.plans):
+            for group, positions in self._positions.items():
+                log.transactions.positions.commit(group, positions)
+            for number, plan in enumerate(self.plans if self._apart else ()):
                 aborted = log.transactions.abort_orphans(plan.tp, whoever=True)
                 if aborted:
                     self.plans[number] = replace(plan, end=plan.end_offset + aborted, aborted=aborted)
@@ -214,6 +222,23 @@ class _Build:
         pull = PartitionPull(self._files, path, plan, pin=self._pins.get(plan.tp))
         yield from pull.run((yield from pull.decide()))
         self.notes += pull.notes
+        yield from self._load_positions(plan)
+
+    def _load_positions(self, plan: PartitionRestore) -> Steps[None]:
+        """Read the positions of groups. One that the log does not have is moved to its start or end."""
+        (copy,) = yield from load_positions([(plan.source.topic_id, plan.tp.partition)])
+        if isinstance(copy, TieredError):
+            self.notes.append(f"{plan.tp}: positions of groups are not restored: {copy.message}")
+        if not isinstance(copy, PositionsCopy) or not copy.groups:
+            return
+        if plan.tp.topic != plan.source.name:
+            self.notes.append(f"{plan.tp}: positions of {len(copy.groups)} groups in {plan.source.name} are left out")
+            return
+        start = plan.start_offset
+        if plan.pinned is not None and not self._apart:
+            start = plan.pinned.start_offset  # older records stay readable in the bucket
+        for group, position in within(copy.groups, start, plan.end_offset).items():
+            self._positions.setdefault(group, {})[plan.tp] = position
 
     def _root_files(self) -> str:
         files, root = self._files, self._temporary

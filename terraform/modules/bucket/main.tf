@@ -23,6 +23,7 @@ locals {
         Resource = [
           "${local.objects}topics/*",
           "${local.objects}??/*/root",
+          "${local.objects}??/*/positions",
           "${local.objects}??/*/p/*",
           "${local.objects}??/*/s/*",
         ]

@@ -12,6 +12,7 @@ retention                  retention_check_interval_ms    retention rules of eac
 deletion                   tick                           files and directories whose ``file.delete.delay.ms`` is over
 producer-expiry            producer_expiration_check_...  forgets producers that were idle for a day
 cleaning (on workers)      cleaner_backoff_ms             compaction of what no bucket holds (``local.cleaning``)
+positions                  tick                           leaves positions of groups to the uploader
 transactions               tick                           aborts those open beyond their timeout, forgets unused ids
 recovery-point-checkpoint  checkpoint_interval_ms         below which offsets a crash costs no reading
 log-start-checkpoint       checkpoint_interval_ms         log starts that differ from the segments

@@ -18,8 +18,10 @@ from tiered.local.disk.checkpoints import (
 )
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
+from tiered.local.disk.uploader_files import PositionsFile, UploadCheckpoint
 from tiered.local.partition.open_partitions import Roster
 from tiered.local.recovery.recovery import LOST_POINT, UNKNOWN_POINT
+from tiered.local.transactions.group_positions import GroupPositions
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -118,6 +120,33 @@ class DirectoryNotes:
         """Write the end of each partition as its high watermark, for the next start of the broker."""
         if self._is_brokers:
             self.watermarks.write(self._roster.ends())
+
+
+class PositionNotes:
+    """Positions of groups in the partitions of one directory that are uploaded, for the uploader. Thread-safe."""
+
+    def __init__(self, directory: Path, files: Files, uploads: UploadCheckpoint) -> None:
+        self._file = PositionsFile(directory, files)
+        self._uploads = uploads
+        self._lock = PlainLock()
+        self._written: tuple[int, int] | None = None
+
+    def write(self, positions: GroupPositions) -> None:
+        """Write the file, if a group has committed since the last write. Partitions that are asleep stay so.
+
+        A partition whose positions were deleted stays in the file, so that its copy in the bucket is emptied.
+        """
+        with self._lock:
+            uploads = self._uploads.read()
+            state = (positions.mark(), len(uploads))
+            if state == self._written or not uploads or not positions.exists:
+                return
+            before = self._file.read()
+            if before is None or self._written is not None or state[0]:  # otherwise the last close has written it
+                found = {tp: at for tp, at in positions.by_partition(uploads).items() if at or tp in (before or ())}
+                if found != before:
+                    self._file.write(found)
+            self._written = state
 
 
 class SealNotes:

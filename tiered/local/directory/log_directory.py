@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -22,7 +23,7 @@ from tiered.errors import (
 from tiered.format.keys import partition_dir
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.background_tasks import BackgroundTasks
-from tiered.local.directory.checkpoints import DirectoryNotes, SealNotes
+from tiered.local.directory.checkpoints import DirectoryNotes, PositionNotes, SealNotes
 from tiered.local.directory.figures import (
     UpkeepReport,
     directory_metrics,
@@ -125,6 +126,8 @@ class LocalLog:
         self.transactions = Transactions(self, ProducerIds((directory,), files, ids), clock)
         # Asked for late: several directories share one coordinator.
         self.tasks.add(Task("transactions", EVERY_TICK, lambda ms: self.transactions.tick(ms)))  # noqa: PLW0108
+        self.tasks.add(Task("positions", EVERY_TICK, lambda _: self.note_positions()))
+        self._position_notes = PositionNotes(directory, files, self.uploads)
         self.volume_id = NO_ID
         self.was_clean = False
         self._broker_epoch = NO_BROKER_EPOCH
@@ -306,6 +309,10 @@ class LocalLog:
     def _note_sealed(self) -> None:
         self.notes.write_points()
 
+    def note_positions(self) -> None:
+        """Write the positions of groups for the uploader, if they have changed."""
+        self._position_notes.write(self.transactions.positions)
+
     def note_status(self) -> None:
         """Write the report for other processes."""
         store_report(self.directory, self.files, self.report())
@@ -361,6 +368,9 @@ class LocalLog:
 
     def _end(self) -> None:
         settled = self.transactions.close(self.config.close_timeout_ms / 1000)
+        if self.offline is None and self._lost() is None:
+            with contextlib.suppress(TieredError):  # the next commit writes them
+                self.note_positions()
         self._closed = True
         lost = self._lost() or self._emptied()  # nothing is written into a directory that took the place of this one
         clean = self._service.end(self.cleaner, self._workers)

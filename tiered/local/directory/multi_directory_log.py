@@ -337,6 +337,10 @@ class LocalTier:
         """Run all due tasks of every directory in service; errors as for :meth:`flush`."""
         self._each(LocalLog.tick)
 
+    def note_positions(self) -> None:
+        """Write the positions of groups for the uploaders, in every directory in service."""
+        self._each(LocalLog.note_positions)
+
     def refresh_uploads(self) -> None:
         """Read the uploaders' notes, in every directory in service."""
         self._each(LocalLog.refresh_uploads)
@@ -362,6 +366,8 @@ class LocalTier:
             return
         self.check_caller()
         self.transactions.close(self.config.close_timeout_ms / 1000)
+        with contextlib.suppress(TieredError):  # while all are open
+            self.note_positions()
         first: TieredError | None = None
         for path, log in self._logs.items():
             try:

@@ -8,6 +8,7 @@ file                                  written by          content
 ``tiered-uploader.journal``           the uploader        uploads under way
 ``tiered-seal-request``               an uploader         "roll these partitions", once per id
 ``tiered-seal-answer``                the writer          the id of the last request that was carried out
+``tiered-positions``                  the writer          positions of groups, to be copied to the bucket
 ``tiered-pause``                      an operator         topics of which nothing is to be uploaded
 ``tiered-pause.lock``                 an operator         lock of a change to them
 ``tiered-claims.json``                a committer         proof that this is the volume which the bucket knows
@@ -21,20 +22,22 @@ of a root, from the checkpoint and the claims.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tiered.clock import Clock
 from tiered.errors import CorruptionError
+from tiered.format.positions import Positions
 from tiered.local.disk.checkpoints import refuse_newer
 from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof
 from tiered.local.disk.files import Files, SmallFile
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock, LockTerms
-from tiered.model import TopicPartition
+from tiered.model import Position, TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
 from tiered.plan.root_lower_bounds import RootLowerBounds, held_ids
 
@@ -42,9 +45,12 @@ OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"
 JOURNAL_NAME = "tiered-uploader.journal"
 SEAL_REQUEST_NAME = "tiered-seal-request"
 SEAL_ANSWER_NAME = "tiered-seal-answer"
+POSITIONS_NAME = "tiered-positions"
 PAUSE_NAME = "tiered-pause"
 PAUSE_LOCK_NAME = "tiered-pause.lock"
 VERSION = 1
+
+LOGGER = logging.getLogger("tiered.local")
 
 T = TypeVar("T")
 
@@ -252,6 +258,33 @@ class PauseFile:
 def _pauses(value: Mapping[str, Any]) -> Mapping[str, Pause]:
     entries = value["topics"].items()
     return {str(name): Pause(int(each["since_ms"]), str(each["reason"])) for name, each in entries}
+
+
+class PositionsFile:
+    """``tiered-positions``: positions of groups in partitions that are uploaded. Reading costs one ``stat``."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self._file = _json_file(directory / POSITIONS_NAME, files, _positions)
+
+    def read(self) -> Mapping[TopicPartition, Positions] | None:
+        """Return the positions, None without a file, or with an unreadable one: the writer makes it again."""
+        try:
+            return self._file.load()
+        except CorruptionError as error:
+            LOGGER.warning("positions_unreadable error=%s", error)
+            return None
+
+    def write(self, positions: Mapping[TopicPartition, Positions]) -> None:
+        """Replace all positions, durably. For the writer."""
+        entries = [[*tp, [[group, *astuple(at)] for group, at in groups.items()]] for tp, groups in positions.items()]
+        self._file.store(_bytes({"partitions": entries}), positions)
+
+
+def _positions(value: Mapping[str, Any]) -> Mapping[TopicPartition, Positions]:
+    return {
+        TopicPartition(str(topic), int(number)): {str(group): Position(*at) for group, *at in groups}
+        for topic, number, groups in value["partitions"]
+    }
 
 
 def uploader_lock(directory: Path, files: Files) -> DirectoryLock:

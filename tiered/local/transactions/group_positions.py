@@ -259,6 +259,19 @@ class GroupPositions(GroupTable):
         for group, positions in self.groups().items():
             self.delete(group, [tp for tp in positions if tp.topic == topic], now_ms)
 
+    def mark(self) -> int:
+        """Return a number that changes with each commit. Partitions that sleep have not changed since their open."""
+        return sum(log.end_offset for log in self._host.awake() if log.tp.topic == OFFSETS_TOPIC)
+
+    def by_partition(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, dict[str, Position]]:
+        """Return the positions of all groups in each of these partitions."""
+        found: dict[TopicPartition, dict[str, Position]] = {tp: {} for tp in tps}
+        for group, positions in self.groups().items():
+            for tp, position in positions.items():
+                if tp in found:
+                    found[tp][group] = position
+        return found
+
     def partition_of(self, group: str) -> int:
         """Return the partition of a group, and make the topic if there is none. Raises as :meth:`place_of`."""
         with self._lock:

@@ -29,6 +29,7 @@ _LOG = "ab/0123456789abcdef0123456789abcdef-0"
 _KEYS = {
     "`topics/`": ["topics/t"],
     "`??/*/root`": [f"{_LOG}/root"],
+    "`??/*/positions`": [f"{_LOG}/positions"],
     "`??/*/s/` segments": [f"{_LOG}/s/w00000001/x", f"{_LOG}/s/m00000001/x"],
     "`??/*/s/t/` staged": [f"{_LOG}/s/t/x"],
     "`txn/`": ["txn/x"],

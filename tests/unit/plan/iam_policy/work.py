@@ -13,6 +13,7 @@ from tiered.group.member import GroupSettings, Member
 from tiered.group.topics import BucketTopics
 from tiered.model import Position
 from tiered.read.bucket import BucketReads
+from tiered.remote.positions import refuse_logged
 from tiered.spark.sink import WritePlan
 from tiered.spark.source import TieredDataSource
 from tiered.spark.staging import Job
@@ -26,6 +27,8 @@ from uploader.config import Settings
 
 TOPIC_ID, UID = UUID(int=7), "0f" * 16
 VALUES = [b"%04d" % number + b"x" * 100 for number in range(120)]
+READ_RECORDS = 7
+"""Records that the group ``accounting`` has read."""
 SMALL = {"segment.bytes": 4096, "retention.bytes": 10_000}
 PARTS = Settings(http=None, scan=200, multipart_above=MIN_PART_BYTES, part_size=MIN_PART_BYTES)
 
@@ -36,6 +39,7 @@ def samples() -> dict[str, list[str]]:
     return {
         "topic": [keys.topic_key("orders")],
         "root": [keys.root_key(TOPIC_ID, 12)],
+        "copied": [keys.positions_key(TOPIC_ID, 12)],
         "segment": [make(TOPIC_ID, 12, writer) for make in (keys.segment_key, keys.index_key)],
         "page": [keys.page_key(TOPIC_ID, 12, PageName(Role.WRITER, 5, UID))],
         "maintainer's segment": [make(TOPIC_ID, 12, maintainer) for make in (keys.segment_key, keys.index_key)],
@@ -59,20 +63,21 @@ def samples() -> dict[str, list[str]]:
 
 
 LOG = {"topic", "root", "segment", "staged", "page", "maintainer's segment", "maintainer's page"}
+READ = LOG | {"copied"}
 PAST = {"snapshot", "history"}
 GROUP = {"member", "plan", "position"}
 ALL = LOG | PAST | {"pin"}
 OWN = {"segment", "page"}
 MINE = {"maintainer's segment", "maintainer's page"}
 ALLOWED = {
-    ("reader", "s3:GetObject"): LOG | PAST | {"erasure"},
-    ("consumer", "s3:GetObject"): LOG | PAST | GROUP | {"erasure"},
+    ("reader", "s3:GetObject"): READ | PAST | {"erasure"},
+    ("consumer", "s3:GetObject"): READ | PAST | GROUP | {"erasure"},
     ("consumer", "s3:PutObject"): GROUP,
     ("consumer", "s3:DeleteObject"): {"member"},
-    ("spark", "s3:GetObject"): LOG | PAST,
-    ("auditor", "s3:GetObject"): ALL | GROUP | {"decision", "audit", "erasure"},
-    ("writer", "s3:GetObject"): LOG | {"history", "probe"},
-    ("writer", "s3:PutObject"): OWN | {"topic", "root", "history", "probe"},
+    ("spark", "s3:GetObject"): READ | PAST | {"position"},
+    ("auditor", "s3:GetObject"): READ | ALL | GROUP | {"decision", "audit", "erasure"},
+    ("writer", "s3:GetObject"): READ | {"history", "plan", "probe"},
+    ("writer", "s3:PutObject"): OWN | {"topic", "root", "copied", "history", "probe"},
     ("writer", "s3:PutObjectTagging"): {"segment"},
     ("writer", "s3:AbortMultipartUpload"): {"segment"},
     ("writer", "s3:DeleteObject"): {"probe"},
@@ -81,7 +86,7 @@ ALLOWED = {
     ("sink", "s3:PutObjectTagging"): {"staged"},
     ("sink", "s3:AbortMultipartUpload"): {"staged"},
     ("sink", "s3:DeleteObject"): {"probe"},
-    ("maintainer", "s3:GetObject"): ALL | GROUP | {"erasure", "aside", "probe", "decision", "audit"},
+    ("maintainer", "s3:GetObject"): READ | ALL | GROUP | {"erasure", "aside", "probe", "decision", "audit"},
     ("maintainer", "s3:PutObject"): MINE
     | PAST
     | {"topic", "root", "pin", "audit", "aside", "erasure", "probe", "decision", "position"},
@@ -91,7 +96,7 @@ ALLOWED = {
     | MINE
     | PAST
     | GROUP
-    | {"staged", "decision", "root", "pin", "aside", "probe"},
+    | {"staged", "decision", "root", "copied", "pin", "aside", "probe"},
     ("repair", "s3:GetObject"): ALL | {"decision", "audit", "erasure", "aside", "probe"},
     ("repair", "s3:GetObjectVersion"): ALL | {"decision", "audit", "erasure", "aside"},
     ("repair", "s3:PutObject"): ALL | {"decision", "aside", "probe"},
@@ -113,6 +118,9 @@ def write(directory: Path, url: str) -> None:
         with topic.transaction("billing") as txn:
             txn.append(b"never", partition=1)
             txn.abort()
+        with log.consumer("accounting", "orders") as consumer:
+            consumer.poll(READ_RECORDS)
+            consumer.commit()
         log.sync(timeout=60)
 
 
@@ -128,6 +136,7 @@ def consume(url: str) -> None:
     """As a member of a group: joins, takes, commits, leaves."""
     reads = BucketReads(StoreLocation.parse(url).open(StoreOptions(create=False)))
     clock = FakeClock()
+    drive(reads.store, refuse_logged("billing", ["orders"], clock.now_ms()))
     member = Member("billing", "host", ["orders"], BucketTopics(reads, "latest", None), GroupSettings())
     for _ in range(3):
         clock.advance(drive(reads.store, member.round(), clock=clock))
@@ -146,12 +155,12 @@ def write_in_parts(directory: Path, url: str) -> None:
         log.sync(timeout=60)
 
 
-def read_by_spark(url: str, **options: str) -> None:
+def read_by_spark(url: str, records: int = len(VALUES), **options: str) -> None:
     """As driver and workers do it, without a session."""
     given = {"path": url, "subscribePattern": "ord.*", "isolation.level": "read_committed"}
     source = TieredDataSource(given | options)
     reader = source.reader(source.schema())
-    assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == len(VALUES)
+    assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == records
 
 
 def write_by_spark(url: str) -> None:

@@ -27,6 +27,7 @@ from tiered.plan.read import READ_LIMITS, RemoteSpan
 from tiered.program.maintenance_loop import MaintenanceLoop, Scope
 from tiered.read.bucket import BucketReads
 from tiered.remote.maintain import ActionResult
+from tiered.remote.positions import refuse_logged
 from tiered.remote.topics import load_topic_to_read
 from tiered.store.base import Capabilities
 from tiered.store.driver import drive
@@ -394,6 +395,23 @@ def test_the_figures_are_those_of_the_server(tmp_path: Path, monkeypatch: pytest
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def test_positions_of_a_group_of_the_log(desk: Desk) -> None:
+    desk.segments(1)
+    with desk.log.consumer("g", "t", stop_at="end") as consumer:
+        assert desk.bill.requests() == {"get": 1}
+        for read in (10, 20):
+            consumer.poll(10)
+            consumer.commit()
+            desk.bill.take()
+            desk.log.sync()
+            # The first time also the upload and the commit.
+            assert desk.bill.requests() == ({"put": 3 + 1, "get": 1 + 1} if read == 10 else {"put": 1, "get": 1})
+        desk.log.sync()
+        assert desk.bill.requests() == {}
+    drive(desk.store, refuse_logged("other", ["t"], desk.clock.now_ms()))
+    assert desk.upkeep_bill.requests() == {"get": 1 + 1 + 1}
 
 
 def test_a_member_of_a_group(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+"""Copies of the positions of a log's groups in the bucket, one object for each partition (``format.positions``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from tiered.errors import ConfigError, CorruptionError, FencedError, RemoteUnavailableError, TieredError
+from tiered.format.keys import group_plan_key, positions_key
+from tiered.format.positions import (
+    MAX_POSITIONS_BYTES,
+    Positions,
+    PositionsCopy,
+    are_equal,
+    decode_positions,
+    encode_positions,
+)
+from tiered.model import TopicPartition
+from tiered.remote.conditional_put import (
+    COMMIT_DEADLINE_MS,
+    Cell,
+    NextBody,
+    Planned,
+    Tagged,
+    deadline_after,
+    read_cell,
+    update,
+)
+from tiered.remote.topics import load_topic
+from tiered.store.base import Get, NewId, Object, Steps
+from tiered.store.side_by_side import in_turns
+
+LATELY_MS = 24 * 3_600_000
+"""Age of a commit after which a group has left the log."""
+
+
+def store_positions(topic_id: UUID, tp: TopicPartition, epoch: int, groups: Positions) -> Steps[None]:
+    """Replace the copy of one partition, unless it is equal and of this claim.
+
+    Raises FencedError for a copy of a newer claim, ConfigError for one of a newer release, CommitUnknown and the
+    store's errors.
+    """
+    key = positions_key(topic_id, tp.partition)
+
+    def decode(got: Object) -> PositionsCopy | None:
+        try:
+            return decode_positions(bytes(got.data), key=key)
+        except CorruptionError:
+            return None  # the log has the positions: its copy is written again
+
+    def change(seen: Tagged[PositionsCopy | None]) -> Planned[PositionsCopy | None]:
+        found = seen.value
+        if found is not None and found.epoch > epoch:
+            raise FencedError(
+                f"{tp}: {key} has the positions of claim {found.epoch}, this log has claim {epoch}",
+                hint="`tiered repair rejoin` lets this log start again at the bucket's end",
+            )
+        if found is not None and found.epoch == epoch and are_equal(found.groups, groups):
+            return None
+        made = PositionsCopy(tp.topic, epoch, groups, int((yield NewId()), 16))
+        return NextBody(encode_positions(made, key=key), made)
+
+    look = read_cell(key, decode, MAX_POSITIONS_BYTES)
+    cell = Cell(key, f"{tp}: positions of groups", look, _is_same, "the next sync writes them again")
+    yield from update(cell, change, (yield from deadline_after(COMMIT_DEADLINE_MS)))
+
+
+def _is_same(found: PositionsCopy | None, sent: PositionsCopy | None) -> bool:
+    return found is not None and sent is not None and found.commit == sent.commit
+
+
+def load_positions(partitions: Sequence[tuple[UUID, int]]) -> Steps[list[PositionsCopy | TieredError | None]]:
+    """Return the copy of each partition, by topic id and number; None without one, the error of an unreadable one.
+
+    Raises RemoteUnavailableError.
+    """
+    found = yield from in_turns([_load(positions_key(*each)) for each in partitions])
+    for each in found:
+        if isinstance(each, RemoteUnavailableError):
+            raise each
+    return found
+
+
+def _load(key: str) -> Steps[PositionsCopy | None]:
+    got = yield Get(key, max_bytes=MAX_POSITIONS_BYTES)
+    return decode_positions(bytes(got.data), key=key) if isinstance(got, Object) else None
+
+
+def refuse_shared(group: str) -> Steps[None]:
+    """Raise ConfigError for a group whose members share partitions over the bucket. One GET of a byte."""
+    try:
+        key = group_plan_key(group)
+    except ConfigError:  # no group of the bucket has such a name
+        return
+    if isinstance((yield Get(key, 0, 1)), Object):
+        raise ConfigError(
+            f"group {group!r} keeps its positions in the bucket, and a consumer of the log keeps them in the log",
+            hint="read with open_reader(url).consumer, give this consumer another group, or run `tiered group delete`",
+        )
+
+
+def refuse_logged(group: str, topics: Iterable[str], now_ms: int) -> Steps[None]:
+    """Raise ConfigError for a group that has lately committed in a log. One GET of a byte if the bucket has the group.
+
+    Otherwise one GET for each topic and partition.
+    """
+    if isinstance((yield Get(group_plan_key(group), 0, 1)), Object):
+        return
+    partitions: list[tuple[UUID, int]] = []
+    for name in topics:
+        entry = yield from load_topic(name)
+        if entry is not None:
+            partitions += [(entry.topic_id, number) for number in range(entry.partitions)]
+    for copy in (yield from load_positions(partitions)):
+        at = copy.groups.get(group) if isinstance(copy, PositionsCopy) else None
+        if at is not None and now_ms - at.committed_ms < LATELY_MS:
+            raise ConfigError(
+                f"group {group!r} keeps its positions in the log, and committed there less than a day ago",
+                hint="read with Log.consumer where the log is open, or give this consumer another group",
+            )
