@@ -477,15 +477,13 @@ class Reader:
                 hint="open_reader(url) without log_dir and as_of; where the log is open use Log.consumer",
             )
         from tiered.group.driver import open_member  # noqa: PLC0415  only a group needs it
+        from tiered.remote.positions import refuse_logged  # noqa: PLC0415
 
+        names = [topics] if isinstance(topics, str) else list(topics)
+        self._runner.run(refuse_logged(group, names, self._clock.now_ms()))
         start = checked.start, checked.start_ms
-        found = open_member(self._bucket, self._runner, group, member=member, times=times, start=start)
+        found = open_member(self._bucket, self._runner, group, names, member=member, times=times, start=start)
         self._members.append(found)
-        try:
-            found.subscribe([topics] if isinstance(topics, str) else list(topics))
-        except BaseException:
-            found.close()
-            raise
         return ConsumerSteps(group, found, found.open_stream, self._followers, checked)
 
     def close(self) -> None:

@@ -28,6 +28,8 @@ def command() -> None:
 def list_command(app: Application) -> int:
     """List the groups that have committed positions, with the offsets that they have not read.
 
+    A group lives in a log or in a bucket. Without --log-dir a group of a log is as its last copy in the bucket.
+
     \b
     Example:
       tiered group list --log-dir data --remote s3://acme-logs/prod
@@ -40,7 +42,8 @@ def list_command(app: Application) -> int:
         {"group": name, "where": "log", "partitions": len(lags), "lag_records": sum(lag.records for lag in lags)}
         for name, lags in groups.items()
     ]
-    found += group_bucket.group_fields(app) if app.remote is not None else []
+    if app.remote is not None:
+        found += group_bucket.copied_fields(app, groups.keys()) + group_bucket.group_fields(app)
     names = ["group", "where", "partitions", "lag_records"]
     rows = [[each[name] for name in names] for each in found]
     text = columns(["group", "where", "partitions", "lag"], rows) if found else ["no group has committed a position"]

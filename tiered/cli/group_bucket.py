@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from tiered.plan.root_lower_bounds import NOTHING_KNOWN
 from tiered.program.application import Application, confirm, topic_or_partition
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers
 from tiered.program.output import Problem, columns, counted, human_duration
+from tiered.remote.positions import load_positions
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Steps
 from tiered.times import format_time, parse_time
@@ -37,6 +38,30 @@ def group_fields(app: Application) -> list[dict[str, Any]]:
             "members": len(info.members),
         }
         for info, found in zip(groups, lags, strict=True)
+    ]
+
+
+def copied_fields(app: Application, known: Collection[str]) -> list[dict[str, Any]]:
+    """Return the fields of each group of a log that has copies of its positions in the bucket, but of those ``known``.
+
+    Warns about a copy that cannot be read.
+    """
+    lags: dict[str, list[int]] = {}
+    with open_tiers(app, with_local=False) as tiers:
+        topics = [facts for facts in tiers.topics(unreadable={}).values() if facts.remote_id is not None]
+        places = [(facts, number) for facts in topics for number in range(facts.partitions)]
+        copies = tiers.run(load_positions([(facts.remote_id, number) for facts, number in places if facts.remote_id]))
+        for (facts, number), copy in zip(places, copies, strict=True):
+            if isinstance(copy, TieredError):
+                app.out.warn(copy.message)
+            elif copy is not None and copy.groups.keys() - known:
+                view = tiers.snapshot(facts, number)
+                end = 0 if view is None else view.next_offset
+                for group in copy.groups.keys() - known:
+                    lags.setdefault(group, []).append(max(end - copy.groups[group].offset, 0))
+    return [
+        {"group": group, "where": "log", "partitions": len(found), "lag_records": sum(found)}
+        for group, found in sorted(lags.items())
     ]
 
 

@@ -40,16 +40,21 @@ def open_member(
     bucket: BucketReads,
     runner: Runner,
     group: str,
+    names: Collection[str],
     *,
     member: str | None,
     times: GroupSettings | None,
     start: tuple[str, int | None],
 ) -> GroupMember:
-    """Begin a member without topics. ``start``: a word, or a time in milliseconds. Raises ConfigError."""
+    """Begin a member that shares the topics ``names``. ``start``: a word, or a time in milliseconds.
+
+    Raises ConfigError, UnknownTopicError.
+    """
     check_group_name(arguments.text("group", group))
     name = f"{socket.gethostname()}-{os.getpid()}" if member is None else arguments.text("member", member)
     topics = BucketTopics(bucket, *start)
     found = Member(group, check_group_name(name, "member"), (), topics, times or GroupSettings())
+    runner.run(found.subscribe(names))  # before the first round: a member without topics would get its share of none
     return GroupMember(found, topics, runner)
 
 
