@@ -8,13 +8,19 @@ import pytest
 
 import tiered
 from tests.support.both_catalogs import PAGE_ROWS, Pages, pages, use_pages
+from tests.support.uploaded import upload_topics
 from tiered.config import TopicConfig
-from tiered.errors import CorruptionError, UnknownTopicError
+from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.keys import FLAG_ABORTED_TXNS
-from tiered.model import NewRecord
+from tiered.group.admin import reset_group
+from tiered.model import NewRecord, Position, TopicPartition
 from tiered.spark.options import ReadOptions
 from tiered.spark.ranges import resolve_pieces
+from tiered.spark.schema import kafka_schema
 from tiered.spark.slices import PartitionSlice, cut_slices
+from tiered.spark.stream import TieredStreamReader
+from tiered.spark.stream_options import StreamOptions
+from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.testing.clock import START_MS
 
@@ -100,3 +106,37 @@ def test_a_partition_that_does_not_lie_in_the_directory_is_said_to_be_missing(tm
         with pytest.raises(CorruptionError, match="it held records up to offset 6"):
             ends({**options, "assign": f'{{"{TOPIC}": [0]}}'})
     assert ends({"path": url, "subscribe": TOPIC}) == [(0, 0, 5), (1, 0, 5)]
+
+
+def begun(url: str, start: str, **more: str) -> dict[int, int]:
+    """First offset of each partition: that of a batch query, which a stream without a checkpoint has, too."""
+    given = {"path": url, "subscribe": "t", "startingOffsets": start, **more}
+    stream = TieredStreamReader(StreamOptions.parse(given), kafka_schema(include_headers=False))
+    offsets = {int(number): offset for number, offset in stream.initialOffset()["t"].items()}
+    stream.stop()
+    pieces = resolve_pieces(ReadOptions.parse(given), open_store(url))
+    firsts = {
+        tp.partition: min(piece.start for piece in pieces if piece.tp == tp) for tp in {each.tp for each in pieces}
+    }
+    assert firsts == offsets
+    return offsets
+
+
+def test_a_query_begins_at_the_positions_of_a_group(tmp_path: Path) -> None:
+    """A partition without a position is read from its start."""
+    url = upload_topics(tmp_path, {"segment.bytes": 1000}, partitions=2)
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        log.sync()
+        log._local.transactions.positions.commit("of log", {TopicPartition("t", 1): Position(7)})
+        log.sync()
+    with tiered.open_reader(url) as reader:
+        ids = {TopicPartition("t", 0): (reader.topics()["t"].topic_id, 5)}
+    drive(open_store(url), reset_group("of bucket", ids))
+    assert begun(url, "group:of log") == {0: 0, 1: 7}
+    assert begun(url, " group:of bucket ") == {0: 5, 1: 0}
+    assert begun(url, "group:of log", local_dir=str(tmp_path / "log")) == {0: 0, 1: 7}
+    for name, why in (("nothing", "has no position in t"), ("", "group name")):
+        with pytest.raises(ConfigError, match=why):
+            begun(url, f"group:{name}")
+    with pytest.raises(ConfigError, match="endingOffsets"):
+        ReadOptions.parse({"path": url, "subscribe": "t", "endingOffsets": "group:of log"})

@@ -22,6 +22,7 @@ from tiered.group.objects import MAX_OWNERSHIP_BYTES, Ownership, decode_ownershi
 from tiered.local.transactions.group_positions import GroupLag
 from tiered.model import Position, TopicPartition
 from tiered.remote.conditional_put import Cell, NextBody, Planned, Tagged, deadline_after, read_cell, update
+from tiered.remote.positions import load_positions
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import TopicEntry, load_topic_to_read
 from tiered.store.base import Get, List, ListPage, NewId, Now, Object, Steps, Time, delete_keys, list_all
@@ -92,6 +93,27 @@ def load_group(group: str) -> Steps[GroupInfo]:
         for (_, number), end in zip(keys, ends, strict=True)
     ]
     return GroupInfo(group, tuple(members), tuple(partitions))
+
+
+def load_committed(group: str, topic_ids: Mapping[TopicPartition, UUID]) -> Steps[dict[TopicPartition, Position]]:
+    """Return the positions of a group of the bucket; without any, those of a group of a log, by their copies.
+
+    One or two GETs for each partition. Raises CorruptionError, and ConfigError for a newer format.
+    """
+    places = [(topic_id, tp.partition) for tp, topic_id in topic_ids.items()]
+    owned = yield from _in_turns([_load_ownership(group_partition_key(group, *place)) for place in places])
+    found: dict[TopicPartition, Position] = {}
+    for tp, each in zip(topic_ids, owned, strict=True):
+        if isinstance(each, TieredError):
+            raise each
+        if each is not None:
+            found[tp] = each.position
+    for tp, copy in zip(topic_ids, () if found else (yield from load_positions(places)), strict=False):
+        if isinstance(copy, TieredError):
+            raise copy
+        if copy is not None and group in copy.groups:
+            found[tp] = copy.groups[group]
+    return found
 
 
 def _load_ownership(key: str) -> Steps[Ownership | None]:

@@ -8,7 +8,8 @@ r"""Parser of the options of the Spark source. Names and rules are those of Spar
 ``subscribe``                             topics, comma-separated        \
 ``subscribePattern``                      a regular expression            > exactly one of the three
 ``assign``                                ``{"flights": [0, 2]}``        /
-``startingOffsets``                       ``earliest`` (default), or ``{"flights": {"0": 23, "1": -2}}`` (-2 earliest)
+``startingOffsets``                       ``earliest`` (default), or ``{"flights": {"0": 23, "1": -2}}`` (-2 earliest),
+                                          or ``group:NAME``: the positions of a group
 ``endingOffsets``                         ``latest`` (default), or the same JSON (-1 latest); exclusive
 ``startingTimestamp``                     ms; wins over ``startingOffsetsByTimestamp`` (``{"flights": {"0": ms}}``),
                                           which wins over ``startingOffsets``; ``endingTimestamp`` likewise
@@ -48,13 +49,14 @@ from tiered.clock import SystemClock
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.format.json_schema import INT64_MAX
-from tiered.format.keys import check_topic_name
+from tiered.format.keys import check_group_name, check_topic_name
 from tiered.model import TopicPartition
 from tiered.remote.snapshots import AsOf
 from tiered.spark.stream_offsets import PerPartition, StreamOffset, per_partition
 
 EARLIEST = -2
 LATEST = -1
+GROUP_WORD = "group:"
 SLICE_BYTES = 128 * 1024 * 1024
 MIN_SLICE_BYTES = 64 * 1024
 MAX_SLICES = 100_000
@@ -96,7 +98,7 @@ _LOGIN = (
     "environment, profile or instance role"
 )
 
-_GROUP = "leave it out: there is no consumer group; startingOffsets says where a query begins"
+_GROUP = "leave it out: there is no consumer group to join; startingOffsets=group:NAME begins at the positions of one"
 _POLLING = "leave it out: nothing is polled, and requests to the bucket are retried automatically"
 _STREAM = (
     "leave it out: it belongs to a stream (readStream); a batch query is bounded by endingOffsets or endingTimestamp"
@@ -163,7 +165,7 @@ class Bound:
     """One side of the wanted range: a number (-2, -1 or an offset) or a time, for all partitions or for each.
 
     At most one of ``timestamp``, ``timestamps``, ``offsets`` is set; without any, ``default`` counts. ``topic_ids``:
-    topics of the offsets, if those were taken from a stream.
+    topics of the offsets, if those were taken from a stream. ``group``: begin at the positions of this group.
     """
 
     default: int
@@ -171,6 +173,7 @@ class Bound:
     timestamps: PerPartition | None = None
     offsets: PerPartition | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    group: str = ""
 
     def named(self) -> PerPartition | None:
         """Return the value of each partition, None unless partitions were named one by one."""
@@ -319,6 +322,8 @@ def _offsets(text: str, words: tuple[int, ...]) -> Bound:
         if word not in words:
             raise _wrong_end(words[0])
         return Bound(word)
+    if text.strip().startswith(GROUP_WORD) and EARLIEST in words:
+        return Bound(EARLIEST, group=check_group_name(text.strip().removeprefix(GROUP_WORD)))
     given = StreamOffset.from_json(_json(text, '{"flights": {"0": 23, "1": 5}}'))
     for tp, offset in given.offsets.items():
         if offset in (EARLIEST, LATEST) and offset not in words:

@@ -54,6 +54,7 @@ def resolve_pieces(options: ReadOptions, store: Store | None) -> list[PartitionS
     """
     with contextlib.closing(Subscription(options, store)) as chosen:
         chosen.refresh()
+        options = begin_at_group(options, chosen)
         check_named(options.start, chosen, "starting")
         check_named(options.end, chosen, "ending")
         # Two pools: threads of partitions wait for bundles, and must not occupy the threads that fetch them.
@@ -63,6 +64,12 @@ def resolve_pieces(options: ReadOptions, store: Store | None) -> list[PartitionS
                 return _pieces_of(chosen.tiers(tp), options, bundles)
 
             return [piece for pieces in partitions.map(pieces_of, chosen.partitions) for piece in pieces]
+
+
+def begin_at_group(options: ReadOptions, chosen: Subscription) -> ReadOptions:
+    """Return the options with the positions of the wanted group, if there is one, as offsets."""
+    group = options.start.group
+    return replace(options, start=Bound(EARLIEST, offsets=chosen.group_offsets(group))) if group else options
 
 
 def check_named(bound: Bound, chosen: Subscription, side: str) -> None:

@@ -37,7 +37,7 @@ from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.model import TopicPartition
 from tiered.plan.backoff import backoff_seconds
 from tiered.remote.fetch import SegmentGone
-from tiered.spark.ranges import check_named, lose, offset_within, start_of
+from tiered.spark.ranges import begin_at_group, check_named, lose, offset_within, start_of
 from tiered.spark.slice_reader import SliceReader
 from tiered.spark.stream_offsets import (
     AvailableOffsets,
@@ -171,8 +171,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _initial_offset(self) -> StreamOffset:
         extents = self._target if self._target is not None else self._available()
-        read = self._options.read
         watch = self._watching()
+        read = begin_at_group(self._options.read, watch.subscription)
         check_named(read.start, watch.subscription, "starting")
 
         def start(item: tuple[TopicPartition, AvailableOffsets]) -> tuple[TopicPartition, int]:

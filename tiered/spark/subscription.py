@@ -19,10 +19,12 @@ from tiered.clock import SystemClock
 from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.root import STATE_DELETING
+from tiered.group.admin import load_committed
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.uploader_files import known_partitions
 from tiered.local.partition.read_log import ReadLog
-from tiered.model import AbortedTxn, TopicPartition
+from tiered.local.transactions.group_positions import GroupTable
+from tiered.model import AbortedTxn, Position, TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.read.topic import PartitionStream
 from tiered.remote.cache import ByteCache
@@ -32,7 +34,7 @@ from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import Past
 from tiered.remote.topics import TopicEntry, check_entry, confirm_topic, list_topics, load_topic_to_read
-from tiered.spark.options import ReadOptions
+from tiered.spark.options import EARLIEST, ReadOptions
 from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
 from tiered.store.runner import Runner
@@ -134,6 +136,24 @@ class Subscription:
             if tp in needed and _same(topics[tp.topic], self.topics[tp.topic]) and on_disk.get(tp) is tiers.local
         }
         self._known, self._on_disk, self.topics, self.partitions = known, on_disk, topics, wanted
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Return where a group goes on in each partition. One without a position is read from its start.
+
+        Raises ConfigError for a group without any position in these partitions.
+        """
+        found: Mapping[TopicPartition, Position] = {}
+        if self._local is not None:
+            found = GroupTable(self._local).committed(group, self.partitions)
+        if not found and self._store is not None:
+            ids = {tp: UUID(self.topics[tp.topic].topic_id) for tp in self.partitions}
+            found = drive(self._store, load_committed(group, ids))
+        if not found:
+            raise ConfigError(
+                f"option startingOffsets: group {group!r} has no position in {', '.join(self.topics)}",
+                hint="`tiered group list` names the groups; earliest reads from the start",
+            )
+        return {tp: found[tp].offset if tp in found else EARLIEST for tp in self.partitions}
 
     def tiers(self, tp: TopicPartition) -> PinnedPartition:
         """Return both tiers of one of :attr:`partitions`, with one cache for all. Sends no request.

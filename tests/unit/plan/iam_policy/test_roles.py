@@ -14,6 +14,7 @@ from tests.unit.plan.iam_policy.policed import BUCKET_ARN, KMS_ARN, PREFIX, Guar
 from tests.unit.plan.iam_policy.work import (
     ACTIONS,
     ALLOWED,
+    READ_RECORDS,
     VALUES,
     consume,
     read,
@@ -212,16 +213,20 @@ def test_a_consumer(tmp_path: Path, url: str, become: Become, cli: Cli) -> None:
     assert guard.refused == set()
 
 
-def test_spark(tmp_path: Path, url: str, become: Become) -> None:
+def test_spark(tmp_path: Path, url: str, become: Become, cli: Cli) -> None:
     become("writer")
     (tmp_path / "bucket").mkdir()
     write(tmp_path / "log", url)
+    become("maintainer")
+    assert cli("group", "reset", "billing", "orders:0", "--to", READ_RECORDS, "--remote", url, "--yes").code == 0
     guard = become("spark")
     read_by_spark(url)
     with pytest.raises(NotFoundError):
         read_by_spark(url, asof="2020-01-01")
     with pytest.raises(NotFoundError):
         read_by_spark(url, asof="1")
+    for group in ("accounting", "billing"):
+        read_by_spark(url, len(VALUES) - READ_RECORDS, startingoffsets=f"group:{group}")
     assert guard.refused == set()
     assert granted(guard) - guard.used <= WITHOUT_WORK["spark"]
 
@@ -246,6 +251,7 @@ def test_a_maintainer(tmp_path: Path, url: str, become: Become, cli: Cli) -> Non
     (tmp_path / "bucket").mkdir()
     write(tmp_path / "log", url)
     guard = become("maintainer")
+    assert cli("group", "list", "--remote", url).code == 0
     for line in (("create", "release"), ("list",), ("delete", "release", "--yes")):
         assert cli("snapshot", *line, "--remote", url).code == 0
     done = cli("maintain", "--remote", url, "--yes", "--json")
