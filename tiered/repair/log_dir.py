@@ -13,6 +13,7 @@ from tiered.errors import LocalIOError
 from tiered.local.disk.checkpoints import OffsetsFile
 from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.lock import DirectoryLock
+from tiered.local.disk.standby import refuse_standby
 from tiered.local.disk.uploader_files import uploader_lock
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import READ_BYTES
@@ -32,11 +33,12 @@ class RepairDirectory(NamedTuple):
 
     @contextlib.contextmanager
     def locked(self, clock: Clock) -> Iterator[None]:
-        """Hold the locks of the application and of the uploader. Raises LockedError."""
+        """Hold the locks of the application and of the uploader. Raises LockedError, ConfigError for a standby."""
         with contextlib.ExitStack() as held:
             for lock in (DirectoryLock(self.directory, self.files), uploader_lock(self.directory, self.files)):
                 lock.acquire(clock)
                 held.callback(lock.release)
+            refuse_standby(self.directory, self.files)
             yield
 
     def act(self, change: Callable[[int], None]) -> Act:

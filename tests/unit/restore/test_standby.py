@@ -25,6 +25,7 @@ from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.gc.deletion import start_deletion
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
+from tiered.repair.log_dir import RepairDirectory
 from tiered.restore.standby import PullReport, Standby, promote
 from tiered.store.base import Delete, Store
 from tiered.store.capabilities import probe
@@ -261,6 +262,8 @@ def test_it_is_refused_for_writing_until_it_is_promoted(primary: Primary, tmp_pa
     assert "--promote" in refused.value.hint
     with pytest.raises(ConfigError, match="read-only"):
         LogDirectory(directory, clock=CLOCK, ids=IDS).acquire()
+    with pytest.raises(ConfigError, match="read-only"), RepairDirectory(directory, PosixFiles()).locked(CLOCK):
+        pass
     with pytest.raises(ConfigError, match="follows memory"):
         Standby("memory://other", directory, clock=CLOCK, ids=IDS, files=PosixFiles()).__enter__()
     with pytest.raises(ConfigError, match="cannot follow"):
