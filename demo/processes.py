@@ -132,7 +132,7 @@ class Daemon:
         self._children = children
         query = f"?endpoint={endpoint_url}" if endpoint_url else ""
         self._arguments = ["-m", "uploader", "run", "--log-dir", str(log_dir), "--remote", remote + query]
-        self._arguments += ["--http", "off", "--scan-ms", "200", "--log-format", "json"]
+        self._arguments += ["--http", "off", "--scan", "200ms", "--log-format", "json"]
         self.peak_rss_bytes = 0
         self.child: subprocess.Popen[str] | None = None
 

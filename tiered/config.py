@@ -60,7 +60,7 @@ _BYTE_UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _BYTE_UNITS[f"{_letter}ib"] = _BYTE_UNITS[_letter] = 1024**_power
     _BYTE_UNITS[f"{_letter}b"] = 1000**_power
-_TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": DAY_MS, "w": 7 * DAY_MS}
+_TIME_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": DAY_MS, "w": 7 * DAY_MS}
 _QUANTITY = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
@@ -69,9 +69,24 @@ def parse_bytes(text: int | str) -> int:
     return _quantity(text, _BYTE_UNITS, "a size", "64MiB")
 
 
-def parse_duration_ms(text: int | str) -> int:
-    """Return milliseconds for ``604800000``, ``"7d"``, ``"90s"``, ``"1.5h"`` or ``"-1"``. Raises ConfigError."""
-    return _quantity(text, _TIME_UNITS, "a duration", "7d")
+def parse_duration_ms(text: int | str, option: str = "") -> int:
+    """Return milliseconds for ``"7d"``, ``"90s"``, ``"1.5h"`` or ``0``. Raises ConfigError, also without a unit.
+
+    The error names the ``option``, if there is one.
+    """
+    bare, place = str(text).strip(), f"{option}: " if option else ""
+    # A number without a unit may be meant as seconds. Callers refuse a negative one, or read -1 as no limit.
+    if bare.replace(".", "", 1).isdecimal() and float(bare) > 0:
+        raise ConfigError(f"{place}{bare} has no unit", hint=f"{bare}s")
+    try:
+        return parse_milliseconds(text)
+    except ConfigError as error:
+        raise ConfigError(f"{place}{error.message}", hint=error.hint) from error
+
+
+def parse_milliseconds(text: int | str) -> int:
+    """Return milliseconds as Kafka's settings of topics have them: as a duration, or a number of milliseconds."""
+    return _quantity(text, {"": 1, **_TIME_UNITS}, "a duration", "7d")
 
 
 def _quantity(text: int | str, units: Mapping[str, int], what: str, example: str) -> int:
@@ -440,7 +455,7 @@ def _convert(key: str, value: object, kind: type) -> object:
         if kind is float:
             return float(value)
         if key.endswith(".ms"):
-            return parse_duration_ms(value)
+            return parse_milliseconds(value)
         return parse_bytes(value) if key.endswith(".bytes") else int(value)
     except ValueError:
         raise ConfigError(f"{key} must be a number, not {value!r}", hint=_SETTING_HINT) from None

@@ -136,7 +136,7 @@ def program() -> None:
 @setting_option("http")
 @setting_option("drain")
 @setting_option("drain_timeout")
-@setting_option("scan", "--scan", "--scan-ms", "scan")
+@setting_option("scan")
 @setting_option("seal_idle")
 @setting_option("lag_limit")
 @setting_option("maintain", is_flag=True, default=None)
@@ -209,10 +209,7 @@ def _print_plan(settings: Settings, mode: DrainMode) -> None:
 
 
 def _timeout_ms(text: str | None) -> int | None:
-    try:
-        found = parse_duration_ms(text) if text is not None else None
-    except ConfigError as error:
-        raise ConfigError(f"--timeout: {error.message}", hint=error.hint) from error
+    found = parse_duration_ms(text, "--timeout") if text is not None else None
     if found is not None and found < 0:
         raise ConfigError(f"--timeout: {text!r} is less than 0", hint="for example 60s; leave it out to wait")
     return found

@@ -29,10 +29,22 @@ def test_sizes(text: int | str, size: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "ms"),
-    [("7d", 604_800_000), ("90s", 90_000), ("1.5h", 5_400_000), (250, 250), ("-1", -1), ("2w", 1_209_600_000)],
+    [("7d", 604_800_000), ("90s", 90_000), ("1.5h", 5_400_000), (0, 0), ("-1", -1), ("2w", 1_209_600_000)],
 )
 def test_durations(text: int | str, ms: int) -> None:
     assert parse_duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", [30, "30", " 0.5 "])
+def test_a_duration_without_a_unit_is_refused_but_in_a_setting_of_a_topic(text: int | str) -> None:
+    bare = str(text).strip()
+    with pytest.raises(ConfigError) as raised:
+        parse_duration_ms(text)
+    assert (raised.value.message, raised.value.hint) == (f"{bare} has no unit", f"{bare}s")
+    assert TopicConfig.from_properties({"seal.ms": "30", "flush.ms": 30}).to_properties(changed_only=True) == {
+        "seal.ms": 30,
+        "flush.ms": 30,
+    }
 
 
 @pytest.mark.parametrize("text", ["", "64 parsecs", "0.3", "1e9", "--1", "MiB", "9" * 100, True])

@@ -71,7 +71,7 @@ def _only(_context: click.Context, _parameter: click.Parameter, value: str | Non
 def _every(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
     if value is None:
         return None
-    found = parse_duration_ms(value)
+    found = parse_duration_ms(value, "--loop")
     if found < 1:
         raise ConfigError(f"--loop {value}: the rest between rounds must be longer than 0", hint="10m, 1h")
     return found

@@ -30,7 +30,7 @@ def tend_standby(app: Application, every: str, *, follow: bool, once: bool, prom
 
 def _follow(app: Application, every: str, *, once: bool) -> int:
     """Pull again and again until the process is stopped, or once. An outage of the store is waited out."""
-    rest_seconds = parse_duration_ms(every) / 1000
+    rest_seconds = parse_duration_ms(every, "--every") / 1000
     if rest_seconds <= 0:
         raise ConfigError(f"--every {every}: the rest between pulls must be longer than 0", hint="5s, 1m")
     app.out.start("restore", directory=str(app.need_log_dir()), segments=0, size_bytes=0)

@@ -25,7 +25,7 @@ def test_the_log_directory(tmp_path: Path, committed: bool, replaced: bool) -> N
         log.topic("t", create=True).append(b"1")
         if committed:
             log.sync()
-    with Daemon("--log-dir", str(directory), "--remote", url, "--scan-ms", "100") as daemon:
+    with Daemon("--log-dir", str(directory), "--remote", url, "--scan", "100ms") as daemon:
         daemon.wait_for("claimed")
         take_away(directory)
         if replaced:
@@ -47,7 +47,7 @@ def test_a_partition_whose_records_no_bucket_has(tmp_path: Path) -> None:
     with tiered.open(directory, remote=url) as log:
         log.topic("t", create=True).append(b"1")
     place = ("--log-dir", str(directory), "--remote", url)
-    with Daemon(*place, "--scan-ms", "100") as daemon:
+    with Daemon(*place, "--scan", "100ms") as daemon:
         daemon.wait_for("claimed")
         take_away(directory / "t-0")
         assert daemon.stop() == 13

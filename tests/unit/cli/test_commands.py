@@ -277,7 +277,8 @@ def test_a_standby_is_pulled_looked_at_and_promoted(cli: Cli, log: Scenario, tmp
     assert "0 segments" in cli("restore", *standby, "--follow", "--once").text
     seen = cli("status", *standby, "--json").summary["standby"]
     assert (seen["remote"], seen["late_records"], seen["late_seconds"]) == (log.url, 0, 0)
-    for refused in (("--follow", "--promote"), ("--once",), ("--follow", TOPIC), ("--follow", "--every", "0s")):
+    rests = (("--follow", "--every", rest) for rest in ("0s", "5"))
+    for refused in (("--follow", "--promote"), ("--once",), ("--follow", TOPIC), *rests):
         assert cli("restore", *standby, *refused).code == 2
     refused = cli("append", TOPIC, *standby)
     assert (refused.code, "--promote" in refused.err) == (2, True)

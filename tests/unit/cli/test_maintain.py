@@ -268,6 +268,7 @@ def test_a_loop_is_refused_where_it_makes_no_sense(cli: Cli, bucket: str) -> Non
     for more in ((), ("--yes", "--dry-run"), ("--yes", "--start-offset", "1"), ("--yes", "--orphans")):
         assert cli(*line, "--loop", "1m", *more).code == 2, more
     assert cli(*line, "--loop", "0s", "--yes").code == 2
+    assert "--loop: 10 has no unit" in cli(*line, "--loop", "10", "--yes").err
     assert cli("maintain", "u", "--remote", bucket, "--loop", "10m", "--yes").code == 10
 
 

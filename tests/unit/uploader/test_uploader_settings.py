@@ -24,7 +24,7 @@ from uploader.group_lags import GroupLags
 from uploader.metrics import Metrics
 
 
-@pytest.mark.parametrize("value", ["5s", "5000", "5000ms"])
+@pytest.mark.parametrize("value", ["5s", "5000ms"])
 def test_the_period_of_the_scan_is_a_duration_everywhere(tmp_path: Path, value: str) -> None:
     path = tmp_path / "c.toml"
     path.write_text(f'[uploader]\nscan = "{value}"\n')
