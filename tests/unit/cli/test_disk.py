@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import tiered
 from tests.unit.cli.building import TP, made
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.directory import LogDirectory
+from tiered.errors import DiskFullError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
+from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import NewRecord
 
@@ -177,7 +181,16 @@ def test_what_the_bucket_holds_leaves_the_disk_at_once(cli: Cli, tmp_path: Path)
     for place, segments in (("beginning", 0), ("-1d", 0), ("end", sum(base < 40 for base in before))):
         (one,) = cli(*words, "--to", place, "--dry-run", "--json").summary["partitions"]
         assert (place, one["segments"]) == (place, segments)
-    assert cli(*words, "--to", str(before[1] + 1), "--yes").code == 0
+    write = PosixFiles.write_at
+
+    def write_at(self: PosixFiles, handle: int, data: bytes, position: int) -> None:
+        if bases() == before:  # the disk is full until a segment is deleted
+            raise DiskFullError("no space left")
+        write(self, handle, data, position)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PosixFiles, "write_at", write_at)
+        assert cli(*words, "--to", str(before[1] + 1), "--yes").code == 0
     assert bases() == before[2:]
     done = cli(*words, "--yes", "--json")
     (one,) = done.summary["partitions"]

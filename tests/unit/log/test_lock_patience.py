@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import tiered
+from tests.support.faulty_files import FaultyFiles
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.directory import LogDirectory
 from tiered.errors import LockedError, NotFoundError
@@ -82,6 +84,19 @@ def test_one_that_does_not_say_who_it_is_is_given_a_moment(directory: Path) -> N
     with pytest.raises(LockedError, match="is held by another process"):
         tiered.open(directory, clock=clock)
     assert UNTOLD_SECONDS <= sum(clock.sleeps) < UNTOLD_SECONDS + 0.1
+    lock.release()
+
+
+def test_a_full_disk_gives_the_lock_without_its_note(directory: Path) -> None:
+    """``tiered disk drop`` takes the lock to make room. The note follows once there is room."""
+    files = FaultyFiles(lambda operation, _: errno.ENOSPC if operation == "write" else 0)
+    lock = DirectoryLock(directory, files)
+    lock.acquire(SystemClock())
+    lock.add_note(http="127.0.0.1:9464")
+    assert (lock.is_held, lock.note(), str(lock.holder())) == (True, {}, "another process")
+    files.fail = None
+    lock.add_note(trouble="")
+    assert (lock.holder().pid, lock.note()["http"], lock.note()["trouble"]) == (os.getpid(), "127.0.0.1:9464", "")
     lock.release()
 
 

@@ -16,6 +16,7 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     CorruptionError,
+    DiskFullError,
     LocalIOError,
     ReentrantCallError,
     TieredError,
@@ -413,7 +414,13 @@ class LocalLog:
         self._proven = frozenset(self.claims.read())
         open_partitions(self.roster, found, self.notes.read(), clean=clean, tiered=tiered)
         self.notes.drop_watermarks()
-        self.registry.forget(gone)
+        try:
+            self.registry.forget(gone)
+        except DiskFullError as error:
+            if gone:
+                raise
+            # Older checkpoints only lengthen the next recovery. `tiered disk drop` must open a full disk.
+            LOGGER.warning("checkpoint_failed path=%s error=%s", self.directory, error)
         try:
             self._leaving.remove_due(0)
         except TieredError as error:

@@ -422,7 +422,7 @@ def translate(error: OSError, operation: str, path: Path | str) -> TieredError:
 def _translation(error: OSError, operation: str, path: Path | str) -> TieredError:
     text = f"cannot {operation} {path}: {error.strerror or error}"
     if error.errno in _NO_SPACE:
-        return DiskFullError(text, hint="free some space, or let uploaded segments go with local.retention.bytes")
+        return DiskFullError(text, hint="free some space: `tiered disk drop TOPIC` deletes local copies of uploads")
     if error.errno == errno.ENOTDIR:
         return NotFoundError(text, hint="a part of this path is a file: correct the path")
     if error.errno == errno.ENOENT:

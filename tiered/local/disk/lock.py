@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tiered.clock import Clock
-from tiered.errors import LockedError, NotFoundError
+from tiered.errors import DiskFullError, LockedError, NotFoundError
 from tiered.local.disk.checkpoints import first_json
 from tiered.local.disk.files import Files, FileState, translate
 from tiered.times import format_time
@@ -85,6 +85,7 @@ class DirectoryLock:
         self._file: tuple[int, int] | None = None
         self._state: FileState | None = None
         self._owner = 0
+        self._note: dict[str, Any] = {}
 
     def acquire(self, clock: Clock, terms: LockTerms = LockTerms()) -> None:  # noqa: B008 - it never changes
         """Take the lock or raise LockedError, which names the holder.
@@ -112,7 +113,7 @@ class DirectoryLock:
                     raise LockedError(f"{self.path.parent} is open in this process already: {holder}", hint=hint)
                 raise LockedError(f"{self.path.parent} is held by {holder}", hint=hint)
             clock.sleep(LOOK_SECONDS)
-        note = {
+        self._note = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "program": _program(),
@@ -120,10 +121,20 @@ class DirectoryLock:
             **({"passing": True} if terms.passing else {}),
         }
         try:
-            self._files.write_at(handle, json.dumps(note).encode() + b"\n", 0)  # a longer one of the dead ends below
+            self._write_note(handle)  # the rest of a longer one of the dead stays
         except BaseException:
             self._release()
             raise
+
+    def _write_note(self, handle: int) -> int:
+        """Write the note and return its length. On a full disk the lock is held without a note."""
+        data = json.dumps(self._note).encode() + b"\n"
+        try:
+            self._files.write_at(handle, data, 0)
+        except DiskFullError:  # `tiered disk drop` needs the lock to make room
+            self._files.truncate(handle, 0)
+            return 0
+        return len(data)
 
     def _try(self) -> int | None:
         """Take the lock and return the file's handle; None if another handle has the lock."""
@@ -215,9 +226,8 @@ class DirectoryLock:
     def add_note(self, **fields: str) -> None:
         """Add fields to the note of the lock, which this object holds. :meth:`note` returns them in other processes."""
         if self._handle is not None:
-            data = json.dumps({**self.note(), **fields}).encode() + b"\n"
-            self._files.write_at(self._handle, data, 0)
-            self._files.truncate(self._handle, len(data))
+            self._note |= fields
+            self._files.truncate(self._handle, self._write_note(self._handle))
 
     def note(self) -> dict[str, Any]:
         """Return the current note; empty if there is none or it cannot be read."""

@@ -35,7 +35,7 @@ class DiskReserve:
         if not self.check():
             raise DiskFullError(
                 f"{self._directory}: less than the reserve of {self._reserve} bytes is free",
-                hint="free some space, or let uploaded segments go with local.retention.bytes",
+                hint="free some space: `tiered disk drop TOPIC` deletes local copies of uploads",
             )
 
     def check(self) -> bool:
