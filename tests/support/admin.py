@@ -56,7 +56,8 @@ def plan_repair(
     options: RepairOptions = RepairOptions(),
 ) -> RepairPlan:
     with _runner(store) as runner:
-        return runner.run(plan_repair_steps(selected, options, remote=store is not None))
+        url = None if runner.store is None else runner.store.url
+        return runner.run(plan_repair_steps(selected, options, url))
 
 
 def apply_repair(store: Place | None, plan: RepairPlan) -> int:

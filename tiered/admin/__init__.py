@@ -182,7 +182,8 @@ def repair(
             return runner.run(repair_steps(plan))
 
     with _runner(remote, s3) as runner:
-        plan = runner.run(plan_repair_steps(arguments.selected(selected), options, remote=remote is not None))
+        url = None if runner.store is None else runner.store.url
+        plan = runner.run(plan_repair_steps(arguments.selected(selected), options, url))
     return Plan(plan, apply)
 
 

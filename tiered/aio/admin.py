@@ -132,7 +132,8 @@ async def repair(
             return await runner.run(repair_steps(plan))
 
     async with _runner(remote, s3) as runner:
-        plan = await runner.run(plan_repair_steps(arguments.selected(selected), options, remote=remote is not None))
+        url = None if runner.store is None else runner.store.url
+        plan = await runner.run(plan_repair_steps(arguments.selected(selected), options, url))
     return AsyncPlan(plan, apply)
 
 

@@ -41,7 +41,7 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.volume import expected_topics
 from tiered.model import TopicPartition
 from tiered.remote.root_view import RootView
-from tiered.remote.topics import TopicEntry, list_topic_names, load_topic
+from tiered.remote.topics import TopicEntry, list_topic_names, load_topic, no_topics
 from tiered.store.base import Emit, Steps, blocking
 
 MAX_FINDINGS = 10_000
@@ -199,6 +199,8 @@ class CheckRun:
         self.partitions.update(unnamed)
         if not self.options.topics:
             yield from self.emit_all((yield from check_decisions()))
+        if self.log_dir is None and not (self.options.topics or self.partitions or self.unreadable or self.findings):
+            raise no_topics(url)
         return list(entries.values())
 
     def add(self, part: CheckReport) -> None:

@@ -41,6 +41,7 @@ from tiered.program.uploader_status import (
     wait_line,
     worst,
 )
+from tiered.remote.topics import no_topics
 from tiered.times import format_time
 
 EXIT_UNSAFE = 3
@@ -116,6 +117,8 @@ class StatusReport:
         try:
             with open_tiers(app, with_local=with_local) as tiers:
                 self._gather(tiers)
+                if app.log_dir is None and tiers.store is not None and not (self.entries or self.unreadable):
+                    raise no_topics(tiers.store.url)
                 uploads = tiers.local is not None and bool(tiers.local.uploads.read())
                 if tiers.local is not None:
                     self.groups = GroupTable(tiers.local).lags(app.clock.now_ms())

@@ -31,6 +31,7 @@ from tiered.errors import (
     ConfigError,
     CorruptionError,
     LogDestroyedError,
+    NotFoundError,
     TieredError,
     UnknownTopicError,
 )
@@ -397,6 +398,11 @@ def update_topic(name: str, change: Change, deadline: Deadline | None = None) ->
 
     entry, _ = yield from _update(name, next_entry, deadline, hint=_LOOK_HINT)
     return entry
+
+
+def no_topics(url: str) -> NotFoundError:
+    """Return the error for a bucket without topics, where a log is expected: most likely its URL is wrong."""
+    return NotFoundError(f"{url} holds no topics", hint="correct the URL: bucket and prefix")
 
 
 def list_topics(unreadable: dict[str, TieredError] | None = None) -> Steps[list[TopicEntry]]:

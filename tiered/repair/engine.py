@@ -8,7 +8,7 @@ from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredErr
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.remote.claim import owner_of
-from tiered.remote.topics import list_topics
+from tiered.remote.topics import list_topics, no_topics
 from tiered.repair.bench import Workbench
 from tiered.repair.disk import plan_disk
 from tiered.repair.kept import plan_decisions, plan_kept
@@ -20,29 +20,34 @@ from tiered.store.base import Steps
 
 
 def plan_repair_steps(
-    selected: Sequence[str | TopicPartition], options: RepairOptions, *, remote: bool = True
+    selected: Sequence[str | TopicPartition], options: RepairOptions, url: str | None
 ) -> Steps[RepairPlan]:
     """Find what is wrong with topics or partitions, all of them if none is named. Changes nothing.
 
-    ``remote``: there is a bucket; without one the log directory of the options is all. Raises ConfigError without
-    either, UnknownTopicError, NotFoundError, CorruptionError where two states are possible and the operator must
-    choose. Among several partitions, such a partition is an action without a remedy, and the others go on.
+    ``url``: the bucket's; without one the log directory of the options is all. Raises ConfigError without either,
+    UnknownTopicError, NotFoundError, also for a bucket without topics and no log directory, and CorruptionError where
+    two states are possible and the operator must choose. Among several partitions, such a partition is an action
+    without a remedy, and the others go on.
     """
     actions: list[RepairAction] = []
-    if not remote and options.log_dir is None:
+    if url is None and options.log_dir is None:
         raise ConfigError("there is neither a bucket nor a log directory to repair", hint="name one")
-    if remote:
-        actions += yield from _plan_bucket(selected, options)
+    if url is not None:
+        actions += yield from _plan_bucket(selected, options, url)
     if options.log_dir is not None:
-        actions += yield from plan_disk(options.log_dir, selected, options, remote=remote)
+        actions += yield from plan_disk(options.log_dir, selected, options, remote=url is not None)
     return RepairPlan(options, tuple(actions))
 
 
-def _plan_bucket(selected: Sequence[str | TopicPartition], options: RepairOptions) -> Steps[list[RepairAction]]:
+def _plan_bucket(
+    selected: Sequence[str | TopicPartition], options: RepairOptions, url: str
+) -> Steps[list[RepairAction]]:
     bench = Workbench(options.from_dir, "")
     actions: list[RepairAction] = []
     try:
         names = selected or (yield from _all_topics())
+        if not names and options.log_dir is None:
+            raise no_topics(url)
         alone = len(names) == 1 and isinstance(names[0], TopicPartition)
         for each in names:
             steps = _plan_topic(each, options, bench, alone=alone)

@@ -41,7 +41,7 @@ from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, KeptRoot, Past, load_snapshot
 from tiered.remote.stale_root_check import left_without_root, require_newest_root
-from tiered.remote.topics import TopicEntry, list_topics, load_topic
+from tiered.remote.topics import TopicEntry, list_topics, load_topic, no_topics
 from tiered.store.base import Now, Steps
 from tiered.times import Time, parse_time
 
@@ -398,7 +398,7 @@ def _entries(
             raise
         if not entries:
             yield from need_all_named(listed, (), ())
-            raise NotFoundError(f"{url} holds no topics", hint="correct the URL: bucket and prefix")
+            raise no_topics(url)
         return [(entry, None) for entry in entries]
     chosen: list[tuple[TopicEntry, frozenset[int] | None]] = []
     for name in dict.fromkeys(topic for topic, _ in selected):

@@ -91,11 +91,12 @@ def play_repair(case: RepairCase, root: Path) -> int:
 
 def _carry_out(place: Place, remedy: str, gone: Lost) -> None:
     """Plan, read the plan as a person does who knows what is lost, and carry it out if it gives up no more."""
-    runner = Runner(place.store(), place.clock, place.ids)
+    store = place.store()
+    runner = Runner(store, place.clock, place.ids)
     options = RepairOptions(
         from_dir=place.root / HELD if remedy in (HELD_LOG, ABSENT_LOG) else None, accept_loss=remedy == LOSS
     )
-    planned = runner.run(plan_repair_steps([HIT if remedy != ENTRY else HIT.topic], options))
+    planned = runner.run(plan_repair_steps([HIT if remedy != ENTRY else HIT.topic], options, store.url))
     lost = [each for action in planned.actions for each in action.lost]
     if planned.left or lost not in ([], list(gone.values())):
         raise ConfigError(f"the plan is {planned.actions}")
