@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import click
@@ -62,6 +62,8 @@ SECTIONS = ("Records", "Run", "Keep", "Look", "Spark")
 
 class Commands(Group):
     """The top group, which imports a command's module when it is needed."""
+
+    exits: Mapping[int, str] = {**Group.exits, 4: "empty input (append)"}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of daily work, not of the alphabet."""

@@ -35,9 +35,15 @@ class RepairGroup(Group):
     """Commands of ``tiered repair``. A topic, a partition or an option in place of a command is repaired."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the repairing command before its arguments, unless another command is named."""
+        """Insert the repairing command before its arguments, unless another command is named.
+
+        Without arguments it looks at all topics of the log that the environment or a file names.
+        """
         names = self.list_commands(ctx)
-        if args and not {*args} & {*names, "-h", "--help"} and not suggestion(args[0], names):
+        if not args and not ctx.resilient_parsing:
+            app = Application(dict(ctx.find_root().obj))
+            args = [] if app.log_dir is None and app.remote is None else [REPAIR_COMMAND]
+        elif args and not {*args} & {*names, "-h", "--help"} and not suggestion(args[0], names):
             args = [REPAIR_COMMAND, *args]
         return super().parse_args(ctx, args)
 
@@ -101,7 +107,7 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
     return app.out.result("repair rejoin", fields, lines)
 
 
-@command.command(REPAIR_COMMAND, cls=Command)
+@command.command(REPAIR_COMMAND, cls=Command, exits={3: "some damage is left, or erased records come back"})
 @click.argument("selected", nargs=-1, metavar="...")
 @click.option("--from-dir", type=click.Path(path_type=Path), help="a log directory that may hold what the bucket lost")
 @click.option("--to-version", type=click.IntRange(min=1), help="go back to this version of the catalog")

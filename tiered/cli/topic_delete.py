@@ -81,9 +81,10 @@ def _means_bucket(app: Application, topic: str) -> bool:
     order = ("flag", "environment", "file")
     disk_rank, bucket_rank = (order.index(origin.partition(" ")[0]) for origin in (disk, bucket))
     if disk_rank == bucket_rank:
+        unset = "env -u TIERED_LOG_DIR " if disk.startswith("environment ") else ""
         raise ConfigError(
             f"topic {topic} is deleted in one place at a time, and two are named ({disk}, {bucket})",
-            hint=f"`tiered topic delete {topic} --remote URL` without --log-dir deletes it in the bucket, with "
+            hint=f"`{unset}tiered topic delete {topic} --remote URL` without --log-dir deletes it in the bucket, with "
             "--log-dir alone on a disk; --local-only deletes the copy on this disk, with all that was not uploaded",
         )
     return bucket_rank < disk_rank

@@ -238,6 +238,8 @@ class Group(click.Group):
     """A group of commands that suggests a name for a misspelt one."""
 
     command_class = Command
+    exits: Mapping[int, str] = {3: "done with warnings", 14: "offsets that no tier holds"}
+    """Exit codes of some of its commands."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -278,7 +280,7 @@ class Group(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes."""
-        write_exits(formatter)
+        write_exits(formatter, self.exits)
 
 
 def _other_word(context: click.Context, name: str, names: Sequence[str]) -> str:

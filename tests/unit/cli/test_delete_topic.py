@@ -231,6 +231,7 @@ def test_the_place_on_the_command_line_is_meant(cli: Cli, tmp_path: Path, monkey
     monkeypatch.delenv("TIERED_REMOTE")
     assert (refused.code, both.code) == (2, 2)
     assert "(environment TIERED_LOG_DIR, environment TIERED_REMOTE)" in refused.err
+    assert "`env -u TIERED_LOG_DIR tiered topic delete t --remote URL`" in refused.err
     assert at_both() == (kept.out, 0)
 
     monkeypatch.setenv("TIERED_LOG_DIR", str(disk))

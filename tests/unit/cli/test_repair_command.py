@@ -51,3 +51,8 @@ def test_it_asks(cli: Cli, place: Bucket) -> None:
     refused = cli("repair", "t:0", "--remote", place.store.url)
     assert refused.code == 2
     assert "--yes" in refused.err
+
+
+def test_it_repairs_the_bucket_of_the_environment(cli: Cli, place: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_REMOTE", place.store.url)
+    assert cli("repair").text == "nothing is damaged\n"
