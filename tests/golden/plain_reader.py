@@ -235,6 +235,19 @@ def groups(bucket: Path) -> dict[str, dict[str, list[Any]]]:
     return found
 
 
+def copied_positions(bucket: Path) -> dict[str, dict[str, list[Any]]]:
+    """Return [offset, metadata] of each partition, by group of a log: the copies beside the roots."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for key, data in objects(bucket).items():
+        if key.endswith("/positions"):
+            value = json.loads(data)
+            assert value["format"] == 1
+            place = f"{value['topic']}-{key.split('/')[1].rpartition('-')[2]}"
+            for group, offset, _, metadata, _ in value["groups"]:
+                found.setdefault(group, {})[place] = [offset, metadata]
+    return found
+
+
 def disk_partitions(directory: Path) -> Iterator[tuple[str, int, list[Batch]]]:
     """Yield name, earliest offset and batches of each partition of a log directory."""
     lines = (directory / "log-start-offset-checkpoint").read_text().splitlines()[2:]

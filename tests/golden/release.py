@@ -79,9 +79,9 @@ def write(folder: Path) -> None:
 
 
 def write_groups(folder: Path) -> None:
-    """Write ``bucket`` and ``groups.json``: a group with a member at work, and one whose members left.
+    """Write ``bucket`` and ``groups.json``: a group with a member at work, one whose members left, one of the log.
 
-    ``groups.json`` has owner and position of each partition, and the objects of members and their beats.
+    ``groups.json`` has owner, position and metadata by partition, and position and metadata of the copies.
     """
     remote = f"file://{folder / 'bucket'}"
     with tiered.open(folder / "log", remote=remote) as log:
@@ -90,6 +90,10 @@ def write_groups(folder: Path) -> None:
             orders.append_many(
                 [b"%d" % number for number in range(10 * partition, 10 * partition + 10)], partition=partition
             )
+        with log.consumer("reports", "orders", stop_at="end") as reports:
+            for _ in reports:
+                pass
+            reports.commit({TopicPartition("orders", 1): Position(7, 0, "of the log")})
         log.sync()
     positions = {TopicPartition("orders", number): Position(3 * number, 0, f"until {number}") for number in range(3)}
     with (
@@ -111,7 +115,8 @@ def write_groups(folder: Path) -> None:
         "left & gone": {f"orders-{number}": ["", 10, ""] for number in range(3)},
         "billing": {f"orders-{tp.partition}": ["host-2", at.offset, at.metadata] for tp, at in positions.items()},
     }
-    (folder / "groups.json").write_text(json.dumps(found, indent=0))
+    copies = {"reports": {"orders-1": [7, "of the log"]}}
+    (folder / "groups.json").write_text(json.dumps({"bucket": found, "copies": copies}, indent=0))
 
 
 def records(reader: tiered.Reader) -> dict[str, dict[str, list[Any]]]:

@@ -16,6 +16,7 @@ from tests.golden import plain_reader
 from tests.golden.release import ARCHIVE, GROUPS, records
 from tiered.cli.main import run
 from tiered.group.member import GroupSettings
+from tiered.model import TopicPartition
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +85,21 @@ def groups(tmp_path: Path) -> Path:
 
 
 def test_a_foreign_reader_finds_owners_and_positions_of_groups(groups: Path) -> None:
-    assert plain_reader.groups(groups / "bucket") == json.loads((groups / "groups.json").read_text())
+    expected = json.loads((groups / "groups.json").read_text())
+    assert plain_reader.groups(groups / "bucket") == expected["bucket"]
+    assert plain_reader.copied_positions(groups / "bucket") == expected["copies"]
+
+
+def test_this_release_restores_the_positions_of_a_log(groups: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "restored"
+    assert run(["restore", "--remote", f"file://{groups / 'bucket'}", "--log-dir", str(directory)]) == 0
+    with tiered.open(directory) as log, log.consumer("reports", "orders") as consumer:
+        found = consumer.committed()[TopicPartition("orders", 1)]
+        assert (found.offset, found.metadata) == (7, "of the log")
 
 
 def test_this_release_goes_on_at_the_positions_of_groups(groups: Path) -> None:
-    expected = json.loads((groups / "groups.json").read_text())
+    expected = json.loads((groups / "groups.json").read_text())["bucket"]
     times = GroupSettings(heartbeat_ms=100, lease_ms=300)  # the member in the archive never beats again
     with tiered.open_reader(f"file://{groups / 'bucket'}") as reader:
         with reader.consumer("left & gone", "orders", stop_at="end") as consumer:
