@@ -160,7 +160,7 @@ def repair(
     """Find damage in a log directory, a bucket or both, and plan its repair. ``apply()`` returns the number of repairs.
 
     Args:
-        from_dir: a log directory that may hold what the bucket lost.
+        from_dir: a log directory that may hold what the bucket lost. Without it ``log_dir`` is read.
         to_version: the version of the catalog to go back to.
         from_version: the copy of the catalog to go on from, where two are possible.
         accept_loss: make holes of offsets that no copy holds.

@@ -117,9 +117,9 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
 def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -> int:
     """Find what is damaged in a bucket and a log directory, show how it is repaired, ask, and repair it.
 
-    Without a topic: all topics. Older versions of objects come first, then the directory of --from-dir, then what is
-    left in the bucket. What is replaced is kept: below aside/ in a bucket, in DIR.aside-... beside a log directory
-    (--log-dir DIR).
+    Without a topic: all topics. Older versions of objects come first, then the directory of --from-dir (without it that
+    of --log-dir), then what is left in the bucket. What is replaced is kept: below aside/ in a bucket, in
+    DIR.aside-... beside a log directory (--log-dir DIR).
 
     \b
     Examples:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiered.clock import SystemClock
+from tiered.errors import TieredError
 from tiered.format.keys import Role
 from tiered.local.directory.read_only_log import LogView
 from tiered.model import TopicPartition
@@ -27,17 +28,25 @@ class Desk(NamedTuple):
 
 
 class Workbench:
-    """Shared state of the actions of one repair. Close it at the end."""
+    """Shared state of the actions of one repair. Close it at the end.
 
-    def __init__(self, from_dir: Path | None, owner: str) -> None:
-        self.from_dir, self.owner = from_dir, owner
+    ``source``: the log directory that may hold lost segments, ``from_dir`` or else ``log_dir``.
+    """
+
+    def __init__(self, from_dir: Path | None, owner: str, log_dir: Path | None = None) -> None:
+        self.source, self.owner = from_dir or log_dir, owner
+        self._must_open = from_dir is not None
         self._view: LogView | None = None
         self._desks: dict[TopicPartition, Desk] = {}
 
     def view(self) -> Steps[LogView | None]:
-        """Return the log directory that the operator named, opened for reading; None without one."""
-        if self._view is None and self.from_dir is not None:
-            self._view = yield Blocking(partial(LogView.open, self.from_dir, clock=SystemClock()))
+        """Return the log directory that may hold lost segments, opened for reading; None without one."""
+        if self._view is None and self.source is not None:
+            try:
+                self._view = yield Blocking(partial(LogView.open, self.source, clock=SystemClock()))
+            except TieredError:
+                if self._must_open:
+                    raise  # a directory that is repaired, too, may be damaged itself
         return self._view
 
     def desk(self, tp: TopicPartition, entry: TopicEntry) -> Steps[Desk]:

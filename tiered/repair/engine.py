@@ -42,7 +42,7 @@ def plan_repair_steps(
 def _plan_bucket(
     selected: Sequence[str | TopicPartition], options: RepairOptions, url: str
 ) -> Steps[list[RepairAction]]:
-    bench = Workbench(options.from_dir, "")
+    bench = Workbench(options.from_dir, "", options.log_dir)
     actions: list[RepairAction] = []
     try:
         names = selected or (yield from _all_topics())
@@ -108,7 +108,7 @@ def repair_steps(plan: RepairPlan) -> Steps[int]:
 
     Raises ConfigError if the bucket or the disk changed since the plan was made, FencedError, CorruptionError.
     """
-    bench = Workbench(plan.options.from_dir, owner_of("repair"))
+    bench = Workbench(plan.options.from_dir, owner_of("repair"), plan.options.log_dir)
     done = 0
     try:
         for action in plan.actions:

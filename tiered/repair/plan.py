@@ -34,7 +34,7 @@ class RepairOptions:
 
     ``from_dir``: a log directory that may hold lost segments. ``to_version``: the version of the root to go back to.
     ``from_version``: the copy of the root to go on from, where two are possible. ``accept_loss``: make holes of offsets
-    that no copy holds. ``log_dir``: a log directory that is repaired, too.
+    that no copy holds. ``log_dir``: a log directory that is repaired, too, and read where ``from_dir`` is not named.
     """
 
     from_dir: Path | None = None

@@ -19,7 +19,7 @@ from functools import partial
 
 from tiered.check.judge import ObjectVerdict, judge_index, judge_log, read_index
 from tiered.erase.undone import undone_steps
-from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
+from tiered.errors import ConfigError, CorruptionError, TieredError, UnknownTopicError
 from tiered.format.bundle import MAX_BUNDLE_BYTES
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, aside_key, segment_key
 from tiered.local.directory.read_only_log import LogView
@@ -39,7 +39,7 @@ from tiered.store.base import NewId, Steps, blocking
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """One partition of one repair. ``view``: the log directory that the operator named, if any."""
+    """One partition of one repair. ``view``: the log directory that may hold lost segments, if any."""
 
     tp: TopicPartition
     entry: TopicEntry
@@ -103,17 +103,26 @@ def _right_log(ground: Ground, row: Row, log: ObjectVerdict) -> Steps[RepairActi
     run = yield from blocking(partial(find_run, ground, ground.view, row))
     if not run or (yield from RepairSource(log.key, row.size, run=run).copy(len)) != row.crc:
         return None
-    remedy = f"put offsets {row.base} to {row.next} back from {ground.options.from_dir}"
+    remedy = f"put offsets {row.base} to {row.next} back from {ground.options.from_dir or ground.options.log_dir}"
     return RepairAction(ground.tp, log.key, log.problem, remedy, act=partial(_put_local, ground, row, stored))
 
 
 def find_run(ground: Ground, view: LogView | None, row: Row) -> tuple[SealedSegment, ...]:
     """Return the local segments over exactly the offsets of a row, none without such.
 
-    Raises CorruptionError if the directory holds another topic of that name.
+    Raises CorruptionError if the directory of ``from_dir`` holds another topic of that name.
     """
     if view is None:
         return ()
+    try:
+        return _find_run(ground, view, row)
+    except TieredError:
+        if ground.options.from_dir is not None:
+            raise
+        return ()  # a directory that is repaired, too, may be damaged itself, or belong to another bucket
+
+
+def _find_run(ground: Ground, view: LogView, row: Row) -> tuple[SealedSegment, ...]:
     info = view.topics().get(ground.tp.topic)
     if info is not None and info.topic_id != ground.entry.topic_id:
         raise CorruptionError(
@@ -136,7 +145,7 @@ def _run_again(ground: Ground, row: Row, bench: Workbench) -> Steps[RepairSource
     view = yield from bench.view()
     run = yield from blocking(partial(find_run, ground, view, row))
     if not run:
-        raise _changed(ground, f"{bench.from_dir} does not hold offsets {row.base} to {row.next}")
+        raise _changed(ground, f"{bench.source} does not hold offsets {row.base} to {row.next}")
     return RepairSource(segment_key(ground.entry.topic_id, ground.tp.partition, row), row.size, run=run)
 
 

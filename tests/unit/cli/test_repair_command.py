@@ -40,6 +40,18 @@ def test_it_repairs_and_says_what_is_left(cli: Cli, place: Bucket) -> None:
     assert "nothing is damaged" in cli("repair", "t:0", "--remote", place.store.url).text
 
 
+def test_the_log_directory_is_a_source_if_it_is_of_this_bucket(cli: Cli, place: Bucket, tmp_path: Path) -> None:
+    row, other = place.rows()[1], tmp_path / "other"
+    cli("topic", "create", "t", "--log-dir", other)
+    place.delete(place.log_key(row))
+    plans = [
+        cli("repair", "t:0", "--log-dir", directory, "--remote", place.store.url, "--dry-run")
+        for directory in (place.directory, other)
+    ]
+    assert f"put offsets {row.base} to {row.next} back from {place.directory}" in plans[0].err + plans[0].text
+    assert f"no copy holds offsets {row.base} to {row.next}" in plans[1].err
+
+
 def test_a_version_belongs_to_one_partition(cli: Cli, place: Bucket) -> None:
     refused = cli("repair", "t", "--to-version", "3", "--remote", place.store.url)
     assert refused.code == 2
