@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tiered import admin
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, NotFoundError, RemotePermissionError, RemoteUnavailableError
 from tiered.model import TopicPartition
 from tiered.program.application import (
     Application,
@@ -24,6 +24,7 @@ from tiered.program.application import (
 from tiered.program.open_log import open_tiers
 from tiered.program.open_reader import need_directory
 from tiered.program.output import columns, counted
+from tiered.program.partition_status import gather
 from tiered.program.settings import suggestion
 from tiered.store.base import Store
 
@@ -66,6 +67,8 @@ def command() -> None:
 def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
     """Let a fenced log start again where the bucket ends. Its own files are set aside beside the log directory.
 
+    Without a partition: those that are fenced or end below the bucket's end. With --remote the bucket is asked, too.
+
     \b
     Examples:
       tiered repair rejoin --log-dir data --dry-run
@@ -73,7 +76,8 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
     """
     directory = app.need_log_dir()
     need_directory(app)
-    change = admin.rejoin(directory, [one_partition(text) for text in selected], clock=app.clock)
+    named = [one_partition(text) for text in selected]
+    change = admin.rejoin(directory, named or _overtaken(app), clock=app.clock)
     plan = change.details
     rows = [[aside.tp, aside.committed_end, aside.end_offset] for aside in plan.partitions]
     text = columns(["partition", "committed end", "end on this disk"], rows)
@@ -151,6 +155,21 @@ def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -
     if not plan.actions:
         lines = ["nothing is damaged"]
     return app.out.result("repair", {"dry_run": app.dry_run, **plan.as_json()}, lines, plan.exit_code)
+
+
+def _overtaken(app: Application) -> list[TopicPartition]:
+    """Return the partitions that another volume has overtaken, none if the bucket cannot be asked.
+
+    The disk alone names them only after an uploader has met the newer claim.
+    """
+    if app.remote is None:
+        return []
+    try:
+        with open_tiers(app) as tiers:
+            return [entry.tp for entry in gather(tiers, {}) if entry.overtaken]
+    except (RemoteUnavailableError, RemotePermissionError, NotFoundError) as error:
+        app.out.warn(f"the bucket was not asked: {error.message}")
+        return []
 
 
 def _without_remote(app: Application) -> tuple[str, str]:

@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -252,6 +253,10 @@ class Tiering:
         for tp, error in errors.items():
             if isinstance(error, FencedError) and not claims:
                 errors[tp] = self._note_fenced(tp, error)
+            elif isinstance(error, FencedError):
+                rejoin = f"tiered repair rejoin {tp.topic}:{tp.partition}"
+                directory, remote = shlex.quote(str(self.local.directory)), shlex.quote(self.store.url)
+                error.hint = error.hint.replace(rejoin, f"{rejoin} --log-dir {directory} --remote {remote}")
         refused = sorted(errors.values(), key=lambda error: isinstance(error, ALONE))
         if refused:
             raise _root_cause(refused[0])

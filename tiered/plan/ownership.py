@@ -13,7 +13,7 @@ volume V whose disk holds the root's token and         last claim by V       gra
 last append
 volume V whose disk does not hold both                 last claim by V       refused: a copy or an old snapshot
 a new volume, restored to exactly ``next_offset``      last claim by another granted, new leader epoch
-a new volume, restored to another offset               last claim by another refused: restore again
+a new volume, restored to another offset               last claim by another refused: rejoin
 volume V with records                                  last claim by another refused: V lost the log
 =====================================================  ====================  ======================================
 
@@ -240,6 +240,7 @@ def _same_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
 def _other_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
     # mutant volume-with-records-is-refused
     writer, restored = root.writer, volume.restored_from
+    rejoin = f"tiered repair rejoin {root.topic}:{root.partition}"
     # mutant restored-volume-has-no-tail
     if restored is not None and restored.version <= root.version and volume.end_offset == restored.next_offset:
         if volume.end_offset == root.next_offset:
@@ -248,13 +249,13 @@ def _other_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
             RefusalReason.FENCED,
             f"{root.where}: volume {volume.volume_id} was restored up to offset {volume.end_offset}, "
             f"the catalog ends at {root.next_offset} since {writer.owner} wrote on",
-            hint="restore again, then open the log",
+            hint=f"`{rejoin}` sets this disk's files aside and goes on where the bucket ends",
         )
     return Refusal(
         RefusalReason.FENCED,
         f"{root.where} belongs to volume {writer.volume} (claimed by {writer.owner}, epoch {writer.epoch}): "
         f"volume {volume.volume_id} holds records up to offset {volume.end_offset} and may not write it",
-        hint="`tiered repair rejoin` moves the diverged tail aside and lets this volume start again",
+        hint=f"`{rejoin}` moves the diverged tail aside and lets this volume start again",
     )
 
 

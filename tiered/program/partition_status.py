@@ -13,15 +13,17 @@ from typing import Any
 
 from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.coordinator_records import is_state_log
-from tiered.format.keys import log_name
+from tiered.format.keys import Role, log_name
 from tiered.format.root import STATE_DELETING
 from tiered.local.directory.read_only_log import LogView, gone_partitions, gone_text, left_the_disk, noted_ends
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
+from tiered.local.disk.standby import STANDBY_NAME
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
+from tiered.plan.ownership import SPARK_VOLUME, Refusal, RefusalReason, RestoredFrom, VolumeProof, decide_claim
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.program.open_log import Tiers, TopicFacts
 from tiered.program.output import counted
@@ -68,6 +70,12 @@ class PartitionStatus:
     def trouble(self, code: str, text: str) -> None:
         """Add a reason why this partition is not safe."""
         self.reasons.append(UnsafeReason(code, text, topic=self.tp.topic, partition=self.tp.partition))
+
+    @property
+    def overtaken(self) -> bool:
+        """Return whether the bucket has other records than this disk, or more, and appends are refused."""
+        at = self.positions
+        return self.fenced or (at is not None and at.end_offset < at.uploaded_offset)
 
     @property
     def end_offset(self) -> int:
@@ -265,6 +273,8 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
         status.lost = error
         status.trouble("damaged", str(error))
     local, pinned = status.positions, status.pinned
+    if tiers.local is not None and facts.local_id == facts.remote_id and status.tp in notes.present:
+        _add_owner(status, tiers.local)
     if local is not None and pinned is not None and local.local_start_offset > pinned.next_offset:
         status.trouble("damaged", f"offsets {pinned.next_offset} to {local.local_start_offset} are in neither tier")
     return status
@@ -299,6 +309,29 @@ def _add_disk(status: PartitionStatus, local: LogView, upload: PartitionUpload |
             f"fenced: a newer claim owns the partition; {counted(status.only_here, 'record')} only here;"
             " `tiered repair rejoin` sets them aside and is the way back",
         )
+
+
+def _add_owner(status: PartitionStatus, local: LogView) -> None:
+    """Add a reason if the bucket refuses the next claim of this disk, which another volume has overtaken.
+
+    A root of this volume proves nothing: its writer may have claimed or committed since the disk was read.
+    """
+    at, root = status.positions, status.pinned.root if status.pinned is not None else None
+    if at is None or root is None or status.fenced or at.end_offset == at.local_start_offset:
+        return
+    volume_id = str(local.volume_id)
+    if root.writer.volume in (volume_id, SPARK_VOLUME) or local.topics()[status.tp.topic].adopted:
+        return
+    if local.files.state(local.directory / STANDBY_NAME) is not None:
+        return  # it follows, and is never the writer
+    restored = local.claims.proof(status.tp).restored_from
+    source = RestoredFrom(*restored) if restored is not None else None
+    claim = decide_claim(
+        root, Role.WRITER, VolumeProof(volume_id, empty=False, end_offset=at.end_offset, restored_from=source)
+    )
+    if isinstance(claim, Refusal) and claim.reason is RefusalReason.FENCED:
+        status.fenced = True
+        status.trouble("fenced", f"appends are refused: {claim.message}; {claim.hint}")
 
 
 def _stuck(

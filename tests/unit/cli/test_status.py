@@ -116,6 +116,25 @@ def fenced(cli: Cli, tmp_path: Path, url: str) -> Path:
     return old
 
 
+def test_a_restored_partition_that_the_old_machine_wrote_on(cli: Cli, tmp_path: Path, url: str) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    append(cli, old, url, b"1\n2\n3\n", "--durability", "remote")
+    assert cli("restore", "--remote", url, "--log-dir", new).code == 0
+    assert cli("status", "--log-dir", new, "--remote", url).code == 0
+    append(cli, old, url, b"4\n", "--durability", "remote")
+    place = ("--log-dir", new, "--remote", url)
+    refused = cli("append", "t", *place, stdin=b"5\n")
+    assert (refused.code, f"`tiered repair rejoin t:0 --log-dir {new} --remote {url}` sets" in refused.err) == (11, True)
+    seen = cli("status", *place)
+    assert (seen.code, "t-0   end 3   flushed 3   uploaded 3   0 records only here" in seen.text) == (3, True)
+    assert "ends at 4 since" in seen.text
+    assert "`tiered repair rejoin t:0` sets this disk's files aside" in seen.text
+    assert cli("repair", "rejoin", *place, "--yes", "--json").summary["partitions"][0]["committed_end"] == 3
+    assert cli("append", "t", *place, stdin=b"5\n").code == 0
+    assert cli("cat", "t", *place).out == b"1\n2\n3\n4\n5\n"
+    assert cli("repair", "rejoin", *place).code == 2
+
+
 def test_a_fenced_partition(cli: Cli, tmp_path: Path, url: str) -> None:
     old = fenced(cli, tmp_path, url)
     seen = cli("status", "--log-dir", old, "--remote", url)

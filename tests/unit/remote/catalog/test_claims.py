@@ -135,7 +135,7 @@ def test_a_leader_epoch_without_offsets_is_dropped_but_never_used_again(world: W
     ("restored", "end", "message"),
     [
         (RestoredFrom(3, 10), 10, ""),
-        (RestoredFrom(2, 7), 7, "restore again"),
+        (RestoredFrom(2, 7), 7, "was restored up to"),
         (RestoredFrom(3, 10), 12, "may not write"),  # it wrote after the restore, and lost the log meanwhile
         (RestoredFrom(99, 10), 10, "may not write"),  # from a root that this catalog never had
         (None, 10, "rejoin"),
