@@ -124,7 +124,8 @@ def test_a_restored_partition_that_the_old_machine_wrote_on(cli: Cli, tmp_path: 
     append(cli, old, url, b"4\n", "--durability", "remote")
     place = ("--log-dir", new, "--remote", url)
     refused = cli("append", "t", *place, stdin=b"5\n")
-    assert (refused.code, f"`tiered repair rejoin t:0 --log-dir {new} --remote {url}` sets" in refused.err) == (11, True)
+    assert refused.code == 11
+    assert f"`tiered repair rejoin t:0 --log-dir {new} --remote {url}` sets" in refused.err
     seen = cli("status", *place)
     assert (seen.code, "t-0   end 3   flushed 3   uploaded 3   0 records only here" in seen.text) == (3, True)
     assert "ends at 4 since" in seen.text
