@@ -4,7 +4,7 @@
 
     each partition:  look at the end ──> emit what is new ──> wait
       written here      after the signal of an append
-      of another log    every 0.05 to 1 s, by two ``stat`` calls (``plan.pace``)
+      of another log    every 0.05 to 1 s, by two ``stat`` calls (``plan.poll_interval``)
       in a bucket       every 0.5 to 10 s, by a conditional GET of the root
 """
 
@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from tiered.errors import ClosedError, RemoteUnavailableError
 from tiered.format.locks import Signal
 from tiered.plan.backoff import backoff_bound_seconds
-from tiered.plan.pace import Pace
+from tiered.plan.poll_interval import PollInterval
 from tiered.read.stream import Cursor, Part, ReadRequest, TierStream
 from tiered.store.base import Now, Steps, Time, Wait
 
@@ -97,8 +97,8 @@ class FollowedPartition:
     stream: TierStream
     cursor: Cursor
     stop: int | None
-    disk: Pace
-    bucket: Pace
+    disk: PollInterval
+    bucket: PollInterval
     due: float
     signalled: bool
     refresh_due: float = 0.0
@@ -111,8 +111,8 @@ class FollowedPartition:
     def begin(cls, stream: TierStream, start: int, stop: int | None, *, signalled: bool) -> Steps[FollowedPartition]:
         """Follow ``stream`` from ``start``."""
         now_s = yield from monotonic_s()
-        paces = Pace(now_s, *DISK_S), Pace(now_s, *BUCKET_S)
-        return cls(stream, Cursor(start), stop, *paces, now_s, signalled)
+        intervals = PollInterval(now_s, *DISK_S), PollInterval(now_s, *BUCKET_S)
+        return cls(stream, Cursor(start), stop, *intervals, now_s, signalled)
 
     @property
     def ended(self) -> bool:

@@ -27,7 +27,7 @@ from tiered.errors import (
 )
 from tiered.format.locks import Signal
 from tiered.model import NewRecord
-from tiered.plan.pace import Pace
+from tiered.plan.poll_interval import PollInterval
 from tiered.testing.clock import FakeClock
 
 IDLE_S = 100.0
@@ -325,15 +325,15 @@ def test_arguments(log: tiered.Log) -> None:
         topic.read(follow=1)  # type: ignore[arg-type]
 
 
-def test_the_pace_follows_gaps_and_silence() -> None:
-    pace = Pace(0.0, 0.5, 10.0)
-    assert [pace.interval_s(at) for at in (0, 2, 8, 20, 1000)] == [0.5, 0.5, 2.0, 5.0, 10.0]
+def test_the_poll_interval_follows_gaps_and_silence() -> None:
+    interval = PollInterval(0.0, 0.5, 10.0)
+    assert [interval.interval_s(at) for at in (0, 2, 8, 20, 1000)] == [0.5, 0.5, 2.0, 5.0, 10.0]
     for at in (100, 120, 160):
-        pace.changed(at)
-    assert pace.interval_s(160) == 5.0
+        interval.changed(at)
+    assert interval.interval_s(160) == 5.0
     for at in range(170, 250, 10):
-        pace.changed(at)
-    assert pace.interval_s(240) == 2.5
+        interval.changed(at)
+    assert interval.interval_s(240) == 2.5
 
 
 def test_compaction_under_a_read_skips_only_older_values(log: tiered.Log, clock: ScriptedClock) -> None:

@@ -10,7 +10,7 @@ _LOOKS = 4
 """Looks in the smallest gap between two changes, and in a silence of any length."""
 
 
-class Pace:
+class PollInterval:
     """Times of the last changes of one partition, in monotonic seconds. ``least_s`` and ``most_s`` bound the interval.
 
     The interval is a quarter of the smallest gap between the last eight changes. Once the partition has been silent
