@@ -146,7 +146,7 @@ def run(config_path: str | None, debug: bool, dry_run: bool, **flags: Any) -> No
 
     SIGHUP reads the configuration file again. The log names the settings that need a restart.
 
-    Example: tiered-uploader run --log-dir /var/lib/tiered --remote s3://acme-logs/prod
+    Example: tiered-uploader run --log-dir /var/lib/tieredlog --remote s3://acme-logs/prod
     """
     settings = _settings(flags, config_path)
     if dry_run:
@@ -262,7 +262,7 @@ def pause(
     after its current action. A sync stops after its current segments, with exit code 75. `tiered maintain` works
     without a log directory, so a pause does not stop it.
 
-    Example: tiered-uploader pause flights --log-dir /var/lib/tiered --reason "moving the bucket"
+    Example: tiered-uploader pause flights --log-dir /var/lib/tieredlog --reason "moving the bucket"
     """
     directory = _paused_directory(flags, config_path)
     clock = SystemClock()

@@ -62,7 +62,7 @@ def command(
 
     \b
     Examples:
-      tiered restore --remote s3://acme-logs/prod --log-dir /var/lib/tiered
+      tiered restore --remote s3://acme-logs/prod --log-dir /var/lib/tieredlog
       tiered restore flights --remote s3://acme-logs/prod --log-dir data --newest 10GiB --dry-run
       tiered restore flights --remote s3://acme-logs/prod --log-dir data --as-of before-release --name flights-old
       tiered restore --remote s3://acme-logs/prod --log-dir data --to 2026-01-31T05:00:00Z

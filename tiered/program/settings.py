@@ -3,7 +3,7 @@
 ::
 
     # tiered.toml, named by --config or TIERED_CONFIG; never picked up by itself
-    log_dir = "/var/lib/tiered"
+    log_dir = "/var/lib/tieredlog"
     remote = "s3://acme-logs/${STAGE}"     # ${NAME} is taken from the environment
     region = "eu-central-1"
 
@@ -215,7 +215,7 @@ def parse_http(value: Any) -> tuple[str, int] | None:
 
 _SIZE, _TIME, _SWITCH, _NUMBER = "size, as 64MiB", "duration, as 10m", "true or false", "number"
 SETTINGS = (
-    Setting("log_dir", text, "log directory: one of ours or any Kafka log directory", example="/var/lib/tiered"),
+    Setting("log_dir", text, "log directory: one of ours or any Kafka log directory", example="/var/lib/tieredlog"),
     Setting(
         "remote",
         text,
