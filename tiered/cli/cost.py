@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -31,6 +32,16 @@ _PARSERS = (
     ("copies of roots", parse_hist_key),
     ("snapshots", parse_snap_key),
 )
+_UPLOADS = {
+    "startupload": "CreateMultipartUpload",
+    "uploadpart": "UploadPart",
+    "completeupload": "CompleteMultipartUpload",
+    "abortupload": "AbortMultipartUpload",
+}
+UNLIMITED = "unlimited"
+"""Retention of a log that keeps everything, as a topic does by default. Kafka's -1 means the same."""
+SHORT_SECONDS = 3_600
+"""Shortest measurement that is extrapolated to a month. The requests of a start and of a backlog are not steady."""
 
 
 @click.command("cost", cls=Command)
@@ -39,7 +50,7 @@ _PARSERS = (
 @click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, help="plan: partitions")
 @click.option("--seal", default="10m", show_default=True, metavar="TIME", help="plan: seal.ms")
 @click.option("--segment", default="64MiB", show_default=True, metavar="SIZE", help="plan: segment.bytes")
-@click.option("--retention", default="7d", show_default=True, metavar="TIME", help="plan: retention.ms")
+@click.option("--retention", default=UNLIMITED, show_default=True, metavar="TIME", help="plan: retention.ms, or -1")
 @click.option("--readers", type=click.IntRange(0), default=0, show_default=True, help="plan: readers that follow")
 @click.option("--ratio", type=click.FloatRange(0, 10), default=1.0, show_default=True, help="plan: compressed size")
 @click.option("--maintain-every", metavar="TIME", help="plan: rest between rounds of maintenance  [default: none]")
@@ -59,7 +70,7 @@ def command(app: Application, records_per_second: float | None, **shape: str | i
     prices = {"day": PRICES.day, "source": PRICES.source, "put": PRICES.write, "get": PRICES.read}
     fields: dict[str, object] = {"prices": {**prices, "gib_month": PRICES.gib_month}}
     if records_per_second is not None:
-        lines = _plan(workload_of(records_per_second, shape), fields)
+        lines = [_inputs(records_per_second, shape), *_plan(workload_of(records_per_second, shape), fields)]
     else:
         app.need_remote()
         store = open_remote(app)
@@ -76,7 +87,11 @@ def workload_of(records_per_second: float, shape: dict[str, str | int | float | 
     """Return the workload of a plan's options. Raises ConfigError."""
 
     def seconds(name: str) -> float:
-        return parse_duration_ms(str(shape[name])) / 1000 if shape[name] is not None else 0.0
+        option = "--" + name.replace("_", "-")
+        found = parse_duration_ms(str(shape[name]), option) / 1000 if shape[name] is not None else 0.0
+        if found < 0:
+            raise ConfigError(f"{option}: {shape[name]!r} is less than 0", hint=f"{option} 10m")
+        return found
 
     segment, record = parse_bytes(str(shape["segment"])), parse_bytes(str(shape["record_bytes"]))
     if seconds("seal") <= 0 or segment < 1:
@@ -87,30 +102,54 @@ def workload_of(records_per_second: float, shape: dict[str, str | int | float | 
         partitions=int(shape["partitions"] or 1),
         seal_seconds=seconds("seal"),
         segment_bytes=segment,
-        retention_seconds=seconds("retention"),
+        retention_seconds=None if shape["retention"] in (UNLIMITED, "-1") else seconds("retention"),
         readers=int(shape["readers"] or 0),
         ratio=float(shape["ratio"] or 0),
         maintain_every_seconds=seconds("maintain_every"),
     )
 
 
+def _inputs(records_per_second: float, shape: dict[str, str | int | float | None]) -> str:
+    record = human_bytes(parse_bytes(str(shape["record_bytes"])))
+    retention = UNLIMITED if shape["retention"] == "-1" else shape["retention"]
+    every = f"every {shape['maintain_every']}" if shape["maintain_every"] else "never"
+    return (
+        f"for {records_per_second:,.12g} record{'' if records_per_second == 1 else 's'} per second of {record}"
+        f" in {counted(int(shape['partitions'] or 1), 'partition')}, seal {shape['seal']}, segment {shape['segment']},"
+        f" retention {retention}, {counted(int(shape['readers'] or 0), 'reader')}, ratio {shape['ratio']},"
+        f" maintained {every}"
+    )
+
+
 def _plan(work: Workload, fields: dict[str, object]) -> list[str]:
     plan = plan_cost(work)
     fields |= {
+        "workload": asdict(work),
         "requests": {op: round(count) for op, count in plan.requests.items()},
-        "stored_bytes": round(plan.stored_bytes),
         "segment_bytes": round(plan.segment_bytes),
         "request_dollars": plan.request_dollars,
-        "storage_dollars": plan.storage_dollars,
-        "month_dollars": plan.request_dollars + plan.storage_dollars,
     }
-    return [
-        f"{human_bytes(round(plan.stored_bytes))} stored, in segments of {human_bytes(round(plan.segment_bytes))}"
-        f": ${plan.storage_dollars:,.2f} a month",
-        *(f"{round(count):,} {op} a month" for op, count in plan.requests.items()),
+    size, storage = human_bytes(round(plan.stored_bytes)), f"${plan.storage_dollars:,.2f}"
+    segments = f"in segments of {human_bytes(round(plan.segment_bytes))}"
+    requests = [
+        *(f"{round(count):,} {_request_kind(op)} a month" for op, count in plan.requests.items()),
         f"requests: ${plan.request_dollars:,.2f} a month",
-        f"together: ${plan.request_dollars + plan.storage_dollars:,.2f} a month",
     ]
+    if work.retention_seconds is None:
+        fields |= {"growth_bytes": round(plan.stored_bytes), "growth_dollars": plan.storage_dollars}
+        total = f"together: ${plan.request_dollars:,.2f} a month, and {storage} more each month"
+        return [f"+{size} and {storage} each month, {segments}", *requests, total]
+    together = plan.request_dollars + plan.storage_dollars
+    fields |= {
+        "stored_bytes": round(plan.stored_bytes),
+        "storage_dollars": plan.storage_dollars,
+        "month_dollars": together,
+    }
+    return [f"{size} stored, {segments}: {storage} a month", *requests, f"together: ${together:,.2f} a month"]
+
+
+def _request_kind(op: str) -> str:
+    return f"{_UPLOADS.get(op, op.upper())} requests"
 
 
 def _kind(key: str) -> str:
@@ -178,13 +217,13 @@ def _requests(app: Application, fields: dict[str, object]) -> list[str]:
         return ["no daemon runs on the log directory: its requests are not known"]
     requests = requests_of(metrics_at(address))
     seconds = max(1.0, (app.clock.now_ms() - holder.since_ms) / 1000)
-    month = price(requests) * MONTH_SECONDS / seconds
+    month = price(requests) * MONTH_SECONDS / seconds if seconds >= SHORT_SECONDS else None
     fields |= {"requests": requests, "request_seconds": seconds, "request_dollars": price(requests)}
     fields["request_month_dollars"] = month
+    rate = "too short to extrapolate to a month" if month is None else f"at this rate ${month:,.2f} a month"
     return [
-        *(f"{count:,} {op}" for op, count in sorted(requests.items())),
-        f"the daemon's requests in {human_duration(round(seconds * 1000))}: ${price(requests):.6f}"
-        f"; at this rate ${month:,.2f} a month",
+        *(f"{count:,} {_request_kind(op)}" for op, count in sorted(requests.items())),
+        f"the daemon's requests in {human_duration(round(seconds * 1000))}: ${price(requests):.6f}; {rate}",
     ]
 
 

@@ -50,14 +50,17 @@ def price(requests: Mapping[str, float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Shape of a log. ``ratio``: stored bytes per byte of records. ``readers`` follow all partitions."""
+    """Shape of a log. ``ratio``: stored bytes per byte of records. ``readers`` follow all partitions.
+
+    ``retention_seconds``: None for a log that keeps everything.
+    """
 
     records_per_second: float
     record_bytes: int
     partitions: int = 1
     seal_seconds: float = 600.0
     segment_bytes: int = 64 * 1024**2
-    retention_seconds: float = 7 * 86_400.0
+    retention_seconds: float | None = None
     readers: int = 0
     ratio: float = 1.0
     maintain_every_seconds: float = 0.0
@@ -65,7 +68,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class CostPlan:
-    """Requests by kind, and bytes at the end of the retention."""
+    """Requests by kind, and bytes at the end of the retention. Without a retention: the bytes of this time."""
 
     requests: dict[str, float]
     stored_bytes: float
@@ -89,6 +92,8 @@ def plan_cost(work: Workload, seconds: float = MONTH_SECONDS) -> CostPlan:
     """
     rate = work.records_per_second * work.record_bytes * work.ratio / work.partitions
     sealed_every = min(work.seal_seconds, work.segment_bytes / rate) if rate else math.inf
+    if rate:  # a segment has at least one record
+        sealed_every = max(sealed_every, work.partitions / work.records_per_second)
     segments = work.partitions * seconds / sealed_every if rate else 0.0
     size = rate * sealed_every if rate else 0.0
     requests = {"put": 3 * segments + segments / HISTORY_EVERY, "get": segments}
@@ -106,5 +111,5 @@ def plan_cost(work: Workload, seconds: float = MONTH_SECONDS) -> CostPlan:
         rounds = seconds / work.maintain_every_seconds
         requests["list"] = 2 * rounds  # of topics and of groups
         requests["get"] += rounds * (1 + work.partitions)
-    kept = rate * work.partitions * work.retention_seconds
+    kept = rate * work.partitions * (seconds if work.retention_seconds is None else work.retention_seconds)
     return CostPlan(requests, kept, size)

@@ -85,6 +85,31 @@ def test_a_large_segment_goes_in_parts() -> None:
     plan = plan_cost(Workload(1, 100 * 2**20, seal_seconds=1, segment_bytes=2**30), 64)
     assert plan.requests == {"put": 129, "get": 64, "startupload": 64, "uploadpart": 448, "completeupload": 64}
     assert plan_cost(Workload(0, 1)).requests == {"put": 0, "get": 0}
+    rare = plan_cost(Workload(2, 1000, partitions=4, seal_seconds=0.01), 64)  # no more segments than records
+    assert (rare.requests, rare.segment_bytes) == ({"put": 386, "get": 128}, 1000)
+
+
+@pytest.mark.parametrize(
+    ("retention", "stored", "together"),
+    [
+        ((), "+2.4 GiB and $0.06 each month", "together: $0.07 a month, and $0.06 more each month"),
+        (("--retention", "-1"), "+2.4 GiB and $0.06 each month", "together: $0.07 a month, and $0.06 more each month"),
+        (("--retention", "7d"), "576.8 MiB stored", "together: $0.08 a month"),
+    ],
+)
+def test_a_plan_repeats_its_inputs_and_states_what_it_keeps(
+    capsys: pytest.CaptureFixture[str], retention: tuple[str, ...], stored: str, together: str
+) -> None:
+    assert run(["cost", "--records-per-second", "1", "--record-bytes", "1000", *retention]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    kept = "7d" if "7d" in retention else "unlimited"
+    assert lines[0] == (
+        "for 1 record per second of 1000 B in 1 partition, seal 10m, segment 64MiB,"
+        f" retention {kept}, 0 readers, ratio 1.0, maintained never"
+    )
+    assert lines[1].startswith(stored)
+    assert lines[2].endswith(" PUT requests a month")
+    assert lines[-2] == together
 
 
 def test_the_report_has_the_requests_that_a_store_counted_and_its_bytes(
@@ -104,12 +129,17 @@ def test_the_report_has_the_requests_that_a_store_counted_and_its_bytes(
             assert call("sync", *place, **CREDENTIALS).returncode == 0
             sent = Counter(one.method.lower() for one in proxy.seen)
             assert run(["cost", *place, "--json"]) == 0
-        report = json.loads(capsys.readouterr().out)
+            report = json.loads(capsys.readouterr().out)
+            assert run(["cost", *place]) == 0
+            text = capsys.readouterr().out
         assert report["requests"]["put"] == sent["put"]
         assert report["requests"]["get"] + report["requests"].get("list", 0) == sent["get"]
         assert report["request_dollars"] == pytest.approx(price(report["requests"]))
         listed = sum(each["bytes"] for each in report["bytes"] if each["kind"] == "segments")
         assert (report["live_segment_bytes"], report["garbage_bytes"]) == (listed, 0)
-        assert run(["cost", *place]) == 0
-    assert re.search(r"^prices of \d{4}-\d\d-\d\d: ", capsys.readouterr().out, re.MULTILINE)
-    assert run(["cost", "--records-per-second", "10", "--seal", "0s"]) == 2
+    assert re.search(r"^prices of \d{4}-\d\d-\d\d: ", text, re.MULTILINE)
+    assert re.search(r"^\d+ PUT requests$", text, re.MULTILINE)
+    assert re.search(r"^the daemon's requests in .*; too short to extrapolate to a month$", text, re.MULTILINE)
+    assert report["request_month_dollars"] is None
+    for wrong in (("--seal", "0s"), ("--seal", "10"), ("--retention", "-2d")):
+        assert run(["cost", "--records-per-second", "10", *wrong]) == 2
