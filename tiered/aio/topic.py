@@ -149,7 +149,7 @@ class AsyncTopicReads:
         isolation: str = "read_uncommitted",
         on_trimmed: str = "raise",
         follow: bool = False,
-        idle_timeout: float | None = None,
+        idle_timeout: float | str | None = None,
     ) -> AsyncIterator[ConsumerRecord]:
         """Yield the records of ``TopicReads.read``. Errors are raised at the first step."""
 
@@ -181,7 +181,7 @@ class AsyncTopicReads:
         on_trimmed: str = "raise",
         columns: list[str] | None = None,
         follow: bool = False,
-        idle_timeout: float | None = None,
+        idle_timeout: float | str | None = None,
     ) -> AsyncIterator[pyarrow.RecordBatch]:
         """Yield the record batches of ``TopicReads.read_batches``. Errors are raised at the first step."""
 

@@ -21,6 +21,7 @@ from tiered.consumer.position import Assignment, Changes, Position
 from tiered.errors import (
     ClosedError,
     ConfigError,
+    InvalidTimestampError,
     LogDestroyedError,
     LogTruncatedError,
     OffsetOutOfRangeError,
@@ -101,10 +102,14 @@ class Options:
         start, stop_at = given.get("start", "earliest"), given.get("stop_at")
         if stop_at not in (None, "end"):
             raise arguments.wrong("stop_at", stop_at, '"end", or None to follow')
-        is_word = start in ("earliest", "latest")
+        try:
+            start_ms = None if start in ("earliest", "latest") else parse_time(start, now_ms=now_ms)
+        except InvalidTimestampError as error:
+            hint = f'"earliest", "latest" or a time: {error.hint}'
+            raise InvalidTimestampError(f"start: {error.message}", hint=hint) from None
         return cls(
             str(start),
-            None if is_word else parse_time(start, now_ms=now_ms),
+            start_ms,
             arguments.one_of("isolation", given.get("isolation", "read_uncommitted"), ISOLATION_LEVELS),
             arguments.one_of("on_trimmed", given.get("on_trimmed", "raise"), ON_TRIMMED),
             arguments.one_of("on_truncated", given.get("on_truncated", "raise"), ON_TRUNCATED),

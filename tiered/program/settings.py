@@ -419,7 +419,7 @@ def _from_file(
         for key, raw in content.items():
             name = key.replace("-", "_")
             if name not in known:
-                raise _unknown_key(path, key, known)
+                raise _unknown_key(path, key, known, raw)
             if name in seen:
                 raise ConfigError(f"{path}: the key {key} is given twice, with - and with _", hint="keep one of them")
             seen.add(name)
@@ -501,12 +501,16 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise ConfigError(f"the configuration file {path} is not TOML: {cause}", hint=_TOML) from None
 
 
-def _unknown_key(path: Path, key: str, known: Sequence[str]) -> ConfigError:
-    lowered = key.lower()
-    if any(word in lowered for word in ("secret", "password", "access_key", "token", "credential")):
+def _unknown_key(path: Path, key: str, known: Sequence[str], raw: object) -> ConfigError:
+    lowered, name = key.lower(), key.replace("-", "_")
+    if isinstance(raw, dict):
+        hint = suggestion(key, [TABLE]) or f"the only table is [{TABLE}]"
+    elif any(word in lowered for word in ("secret", "password", "access_key", "token", "credential")):
         hint = "credentials come from the AWS environment, profile or role, never from this file"
+    elif name in {setting.name for setting in DAEMON}:
+        hint = f"{name} belongs in the table [{TABLE}]"
     else:
-        hint = suggestion(key.replace("-", "_"), known) or "known keys: " + ", ".join(known)
+        hint = suggestion(name, known) or "known keys: " + ", ".join(known)
     return ConfigError(f"{path}: the key {key} is not known", hint=hint)
 
 

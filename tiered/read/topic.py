@@ -197,7 +197,7 @@ class TopicReads:
         isolation: str = "read_uncommitted",
         on_trimmed: str = "raise",
         follow: bool = False,
-        idle_timeout: float | None = None,
+        idle_timeout: float | str | None = None,
     ) -> Iterator[ConsumerRecord]:
         """Return an iterator of records, first from the bucket, then from disk, up to the latest offset of the call.
 
@@ -206,8 +206,8 @@ class TopicReads:
         in no range of times. ``partition=None`` reads one partition after the other; offsets need a partition then.
 
         ``follow=True`` goes on with each new record, also of partitions that are added. It survives outages of the
-        store. It ends at ``end``, or after ``idle_timeout`` seconds without a record. Closing the log or reader, from
-        any thread, ends it with ClosedError.
+        store. It ends at ``end``, or after ``idle_timeout`` (seconds, or text such as "5s") without a record. Closing
+        the log or reader, from any thread, ends it with ClosedError.
 
         Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError, and UnknownTopicError for
         a partition in another directory of a log with several.
@@ -258,12 +258,12 @@ class TopicReads:
         on_trimmed: str,
         *,
         follow: bool,
-        idle_timeout: float | None,
+        idle_timeout: float | str | None,
     ) -> ReadRequest:
         """Check the other arguments of :meth:`read`."""
         arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
         arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
-        idle_s = arguments.seconds_or_none("idle_timeout", idle_timeout)
+        idle_s = None if idle_timeout is None else arguments.duration_s("idle_timeout", idle_timeout)
         if not arguments.flag("follow", follow) and idle_s is not None:
             raise ConfigError("idle_timeout is of a read that follows", hint="leave it out, or give follow=True")
         if follow and span.until_ms is not None:
@@ -295,7 +295,7 @@ class TopicReads:
         on_trimmed: str = "raise",
         columns: list[str] | None = None,
         follow: bool = False,
-        idle_timeout: float | None = None,
+        idle_timeout: float | str | None = None,
     ) -> RecordBatches:
         """Return the records of :meth:`read` as Arrow record batches of about 1 MiB, with all columns or ``columns``.
 

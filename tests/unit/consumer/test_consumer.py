@@ -17,6 +17,7 @@ from tiered.errors import (
     ClosedError,
     ConfigError,
     CorruptionError,
+    InvalidTimestampError,
     LogDestroyedError,
     LogTruncatedError,
     OffsetOutOfRangeError,
@@ -250,7 +251,10 @@ def test_records_that_are_appended_later_are_followed(log: tiered.Log) -> None:
         assert found == [b"0", b"1", b"2", b"3"]
 
 
-def test_latest_is_resolved_once(log: tiered.Log) -> None:
+def test_latest_is_resolved_once_and_another_word_is_refused(log: tiered.Log) -> None:
+    with pytest.raises(InvalidTimestampError, match="start: 'begin' is not a time") as raised:
+        log.consumer("g", "t", start="begin")
+    assert raised.value.hint.startswith('"earliest", "latest" or a time: write ')
     fill(log, 3)
     with log.consumer("g", "t", start="latest") as consumer:
         assert consumer.poll(timeout=0) == []

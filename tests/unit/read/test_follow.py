@@ -93,10 +93,11 @@ def test_a_read_of_an_open_log_gets_each_record_once_over_rolls(log: tiered.Log,
     assert [record.offset for record in got] == list(range(60))
 
 
-def test_a_quiet_log_is_not_polled(log: tiered.Log, clock: ScriptedClock) -> None:
+@pytest.mark.parametrize("idle_timeout", [1000, "1000s"])
+def test_a_quiet_log_is_not_polled(log: tiered.Log, clock: ScriptedClock, idle_timeout: float | str) -> None:
     topic = log.topic("t", create=True)
     topic.append(b"a")
-    assert values(topic.read(0, follow=True, idle_timeout=1000)) == [b"a"]
+    assert values(topic.read(0, follow=True, idle_timeout=idle_timeout)) == [b"a"]
     assert clock.waits == [60.0] * 16 + [40.0]
 
 
@@ -321,6 +322,8 @@ def test_arguments(log: tiered.Log) -> None:
         topic.read(follow=True, until="-1s")
     with pytest.raises(ConfigError, match="idle_timeout"):
         topic.read(idle_timeout=1)
+    with pytest.raises(ConfigError, match="5 parsecs"):
+        topic.read(follow=True, idle_timeout="5 parsecs")
     with pytest.raises(ConfigError, match="follow"):
         topic.read(follow=1)  # type: ignore[arg-type]
 
