@@ -275,8 +275,9 @@ def pause(
             )
 
     def paused(before: Mapping[str, Pause]) -> Mapping[str, Pause]:
-        since = {name: before[name].since_ms if name in before else clock.now_ms() for name in names}
-        return {**before, **{name: Pause(since[name], reason) for name in names}}
+        new = Pause(clock.now_ms(), reason)
+        found = {name: before.get(name, new) for name in names}
+        return {**before, **{name: Pause(each.since_ms, reason or each.reason) for name, each in found.items()}}
 
     _change_pauses(directory, paused, as_json=as_json, dry_run=dry_run)
 
@@ -300,7 +301,8 @@ def resume(topics: tuple[str, ...], as_json: bool, dry_run: bool, config_path: s
                 )
         return {name: each for name, each in before.items() if topics and name not in topics}
 
-    _change_pauses(directory, resumed, as_json=as_json, dry_run=dry_run)
+    done = (", ".join(topics) or "all topics") if directory.pauses() else ""
+    _change_pauses(directory, resumed, as_json=as_json, dry_run=dry_run, resumed=done)
 
 
 def _paused_directory(flags: dict[str, Any], config_path: str | None) -> LogDirectory:
@@ -324,8 +326,9 @@ def _change_pauses(
     *,
     as_json: bool,
     dry_run: bool,
+    resumed: str = "",
 ) -> None:
-    """Store the pauses that ``edit`` returns, unless it is a dry run, and print them."""
+    """Store the pauses that ``edit`` returns, unless it is a dry run. Print what is ``resumed``, and the pauses."""
     if dry_run:
         pauses = edit(directory.pauses())
     else:
@@ -337,7 +340,8 @@ def _change_pauses(
         "dry_run": dry_run,
         "paused": status.pauses_as_json(pauses),
     }
-    text = "\n".join(status.paused_lines(found)) or f"no uploads from {directory.path} are paused"
+    lines = [f"{'would resume' if dry_run else 'resumed'} {resumed}"] if resumed else []
+    text = "\n".join([*lines, *status.paused_lines(found)]) or f"no uploads from {directory.path} are paused"
     click.echo(json.dumps(found) if as_json else f"dry run: {text}" if dry_run else text)
 
 
@@ -391,7 +395,7 @@ def _committed(counts: Mapping[TopicPartition, int]) -> str:
     """Return ``2,000 records committed in t-0, t-1``."""
     total = sum(counts.values())
     if not total:
-        return "nothing to commit: the bucket holds all that was asked for"
+        return "nothing to commit: this disk notes that the bucket holds all; `tiered check` asks the bucket"
     names = [str(tp) for tp in sorted(counts)]
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
     return f"{counted(total, 'record')} committed in {', '.join(names[:NAMES])}{more}"

@@ -3,7 +3,7 @@
 =============  ==================================================================================================
 ``/livez``     the event loop runs; a store that is down never makes this fail, which would cause a restart loop
 ``/healthz``   the same
-``/readyz``    all partitions claimed, store and disk answer, the lag is under its limit; the body says what is missing
+``/readyz``    all partitions claimed, store and disk answer, the lag is under its limit; paused is ready, and named
 ``/metrics``   Prometheus text
 ``/status``    the uploader's state as JSON, for ``tiered status``
 =============  ==================================================================================================
@@ -123,7 +123,10 @@ class HealthServer:
                 return _status(alive), "text/plain", text.encode()
             case "/readyz":
                 missing = self._probes.not_ready()
-                text = "\n".join(missing or ["ready"]) + "\n"
+                paused = [
+                    each["topic"] or "all topics" for each in self._probes.status().get("paused", ())
+                ]  # is wanted
+                text = "\n".join(missing or [", paused: ".join(filter(None, ["ready", ", ".join(paused)]))]) + "\n"
                 return _status(not missing), "text/plain", text.encode("utf-8", "backslashreplace")  # paths are in it
             case "/metrics":
                 return HTTPStatus.OK, CONTENT_TYPE, self._probes.metrics()

@@ -26,6 +26,7 @@ from tiered.local.directory.figures import read_report
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.standby import StandbyMark, read_standby
 from tiered.local.transactions.group_positions import GroupLag, GroupTable
+from tiered.plan.pauses import ALL_TOPICS
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.open_log import Tiers, as_fields, open_tiers
 from tiered.program.open_reader import directory_error
@@ -279,7 +280,8 @@ class StatusReport:
             yield from _lines(entry, now_ms, local=self.directory is not None)
             line: Mapping[str, Any] | None = waits.get((entry.tp.topic, entry.tp.partition))
             if line is not None:
-                yield from wait_line(line, now_ms)
+                pauses = self.uploader.pauses
+                yield from wait_line(line, now_ms, pauses.get(entry.tp.topic) or pauses.get(ALL_TOPICS))
         yield from _group_lines(self.groups)
         if self.directory is not None:
             yield _directory_line(self.directory, now_ms)

@@ -228,10 +228,12 @@ def query(host: str, port: int) -> dict[str, Any]:
     return document
 
 
-def wait_line(line: Mapping[str, Any], now_ms: int) -> Iterator[str]:
-    """Yield the uploader's line about one partition, below its figures."""
+def wait_line(line: Mapping[str, Any], now_ms: int, pause: Pause | None = None) -> Iterator[str]:
+    """Yield the uploader's line about one partition, below its figures. ``pause``: it may not have seen this yet."""
     waiting = line["waiting"]
-    if waiting:
+    if waiting and pause is not None and waiting["code"] in ("seal", "pool"):
+        yield f"  waits    paused: {pause}"
+    elif waiting:
         since = f" since {_age(now_ms - waiting['since_ms'])}" if waiting["since_ms"] >= 0 else ""
         until = f"; unblocked by {waiting['unblocks']}" if waiting["code"] in _WORK else ""
         yield f"  waits    {waiting['code']}{since}: {waiting['reason']}{until}"

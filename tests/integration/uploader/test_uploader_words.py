@@ -30,7 +30,8 @@ def test_sync_says_in_one_line_what_it_committed(tmp_path: Path) -> None:
     done = call("sync", *place)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "2,000 records committed in t-0, t-1\n")
     again = call("sync", *place)
-    assert (again.returncode, again.stderr) == (0, "nothing to commit: the bucket holds all that was asked for\n")
+    noted = "nothing to commit: this disk notes that the bucket holds all; `tiered check` asks the bucket\n"
+    assert (again.returncode, again.stderr) == (0, noted)
     machine = call("sync", *place, "--log-format", "json")
     assert [json.loads(line)["event"] for line in machine.stderr.splitlines()][-1] == "ended"
 

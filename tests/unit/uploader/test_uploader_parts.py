@@ -23,8 +23,9 @@ from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import JOURNAL_NAME, OFFSET_CHECKPOINT_NAME
 from tiered.model import NewRecord, TopicPartition
+from tiered.plan.pauses import Pause
 from tiered.program.settings import parse_http
-from tiered.program.uploader_status import UnsafeReason, reasons_of, verdict
+from tiered.program.uploader_status import UnsafeReason, reasons_of, verdict, wait_line
 from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
 from uploader import status
@@ -311,8 +312,15 @@ def test_what_a_partition_waits_for_is_a_reason_or_work(wait: str, code: str | N
         )
 
 
+def test_the_line_of_a_partition_knows_a_pause_before_its_uploader() -> None:
+    (line,) = document(waiting=Waiting("seal", "5 bytes are in the active segment", 940_000, "a roll"))["partitions"]
+    (waits,) = wait_line(line, 1_000_000)
+    assert waits == "  waits    seal since 1m00s: 5 bytes are in the active segment; unblocked by a roll"
+    assert list(wait_line(line, 1_000_000, Pause(5, "why"))) == ["  waits    paused: uploads are paused (why)"]
+
+
 def test_work_that_takes_longer_than_the_limit_is_behind() -> None:
-    waiting = Waiting("upload", "1 segments are being uploaded", 940_000, "the end of the uploads")
+    waiting = Waiting("upload", "1 segment is being uploaded", 940_000, "the end of the uploads")
     assert reasons_of(document(waiting=waiting, lag_ms=600_000)) == []
     (late,) = reasons_of(document(waiting=waiting, lag_ms=600_001))
     assert (late.code, late.since_ms) == ("behind", 399_999)
@@ -338,8 +346,8 @@ async def ask(port: int, request: bytes) -> bytes:
 
 
 async def test_the_health_server_answers_and_is_not_impressed_by_rubbish() -> None:
-    beat, missing = [0], ["t-0 is not claimed"]
-    probes = Probes(lambda: beat[0], lambda: missing, lambda: b"metric 1\n", lambda: {"partitions": []})
+    beat, missing, paused = [0], ["t-0 is not claimed"], [{"topic": None}, {"topic": "t"}]
+    probes = Probes(lambda: beat[0], lambda: missing, lambda: b"metric 1\n", lambda: {"paused": paused})
     server = HealthServer(probes, "127.0.0.1", 0)
     await server.start()
     try:
@@ -350,7 +358,10 @@ async def test_the_health_server_answers_and_is_not_impressed_by_rubbish() -> No
         assert b"503" in await ask(server.port, b"GET /healthz?x=1 HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\nt-0 is not claimed\n")
         missing.clear()
-        assert (await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n")).endswith(b"ready\n")
+        ready = await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n")
+        assert (b"200 OK" in ready, ready.endswith(b"\r\n\r\nready, paused: all topics, t\n")) == (True, True)
+        paused.clear()
+        assert (await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\nready\n")
         assert (await ask(server.port, b"HEAD /metrics HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
         assert b"405" in await ask(server.port, b"POST /metrics HTTP/1.1\r\n\r\n")
         assert b"400" in await ask(server.port, b"\x16\x03\x01rubbish\r\n\r\n")

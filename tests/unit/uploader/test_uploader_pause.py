@@ -44,8 +44,11 @@ def test_topics_are_paused_and_resumed_by_name(log_dir: Path) -> None:
         f"uploads of {name} have been paused for 0s: the bucket moves; unblocked by `tiered-uploader resume {name}`"
         for name in ("t", "u")
     ]
-    assert call(log_dir, "resume", "t").startswith("uploads of u have been paused for")
+    assert call(log_dir, "resume", "t", "--dry-run").splitlines()[0] == "dry run: would resume t"
+    assert call(log_dir, "resume", "t").startswith("resumed t\nuploads of u have been paused for")
     assert paused(log_dir) == {"u": "the bucket moves"}
+    assert ": the bucket moves;" in call(log_dir, "pause", "u")
+    assert call(log_dir, "resume") == "resumed all topics"
     assert call(log_dir, "resume") == f"no uploads from {log_dir} are paused"
     assert paused(log_dir) == {}
 
