@@ -194,6 +194,7 @@ def drop(app: Application, *, selected: str, end: str | None) -> int:
             confirm(app, "disk drop", f"Delete {counted(segments, 'segment')} from this disk?")
             for each in found:
                 each.carry_out(log)
+            lines = [each.done() for each in found]
     fields = {"dry_run": app.dry_run, "topic": topic, "partitions": [each.fields() for each in found]}
     return app.out.result("disk drop", fields, lines, EXIT_WARNINGS if any(each.stays for each in found) else 0)
 
@@ -223,15 +224,18 @@ class _Drop:
             partition.delete_local_before(self.going[-1].end_offset)
             partition.maintenance.empty_trash(MAX_LONG)
 
-    def lines(self) -> list[str]:
+    def done(self) -> str:
         size_bytes = sum(segment.size_bytes for segment in self.going)
-        gone = f"{self._partition.tp}: {counted(len(self.going), 'segment')}, {human_bytes(size_bytes)}"
+        return f"{self._partition.tp}: {counted(len(self.going), 'segment')} deleted, {human_bytes(size_bytes)}"
+
+    def lines(self) -> list[str]:
+        gone = self.done().replace(" deleted", "")
         if not self.stays:
             return [gone]
         return [
             gone,
-            f"{self._partition.tp}: {counted(self.stays, 'offset')} that were meant stay: the bucket holds what is "
-            f"below {self._uploaded}, as this disk knows it; `tiered-uploader sync` seals and uploads the rest",
+            f"{self._partition.tp}: {counted(self.stays, 'offset')} stay: not uploaded yet; `tiered-uploader sync` "
+            "seals and uploads them",
         ]
 
     def fields(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tiered.cli.topic_delete import delete
-from tiered.cli.topic_show import setting_lines, show
+from tiered.cli.topic_show import setting_lines, setting_meaning, show
 from tiered.cli.topic_transfer import transfer
 from tiered.config import MAX_PARTITIONS, TopicConfig, unknown_key
 from tiered.errors import ConfigError, TieredError
@@ -190,7 +190,11 @@ def set_command(
     line = f"{verb.format(topic)} in {' and '.join(facts.tiers)}: {counted(count, 'partition')}"
     config = changed.to_text()
     fields = {"topic": topic, "tiers": facts.tiers, "partitions": count, "config": config, "dry_run": app.dry_run}
-    return app.out.result("topic set", fields, [line, *setting_lines(config)])
+    rows = [[name, config[name], setting_meaning(name, config[name])] for name in sorted(changes)]
+    shown = columns(["setting", "value", "meaning"], rows) if rows else []
+    if app.out.verbosity:
+        shown = setting_lines(config)
+    return app.out.result("topic set", fields, [line, *shown])
 
 
 def _set(

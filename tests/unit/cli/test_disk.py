@@ -190,8 +190,10 @@ def test_what_the_bucket_holds_leaves_the_disk_at_once(cli: Cli, tmp_path: Path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PosixFiles, "write_at", write_at)
-        assert cli(*words, "--to", str(before[1] + 1), "--yes").code == 0
+        done = cli(*words, "--to", str(before[1] + 1), "--yes")
+    assert (done.code, done.text.startswith("t-0: 2 segments deleted, ")) == (0, True)
     assert bases() == before[2:]
+    assert "t-0: 20 offsets stay: not uploaded yet; `tiered-uploader sync`" in cli(*words, "--dry-run").text
     done = cli(*words, "--yes", "--json")
     (one,) = done.summary["partitions"]
     assert (done.code, one["uploaded_offset"], one["stays"], bases()[0]) == (3, 40, 20, 40)

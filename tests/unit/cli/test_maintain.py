@@ -171,7 +171,12 @@ def test_settings_change_in_the_bucket_and_on_the_disk(cli: Cli, bucket: str, tm
             "1000",
         )
     assert cli("maintain", "--dry-run", "--remote", bucket).text == "nothing is to be done\n"
-    assert cli("topic", "set", "t", "--reset", "retention.bytes", "--remote", bucket).code == 0
+    reset = ("topic", "set", "t", "--reset", "retention.bytes", "--remote", bucket)
+    assert [text.split()[:2] for text in cli(*reset).text.splitlines()[1:]] == [
+        ["setting", "value"],
+        ["retention.bytes", "-1"],
+    ]
+    assert "gc.grace.ms" in cli(*reset, "-v").text
     assert cli("topic", "show", "t", *both[:2], "--json").summary["config"]["retention.bytes"] == "-1"
 
 
