@@ -330,7 +330,7 @@ class Service:
         if self._maintenance is not None:
             self._maintenance.go_by(new.maintain_every)
         level = Level.WARN if stale else Level.INFO
-        text = f"limits are those of the file again; a restart is needed for {', '.join(stale) or 'nothing'}"
+        text = "limits are those of the file again" + (f"; a restart is needed for {', '.join(stale)}" if stale else "")
         self._telemetry.report(Report(level, "reloaded", text))
         return stale
 

@@ -67,6 +67,11 @@ class PartitionView:
         }
 
 
+def segments_are(count: int) -> str:
+    """Return the count with its noun and verb."""
+    return "1 segment is" if count == 1 else f"{count} segments are"
+
+
 def wait_of(p: Partition, topic_failure: Failure | None, topic_registered: bool) -> tuple[str, str, str]:
     """Return why ``p`` waits as (code, reason, what unblocks it); the code is empty if it does not wait."""
     failure = p.trouble.failure or topic_failure
@@ -90,7 +95,7 @@ def wait_of(p: Partition, topic_failure: Failure | None, topic_registered: bool)
     if p.committing:
         return "commit", "stored segments are being committed", "an answer of the store"
     if p.uploading:
-        return "upload", f"{p.uploading} segments are being uploaded", "the end of the uploads"
+        return "upload", f"{segments_are(p.uploading)} being uploaded", "the end of the uploads"
     if p.pause is not None and (p.works or p.end > p.committed):
         return "paused", str(p.pause), PAUSED_HINT
     if p.works:

@@ -14,6 +14,7 @@ from tiered.engine import outcome, rules
 from tiered.engine.failure import NO_FAILURES, Failure, FailureKind
 from tiered.engine.partition import NONE_MS, Partition, Phase, SegmentUpload
 from tiered.engine.reports import Level, Report, Step, StepKind
+from tiered.engine.status import segments_are
 from tiered.engine.wakeup import Wakeup
 from tiered.format.root import Root
 from tiered.model import Row
@@ -223,7 +224,7 @@ class Worker:
             return
         engine.succeeded(p, "committing")
         fields = (("segments", len(rows)), ("uploaded_offset", p.committed))
-        engine.report(Report(Level.INFO, "committed", f"{len(rows)} segments are in the catalog", p.tp, fields))
+        engine.report(Report(Level.INFO, "committed", f"{segments_are(len(rows))} in the catalog", p.tp, fields))
 
     async def _copy(self) -> None:
         """Copy the positions of groups, after the root that covers them was read back."""

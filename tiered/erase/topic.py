@@ -165,8 +165,8 @@ def stays(plans: Iterable[Fields]) -> list[str]:
             lines.append(
                 f"{name}: the disk of volume {plan['volume']} keeps what local.retention.* keeps: "
                 f"`tiered disk drop {plan['topic']}:{plan['partition']} --log-dir DIR` on its machine deletes what "
-                f"the bucket holds. Records from offset {plan['end_offset']} on are not uploaded yet: run this command "
-                f"again after they are"
+                f"the bucket holds. If that disk has records from offset {plan['end_offset']} on, run this command "
+                f"again after their upload"
             )
     if plans:
         lines.append(

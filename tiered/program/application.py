@@ -288,6 +288,8 @@ def _other_word(context: click.Context, name: str, names: Sequence[str]) -> str:
     for words in OTHER_WORDS.get(name, ()):
         if words.split()[0] in names:
             return f"did you mean {context.command_path} {words}?"
+    if name in ("daemon", "uploader"):
+        return "did you mean tiered-uploader?"
     return "the global option --dry-run shows the plan" if name == "plan" else ""
 
 

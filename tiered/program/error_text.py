@@ -5,6 +5,7 @@ Hints of the library are translated into options of the command line, because ke
 
 from __future__ import annotations
 
+import difflib
 import errno
 import re
 import traceback
@@ -14,7 +15,6 @@ import click
 
 from tiered.errors import ConfigError, DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
 from tiered.program.output import output_error
-from tiered.program.settings import suggestion
 
 WORDS = (
     ("create=True makes it", "--create makes it (append, topic create)"),
@@ -92,12 +92,12 @@ def _sentence(cause: click.ClickException) -> str:
 
 def _usage_hint(cause: click.ClickException, program: str, options: Mapping[str, str]) -> str:
     context = getattr(cause, "ctx", None)
-    possibilities = getattr(cause, "possibilities", None)
+    names = {name.lstrip("-"): name for name in getattr(cause, "possibilities", None) or ()}
+    near = difflib.get_close_matches(str(getattr(cause, "option_name", "")).lstrip("-"), names, n=1, cutoff=0.6)
     if isinstance(cause, click.NoSuchOption) and cause.option_name in options:
         return options[cause.option_name]
-    if possibilities:
-        words = sorted(possibilities)
-        return suggestion(str(getattr(cause, "option_name", "")), words) or f"did you mean {words[0]}?"
+    if near:
+        return f"did you mean {names[near[0]]}?"
     return f"see {context.command_path} --help" if context is not None else f"see {program} --help"
 
 

@@ -416,7 +416,7 @@ class Mirror:
 
     def _skip(self, tp: TopicPartition) -> None:
         if tp not in self.skipped and tp.topic not in INTERNAL:
-            LOGGER.info("sidecar_skipped partition=%s reason=compacted", tp)
+            LOGGER.info("%s is compacted, and is not uploaded", tp)
         self.skipped.add(tp)
 
     def _follow(

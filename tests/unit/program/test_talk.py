@@ -94,6 +94,8 @@ def test_a_letter_means_one_thing() -> None:
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
+        ("cat t --hex", "see tiered cat --help"),
+        ("uploader run", "did you mean tiered-uploader?"),
         ("cat t --jsn", "did you mean --json?"),
         ("tail t", "did you mean tiered cat --last 10?"),
         ("topics list", "did you mean topic?"),

@@ -217,7 +217,7 @@ class _Beside:
         if judged.flaw is not None:
             # A writer puts its marker first: of a log that grows the index may only be late.
             level = logging.WARNING if self._place.size_bytes < 0 else logging.INFO
-            LOGGER.log(level, "side_file_rebuilt path=%s reason=%s written=False", path, judged.flaw)
+            LOGGER.log(level, "%s: %s. It was rebuilt in memory, the file stays as it is", path, judged.flaw)
         return judged.data
 
     def _replayed(self) -> ReplayedSegment:
