@@ -91,6 +91,8 @@ def test_times_win_over_offsets() -> None:
         ({"startingOffsets": '{"flights": {"0": "5"}}'}, "'5' is not a number"),
         ({"startingOffsets": '{"flights": 5}'}, "the value of flights is not an object of partitions"),
         ({"startingOffsets": "[1]"}, "it is not a JSON object of topics"),
+        ({"startingOffsets": "first"}, """for example earliest, group:NAME or {"flights": {"0": 23"""),
+        ({"endingOffsets": "last"}, """for example latest or {"flights": {"0": 23"""),
         ({"startingOffsets": "{"}, "option startingOffsets={: it is not JSON"),
         ({"startingTimestamp": "yesterday"}, "it is not a time in milliseconds since 1970"),
         ({"startingOffsetsByTimestampStrategy": "skip"}, "it is none of error, latest"),

@@ -6,6 +6,8 @@ the next look at one is a conditional GET. The list of topics is refreshed at in
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import itertools
 import logging
 import re
@@ -33,7 +35,14 @@ from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import Past
-from tiered.remote.topics import TopicEntry, check_entry, confirm_topic, list_topics, load_topic_to_read
+from tiered.remote.topics import (
+    TopicEntry,
+    check_entry,
+    confirm_topic,
+    list_topic_names,
+    list_topics,
+    load_topic_to_read,
+)
 from tiered.spark.options import EARLIEST, ReadOptions
 from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
@@ -221,6 +230,13 @@ def _registered(options: ReadOptions, store: Store | None) -> dict[str, TopicEnt
         return {entry.name: entry for entry in entries if entry is not None}
 
 
+def _names(store: Store | None) -> list[str]:
+    """Return the names of the registry; none if this user may not list them."""
+    with contextlib.suppress(TieredError):
+        return [] if store is None else drive(store, list_topic_names())
+    return []
+
+
 def _chosen_topics(
     options: ReadOptions, store: Store | None, local: LogView | None, known: Mapping[TopicPartition, RootLowerBounds]
 ) -> list[ChosenTopic]:
@@ -240,7 +256,9 @@ def _chosen_topics(
             check_entry(name, entry, {tp.partition: k for tp, k in known.items() if tp.topic == name}, where=store.url)
         if entry is None and info is None:
             where = " and ".join(place for place in (options.path, options.local_dir) if place)
-            raise UnknownTopicError(f"there is no topic {name} in {where}", hint="correct subscribe or path")
+            near = difflib.get_close_matches(name, {*on_disk, *_names(store)}, 1)
+            hint = f"did you mean {near[0]}?" if near else "correct subscribe or path"
+            raise UnknownTopicError(f"there is no topic {name} in {where}", hint=hint)
         if entry is not None and info is not None and entry.topic_id != info.topic_id:
             raise ConfigError(
                 f"topic {name} is {info.topic_id} in {options.local_dir} and {entry.topic_id} in {options.path}",
