@@ -324,11 +324,11 @@ def _offsets(text: str, words: tuple[int, ...]) -> Bound:
         return Bound(word)
     if text.strip().startswith(GROUP_WORD) and EARLIEST in words:
         return Bound(EARLIEST, group=check_group_name(text.strip().removeprefix(GROUP_WORD)))
-    names = [
+    choices = [
         *(["earliest", f"{GROUP_WORD}NAME"] if EARLIEST in words else []),
         *(["latest"] if LATEST in words else []),
     ]
-    example = f"""{", ".join(names)} or {{"flights": {{"0": 23, "1": 5}}}}"""
+    example = f"""{", ".join(choices)} or {{"flights": {{"0": 23, "1": 5}}}}"""
     given = StreamOffset.from_json(_json(text, example))
     for tp, offset in given.offsets.items():
         if offset in (EARLIEST, LATEST) and offset not in words:
