@@ -86,9 +86,11 @@ def _promote(app: Application) -> int:
     try:
         with Progress(app, "pulling", is_bytes=True) as progress:
             take = handed_on(progress.show)
-            ends = promote(store, directory, clock=app.clock, ids=app.ids, files=PosixFiles(), take=take)
+            ends, notes = promote(store, directory, clock=app.clock, ids=app.ids, files=PosixFiles(), take=take)
     finally:
         store.close()
+    for note in notes:
+        app.out.warn(note)
     partitions = [{"topic": tp.topic, "partition": tp.partition, "end_offset": end} for tp, end in ends.items()]
     text = [
         *columns(["partition", "end"], [[tp, end] for tp, end in ends.items()]),

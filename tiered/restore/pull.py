@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from tiered.check.inspection import SideFileCheck
-from tiered.errors import DiskFullError
+from tiered.errors import DiskFullError, TieredError
 from tiered.format.checkpoint import encode_epochs
 from tiered.format.keys import (
     CLEANED_SUFFIX,
@@ -32,6 +32,7 @@ from tiered.format.keys import (
     log_name,
     snapshot_name,
 )
+from tiered.format.positions import PositionsCopy, within
 from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, OffsetsFile, mark_clean
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
@@ -42,7 +43,7 @@ from tiered.local.disk.volume import ensure_topic_id
 from tiered.local.segment.replacement import finish_replacements, swap_in
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note, write_note
 from tiered.local.segment.sealed import rename_away
-from tiered.model import TopicPartition
+from tiered.model import Position, TopicPartition
 from tiered.plan.pull import Exchange, Held, Pull, decide_pull
 from tiered.plan.side_files import NO_PRODUCERS
 from tiered.remote.cache import ByteCache
@@ -176,6 +177,21 @@ class PartitionPull:
         epochs = [epoch for epoch in lineage if epoch.start_offset < plan.end_offset]
         files.replace(path / "leader-epoch-checkpoint", encode_epochs(epochs).encode())
         files.sync_directory(path)
+
+
+def add_positions(
+    positions: dict[str, dict[TopicPartition, Position]],
+    tp: TopicPartition,
+    copy: PositionsCopy | TieredError | None,
+    start: int,
+    end: int,
+) -> list[str]:
+    """Add the positions of ``copy`` by group, each moved into ``start`` to ``end``. Return a note of a damaged copy."""
+    if isinstance(copy, TieredError):
+        return [f"{tp}: positions of groups are not restored: {copy.message}"]
+    for group, position in within(copy.groups, start, end).items() if copy is not None else ():
+        positions.setdefault(group, {})[tp] = position
+    return []
 
 
 def write_checkpoints(directory: Path, files: Files, plans: Sequence[PartitionRestore], *, apart: bool) -> None:

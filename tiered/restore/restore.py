@@ -26,7 +26,7 @@ from tiered.config import LogConfig
 from tiered.display import html_table
 from tiered.errors import ConfigError, LocalIOError, RemoteUnavailableError, TieredError
 from tiered.format.keys import partition_dir
-from tiered.format.positions import PositionsCopy, within
+from tiered.format.positions import PositionsCopy
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.topics import write_topics
@@ -38,7 +38,7 @@ from tiered.remote.positions import load_positions
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
 from tiered.restore.plan import PartitionRestore, RestoreOptions, plan_steps
-from tiered.restore.pull import PartitionPull, need_space, topic_infos, write_checkpoints
+from tiered.restore.pull import PartitionPull, add_positions, need_space, topic_infos, write_checkpoints
 from tiered.store.base import Blocking, Emit, Steps, blocking
 from tiered.store.location import StoreLocation
 
@@ -227,18 +227,13 @@ class _Build:
     def _load_positions(self, plan: PartitionRestore) -> Steps[None]:
         """Read the positions of groups. One that the log does not have is moved to its start or end."""
         (copy,) = yield from load_positions([(plan.source.topic_id, plan.tp.partition)])
-        if isinstance(copy, TieredError):
-            self.notes.append(f"{plan.tp}: positions of groups are not restored: {copy.message}")
-        if not isinstance(copy, PositionsCopy) or not copy.groups:
-            return
-        if plan.tp.topic != plan.source.name:
-            self.notes.append(f"{plan.tp}: positions of {len(copy.groups)} groups in {plan.source.name} are left out")
-            return
         start = plan.start_offset
         if plan.pinned is not None and not self._apart:
             start = plan.pinned.start_offset  # older records stay readable in the bucket
-        for group, position in within(copy.groups, start, plan.end_offset).items():
-            self._positions.setdefault(group, {})[plan.tp] = position
+        if isinstance(copy, PositionsCopy) and copy.groups and plan.tp.topic != plan.source.name:
+            self.notes.append(f"{plan.tp}: positions of {len(copy.groups)} groups in {plan.source.name} are left out")
+            return
+        self.notes += add_positions(self._positions, plan.tp, copy, start, plan.end_offset)
 
     def _root_files(self) -> str:
         files, root = self._files, self._temporary

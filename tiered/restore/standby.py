@@ -12,6 +12,7 @@ write the seal note         a segment without a note, if before it       fetches
 drop old segments           ``.deleted`` files                           deletes them
 note ends and starts        segments beyond the noted ends               finds nothing to fetch, notes the ends
 claim (promotion)           some partitions claimed, the mark            claims these again by their own proof
+commit positions of groups  positions of some groups, the mark           commits all of them again
 remove the mark             a log like any other                         opens it for writing
 ==========================  ===========================================  ==========================================
 
@@ -34,6 +35,7 @@ from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
 from tiered.engine.tiering import Tiering
 from tiered.errors import ConfigError, CorruptionError, FencedError, LogDestroyedError, TieredError
+from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import partition_dir
 from tiered.format.root import STATE_DELETING
 from tiered.local.directory.log_directory import LocalLog
@@ -47,16 +49,17 @@ from tiered.local.disk.standby import STANDBY_NAME, StandbyMark, end_standby, re
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
 from tiered.local.disk.uploader_files import UploadCheckpoint, known_of, uploader_lock
 from tiered.local.disk.volume import ensure_volume
-from tiered.model import TopicPartition
+from tiered.model import Position, TopicPartition
 from tiered.plan.ownership import SPARK_VOLUME
 from tiered.plan.pull import Pull
 from tiered.remote.catalog_view import CatalogView
+from tiered.remote.positions import load_positions
 from tiered.remote.root_view import RootView
 from tiered.remote.roots import ROOTS_TOGETHER
 from tiered.remote.stale_root_check import require_newest_root
 from tiered.remote.topics import STATE_DELETED, TopicEntry, list_topics, load_entry
 from tiered.restore.plan import PartitionRestore, choose_rows
-from tiered.restore.pull import PartitionPull, need_space, topic_infos, write_checkpoints
+from tiered.restore.pull import PartitionPull, add_positions, need_space, topic_infos, write_checkpoints
 from tiered.store.base import Blocking, Emit, Steps, Store, Together, blocking
 from tiered.store.driver import Taker
 from tiered.store.location import StoreLocation
@@ -203,6 +206,8 @@ class Standby:
         found: list[str] = []
         for info in (yield from blocking(partial(read_topics, self.directory, self._files))).values():
             entry = entries.get(info.name)
+            if is_state_log(info.name):  # of a promotion that did not end; the bucket has none
+                continue
             if info.name in unreadable or (entry is not None and entry.topic_id == info.topic_id):
                 continue
             last = entry or (yield from load_entry(info.name))
@@ -274,6 +279,15 @@ class Standby:
                 known = known_of(uploads.get(tp), proofs.get(tp), made=True)
                 self._views[tp] = RootView(entry.topic_id, tp.partition, tp.topic, known)
 
+    def positions(self, notes: list[str]) -> Steps[dict[str, dict[TopicPartition, Position]]]:
+        """Return the positions of the primary's groups, by group. ``notes`` gets the copies that cannot be read."""
+        found: dict[str, dict[TopicPartition, Position]] = {}
+        pulled = [(tp, seen) for tp, seen in self._pulled.items() if tp in self.claimable]
+        copies = yield from load_positions([(self._views[tp].topic_id, tp.partition) for tp, _ in pulled])
+        for (tp, seen), copy in zip(pulled, copies, strict=True):
+            notes += add_positions(found, tp, copy, seen.start_offset, seen.next_offset)
+        return found
+
     def _note_ends(self, done: Sequence[PartitionRestore]) -> None:
         if not done:
             return
@@ -283,10 +297,15 @@ class Standby:
                 self._pulled[plan.tp] = plan.pinned
 
 
-def promote(
-    store: Store, directory: Path, *, clock: Clock, ids: IdSource, files: Files, take: Taker
-) -> dict[TopicPartition, int]:
-    """Pull once more, claim every partition, and end the standby. Return the ends, by partition.
+class Promotion(NamedTuple):
+    """Result of a promotion. ``ends`` by partition; ``notes``: what the new writer does not have."""
+
+    ends: Mapping[TopicPartition, int]
+    notes: Sequence[str]
+
+
+def promote(store: Store, directory: Path, *, clock: Clock, ids: IdSource, files: Files, take: Taker) -> Promotion:
+    """Pull once more, claim every partition, commit the positions of groups, and end the standby.
 
     Raises FencedError if the primary committed in between. It is then still a standby; the call can be repeated.
     """
@@ -305,10 +324,13 @@ def promote(
         tiering = Tiering(local, store, clock=clock, ids=ids)
         try:
             tiering.claim(standby.claimable)
+            notes: list[str] = []
+            for group, positions in tiering.asked(standby.positions(notes)).items():
+                local.transactions.positions.commit(group, positions)
         except FencedError as error:
             error.hint = f"the primary still wrote: stop it, or promote again; {directory} still follows the bucket"
             raise
         finally:
             tiering.close()
         end_standby(directory, files)
-        return {tp: local.partition(tp).positions().end_offset for tp in standby.claimable}
+        return Promotion({tp: local.partition(tp).positions().end_offset for tp in standby.claimable}, notes)

@@ -19,7 +19,7 @@ from tiered.errors import ConfigError, FencedError, LogDestroyedError, RemoteUna
 from tiered.format.keys import topic_key
 from tiered.local.disk import lock
 from tiered.local.disk.files import Files, PosixFiles
-from tiered.local.disk.standby import read_standby
+from tiered.local.disk.standby import STANDBY_NAME, read_standby
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.gc.deletion import start_deletion
@@ -94,7 +94,17 @@ class Primary:
 
     def promote(self, directory: Path, *, files: Files | None = None, store: Store | None = None) -> dict:
         files, store = files or PosixFiles(), store or self.store
-        return promote(store, directory, clock=CLOCK, ids=IDS, files=files, take=lambda _: None)
+        return promote(store, directory, clock=CLOCK, ids=IDS, files=files, take=lambda _: None).ends
+
+    def commit(self) -> dict[TopicPartition, int]:
+        """Read all flights as a group, and return its positions once the bucket has their copy."""
+        with self.log.consumer("billing", "flights", stop_at="end") as consumer:
+            for _ in consumer:
+                pass
+            consumer.commit()
+            committed = {tp: at.offset for tp, at in consumer.committed().items()}
+        self.log.sync(timeout=60)
+        return committed
 
     def matches(self, directory: Path) -> None:
         """Assert that a standby has what the bucket has, and that nothing is left to be pulled."""
@@ -113,6 +123,11 @@ def primary(tmp_path: Path) -> Iterator[Primary]:
         with contextlib.suppress(TieredError):
             made.log.close()
         MemoryStore.forget(made.url.removeprefix("memory://"))
+
+
+def positions_of_group(log: tiered.Log) -> dict[TopicPartition, int]:
+    with log.consumer("billing", "flights") as consumer:
+        return {tp: at.offset for tp, at in consumer.committed().items()}
 
 
 def rewrite(primary: Primary) -> None:
@@ -276,6 +291,7 @@ def test_a_promotion_fences_the_primary_and_names_what_only_its_disk_has(primary
     directory = tmp_path / "standby"
     primary.pull(directory)
     primary.append()
+    positions = primary.commit()
     primary.append(3, sync=False)
     ends = primary.promote(directory)
     committed = {tp: records[-1][0] + 1 for tp, records in primary.records().items()}
@@ -286,6 +302,7 @@ def test_a_promotion_fences_the_primary_and_names_what_only_its_disk_has(primary
     with pytest.raises(ConfigError, match="cannot follow"):
         primary.pull(directory)
     with tiered.open(directory, primary.url) as log:
+        assert positions_of_group(log) == positions
         assert log.topic("flights").append(b"first", partition=0).offset == committed["flights", 0]
         log.sync(timeout=60)
     aside = tiered.admin.rejoin(primary.path)
@@ -317,6 +334,27 @@ def test_a_primary_that_commits_in_between_wins(primary: Primary, tmp_path: Path
     with tiered.open(directory, primary.url) as log:
         log.topic("flights").append(b"x", partition=0)
         log.sync(timeout=60)
+
+
+def test_a_promotion_that_is_killed_before_its_end_has_positions_and_can_be_repeated(
+    primary: Primary, tmp_path: Path
+) -> None:
+    positions, directory = primary.commit(), tmp_path / "standby"
+    primary.log.close()
+    primary.pull(directory)
+
+    def cut(operation: str, path: Path) -> int:
+        if (operation, path.name) == ("unlink", STANDBY_NAME):
+            raise PowerCut
+        return 0
+
+    with pytest.raises(PowerCut):
+        primary.promote(directory, files=FaultyFiles(cut))
+    _free(directory)
+    assert primary.pull(directory).is_empty  # the topic of positions is not taken for one that the bucket lost
+    primary.promote(directory)
+    with tiered.open(directory, primary.url) as log:
+        assert positions_of_group(log) == positions
 
 
 @pytest.mark.long
