@@ -54,7 +54,7 @@ class PartitionView:
             "phase": self.phase,
             "claim_epoch": self.claim_epoch,
             "local_start_offset": self.local_start_offset,
-            "end_offset": self.end_offset,
+            "least_end_offset": self.end_offset,  # while a writer appends, its active segment counts as one record
             "flushed_offset": self.flushed_offset,
             "uploaded_offset": self.uploaded_offset,
             "lag_bytes": self.lag_bytes,

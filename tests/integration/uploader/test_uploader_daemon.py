@@ -44,7 +44,7 @@ def test_probes_metrics_and_status_of_a_daemon(tmp_path: Path) -> None:
         assert 'tiered_uploaded_offset{partition="0",topic="t"}' in text
         assert 'tiered_store_requests_total{op="put",status="landed"}' in text
         document = json.loads(daemon.get("/status", port)[1])
-        assert [line["end_offset"] for line in document["partitions"]] == [100, 100]
+        assert [line["least_end_offset"] for line in document["partitions"]] == [100, 100]
         second = call("run", "--http", "off", "--log-dir", str(directory), "--remote", url)
         assert second.returncode == 11
         assert f"process {daemon.process.pid}" in second.stderr
