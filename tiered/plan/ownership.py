@@ -241,6 +241,7 @@ def _other_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
     # mutant volume-with-records-is-refused
     writer, restored = root.writer, volume.restored_from
     rejoin = f"tiered repair rejoin {root.topic}:{root.partition}"
+    owner = f"volume {writer.volume}" if writer.volume else "no volume"
     # mutant restored-volume-has-no-tail
     if restored is not None and restored.version <= root.version and volume.end_offset == restored.next_offset:
         if volume.end_offset == root.next_offset:
@@ -253,7 +254,7 @@ def _other_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
         )
     return Refusal(
         RefusalReason.FENCED,
-        f"{root.where} belongs to volume {writer.volume} (claimed by {writer.owner}, epoch {writer.epoch}): "
+        f"{root.where} belongs to {owner} (claimed by {writer.owner}, epoch {writer.epoch}): "
         f"volume {volume.volume_id} holds records up to offset {volume.end_offset} and may not write it",
         hint=f"`{rejoin}` moves the diverged tail aside and lets this volume start again",
     )

@@ -46,17 +46,17 @@ class Claim:
     def not_recovered(self) -> str:
         """Return a sentence about records that a fresh volume may lack, ``""`` if none can be missing.
 
-        None is missing if the claim before was this volume's own, a sink's (whose records are all objects), or a
-        handover.
+        None is missing if the claim before was this volume's own, a sink's (whose records are all objects), a handover,
+        or that of a repair, which has no volume.
         """
         before = self.previous.volume
         if not self.resumes or not self.previous.epoch:
             return ""
-        if before == self.root.writer.volume or before in (SPARK_VOLUME, LOCAL_VOLUME):
+        if before == self.root.writer.volume or before in ("", SPARK_VOLUME, LOCAL_VOLUME):
             return ""
         return (
-            f"{self.root.topic}-{self.root.partition} resumes at offset {self.next_offset}: records that "
-            f"{self.previous.owner} acknowledged beyond it and never uploaded are only on volume {self.previous.volume}"
+            f"{self.root.topic}-{self.root.partition} resumes at offset {self.next_offset}: if volume {before}, "
+            f"claimed by {self.previous.owner}, appended beyond it, only its disk has these records"
         )
 
 

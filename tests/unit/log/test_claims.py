@@ -324,7 +324,7 @@ def test_of_two_fresh_directories_the_first_is_fenced_and_the_second_says_so(
         volume = first._local.volume_id
         with caplog.at_level(logging.WARNING, "tiered.engine"):
             assert write(second, "second") == 0
-        assert f"never uploaded are only on volume {volume}" in caplog.text
+        assert f"t-0 resumes at offset 0: if volume {volume}, claimed by " in caplog.text
         with pytest.raises(
             FencedError, match=rf"offsets 0\.\.1 of t-0, acknowledged by this log, are only on .*{tmp_path}/1"
         ):

@@ -11,7 +11,7 @@ import tiered
 from tests.support.admin import apply_repair, plan_rejoin, rejoin
 from tests.support.buckets import TP, Bucket, bucket, write
 from tiered.clock import SystemClock
-from tiered.errors import ConfigError, NotFoundError
+from tiered.errors import ConfigError, FencedError, NotFoundError
 from tiered.format.root import decode_root
 from tiered.repair.plan import EXIT_LEFT
 from tiered.store.base import ABSENT, Put
@@ -41,7 +41,7 @@ def goes_on(place: Bucket) -> None:
 
 
 @pytest.mark.parametrize("damage", [lose, empty])
-def test_all_records_are_there_again(plain: Bucket, damage: Damage) -> None:
+def test_all_records_are_there_again(plain: Bucket, damage: Damage, caplog: pytest.LogCaptureFixture) -> None:
     before, root, rows = plain.committed(), plain.root, plain.rows()
     damage(plain)
     plan = plain.repair()
@@ -54,7 +54,12 @@ def test_all_records_are_there_again(plain: Bucket, damage: Damage) -> None:
     assert plain.committed() == before
     assert plain.findings() == ()
     assert len(plain.listed("/aside/")) == (0 if damage is lose else 1)
+    with tiered.open(plain.directory, plain.store.url) as log:
+        log.topic("t").append(b"set aside")
+        with pytest.raises(FencedError, match=r"belongs to no volume \(claimed by repair"):
+            log.sync(timeout=60)
     goes_on(plain)
+    assert "resumes at offset" not in caplog.text  # the repair left nothing on another disk
 
 
 def test_a_version_of_the_object_needs_no_history(tmp_path: Path) -> None:

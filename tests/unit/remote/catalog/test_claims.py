@@ -108,8 +108,8 @@ def test_a_fresh_volume_resumes_at_the_end_with_a_new_leader_epoch(world: World)
     claim = fresh.claim(fresh.proof(empty=True, end_offset=0))
     assert (claim.epoch, claim.leader_epoch, claim.next_offset, claim.resumes) == (2, 1, 10, True)
     assert claim.root.lineage == (EpochEntry(0, 0), EpochEntry(1, 10))
-    assert "host-v1:1" in claim.not_recovered
-    assert "offset 10" in claim.not_recovered
+    why = "if volume v1, claimed by host-v1:1, appended beyond it, only its disk has these records"
+    assert claim.not_recovered == f"flights-0 resumes at offset 10: {why}"
     # and from now on it is "the same volume": its disk holds the append that it resumed from
     claim = fresh.claim(fresh.proof(end_offset=12))
     assert (claim.epoch, claim.leader_epoch) == (3, 1)
