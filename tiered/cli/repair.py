@@ -114,7 +114,11 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
 @command.command(REPAIR_COMMAND, cls=Command, exits={3: "some damage is left, or erased records come back"})
 @click.argument("selected", nargs=-1, metavar="...")
 @click.option("--from-dir", type=click.Path(path_type=Path), help="a log directory that may hold what the bucket lost")
-@click.option("--to-version", type=click.IntRange(min=1), help="go back to this version of the catalog")
+@click.option(
+    "--to-version",
+    type=click.IntRange(min=0),
+    help="go back to this version of the catalog; 0 lists those that are kept",
+)
 @click.option("--from-version", type=click.IntRange(min=1), help="go on from this copy, where two are possible")
 @click.option("--accept-loss", is_flag=True, help="make holes of offsets that no copy holds; the plan names them")
 @pass_application

@@ -13,6 +13,7 @@ to ``spark``), so a disk that wrote the partition goes on after ``tiered repair 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -70,6 +71,10 @@ from tiered.repair.pages import fill, read_all_pages
 from tiered.repair.plan import RepairAction
 from tiered.repair.segments import Ground, plan_hole
 from tiered.store.base import ABSENT, NewId, Now, Object, Put, Steps, list_all
+from tiered.times import format_time
+
+KEPT_SHOWN = 20
+"""Versions of a root in the error of one that is not kept, at most."""
 
 
 class There(NamedTuple):
@@ -213,7 +218,7 @@ def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
     if chosen is not None and chosen not in copies.roots:
         raise NotFoundError(
             f"{tp}: no copy of version {chosen} is kept",
-            hint=f"versions that are kept: {', '.join(map(str, list(copies.roots)[:20])) or 'none'}",
+            hint=_kept(list(copies.roots.values())),
         )
     floor = max([root.gc_floor for root, _ in copies.roots.values()], default=0)
     first: Base | None = None
@@ -333,15 +338,12 @@ def _go_back(ground: Ground, there: There) -> Steps[Base]:
             f"{tp}: the root is missing or damaged", path_or_key=root_key(topic_id, tp.partition),
             hint=f"`{ground.command} --dry-run` shows which copy it can go on from",
         )  # fmt: skip
-    if now.state != STATE_OPEN or version >= now.version:
-        raise ConfigError(
-            f"{now.where} is {now.state}: it cannot go back to version {version}",
-            hint="name a version that is older, of a topic that is not being deleted",
-        )
     copies = yield from find_copies(topic_id, tp, now)
+    older = _kept([each for each in copies.roots.values() if each[0].version < now.version])
+    if now.state != STATE_OPEN or version >= now.version:
+        raise ConfigError(f"{now.where} is {now.state}: it cannot go back to version {version}", hint=older)
     if version not in copies.roots:
-        kept = ", ".join(map(str, [each for each in copies.roots if each < now.version][:20]))
-        raise NotFoundError(f"{tp}: version {version} is not kept", hint=f"versions that are kept: {kept or 'none'}")
+        raise NotFoundError(f"{tp}: version {version} is not kept", hint=older)
     copy, where = copies.roots[version]
     since = [row for row in (yield from rows_of(now, copy.next_offset)) if row.next > copy.next_offset]
     if (since[0].base if since else now.next_offset) != copy.next_offset:
@@ -364,6 +366,15 @@ def _go_back(ground: Ground, there: There) -> Steps[Base]:
     copy = replace(copy, roles=now.roles, commit=now.commit, txns=now.txns, txn_versions=now.txn_versions,
                    txns_floor=now.txns_floor, lineage=now.lineage if len(now.lineage) else copy.lineage)  # fmt: skip
     return Base(copy, where, rows, since, [], seen=copies.seen, now=now, copied_ms=copied_ms)
+
+
+def _kept(copies: Sequence[tuple[Root, str]]) -> str:
+    """Return the hint that lists copies of a root, the newest ones, each with its time and offsets."""
+    lines = [
+        f"  {root.version}: {format_time(root.commit.ts_ms)}, offsets {root.start_offset} to {root.next_offset}"
+        for root, _ in copies[:KEPT_SHOWN]
+    ]
+    return "\n".join(["versions that are kept:", *lines]) if lines else "no older version is kept"
 
 
 # -- the new root ----------------------------------------------------------------------------------------------------

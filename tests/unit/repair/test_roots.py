@@ -15,6 +15,7 @@ from tiered.errors import ConfigError, FencedError, NotFoundError
 from tiered.format.root import decode_root
 from tiered.repair.plan import EXIT_LEFT
 from tiered.store.base import ABSENT, Put
+from tiered.times import format_time
 
 Damage = Callable[[Bucket], None]
 
@@ -97,10 +98,18 @@ def test_lost_objects_at_the_end_need_leave_wherever_the_disk_is(plain: Bucket) 
 
 
 def test_a_version_that_is_not_kept(plain: Bucket) -> None:
-    with pytest.raises(NotFoundError, match="version 1 is not kept"):
+    kept = [decode_root(plain.data(key), key=key) for key in reversed(plain.listed("/hist/"))]
+    lines = [
+        f"  {root.version}: {format_time(root.commit.ts_ms)}, offsets {root.start_offset} to {root.next_offset}"
+        for root in kept
+        if root.version < plain.root.version
+    ]
+    with pytest.raises(NotFoundError, match="version 1 is not kept") as refused:
         plain.plan(to_version=1)
-    with pytest.raises(ConfigError, match="cannot go back"):
+    assert refused.value.hint == "\n".join(["versions that are kept:", *lines])
+    with pytest.raises(ConfigError, match="cannot go back") as ahead:
         plain.plan(to_version=plain.root.version)
+    assert ahead.value.hint == refused.value.hint
 
 
 def test_a_root_is_written_over_a_gap_only_with_a_hole(plain: Bucket) -> None:
