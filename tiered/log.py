@@ -447,7 +447,7 @@ class Log:
     def _consumer_steps(
         self, group: str, topics: str | Iterable[str], positions: CallersPositions | None, options: ConsumerKeywords
     ) -> ConsumerSteps:
-        checked = Options.of(options, now_ms=self._clock.now_ms())
+        checked = Options.from_keywords(options, now_ms=self._clock.now_ms())
         self._followers.check_open()
         logged = self._local.transactions.positions
         store = LoggedPositions(logged, group) if positions is None else ProgramPositions(positions)

@@ -30,7 +30,7 @@ KEY = group_partition_key(GROUP, TOPIC_ID, TP.partition)
 class OneTopic:
     """The topic of the explorer, read from its start."""
 
-    def look(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
+    def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
         yield from ()
         return {TP.topic: PlannedTopic(TOPIC_ID, 1, 1)}
 
@@ -88,9 +88,9 @@ class Hasty(Member):
         yield self.mark("release")  # type: ignore[misc]
         yield from super().release_due()
 
-    def _take(self, now_s: float) -> Steps[bool]:
+    def _claim_share(self, now_s: float) -> Steps[bool]:
         yield self.mark("take")  # type: ignore[misc]
-        return (yield from super()._take(now_s))
+        return (yield from super()._claim_share(now_s))
 
 
 def member(name: str, rounds: int, lives: int = 1) -> Program:

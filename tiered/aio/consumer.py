@@ -176,14 +176,14 @@ class AsyncConsumer:
             wanted = self.core.handed_out() if positions is None else self.core.checked(positions)
             if async_ and self.core.defers(wanted, self._clock.monotonic()):
                 return
-            await self._settle()
+            await self._await_commit()
             storing = self._runner.run(self.core.commit(self.core.with_deferred(wanted)))
             if async_:
                 self.core.committing = self._committing = asyncio.ensure_future(storing)
             else:
                 await storing
 
-    async def _settle(self) -> None:
+    async def _await_commit(self) -> None:
         """Wait for the commit that is under way. Raises its error, or that of a deferred one."""
         committing, self._committing = self._committing, None
         if committing is not None:
@@ -197,7 +197,7 @@ class AsyncConsumer:
             if self.core.left:
                 return
             try:
-                await self._settle()
+                await self._await_commit()
                 await self._runner.run(self.core.commit(self.core.with_deferred({})))
             finally:
                 if self._stream is not None:

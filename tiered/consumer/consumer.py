@@ -215,7 +215,7 @@ class Consumer:
             wanted = self.core.handed_out() if positions is None else self.core.checked(positions)
             if async_ and self.core.defers(wanted, self._clock.monotonic()):
                 return
-            self._settle()
+            self._await_commit()
             storing = self.core.commit(self.core.with_deferred(wanted))
             if not async_:
                 self._runner.run(storing)
@@ -223,7 +223,7 @@ class Consumer:
             self._pool = self._pool or ThreadPool(1, "tiered-commit")
             self.core.committing = self._committing = self._pool.submit(self._runner.run, storing)
 
-    def _settle(self) -> None:
+    def _await_commit(self) -> None:
         """Wait for the commit that is under way. Raises its error, or that of a deferred one."""
         committing, self._committing = self._committing, None
         if committing is not None:
@@ -237,7 +237,7 @@ class Consumer:
             if self.core.left:
                 return
             try:
-                self._settle()
+                self._await_commit()
                 self._runner.run(self.core.commit(self.core.with_deferred({})))
             finally:
                 if self._stream is not None:

@@ -93,7 +93,7 @@ class Options:
     on_lost: Callback
 
     @classmethod
-    def of(cls, given: ConsumerKeywords, *, now_ms: int) -> Options:
+    def from_keywords(cls, given: ConsumerKeywords, *, now_ms: int) -> Options:
         """Check the options of a consumer. Raises ConfigError, InvalidTimestampError."""
         unknown = given.keys() - ConsumerKeywords.__annotations__.keys()
         if unknown:
@@ -206,7 +206,7 @@ class ConsumerSteps:
                 fetch.drop()
         while True:
             yield from self._commit_due(now_s)
-            yield from self.take_changes()
+            yield from self.apply_changes()
             if self._waits:  # a member that joins, or whose lease has expired: no record may come yet
                 self._last_s = now_s
             if self._signal.is_set():
@@ -310,7 +310,7 @@ class ConsumerSteps:
             raise ClosedError(f"the consumer of group {self.group!r} was closed", hint="make another one")
         self._followers.check_open()
 
-    def take_changes(self) -> Steps[None]:
+    def apply_changes(self) -> Steps[None]:
         """Take over what the assignment has changed. A partition that cannot be opened is tried again."""
         self.check_open()
         yield from self._poll_assignment()
@@ -321,7 +321,7 @@ class ConsumerSteps:
         begun = []
         for tp, given in tuple(self._new.items()):
             try:
-                yield from self._begin(tp, known.get(tp) if given is None else given)
+                yield from self._start_partition(tp, known.get(tp) if given is None else given)
             except (RemoteUnavailableError, LogDestroyedError, PartitionLostError) as error:
                 is_outage = isinstance(error, RemoteUnavailableError)
                 if not self._fetches and (is_outage or not self.assignment.outlives_topics):
@@ -358,7 +358,7 @@ class ConsumerSteps:
         fetch.stream.unwatch(self._signal)
         yield from fetch.stream.release()
 
-    def _begin(self, tp: TopicPartition, position: Position | None) -> Steps[None]:
+    def _start_partition(self, tp: TopicPartition, position: Position | None) -> Steps[None]:
         """Open a partition at its position, or at ``start=`` without one."""
         fetch = yield from PartitionFetch.open(tp, self._opener, self._signal, isolation=self._options.isolation)
         if position is None:
@@ -495,7 +495,7 @@ class ConsumerSteps:
 
     def each(self, partitions: Collection[TopicPartition] | None = None) -> Steps[list[PartitionFetch]]:
         """Return the fetches of these partitions, or of all. Raises UnknownTopicError for one that is not assigned."""
-        yield from self.take_changes()
+        yield from self.apply_changes()
         if partitions is None:
             return list(self._fetches.values())
         for tp in partitions:

@@ -127,7 +127,7 @@ class GroupSettings:
 class GroupTopics(Protocol):
     """Topics of the bucket."""
 
-    def look(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
+    def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
         """Return the topics that exist, with their partitions; ``first`` is not used."""
 
     def resolve(self, tp: TopicPartition, topic_id: UUID, *, from_start: bool) -> Steps[Position]:
@@ -254,7 +254,7 @@ class Member:
     def subscribe(self, names: Collection[str]) -> Steps[None]:
         """Share the partitions of these topics from the next round on. Raises UnknownTopicError."""
         wanted = tuple(sorted(set(names)))
-        found = yield from self._source.look(wanted)
+        found = yield from self._source.find_topics(wanted)
         for name in wanted:
             if name not in found:
                 raise UnknownTopicError(f"there is no topic {name}", hint="`tiered topic list` shows those there are")
@@ -301,7 +301,7 @@ class Member:
         yield from self._agree()
         self._stop_surplus(now_s)
         yield from self.release_due()
-        if (yield from self._take(now_s)):
+        if (yield from self._claim_share(now_s)):
             self._acknowledged_s = now_s  # of a new member from here on: its caller knows its share
         return heartbeat_s
 
@@ -399,7 +399,7 @@ class Member:
 
     def _agree(self) -> Steps[None]:
         """Put this member into the plan, take the dead ones out of it, and add new partitions."""
-        yield from self._look_at_topics()
+        yield from self._refresh_topics()
         first = self._plan
 
         def change(seen: Tagged[GroupPlan | None]) -> Planned[GroupPlan | None]:
@@ -419,7 +419,7 @@ class Member:
         if math.isinf(self._planned_s):
             self._planned_s = (yield Now()).monotonic
 
-    def _look_at_topics(self) -> Steps[None]:
+    def _refresh_topics(self) -> Steps[None]:
         """Read the registry now and then, and when the plan knows other partitions than this member."""
         planned = (self._plan.value or GroupPlan()).topics
         self._rounds += 1
@@ -430,7 +430,7 @@ class Member:
             for name in self.topics
         )
         if differs or self._rounds % TOPICS_EVERY == 1:
-            self._registry = yield from self._source.look(self.topics)
+            self._registry = yield from self._source.find_topics(self.topics)
 
     def _share(self) -> dict[TopicPartition, UUID]:
         """Return the partitions that the plan gives to this member, with the ids of their topics."""
@@ -471,7 +471,7 @@ class Member:
         yield from update(self._cell(tp, held.topic_id), change, deadline, seen=held.at)
         self._lose(tp)
 
-    def _take(self, now_s: float) -> Steps[bool]:
+    def _claim_share(self, now_s: float) -> Steps[bool]:
         """Take the free partitions of the share, and those of dead owners. Return False for a member that waits."""
         plan = self._plan.value or GroupPlan()
         settled = now_s - self._planned_s >= self.settings.heartbeat_ms / 1000
@@ -480,14 +480,14 @@ class Member:
             return False  # others start at the same time, and will change the plan
         wanted = {each for each in self._share().items() if each[0] not in self._held} | self._doubtful
         chosen = sorted(each for each in wanted if each[0] not in self._held)
-        looked = yield from self._at_once([self._look_at(tp, topic_id) for tp, topic_id in chosen])
+        looked = yield from self._at_once([self._read_ownership(tp, topic_id) for tp, topic_id in chosen])
         found = {each: seen for each, seen in zip(chosen, looked, strict=True) if seen is not None}
         owners = {seen.value.owner for seen in found.values() if seen.value is not None}.difference(("", self.id))
         if not self._alive.issuperset(owners):
             yield from self._list()  # an owner may have joined after the listing; one that is still absent is dead
         # mutant only-free-partitions-are-taken
         taken = {each: seen for each, seen in found.items() if self._is_free(seen.value)}
-        yield from self._at_once([self._take_one(tp, topic_id, seen) for (tp, topic_id), seen in taken.items()])
+        yield from self._at_once([self._claim_partition(tp, topic_id, seen) for (tp, topic_id), seen in taken.items()])
         self._is_incomplete = any(tp not in self._held for tp, _ in wanted)
         return True
 
@@ -495,7 +495,7 @@ class Member:
         """Return True for a partition without an owner, or with a dead one, or with this one by a take in doubt."""
         return found is None or not found.owner or found.owner == self.id or found.owner not in self._alive
 
-    def _look_at(self, tp: TopicPartition, topic_id: UUID) -> Steps[Tagged[Ownership | None]]:
+    def _read_ownership(self, tp: TopicPartition, topic_id: UUID) -> Steps[Tagged[Ownership | None]]:
         key = group_partition_key(self.group, topic_id, tp.partition)
         before = self._watched.get(key, Tagged(None))
         got = yield Get(key, if_none_match=before.etag or None, max_bytes=MAX_OWNERSHIP_BYTES)
@@ -505,7 +505,7 @@ class Member:
         self._watched[key] = before
         return before
 
-    def _take_one(self, tp: TopicPartition, topic_id: UUID, seen: Tagged[Ownership | None]) -> Steps[None]:
+    def _claim_partition(self, tp: TopicPartition, topic_id: UUID, seen: Tagged[Ownership | None]) -> Steps[None]:
         owners = frozenset([seen.value.owner] if seen.value is not None else [])
         me, time = self.id, (yield Now())
 
@@ -596,7 +596,7 @@ class Member:
     def committed(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, Position]]:
         """Return the stored positions, one GET for each partition of another member."""
         found = {tp: held.owned.position for tp, held in self._held.items() if tp in partitions}
-        topics = yield from self._source.look(sorted({tp.topic for tp in partitions if tp not in found}))
+        topics = yield from self._source.find_topics(sorted({tp.topic for tp in partitions if tp not in found}))
         others = sorted(tp for tp in partitions if tp not in found and tp.topic in topics)
         ends = yield from in_turns([self._cell(tp, topics[tp.topic].topic_id).look() for tp in others])
         for tp, end in zip(others, ends, strict=True):

@@ -148,7 +148,7 @@ def encode_member(beat: MemberBeat) -> bytes:
 
 def decode_member(data: bytes, *, key: str) -> MemberBeat:
     """Decode the object of a member. Raises CorruptionError, and ConfigError for a newer format."""
-    fields, values = _take(data, key, _MEMBER, MAX_MEMBER_BYTES)
+    fields, values = _parse(data, key, _MEMBER, MAX_MEMBER_BYTES)
     parsed = parse_group_key(key)
     if parsed is None or parsed.member != values["member"]:
         fields.refuse("member", "is another one: the object was copied in place")
@@ -180,7 +180,7 @@ def _shares(seat: Seat) -> list[list[Any]]:
 
 def decode_plan(data: bytes, *, key: str) -> GroupPlan:
     """Decode a plan. Raises CorruptionError, and ConfigError for a newer format."""
-    fields, values = _take(data, key, _PLAN, MAX_PLAN_BYTES)
+    fields, values = _parse(data, key, _PLAN, MAX_PLAN_BYTES)
     topics = {name: PlannedTopic(UUID(int=id_), count, first) for name, id_, count, first in values["topics"]}
     members = {
         member: Seat(
@@ -217,7 +217,7 @@ def encode_ownership(found: Ownership) -> bytes:
 
 def decode_ownership(data: bytes, *, key: str) -> Ownership:
     """Decode the object of a partition. Raises CorruptionError, and ConfigError for a newer format."""
-    fields, values = _take(data, key, _OWNERSHIP, MAX_OWNERSHIP_BYTES)
+    fields, values = _parse(data, key, _OWNERSHIP, MAX_OWNERSHIP_BYTES)
     position = Position(values["offset"], values["leader_epoch"], values["metadata"], values["committed_ms"])
     return Ownership(
         values["topic"],
@@ -234,7 +234,7 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _take(data: bytes, key: str, shape: Shape, limit: int) -> tuple[JsonObject, dict[str, Any]]:
+def _parse(data: bytes, key: str, shape: Shape, limit: int) -> tuple[JsonObject, dict[str, Any]]:
     try:
         if len(data) > limit:
             raise CorruptionError(f"{key}: {len(data)} bytes are too many", path_or_key=key, position=0)

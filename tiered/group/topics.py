@@ -23,7 +23,7 @@ class BucketTopics:
         self._bucket, self._start, self._start_ms = bucket, start, start_ms
         self._entries: dict[str, TopicEntry] = {}
 
-    def look(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
+    def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
         """Return the topics that exist, one GET for each. One that is being deleted does not exist."""
         found = {}
         for name in names:
@@ -37,7 +37,7 @@ class BucketTopics:
         """Open a refreshed stream of one partition. Raises LogDestroyedError if the topic is another one now."""
         entry = self._entries.get(tp.topic)
         if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
-            yield from self.look([tp.topic])
+            yield from self.find_topics([tp.topic])
             entry = self._entries.get(tp.topic)
         if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
             raise LogDestroyedError(f"topic {tp.topic} ({topic_id}) was deleted, and perhaps made again")

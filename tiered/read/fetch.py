@@ -54,7 +54,7 @@ class PartitionFetch:
     def open(cls, tp: TopicPartition, opener: StreamOpener, signal: Signal, *, isolation: str) -> Steps[PartitionFetch]:
         """Open one partition. :meth:`seek` sets its position."""
         stream = yield from opener(tp)
-        followed = yield from FollowedPartition.begin(stream, 0, None, signalled=stream.watch(signal))
+        followed = yield from FollowedPartition.open(stream, 0, None, signalled=stream.watch(signal))
         return cls(tp, stream, followed, isolation=isolation)
 
     @property
@@ -135,7 +135,7 @@ class PartitionFetch:
         try:
             if self._pieces is None:
                 self._woken = False
-                if (yield from followed.look(now_s)):
+                if (yield from followed.has_news(now_s)):
                     self._begun = self._end
                     followed.cursor = Cursor(self._end)
                     self._pieces = yield from self._read_on(emit, followed.cursor, stop)

@@ -108,7 +108,7 @@ class FollowedPartition:
     failures: int = 0
 
     @classmethod
-    def begin(cls, stream: TierStream, start: int, stop: int | None, *, signalled: bool) -> Steps[FollowedPartition]:
+    def open(cls, stream: TierStream, start: int, stop: int | None, *, signalled: bool) -> Steps[FollowedPartition]:
         """Follow ``stream`` from ``start``."""
         now_s = yield from monotonic_s()
         intervals = PollInterval(now_s, *DISK_S), PollInterval(now_s, *BUCKET_S)
@@ -122,7 +122,7 @@ class FollowedPartition:
         """Return True if the next poll is due. ``signalled``: an append has set the signal."""
         return self.due <= now_s or (self.signalled and signalled)
 
-    def look(self, now_s: float) -> Steps[bool]:
+    def has_news(self, now_s: float) -> Steps[bool]:
         """Return True if there may be new records: by the disk's ``stamp``, and by a new root of the bucket."""
         if self.signalled:
             return True
@@ -239,7 +239,7 @@ class Following:
         else:
             start = yield from stream.offset("earliest" if wanted.start is None else wanted.start)
         stop = None if wanted.end is None else (yield from stream.offset(wanted.end))
-        return (yield from FollowedPartition.begin(stream, start, stop, signalled=signalled))
+        return (yield from FollowedPartition.open(stream, start, stop, signalled=signalled))
 
     def _add_new(
         self, counter: PartitionCounter, rows: dict[int, FollowedPartition], opened: list[TierStream], signal: Signal
@@ -261,7 +261,7 @@ class Following:
         """Emit what is new in one partition, and set the time of its next look. Return True if there was anything."""
         before = row.cursor.at
         try:
-            if (yield from row.look(now_s)):
+            if (yield from row.has_news(now_s)):
                 yield from self._emit_new(row)
             row.succeed()
         except RemoteUnavailableError as error:

@@ -80,7 +80,7 @@ class World:
         """Most members subscribe to all topics."""
         return [self.rng.choice(TOPICS)] if self.rng.random() < 0.2 else list(TOPICS)
 
-    def look(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
+    def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
         """The registry."""
         yield from ()
         return {name: self.topics[name] for name in names}

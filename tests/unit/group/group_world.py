@@ -52,7 +52,7 @@ class GroupWorld:
         self._due_s: dict[str, float] = {}
         self._ids = SeededIds(1)
 
-    def look(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
+    def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
         yield from ()
         return {name: self.topics[name] for name in names if name in self.topics}
 

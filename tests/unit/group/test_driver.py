@@ -85,7 +85,7 @@ def test_a_member_that_was_closed_refuses_a_poll_and_a_commit() -> None:
 
 def test_an_error_of_the_thread_reaches_the_caller() -> None:
     class Broken(GroupWorld):
-        def look(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
+        def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
             raise RuntimeError("broken")
 
     store = Announcing()
