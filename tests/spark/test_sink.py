@@ -17,7 +17,9 @@ from tests.spark.restarts.verdict import judge
 from tests.spark.staging import last_plan
 from tiered.cli.main import run
 from tiered.partitioner import Partitioner
+from tiered.store.base import list_all
 from tiered.store.directory import DirectoryStore
+from tiered.store.driver import drive
 
 pytestmark = pytest.mark.spark
 
@@ -119,6 +121,23 @@ def test_the_same_id_adds_nothing_and_jobs_without_one_do(spark: SparkSession, u
     writer(numbers(spark, 10, 2)).save(url)
     writer(numbers(spark, 10, 2)).save(url)
     assert written(url).total() == 220
+
+
+def stored(url: str) -> set[str]:
+    keys = {entry.key for entry in drive(DirectoryStore(url), list_all(""))}
+    return {key for key in keys if not key.startswith("probe/")}
+
+
+def test_a_topic_of_a_local_log_is_refused_before_any_row_is_stored(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    with tiered.open(tmp_path / "log", remote=f"file://{url}") as log:
+        log.topic("local", create=True).append(b"1")
+        log.sync(timeout=60)
+    before = stored(url)
+    local = error_of(lambda: writer(numbers(spark, 3, 1), "local").save(url))
+    assert "tiered topic transfer local spark" in local
+    assert stored(url) == before
 
 
 def test_what_is_refused_is_told_in_one_sentence(spark: SparkSession, url: str) -> None:

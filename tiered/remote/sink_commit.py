@@ -158,7 +158,7 @@ class Sink:
         views = {target: self._view(*target) for target in decision.partitions}
         yield from load_views([*views.values()])
         for view in views.values():
-            _need_sinks(view, decision)
+            _need_sinks(view)
         roots = {target: view.root for target, view in views.items() if view.root is not None}
         time = yield Now()
         partitions = {
@@ -215,10 +215,20 @@ def load_views(views: Sequence[SinkView]) -> Steps[None]:
             view.taken_in(got, time)
 
 
-def _need_sinks(view: SinkView, decision: Decision) -> None:
+def need_partition(topic: str, topic_id: UUID, partitions: int) -> Steps[None]:
+    """Raise FencedError if local logs own all partitions, before a job stages rows. Otherwise mostly one GET."""
+    views = [SinkView(topic_id, number, topic) for number in range(partitions)]
+    for view in views:
+        yield from load_views([view])
+        if view.root is None or sink_refused(view.root) is None:
+            return
+    _need_sinks(views[-1])
+
+
+def _need_sinks(view: SinkView) -> None:
     refusal = sink_refused(view.root) if view.root is not None else None
     if refusal is not None and view.root is not None:
-        raise refusal_error(refusal, view.root, StageIntent(decision.txn, decision.batch, ()))
+        raise refusal_error(refusal, view.root, StageIntent("", 0, ()))
 
 
 def upload_staged(segment: SealedSegment, txn: str, batch: int, capabilities: Capabilities) -> Steps[Row]:

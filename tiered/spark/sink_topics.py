@@ -10,6 +10,7 @@ from tiered.clock import SystemIds
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.keys import check_topic_name
 from tiered.format.root import STATE_OPEN
+from tiered.remote.sink_commit import need_partition
 from tiered.remote.topics import TopicEntry, load_topic, register_topic
 from tiered.spark.staging import SinkTopic
 from tiered.spark.write_options import WriteOptions
@@ -51,8 +52,14 @@ class SinkTopics:
 
     @classmethod
     def plan(cls, options: WriteOptions, store: Store) -> SinkTopics:
-        """Look up the topic of the option, so that a missing one is reported before any task runs."""
-        return cls(options, None if options.topic is None else find_topic(options, store, options.topic))
+        """Look up the topic of the option, so that a missing one, or a local log's, is reported before any task runs.
+
+        A job with a ``txnId`` may be committed already: only its commit judges.
+        """
+        named = None if options.topic is None else find_topic(options, store, options.topic)
+        if named is not None and options.txn_id is None:
+            drive(store, need_partition(named.name, named.topic_id, named.partitions))
+        return cls(options, named)
 
     def finder(self, store: Store) -> Finder:
         """Return a function that looks up each topic once in the life of a task."""
