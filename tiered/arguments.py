@@ -204,9 +204,7 @@ class StorePlace(NamedTuple):
         )
         of_remote = [*given, *([] if place.deadline_seconds is None else ["deadline_seconds"])]
         if place.url is None and of_remote:
-            raise ConfigError(
-                f"{min(of_remote)} is given, but no remote", hint='remote="s3://bucket/prefix" names what it is of'
-            )
+            raise ConfigError(f"{min(of_remote)} needs a remote", hint='add remote="s3://bucket/prefix"')
         return place
 
     def seconds(self, default: float) -> float:

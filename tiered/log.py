@@ -118,7 +118,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     if location is None and uploader is not None:
         raise ConfigError("an uploader needs a remote", hint='open(path, remote="s3://bucket/prefix", uploader=...)')
     if location is None and config.limits is not None:
-        raise ConfigError("limits are of a store, but no remote is given", hint='open(path, remote="s3://...")')
+        raise ConfigError("config.limits needs a remote", hint='add remote="s3://bucket/prefix", or leave limits out')
     if location is not None:
         location.refuse_overlap(*paths)
     options = StoreOptions(

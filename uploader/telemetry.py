@@ -72,7 +72,7 @@ class Telemetry:
         self.metrics.disk_free_bytes, self.metrics.disk_used_percent = free_bytes, used_percent
 
     def trouble(self, event: str, error: BaseException) -> None:
-        """Log a failure outside the orders at once, and repeats of it rarely."""
+        """Log a failure of no step, such as a failed scan. Log a repetition only after ``REPEAT_SECONDS``."""
         self.has_warned = True
         key = (event, str(error))
         now = self._clock.monotonic()

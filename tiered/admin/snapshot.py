@@ -21,7 +21,7 @@ from tiered.store.base import Steps
 class SnapshotReport:
     """A snapshot by partition. ``earlier``: partitions that had it before the call. ``skipped``: topics in deletion.
 
-    ``planned``: partitions that a dry run left out.
+    ``planned``: partitions that a run without ``dry_run`` would add.
     """
 
     name: str

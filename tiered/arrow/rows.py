@@ -195,7 +195,7 @@ class ArrowRows:
         wrong = np.flatnonzero(named & ((given < 0) | (given >= count)))
         if len(wrong):
             raise UnknownTopicError(
-                f"row {first + wrong[0]}: there is no partition {given[wrong[0]]}", hint=f"there are 0 to {count - 1}"
+                f"row {first + wrong[0]}: the topic has no partition {given[wrong[0]]}", hint=f"use 0 to {count - 1}"
             )
         return np.where(named, given, chosen)
 

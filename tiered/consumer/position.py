@@ -16,10 +16,10 @@ __all__ = ["Assignment", "Changes", "Position"]
 class Changes:
     """Changes of an assignment since the last poll.
 
-    ``assigned``: partitions to read from now on, each with the position to begin at. None: the consumer asks for the
-    committed one, and resolves ``start=`` without one. ``lost``: partitions that another member reads now. Their
-    positions are dropped. ``stop``: partitions to give up. No further record of them is handed out. ``wait``: hand out
-    nothing until a poll without it; what was assigned stays. ``incomplete``: another member still owns partitions of
+    ``assigned``: partitions to read from now on, each with its position. None: begin at the committed position, or at
+    ``start=`` if there is none. ``lost``: partitions that another member reads now. Their positions are dropped.
+    ``stop``: partitions to give up. No further record of them is handed out. ``wait``: hand out nothing until a poll
+    returns it as False; what was assigned stays. ``incomplete``: another member still owns partitions of
     this member's share, so a read with ``stop_at`` has not ended.
     """
 

@@ -389,7 +389,7 @@ class Eraser:
         yield from self.catalog.claim(Role.MAINTAINER, owner)
 
     def _rewrite(self, row: Row) -> Steps[None]:
-        """Replace one segment in the catalog by one without the matching records. Skips a replaced segment."""
+        """Replace one segment in the catalog by a copy without the matching records, if the catalog still has it."""
         made = yield from self.rewritten(row)
         if made is None:
             return

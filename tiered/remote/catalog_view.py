@@ -49,10 +49,9 @@ class _Unread(NamedTuple):
 
 
 class CatalogView:
-    """One version of a partition's catalog. Immutable.
+    """One version of a partition's catalog. Immutable. Only this class reads the rows of ``root``.
 
-    ``root`` is its header. Only this class reads the rows of that root. ``cache``: pages, may be shared by the
-    snapshots of one partition.
+    ``cache``: decoded pages. The versions of one partition may share it.
     """
 
     def __init__(self, root: Root, cache: PageCache | None = None) -> None:

@@ -137,7 +137,7 @@ def _held_end(tp: TopicPartition, start: int, entry: TopicEntry) -> Steps[int]:
 
 
 def _drop_below(disk: RepairDirectory, tp: TopicPartition, end: int, now_ms: int) -> None:
-    """Set aside the files of all segments that begin below ``end``, the newest last: the rest has no gap."""
+    """Set aside the files of all segments that begin below ``end``, oldest first: an interruption leaves no gap."""
     folder = disk.directory / partition_dir(tp)
     for base in sorted({each.base for each in local_files(disk.files, folder) if each.base < end and not each.work}):
         disk.move([folder / local_name(base, suffix) for suffix in SEGMENT_SUFFIXES], now_ms)

@@ -14,9 +14,9 @@ file                                  written by          content
 ``tiered-claims.json``                a committer         proof that this is the volume which the bucket knows
 ====================================  ==================  =====================================================
 
-Each but the last (``disk.claims``) is replaced atomically, so a reader sees one version or the other. A file that
-cannot be parsed is an error, never "nothing uploaded": deletion and fencing rely on it. ``known_*`` return lower bounds
-of a root, from the checkpoint and the claims.
+Each but the locks and the last (``disk.claims``) is replaced atomically, so a reader sees one version or the other. A
+file that cannot be parsed is an error, never "nothing uploaded": deletion and fencing rely on it. ``known_*`` return
+lower bounds of a root, from the checkpoint and the claims.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Recovery:
         return segments
 
     def _forget_snapshots_above(self, end_offset: int) -> None:
-        """Remove later snapshots. They may be the only ones: then all of the log is searched for producers."""
+        """Remove producer snapshots above ``end_offset``. Note their producers: no other file may show them."""
         told = tells_of_producers(self._files, self._directory)
         if remove_snapshots_above(self._files, self._directory, end_offset) and told:
             self.met_producers = True

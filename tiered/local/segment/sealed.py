@@ -214,7 +214,7 @@ class SealedLocalSegment:
 
     @property
     def lacks_producers(self) -> bool:
-        """Return True if :meth:`indexes` needs the producers at the end of the bucket: no file here shows them."""
+        """Return True if :meth:`indexes` needs ``before``: no file here shows the producers, only the bucket may."""
         return lacks_producers(self._files, self._place(), self._noted())
 
     def indexes(self, before: ProducerSnapshot | None = None) -> SealedIndexes:

@@ -67,9 +67,9 @@ class TxnProducer(NamedTuple):
 
 
 class Transactions:
-    """Transactions of a log. Thread-safe. Nothing is read before the first one, or the open after an unclean stop.
+    """Transactions of a log. Thread-safe. State is read at the first transaction, or at an open after an unclean stop.
 
-    ``sees_all``: returns True if the host knows of every partition now; otherwise a missing one may come back.
+    ``sees_all``: returns True if a partition that cannot be found is gone; otherwise it may come back.
     """
 
     def __init__(
