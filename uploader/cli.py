@@ -91,6 +91,10 @@ def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
     return resolve(flags, os.environ, at_home("--config", Path(config_path)) if config_path else None)
 
 
+GAP = "offsets that no tier holds"
+"""Meaning of exit code 14 in a help."""
+
+
 class UploaderCommand(click.Command):
     """A command whose help exists also without docstrings in memory (``python -OO``)."""
 
@@ -100,7 +104,7 @@ class UploaderCommand(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes."""
-        write_exits(formatter, {11: "another uploader, or fenced", 75: "data stays local, try again"})
+        write_exits(formatter, {11: "another uploader, or fenced", 14: GAP, 75: "data stays local, try again"})
 
 
 class Program(click.Group):
@@ -118,7 +122,7 @@ class Program(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes."""
-        write_exits(formatter)
+        write_exits(formatter, {14: GAP})
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
