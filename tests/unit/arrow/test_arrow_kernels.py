@@ -105,9 +105,9 @@ def test_plain_batches_are_taken_by_the_compiled_kernels_themselves(codec: Codec
     made = [NewRecord(b"v" * 40, b"k", at, [("naïve", b"x"), ("none", None)]) for at in range(50)]
     columns = compiled.arrow_columns(COLUMNS, 0, None, None, None, True)
     assert columns.add(encode_batch(made, codec=codec))
-    found = columns.take()
+    found = columns.finish()
     assert (found.rows, found.values.data, found.keys.nulls) == (50, b"v" * 2000, 0)
-    assert columns.take().rows == 0
+    assert columns.finish().rows == 0
 
 
 @pytest.mark.parametrize("names", [("offset",), ("value",)])
@@ -117,7 +117,7 @@ def test_no_memory_is_taken_for_records_that_cannot_be_there(names: tuple[str, .
     struct.pack_into(">i", part, LAST_DELTA_AT, 2**31 - 2)
     columns = compiled.arrow_columns(names, 0, None, None, None, False)
     assert not columns.add(bytes(part))
-    assert (columns.rows, columns.size_bytes, columns.take().offsets) == (0, 0, b"")
+    assert (columns.rows, columns.size_bytes, columns.finish().offsets) == (0, 0, b"")
     ours, oracle = both(lambda: rows([bytes(part)], {"columns": names}))
     assert ours == oracle
     assert "2147483647 records cannot be in" in str(ours)
@@ -132,7 +132,7 @@ def test_a_batch_that_is_odd_in_the_middle_leaves_what_was_there_before() -> Non
     assert columns.add(good)
     assert not columns.add(bytes(bad))
     assert columns.add(encode_batch([NewRecord(b"x", b"y", at) for at in range(9)], base_offset=5))
-    found = columns.take()
+    found = columns.finish()
     assert (found.rows, found.keys.nulls, found.values.nulls, found.keys.validity) == (12, 0, 0, None)
     assert found.values.data == b"vvv" + b"x" * 9
     with at_work(compiled):
@@ -156,9 +156,9 @@ def test_a_column_ends_before_its_offsets_overflow(monkeypatch: pytest.MonkeyPat
             self.rows, self.size_bytes = self._held.rows, self._held.size_bytes
             return taken
 
-        def take(self) -> pure_kernels.ArrowBuffers:
+        def finish(self) -> pure_kernels.ArrowBuffers:
             self.rows = self.size_bytes = 0
-            return self._held.take()
+            return self._held.finish()
 
     monkeypatch.setattr("tiered.format.kernels.arrow_columns", Full)
     parts = [part, encode_batch([NewRecord(b"w", None, 9)], base_offset=4), part[:8] + part[8:]]
@@ -171,7 +171,7 @@ def test_a_column_ends_before_its_offsets_overflow(monkeypatch: pytest.MonkeyPat
 def filled(columns: Any, byte: bytes, values: int = 200) -> pure_kernels.ArrowBuffers:
     """Columns of values of a KiB."""
     assert columns.add(encode_batch([NewRecord(byte * 1024, None, at) for at in range(values)]))
-    found: pure_kernels.ArrowBuffers = columns.take()
+    found: pure_kernels.ArrowBuffers = columns.finish()
     return found
 
 
@@ -197,7 +197,7 @@ def test_memory_is_used_again_when_nobody_looks_into_it() -> None:
     """
     small = compiled.arrow_columns(("value",), 0, None, None, None, False)
     sizes = [1024 * (70 + at % 50) for at in range(300)]
-    many = [small.add(encode_batch([NewRecord(bytes(size))])) and small.take() for size in sizes]
+    many = [small.add(encode_batch([NewRecord(bytes(size))])) and small.finish() for size in sizes]
     del many
     gc.collect()
     columns = compiled.arrow_columns(("value",), 0, None, None, None, False)
@@ -221,7 +221,7 @@ def test_columns_that_grow_keep_what_they_have() -> None:
     wanted = [NewRecord(b"v%d" % at * (at % 90), None if at % 7 == 3 else b"k%d" % at, at) for at in range(30_000)]
     for at in range(0, len(wanted), 37):
         assert columns.add(encode_batch(wanted[at : at + 37], base_offset=at))
-    found = columns.take()
+    found = columns.finish()
     arrays = BufferArrays(TopicPartition("t", 0), {name: pa.binary() for name in ("key", "value")})
     assert arrays.array("key", found).to_pylist() == [each.key for each in wanted]
     assert arrays.array("value", found).to_pylist() == [each.value for each in wanted]

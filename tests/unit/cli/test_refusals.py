@@ -106,7 +106,7 @@ CONFIGS = {
 CASES: list[tuple[str, str, int, str, bytes]] = [
     # command lines
     ("unknown command", "catt t", 2, "there is no command tiered catt", b""),
-    ("the other program", "uploader", 2, "there is no command tiered uploader", b""),
+    ("the other program", "uploader run", 2, "there is no command tiered uploader", b""),
     ("unknown subcommand", "topic lits", 2, "there is no command tiered topic lits", b""),
     ("unknown option", "cat t --form x", 2, "no such option '--form'", b""),
     ("missing argument", "cat --log-dir {d}", 2, "missing argument 'TOPIC[:P]'", b""),
