@@ -143,7 +143,7 @@ def test_an_uploader_in_the_process_keeps_to_the_limits_of_its_log(
 
 
 def test_a_limit_that_would_be_ignored_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="config.limits needs a remote"):
+    with pytest.raises(ConfigError, match=r"config\.limits needs a remote"):
         tiered.open(tmp_path / "log", config=WIDE)
     assert not (tmp_path / "log").exists()
     for opens in (tiered.open, lambda path, **words: tiered.open_reader(log_dir=path, **words)):
