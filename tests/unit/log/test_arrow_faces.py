@@ -152,7 +152,7 @@ CASES: list[tuple[Any, type[TieredError], str, int | None]] = [
     (
         pa.table({"value": [b"v"] * 2, "key": [b"k"] * 2, "partition": [0, 2]}),
         UnknownTopicError,
-        "row 1: there is no p",
+        "row 1: the topic has no p",
         None,
     ),
 ]
