@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from tiered.errors import CorruptionError, NewerFormatError, NotFoundError
@@ -20,6 +20,7 @@ from tiered.local.disk.files import Files, SmallFile
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
+T = TypeVar("T")
 
 RECOVERY_POINT_NAME = "recovery-point-offset-checkpoint"
 LOG_START_NAME = "log-start-offset-checkpoint"
@@ -130,6 +131,19 @@ def refuse_newer(path: Path, value: object, known: int) -> None:
             path_or_key=str(path),
             hint="upgrade tieredlog; nothing was changed",
         )
+
+
+def read_json(path: Path, files: Files, decode: Callable[[Any], T], hint: str) -> T | None:
+    """Return ``decode`` of the JSON in a small file of our own, None without a file.
+
+    Raises CorruptionError with ``hint`` for other content, LocalIOError, and the product's errors of ``decode``.
+    """
+    try:
+        return decode(json.loads(files.read(path)))
+    except NotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{path} cannot be read: {error}", path_or_key=str(path), hint=hint) from error
 
 
 def first_json(data: bytes) -> object:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.local.disk.checkpoints import refuse_newer
+from tiered.errors import ConfigError
+from tiered.local.disk.checkpoints import read_json, refuse_newer
 from tiered.local.disk.files import Files
 
 STANDBY_NAME = "tiered-standby.json"
@@ -31,18 +31,12 @@ class StandbyMark(NamedTuple):
 def read_standby(directory: Path, files: Files) -> StandbyMark | None:
     """Return the mark of a directory that follows, None for any other. Raises CorruptionError."""
     path = directory / STANDBY_NAME
-    try:
-        value = json.loads(files.read(path))
+
+    def decode(value: Any) -> StandbyMark:
         refuse_newer(path, value, VERSION)
         return StandbyMark(str(value["remote"]), int(value["pulled_ms"]))
-    except NotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(
-            f"{path} cannot be read: {error}",
-            path_or_key=str(path),
-            hint="move the directory aside and follow the bucket into a new one",
-        ) from error
+
+    return read_json(path, files, decode, "move the directory aside and follow the bucket into a new one")
 
 
 def write_standby(directory: Path, files: Files, mark: StandbyMark) -> None:

@@ -13,14 +13,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tiered.clock import IdSource
-from tiered.errors import CorruptionError, NotFoundError
+from tiered.local.disk.checkpoints import read_json
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
 
 PRODUCER_IDS_NAME = "tiered-producer-ids.json"
 VERSION = 1
+_WITHOUT_IDS = (
+    "remove it: ids then begin elsewhere; open transactions of this log are listed by `tiered transaction list`"
+)
 
 SEVERAL_NAME = "tiered-one-of-several"
 """Empty file of a directory that took part in transactions together with others: alone it does not know all topics."""
@@ -85,18 +89,10 @@ class ProducerIds:
 
 def read_ids(directory: Path, files: Files) -> tuple[int, int] | None:
     """Return (first, next) of one directory; None if it gave out no ids. Raises CorruptionError."""
-    path = directory / PRODUCER_IDS_NAME
-    try:
-        value = json.loads(files.read(path))
+
+    def decode(value: Any) -> tuple[int, int]:
         if value["version"] != VERSION:
             raise ValueError(f"version {value['version']}")
         return int(value["first"]), int(value["next"])
-    except NotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(
-            f"{path} cannot be read: {error}",
-            path_or_key=str(path),
-            hint="remove it: ids then begin elsewhere; open transactions of this log are listed by"
-            " `tiered transaction list`",
-        ) from error
+
+    return read_json(directory / PRODUCER_IDS_NAME, files, decode, _WITHOUT_IDS)
