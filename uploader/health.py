@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -34,14 +34,16 @@ BEAT_LIMIT_MS = 30_000
 class Probes:
     """Sources of the answers. All are quick and called on the event loop.
 
-    ``before_metrics`` is called on a thread before ``metrics``, and may be slow.
+    ``paused``: topics whose uploads are paused, ``ALL_TOPICS`` for all. ``before_metrics`` is called on a thread before
+    ``metrics``, and may be slow.
     """
 
     beat_age_ms: Callable[[], int]
     not_ready: Callable[[], list[str]]
     metrics: Callable[[], bytes]
     status: Callable[[], dict[str, Any]]
-    before_metrics: Callable[[], object] = list
+    paused: Callable[[], Iterable[str]] = tuple
+    before_metrics: Callable[[], None] | None = None
 
 
 class HealthServer:
@@ -101,7 +103,7 @@ class HealthServer:
             status, kind, body = HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"GET only\n"
         else:
             path = words[1].split("?", 1)[0]
-            if path == "/metrics":
+            if path == "/metrics" and self._probes.before_metrics is not None:
                 await in_thread(self._probes.before_metrics)
             status, kind, body = self._answer(path)
         lines = [
@@ -123,10 +125,9 @@ class HealthServer:
                 return _status(alive), "text/plain", text.encode()
             case "/readyz":
                 missing = self._probes.not_ready()
-                paused = [
-                    each["topic"] or "all topics" for each in self._probes.status().get("paused", ())
-                ]  # is wanted
-                text = "\n".join(missing or [", paused: ".join(filter(None, ["ready", ", ".join(paused)]))]) + "\n"
+                paused = ", ".join(topic or "all topics" for topic in sorted(self._probes.paused()))
+                ready = f"ready, paused: {paused}" if paused else "ready"  # a pause is wanted
+                text = "\n".join(missing or [ready]) + "\n"
                 return _status(not missing), "text/plain", text.encode("utf-8", "backslashreplace")  # paths are in it
             case "/metrics":
                 return HTTPStatus.OK, CONTENT_TYPE, self._probes.metrics()

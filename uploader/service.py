@@ -424,7 +424,8 @@ class Service:
             not_ready=self._not_ready,
             metrics=self._metrics.render,
             status=self.status,
-            before_metrics=self._group_lags.read if self.settings.sidecar is None else list,  # a broker has its own
+            paused=self._directory.pauses,
+            before_metrics=self._group_lags.read if self.settings.sidecar is None else None,  # a broker has its own
         )
 
     def _beat_age_ms(self) -> int:

@@ -23,7 +23,7 @@ from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import JOURNAL_NAME, OFFSET_CHECKPOINT_NAME
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.pauses import Pause
+from tiered.plan.pauses import ALL_TOPICS, Pause
 from tiered.program.settings import parse_http
 from tiered.program.uploader_status import UnsafeReason, reasons_of, verdict, wait_line
 from tiered.store.location import StoreLocation
@@ -346,8 +346,8 @@ async def ask(port: int, request: bytes) -> bytes:
 
 
 async def test_the_health_server_answers_and_is_not_impressed_by_rubbish() -> None:
-    beat, missing, paused = [0], ["t-0 is not claimed"], [{"topic": None}, {"topic": "t"}]
-    probes = Probes(lambda: beat[0], lambda: missing, lambda: b"metric 1\n", lambda: {"paused": paused})
+    beat, missing, paused = [0], ["t-0 is not claimed"], ["t", ALL_TOPICS]
+    probes = Probes(lambda: beat[0], lambda: missing, lambda: b"metric 1\n", dict, lambda: paused)
     server = HealthServer(probes, "127.0.0.1", 0)
     await server.start()
     try:
