@@ -246,7 +246,8 @@ class Tiering:
         return True
 
     def _drain(self, ends: Mapping[TopicPartition, int], deadline: float | None, *, claims: bool) -> None:
-        behind = {tp: end for tp, end in ends.items() if claims or not self._is_committed(tp, end)}
+        positions = {} if claims else self.positions.read() or {}
+        behind = {tp: end for tp, end in ends.items() if claims or not self._is_committed(tp, end, positions.get(tp))}
         if not behind:
             return
         errors = SyncRun(self, deadline).drain(behind, claims=claims)
@@ -261,11 +262,12 @@ class Tiering:
         if refused:
             raise _root_cause(refused[0])
 
-    def _is_committed(self, tp: TopicPartition, end: int) -> bool:
+    def _is_committed(self, tp: TopicPartition, end: int, groups: Positions | None) -> bool:
+        """Return True if the bucket has the records up to ``end``, and these positions of groups."""
         at = self.local.partition(tp).positions()
         if at.uploaded_offset < end and at.end_offset > at.local_start_offset:
             return False
-        groups, copied = (self.positions.read() or {}).get(tp), self.copied.get(tp)
+        copied = self.copied.get(tp)
         if groups is not None and (copied is None or not are_equal(within(groups, 0, at.uploaded_offset), copied)):
             return False
         if self._has_claimed(tp):  # the checkpoint speaks of a bucket: is it this one?

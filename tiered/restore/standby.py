@@ -249,7 +249,7 @@ class Standby:
     def _changed(self, entries: Sequence[TopicEntry], errors: list[TieredError]) -> Steps[list[PartitionRestore]]:
         """Return a plan for each partition whose root is another one than at its last pull."""
         asked = [(entry, TopicPartition(entry.name, number)) for entry in entries for number in range(entry.partitions)]
-        yield Blocking(partial(self._look, asked))
+        yield Blocking(partial(self._make_views, asked))
         plans: list[PartitionRestore] = []
         for at in range(0, len(asked), ROOTS_TOGETHER):
             group = asked[at : at + ROOTS_TOGETHER]
@@ -268,12 +268,10 @@ class Standby:
                     errors.append(error)
         return plans
 
-    def _look(self, asked: Sequence[tuple[TopicEntry, TopicPartition]]) -> None:
+    def _make_views(self, asked: Sequence[tuple[TopicEntry, TopicPartition]]) -> None:
         """Make the missing views. A view knows what this disk has seen of its root."""
-        uploads, proofs = (
-            UploadCheckpoint(self.directory, self._files).read(),
-            Claims(self.directory, self._files).read(),
-        )
+        uploads = UploadCheckpoint(self.directory, self._files).read()
+        proofs = Claims(self.directory, self._files).read()
         for entry, tp in asked:
             if tp not in self._views:
                 known = known_of(uploads.get(tp), proofs.get(tp), made=True)
@@ -282,7 +280,7 @@ class Standby:
     def positions(self, notes: list[str]) -> Steps[dict[str, dict[TopicPartition, Position]]]:
         """Return the positions of the primary's groups, by group. ``notes`` gets the copies that cannot be read."""
         found: dict[str, dict[TopicPartition, Position]] = {}
-        pulled = [(tp, seen) for tp, seen in self._pulled.items() if tp in self.claimable]
+        pulled = [(tp, self._pulled[tp]) for tp in self.claimable]
         copies = yield from load_positions([(self._views[tp].topic_id, tp.partition) for tp, _ in pulled])
         for (tp, seen), copy in zip(pulled, copies, strict=True):
             notes += add_positions(found, tp, copy, seen.start_offset, seen.next_offset)
