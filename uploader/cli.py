@@ -28,7 +28,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PauseFile, UploadCheckpoint
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
-from tiered.program.application import help_of, write_commands, write_exits
+from tiered.program.application import Group, help_of, write_commands, write_exits
 from tiered.program.error_text import as_error
 from tiered.program.output import columns, complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
@@ -91,10 +91,6 @@ def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
     return resolve(flags, os.environ, at_home("--config", Path(config_path)) if config_path else None)
 
 
-GAP = "offsets that no tier holds"
-"""Meaning of exit code 14 in a help."""
-
-
 class UploaderCommand(click.Command):
     """A command whose help exists also without docstrings in memory (``python -OO``)."""
 
@@ -104,7 +100,9 @@ class UploaderCommand(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes."""
-        write_exits(formatter, {11: "another uploader, or fenced", 14: GAP, 75: "data stays local, try again"})
+        write_exits(
+            formatter, {11: "another uploader, or fenced", 14: Group.exits[14], 75: "data stays local, try again"}
+        )
 
 
 class Program(click.Group):
@@ -122,7 +120,7 @@ class Program(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes."""
-        write_exits(formatter, {14: GAP})
+        write_exits(formatter, {14: Group.exits[14]})
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
