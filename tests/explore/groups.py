@@ -42,8 +42,17 @@ class OneTopic:
 TOPICS = OneTopic()
 
 
-UNSEEN = ("_acknowledged_s", "_planned_s", "_polled_s", "_listed_s", "_failures", "_source", "settings")
-"""What no request of a round depends on here: no time is given credit, and nobody waits."""
+UNSEEN = (
+    "_acknowledged_s",
+    "_planned_s",
+    "_polled_s",
+    "_listed_s",
+    "_failures",
+    "_source",
+    "settings",
+    "_is_incomplete",
+)
+"""Fields that no request of a round depends on here: no time is given credit, and no caller waits."""
 
 
 class Hasty(Member):

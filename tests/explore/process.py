@@ -116,7 +116,7 @@ class Runner:
         self.marks: Any = 0
         self._ids = 0
         self.used_ids = False
-        """Whether this life has taken an id: only then the next life must not take the same ones."""
+        """True if this life has taken an id: only then the next life must not take the same ones."""
         self._monotonic = 0.0
         self._together: list[Any] = []
         self._outcomes: list[Any] = []

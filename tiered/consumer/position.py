@@ -41,7 +41,7 @@ class Assignment(Protocol):
     """Seconds after which a consumer that waits for records calls :meth:`poll` again."""
 
     commit_interval_s: float
-    """Least seconds between two commits that nobody waits for. What comes sooner is stored together."""
+    """Least seconds between two commits without a waiting caller. What comes sooner is stored together."""
 
     outlives_topics: bool
     """True if a topic that is gone makes its partitions ``lost``, and is no error."""

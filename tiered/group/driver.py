@@ -31,7 +31,7 @@ LOGGER = logging.getLogger("tiered.group")
 POLL_INTERVAL_S = 1.0
 """Longest time between two polls of a caller that waits for records: so long a handover waits for it at most."""
 COMMIT_INTERVAL_S = 1.0
-"""Time between two commits that nobody waits for: each costs a PUT for each partition."""
+"""Time between two commits without a waiting caller: each costs a PUT for each partition."""
 
 T = TypeVar("T")
 

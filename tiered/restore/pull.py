@@ -163,8 +163,8 @@ class PartitionPull:
             emptied = bool(plan.rows and plan.rows[-1].flags & FLAG_HOLE)
             found = [name for name in files.names(path) if emptied and name.endswith(SNAPSHOT_SUFFIX)]
             newest = max(found, default="")
-            told = files.read(path / newest) if newest else producers or NO_PRODUCERS
-            files.replace(path / snapshot_name(plan.end_offset), told)
+            snapshot = files.read(path / newest) if newest else producers or NO_PRODUCERS
+            files.replace(path / snapshot_name(plan.end_offset), snapshot)
         # The last segment stays sealed: appends go into the empty one after it.
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if files.state(path / local_name(plan.end_offset, suffix)) is None:

@@ -128,8 +128,10 @@ class SegmentFetch:
             rebuilt = rebuild_indexes(log, base, found.size_bytes, INDEX_INTERVAL_BYTES)
         kept = files.read(txns) if files.state(txns) is not None else b""
         cut = replace(self, row=self.row._replace(next=end, size=found.size_bytes), is_cut=True)
-        told = None if indexes is None else SealedIndexes(rebuilt.offset_bytes(), rebuilt.time_bytes(), kept, b"", ())
-        fetched = cut._finish_segment(told, why)
+        kept_indexes = (
+            None if indexes is None else SealedIndexes(rebuilt.offset_bytes(), rebuilt.time_bytes(), kept, b"", ())
+        )
+        fetched = cut._finish_segment(kept_indexes, why)
         if found.size_bytes:
             return fetched
         for suffix in SEGMENT_SUFFIXES:

@@ -49,7 +49,7 @@ class AioHanging(ThreadedAioStore):
 
 
 class Watch:
-    """What a look each second sees while a request hangs for half a minute."""
+    """Ages that a look each second sees while a request hangs for half a minute."""
 
     def __init__(self) -> None:
         self.clock, self.metrics = FakeClock(), StoreMetrics()
