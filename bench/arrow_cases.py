@@ -12,7 +12,7 @@ from tiered.arrow.decoder import ArrowDecoder
 from tiered.arrow.rows import ArrowRows, pieces
 from tiered.config import TopicConfig
 from tiered.format.batch import HEADER_BYTES, encode_batch, walk
-from tiered.format.column_encoder import encode_columns
+from tiered.format.columns import encode_columns
 from tiered.model import NewRecord, TopicPartition
 
 TOTAL_BYTES = 32 * 1024 * 1024

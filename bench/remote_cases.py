@@ -30,7 +30,7 @@ from tiered.config import TopicConfig
 from tiered.engine.drain import DrainMode
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.batch_scanner import walk_headers
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.root import CompactedRange
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles

@@ -17,7 +17,7 @@ import tiered
 from bench.measure import Figure, compare
 from tiered.check.spread import cut_steps, part_steps
 from tiered.config import TopicConfig
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import Role, root_key
 from tiered.format.root import Root, decode_root, encode_root
 from tiered.format.rows import Rows

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tiered
 from bench.measure import Figure, compare
-from tiered.format.offset_index import OffsetIndex
+from tiered.format.segment_indexes import OffsetIndex
 
 LOOKUPS = 100_000
 ENTRIES = 100_000

@@ -20,7 +20,7 @@ from tiered.format.batch_scanner import walk_headers
 from tiered.format.control import ControlType, marker
 from tiered.format.header import BatchHeader
 from tiered.format.kernels import ConsumerRecord
-from tiered.format.keys import LOG_SUFFIX, local_name
+from tiered.format.local_names import LOG_SUFFIX, local_name
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles

@@ -30,7 +30,7 @@ from tiered.cli.main import run
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import ConditionalWritesUnsupportedError, CorruptionError, TieredError
 from tiered.format.bundle import decode_bundle, encode_bundle
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import (
     FLAG_HOLE,
     Role,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.store.base import (
     Absent,
     Delete,

@@ -25,11 +25,9 @@ from tiered.format.keys import (
     snap_key,
 )
 from tiered.format.page import PageKind, Pointer, Pointers, decode_page, verified_page
-from tiered.format.root import Root
+from tiered.format.root import DROPPED_BYTES, Root
 from tiered.format.rows import Rows, Trash
-from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
-from tiered.format.user_snapshot import DROPPED_BYTES
-from tiered.model import Row
+from tiered.model import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, Row, TrashEntry
 from tiered.plan.invariants import check_root
 from tiered.remote.gc.garbage import _object_keys, page_key_of
 

@@ -22,10 +22,8 @@ import lz4.frame
 import zstandard
 
 from tiered.format.codecs import Codec, compress
-from tiered.format.crc import crc32c
 from tiered.format.header import BatchHeader
-from tiered.format.kernels import Record
-from tiered.format.lz4_frame import _xxh32_short as xxh32
+from tiered.format.kernels import Record, crc32c
 
 HUNG_UP = -99
 ARCHIVE = Path(__file__).parent / "data" / "foreign-batches.json.gz"
@@ -354,6 +352,23 @@ def _snappy(data: bytes) -> Iterator[tuple[str, bytes]]:
     yield "block longer than 32 KiB", XERIAL + snappy_block(data + b"")
     yield "claimed size too large", XERIAL + struct.pack(">i", 5 + len(raw)) + b"\xff\xff\xff\xff\x07" + raw
     yield "nothing", b""
+
+
+def xxh32(data: bytes) -> int:
+    """xxHash32, seed 0, of fewer than 16 bytes: a frame descriptor."""
+
+    def turned(n: int, bits: int) -> int:
+        return (n << bits | n >> (32 - bits)) & 0xFFFF_FFFF
+
+    p1, p2, p3, p4, p5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
+    h, whole = p5 + len(data), len(data) // 4 * 4
+    for i in range(0, whole, 4):
+        h = turned(h + int.from_bytes(data[i : i + 4], "little") * p3 & 0xFFFF_FFFF, 17) * p4 & 0xFFFF_FFFF
+    for byte in data[whole:]:
+        h = turned(h + byte * p5 & 0xFFFF_FFFF, 11) * p1 & 0xFFFF_FFFF
+    h = (h ^ h >> 15) * p2 & 0xFFFF_FFFF
+    h = (h ^ h >> 13) * p3 & 0xFFFF_FFFF
+    return h ^ h >> 16
 
 
 def lz4_frame(

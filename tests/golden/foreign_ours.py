@@ -16,10 +16,9 @@ from tiered.errors import (
     RecordTooLargeError,
 )
 from tiered.format.batch import BatchHeader, decode_records, read_header, verify_batch
-from tiered.format.codecs import Codec
+from tiered.format.codecs import Codec, has_linked_blocks
 from tiered.format.header import _HEADER, HEADER_BYTES
 from tiered.format.kernels import Record
-from tiered.format.lz4_frame import has_linked_blocks
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import HeaderName, TopicPartition
 from tiered.testing.clock import FakeClock

@@ -36,10 +36,8 @@ from tiered.format.checkpoint import (
     encode_offsets,
     encode_partition_metadata,
 )
-from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
-from tiered.format.time_index import TimeIndex
-from tiered.format.txn_index import decode_txns, encode_txns
+from tiered.format.segment_indexes import OffsetIndex, TimeIndex, decode_txns, encode_txns
 from tiered.plan.visibility import aborted_within
 
 CLEAN_ROOTS = [r for r in ROOTS if not r.startswith("unclean")]

@@ -13,7 +13,7 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
-from tiered.format.txn_index import decode_txns, encode_txns
+from tiered.format.segment_indexes import decode_txns, encode_txns
 from tiered.model import AbortedTxn
 from tiered.plan.producer import ProducerBatch, producer_batch
 from tiered.plan.producer_state import ProducerSnapshot, ProducerState

@@ -12,9 +12,8 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import decode_records, read_header
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.checkpoint import decode_epochs, decode_partition_metadata
-from tiered.format.keys import parse_partition_dir
-from tiered.format.offset_index import OffsetIndex
-from tiered.format.time_index import TimeIndex
+from tiered.format.local_names import parse_partition_dir
+from tiered.format.segment_indexes import OffsetIndex, TimeIndex
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.partition.write_log import WriteLog
 from tiered.testing.clock import FakeClock, SeededIds

@@ -15,8 +15,8 @@ from tiered.config import TopicConfig
 from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
-from tiered.format.keys import local_name
-from tiered.format.txn_index import decode_txns
+from tiered.format.local_names import local_name
+from tiered.format.segment_indexes import decode_txns
 from tiered.model import AbortedTxn, NewRecord
 from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.offset_map import ENTRY_BYTES

@@ -30,7 +30,7 @@ from tiered.errors import (
 from tiered.format.batch import BatchProducer, encode_batch, read_header
 from tiered.format.batch_scanner import BatchRun, cut
 from tiered.format.control import ControlType, marker
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import partition_prefix
 from tiered.format.root import STATE_DELETING, encode_root
 from tiered.format.rows import Rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tiered.format.batch import BatchHeader, decode_records, least_timestamp, verify_batch
 from tiered.format.batch_scanner import BatchWalk, corrupt_at
 from tiered.format.codecs import Codec
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import RecordMetadata
 from tiered.plan.producer import Origin, read_producer

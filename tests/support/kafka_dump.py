@@ -24,14 +24,13 @@ from tiered.format.control import control_message
 from tiered.format.coordinator_records import UnknownRecordError, record_as_json
 from tiered.format.kafka_struct import Layout
 from tiered.format.kernels import Record
-from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
-from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
-from tiered.format.txn_index import decode_txns
-from tiered.inspect.content import COORDINATORS, Content
+from tiered.format.segment_indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex, decode_txns
 from tiered.inspect.items import (
+    COORDINATORS,
     BatchItem,
     BatchWindow,
+    Content,
     RecordItem,
     Tail,
     codec_word,

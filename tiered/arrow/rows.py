@@ -25,8 +25,7 @@ from tiered.arrow.schema import pyarrow
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError, UnknownTopicError
 from tiered.format.batch import HEADER_BYTES
-from tiered.format.column_encoder import Int64s, RecordColumns, encode_columns, key_hashes
-from tiered.format.key_hashes import partitions_of, rows_by_partition
+from tiered.format.columns import Int64s, RecordColumns, encode_columns, key_hashes, partitions_of, rows_by_partition
 from tiered.local.partition.validation import RecordRules
 from tiered.times import SECONDS_END, SECONDS_FROM, check_no_seconds
 

@@ -16,11 +16,9 @@ from tiered.check.findings import Findings, Passed, Severity
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, read_header, records_extent, verify_batch
 from tiered.format.batch_scanner import MIN_TAIL_BYTES, BatchWalk, corrupt_at
-from tiered.format.crc import crc32c
-from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
+from tiered.format.kernels import crc32c
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
-from tiered.format.txn_index import decode_txns
+from tiered.format.segment_indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex, decode_txns
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import ProducerSnapshot

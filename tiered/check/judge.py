@@ -10,10 +10,9 @@ from uuid import UUID
 from tiered.check.segment_check import bundle_flaws
 from tiered.errors import CorruptionError, NewerFormatError
 from tiered.format.bundle import MAX_BUNDLE_BYTES, Bundle, decode_bundle
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import FLAG_STAGED, index_key, segment_key
-from tiered.format.offset_index import OffsetIndex
-from tiered.format.time_index import TimeIndex
+from tiered.format.segment_indexes import OffsetIndex, TimeIndex
 from tiered.model import Row, TopicPartition
 from tiered.plan.maintenance import READ_BYTES
 from tiered.store.base import Blocking, Get, Head, Object, Steps

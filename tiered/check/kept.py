@@ -26,8 +26,7 @@ from tiered.format.keys import (
 )
 from tiered.format.page import PageKind
 from tiered.format.rows import Trash
-from tiered.format.trash import TRASH_LIST
-from tiered.model import Row, TopicPartition
+from tiered.model import TRASH_LIST, Row, TopicPartition
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.pins import live_pins, read_pin, snapshot_hint

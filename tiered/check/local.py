@@ -32,7 +32,7 @@ from tiered.format.checkpoint import (
     decode_offsets,
     decode_partition_metadata,
 )
-from tiered.format.keys import (
+from tiered.format.local_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -46,7 +46,7 @@ from tiered.format.keys import (
     log_name,
     partition_dir,
 )
-from tiered.format.segment_stats import SegmentStats
+from tiered.format.segment_builder import SegmentStats
 from tiered.local.directory.read_only_log import DirectoryView, StrangeFolder, find_gone, gone_text
 from tiered.local.disk.checkpoints import (
     CLEAN_SHUTDOWN_NAME,

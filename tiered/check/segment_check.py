@@ -34,9 +34,8 @@ from tiered.format.keys import (
     join_uid,
     segment_key,
 )
-from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.time_index import TimeIndex
+from tiered.format.segment_indexes import OffsetIndex, TimeIndex
 from tiered.model import Row, TopicPartition
 from tiered.plan.retention import has_wrong_times, times_of, wrong_times_text
 from tiered.plan.side_files import NO_PRODUCERS

@@ -12,7 +12,8 @@ import click
 
 from tiered.config import parse_bytes, parse_duration_ms
 from tiered.errors import ConfigError, RemotePermissionError
-from tiered.format.keys import LOG_SUFFIX, is_pin_key, parse_hist_key, parse_root_key, parse_segment_key, parse_snap_key
+from tiered.format.keys import is_pin_key, parse_hist_key, parse_root_key, parse_segment_key, parse_snap_key
+from tiered.format.local_names import LOG_SUFFIX
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import uploader_lock
 from tiered.plan.cost import GIB, MONTH_SECONDS, PRICES, STORAGE, Workload, plan_cost, price

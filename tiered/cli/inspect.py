@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from tiered.config import parse_bytes
-from tiered.inspect.content import DECODERS, RECORD_DECODERS, Content
-from tiered.inspect.items import BatchWindow
+from tiered.inspect.items import DECODERS, RECORD_DECODERS, BatchWindow, Content
 from tiered.inspect.run import DumpOptions, DumpRun
 from tiered.program.application import Application, Command, pass_application
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tiered.errors import ConfigError
-from tiered.format.keys import partition_dir
+from tiered.format.local_names import partition_dir
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import TopicPartition
 from tiered.program.application import Application, Command, confirm, pass_application

@@ -21,7 +21,7 @@ from tiered.engine.partition import PartitionSeen, SegmentRef
 from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundError, TieredError
 from tiered.format.checkpoint import decode_epochs, decode_meta_properties
 from tiered.format.coordinator_records import is_state_log
-from tiered.format.keys import LOG_SUFFIX, log_name, partition_dir
+from tiered.format.local_names import LOG_SUFFIX, log_name, partition_dir
 from tiered.format.positions import Positions
 from tiered.local.directory.read_only_log import DirectoryView
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile

@@ -27,9 +27,9 @@ from tiered.format.batch import BatchHeader, least_timestamp, read_header, verif
 from tiered.format.batch_scanner import BatchWalk, corrupt_at
 from tiered.format.bundle import MAGIC as BUNDLE_MAGIC
 from tiered.format.bundle import SectionKind
-from tiered.format.crc import crc32c
-from tiered.format.decompression import MAX_DECOMPRESSED_BYTES
+from tiered.format.codecs import MAX_DECOMPRESSED_BYTES
 from tiered.format.framed_object import MAGIC as CONTAINER_MAGIC
+from tiered.format.kernels import crc32c
 from tiered.format.keys import (
     Role,
     erasure_note_key,

@@ -19,7 +19,6 @@ from tiered.format import kernels, legacy, pure_kernels
 from tiered.format.batch_scanner import walk_headers as walk
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, compress, decompress
 from tiered.format.control import ControlType, control_type, marker
-from tiered.format.crc import crc32c
 from tiered.format.header import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -35,7 +34,7 @@ from tiered.format.header import (
     header_of_message,
     read_header,
 )
-from tiered.format.kernels import ConsumerRecord, Record, assign_offsets, scan
+from tiered.format.kernels import ConsumerRecord, Record, assign_offsets, crc32c, scan
 from tiered.format.pure_kernels import BatchForm, Shown, as_bytes, chosen
 from tiered.model import NewRecord, TimestampType
 

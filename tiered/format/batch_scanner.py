@@ -20,8 +20,8 @@ from typing import NamedTuple, Protocol
 from tiered.errors import CorruptionError
 from tiered.format import kernels
 from tiered.format.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, Buffer, read_header
-from tiered.format.offset_index import IndexPace
 from tiered.format.pure_kernels import Survey
+from tiered.format.segment_indexes import IndexPace
 
 MIN_TAIL_BYTES = 17
 """Largest tail without a header: the walk stops silently."""

@@ -28,7 +28,7 @@ from typing import NamedTuple, NoReturn
 from uuid import UUID
 
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.model import EpochEntry, SealedIndexes, SegmentDescriptor
 
 MAGIC = b"TIX1"

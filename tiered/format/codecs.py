@@ -14,29 +14,31 @@ id    codec  framing
 Decompression is bounded: output beyond ``max_bytes`` is refused, and every length that the data claims is compared
 with that limit before it is trusted. Compressed bytes are not canonical between libraries.
 
-Bytes after the compressed data are ignored wherever Java's decoder of that codec ignores them (see its module): a
-broker stores such batches, and its consumers read them.
+Bytes after the compressed data are ignored wherever Java's decoder of that codec ignores them: a broker stores such
+batches, and its consumers read them. Positions in errors count from the first byte of the compressed data.
 """
 
 from __future__ import annotations
 
 import enum
+import struct
+import threading
+import zlib
+
+import cramjam
+import lz4.frame
+import zstandard
 
 from tiered.config import TopicConfig
-from tiered.errors import CodecUnavailableError, ConfigError
-from tiered.format import gzip_members, lz4_frame, snappy, zstd_frame
-from tiered.format.decompression import MAX_DECOMPRESSED_BYTES, Buffer, too_large
+from tiered.errors import CodecUnavailableError, ConfigError, CorruptionError
 
-__all__ = [
-    "DEFAULT_LEVELS",
-    "LEVELS",
-    "MAX_DECOMPRESSED_BYTES",
-    "Codec",
-    "codec_of",
-    "compress",
-    "configured",
-    "decompress",
-]
+MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+"""Default limit of one batch after decompression. Kafka has none; its ``max.message.bytes`` is 1 MiB compressed.
+
+Larger batches are never written compressed. Decompression stops with an error at the limit.
+"""
+
+Buffer = bytes | bytearray | memoryview
 
 
 class Codec(enum.IntEnum):
@@ -71,19 +73,10 @@ def codec_of(attributes: int) -> Codec:
         ) from None
 
 
-_SETTINGS = {
-    "producer": Codec.NONE,
-    "uncompressed": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
-
-
 def configured(config: TopicConfig) -> tuple[Codec, int | None]:
     """Return the codec and level of a topic's configuration; ``producer`` means no compression here."""
-    codec = _SETTINGS[config.compression_type]
+    name = config.compression_type
+    codec = Codec.NONE if name in {"producer", "uncompressed"} else Codec[name.upper()]
     levels = {
         Codec.GZIP: config.compression_gzip_level,
         Codec.LZ4: config.compression_lz4_level,
@@ -97,17 +90,31 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     if codec is Codec.NONE:
         return bytes(data)
     if codec is Codec.SNAPPY:
-        return snappy.compress(data)
+        return _compress_snappy(data)
     lowest, highest = LEVELS[codec]
     if level is None:
         level = DEFAULT_LEVELS[codec]
     elif not lowest <= level <= highest:
         raise ConfigError(f"{codec.label} has no level {level}", hint=f"use {lowest} to {highest}")
     if codec is Codec.GZIP:
-        return gzip_members.compress(data, level)
+        stream = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
+        return stream.compress(data) + stream.flush()
     if codec is Codec.LZ4:
-        return lz4_frame.compress(data, level)
-    return zstd_frame.compress(data, level)
+        frame: bytes = lz4.frame.compress(
+            data,
+            compression_level=level,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            content_checksum=False,
+            block_checksum=False,
+            store_size=False,
+        )
+        return frame
+    context = _contexts.compressors.get(level)
+    if context is None:
+        context = zstandard.ZstdCompressor(level=level, write_content_size=False)
+        _contexts.compressors[level] = context
+    return context.compress(data)
 
 
 def decompress(
@@ -119,13 +126,333 @@ def decompress(
     ``max_bytes``. ``legacy_lz4`` accepts the wrong header checksum that Kafka wrote in format 0.
     """
     if codec is Codec.ZSTD:
-        return zstd_frame.decompress(data, max_bytes)
+        return _decompress_zstd(memoryview(data), max_bytes)
     if codec is Codec.LZ4:
-        return lz4_frame.decompress(data, max_bytes, mend_header=legacy_lz4)
+        return _decompress_lz4(memoryview(data), max_bytes, legacy_lz4)
     if codec is Codec.SNAPPY:
-        return snappy.decompress(data, max_bytes)
+        return _decompress_snappy(memoryview(data), max_bytes)
     if codec is Codec.GZIP:
-        return gzip_members.decompress(data, max_bytes)
+        return _decompress_gzip(bytes(data), max_bytes)
     if len(data) > max_bytes:
-        raise too_large("uncompressed", max_bytes)
+        raise _too_large("uncompressed", max_bytes)
     return bytes(data)
+
+
+def _too_large(codec: str, max_bytes: int) -> CorruptionError:
+    """Return the error for data beyond the limit: a decompression bomb, or a limit that is too low."""
+    return CorruptionError(
+        f"{codec} data is larger than {max_bytes} bytes when decompressed",
+        position=0,
+        hint="no writer makes such a batch: it is damaged, or was made to fill the memory of its readers",
+    )
+
+
+def _damaged(codec: str, why: object, position: int = 0) -> CorruptionError:
+    return CorruptionError(f"{codec} data is damaged: {why}", position=position)
+
+
+# -- gzip: consecutive RFC 1952 members ----------------------------------------------------------------------------
+#
+#  0  1F 8B 08      magic, deflate
+#  3  FLG           0 text, 1 header CRC, 2 extra field, 3 name, 4 comment; 5-7 are ignored
+#  4  6 bytes       time, level, system
+# 10  what the flags add, deflated data, CRC-32 u32, size u32 (little-endian)
+#
+# Java's GZIPInputStream is the model: after a member it reads the next one, and ends at bytes that are no header of
+# another member. zlib gets the deflated data alone, as it refuses more headers than Java does.
+
+_GZIP_WBITS = 31  # zlib's way to say: gzip header and trailer
+_DEFLATE_WBITS = -15
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_GZIP_HEADER_BYTES = 10
+_HEADER_CRC, _EXTRA, _NAME, _COMMENT = 0x02, 0x04, 0x08, 0x10
+_GZIP_TRAILER = struct.Struct("<II")
+_MIN_MEMBER_BYTES = 19  # shortest rest in which Java looks for another member
+_STEP_BYTES = 64 * 1024  # compressed bytes given to zlib at once: it copies what it has not used at every call
+_PIECE_BYTES = 1024 * 1024  # decompressed bytes taken at once: a bomb is found before more than its limit is in memory
+
+
+def _decompress_gzip(raw: bytes, max_bytes: int) -> bytes:
+    if len(raw) <= _STEP_BYTES:
+        stream = zlib.decompressobj(_GZIP_WBITS)
+        try:
+            whole = stream.decompress(raw, max_bytes + 1)
+        except zlib.error:
+            whole = b""
+        if stream.eof and not stream.unused_data and len(whole) <= max_bytes:
+            return whole  # exactly one good member: the common case
+    out: list[bytes] = []
+    size = 0
+    start = _deflated_at(raw, 0)
+    if start is None:
+        raise _damaged("gzip", "no member begins here")
+    while start is not None:
+        position, size = _read_member(raw, start, out, size, max_bytes)
+        start = _deflated_at(raw, position) if len(raw) - position >= _MIN_MEMBER_BYTES else None
+    return b"".join(out)
+
+
+def _deflated_at(raw: bytes, at: int) -> int | None:
+    """Return the start of the deflated data of the member at ``at``; None if no member begins there."""
+    if not raw.startswith(_GZIP_MAGIC, at) or len(raw) < at + _GZIP_HEADER_BYTES:
+        return None
+    flags = raw[at + 3]
+    position = at + _GZIP_HEADER_BYTES
+    if flags & _EXTRA:
+        position += 2 + int.from_bytes(raw[position : position + 2], "little")
+    for text in (_NAME, _COMMENT):
+        if flags & text:
+            end = raw.find(b"\0", position)
+            if end < 0:
+                return None
+            position = end + 1
+    if flags & _HEADER_CRC:
+        if zlib.crc32(raw[at:position]) & 0xFFFF != int.from_bytes(raw[position : position + 2], "little"):
+            return None
+        position += 2
+    return position if position <= len(raw) else None
+
+
+def _read_member(raw: bytes, position: int, out: list[bytes], before: int, max_bytes: int) -> tuple[int, int]:
+    """Append the data of one member to ``out``; return (position after the member, size of all data so far)."""
+    stream = zlib.decompressobj(_DEFLATE_WBITS)
+    view = memoryview(raw)
+    crc, size, ended = 0, before, False
+    while not ended:
+        given = view[position : position + _STEP_BYTES]
+        try:
+            piece = stream.decompress(given, _PIECE_BYTES)
+        except zlib.error as e:
+            raise _damaged("gzip", e, position) from None
+        ended = stream.eof
+        used = len(given) - len(stream.unused_data if ended else stream.unconsumed_tail)
+        if not (ended or used or piece):
+            raise _damaged("gzip", "it ends early", len(raw))
+        position += used
+        size += len(piece)
+        if size > max_bytes:
+            raise _too_large("gzip", max_bytes)
+        crc = zlib.crc32(piece, crc)
+        out.append(piece)
+    if position + _GZIP_TRAILER.size > len(raw):
+        raise _damaged("gzip", "it ends early", len(raw))
+    if _GZIP_TRAILER.unpack_from(raw, position) != (crc, size - before & 0xFFFF_FFFF):
+        raise _damaged("gzip", "CRC or size of a member is wrong", position)
+    return position + _GZIP_TRAILER.size, size
+
+
+# -- snappy: xerial framing as Java writes it, or one raw block as librdkafka writes it ----------------------------
+#
+#  0  82 53 4E 41 50 50 59 00   magic
+#  8  i32 = 1                   version
+# 12  i32 = 1                   lowest version that can read it
+# 16  i32 length | raw snappy block of at most 32 KiB of input, repeated to the end
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_LENGTH_BYTES = 4
+_MAX_SNAPPY_EXPANSION = 32  # a copy of 64 bytes takes 3: nothing expands more than about 22 times
+_MAX_UVARINT_BYTES = 5
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    view = memoryview(data)
+    out = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        out += (len(block).to_bytes(_LENGTH_BYTES, "big"), block)
+    return b"".join(out)
+
+
+def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
+    """Decompress either framing.
+
+    Like Java's ``SnappyInputStream`` it skips the header of a second stream between blocks, and ignores fewer than four
+    bytes after the last block.
+    """
+    header_bytes = len(_XERIAL_HEADER)
+    if len(view) < header_bytes or view[:8] != _XERIAL_MAGIC:
+        return _decompress_block(view, max_bytes, max_bytes, 0)
+    position = header_bytes
+    out: list[bytes] = []
+    size = 0
+    while len(view) - position >= _LENGTH_BYTES:
+        if view[position : position + _LENGTH_BYTES] == _XERIAL_MAGIC[:_LENGTH_BYTES]:
+            header = view[position : position + header_bytes]
+            if len(header) < header_bytes or header[:8] != _XERIAL_MAGIC:
+                raise _damaged("snappy", "the header of a second stream is cut off or another", position)
+            if int.from_bytes(header[12:], "big", signed=True) < 1:
+                raise _damaged("snappy", "a second stream of a version that was never written", position)
+            position += header_bytes
+            continue
+        length = int.from_bytes(view[position : position + _LENGTH_BYTES], "big", signed=True)
+        position += _LENGTH_BYTES
+        if length < 0 or length > len(view) - position:
+            raise _damaged("snappy", f"block length {length} exceeds the data", position - _LENGTH_BYTES)
+        piece = _decompress_block(view[position : position + length], max_bytes - size, max_bytes, position)
+        size += len(piece)
+        out.append(piece)
+        position += length
+    return b"".join(out)
+
+
+def _decompress_block(block: memoryview, budget: int, max_bytes: int, position: int) -> bytes:
+    """Decompress one raw block after checking its claimed size against the limit and snappy's largest expansion."""
+    claimed = shift = 0
+    for byte in block[:_MAX_UVARINT_BYTES]:
+        claimed |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise _damaged("snappy", "no length at the start of a block", position)
+    if claimed > len(block) * _MAX_SNAPPY_EXPANSION:
+        raise _damaged("snappy", f"{len(block)} bytes cannot hold the claimed {claimed}", position)
+    if claimed > budget:
+        raise _too_large("snappy", max_bytes)
+    try:
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as e:
+        raise _damaged("snappy", e, position) from None
+
+
+# -- lz4: one frame ------------------------------------------------------------------------------------------------
+#
+#  0  04 22 4D 18   magic
+#  4  FLG = 60      6-7 version 1, 5 independent blocks, 4 block checksums, 3 content size, 2 checksum, 0 dictionary
+#  5  BD  = 40      4-6 largest block: 4 is 64 KiB, each step is four times more
+#  6  HC  = 82      second byte of xxHash32(FLG, BD and what the flags add)
+#  7  u32 little-endian block size (top bit: stored) | block, repeated; size 0 ends the frame
+
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER_BYTES = 7
+_INDEPENDENT, _BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM = 0x20, 0x10, 0x08, 0x04
+_LZ4_VERSION_BITS, _LZ4_VERSION = 0xC3, 0x40  # neither the dictionary's bit nor the reserved one is set
+_LZ4_BLOCK_BYTES = {0x40: 64 * 1024, 0x50: 256 * 1024, 0x60: 1024 * 1024, 0x70: 4 * 1024 * 1024}
+_STORED = 0x8000_0000
+_MAX_LZ4_EXPANSION = 255
+
+
+def _decompress_lz4(view: memoryview, max_bytes: int, mend_header: bool) -> bytes:
+    """Return the content of the first frame. Accepts linked blocks; Java does not.
+
+    Like Java's reader it ignores what follows the frame, the content size and the content checksum. ``mend_header``
+    accepts any header checksum: Kafka computed that of message format 0 wrongly.
+    """
+    blocks, end_mark, bound = _walk_blocks(view)
+    stream = lz4.frame.LZ4FrameDecompressor()
+    try:
+        frame = _checked_frame(view, blocks, end_mark, mend_header)
+        # The library allocates what it is allowed to return: never more than the blocks can hold.
+        out: bytes = stream.decompress(frame, max_length=min(bound, max_bytes) + 1)
+    except (RuntimeError, EOFError, ValueError, MemoryError) as e:
+        raise _damaged("lz4", e) from None
+    if len(out) > max_bytes:
+        raise _too_large("lz4", max_bytes)
+    if not stream.eof:
+        raise _damaged("lz4", "the frame does not end", len(view))
+    return out
+
+
+def has_linked_blocks(data: Buffer) -> bool:
+    """Return True if blocks of an LZ4 frame refer to earlier blocks: no reader of Kafka's accepts such a frame."""
+    view = memoryview(data)
+    return len(view) > 4 and not view[4] & _INDEPENDENT
+
+
+def _walk_blocks(view: memoryview) -> tuple[int, int, int]:
+    """Return (start of the blocks, position of the end mark, upper bound of the size). Raises for a truncated frame."""
+    if len(view) < _LZ4_HEADER_BYTES or view[:4] != _LZ4_MAGIC:
+        raise _damaged("lz4", "no frame header")
+    flags = view[4]
+    block_bytes = _LZ4_BLOCK_BYTES.get(view[5])
+    if flags & _LZ4_VERSION_BITS != _LZ4_VERSION or block_bytes is None:
+        raise _damaged("lz4", f"unknown frame version or block size, FLG {flags:#04x} BD {view[5]:#04x}", 4)
+    blocks = position = _LZ4_HEADER_BYTES + (8 if flags & _CONTENT_SIZE else 0)
+    behind_block = 4 if flags & _BLOCK_CHECKSUM else 0
+    behind_frame = 4 if flags & _CONTENT_CHECKSUM else 0
+    bound = 0
+    while position + 4 <= len(view):
+        head = int.from_bytes(view[position : position + 4], "little")
+        size = head & ~_STORED
+        if size == 0 and position + 4 + behind_frame <= len(view):
+            return blocks, position, bound
+        if size > block_bytes or head == 1:  # one compressed byte decodes to nothing: Java takes it for the end
+            raise _damaged("lz4", f"block of {size} bytes where 2 to {block_bytes} are possible", position)
+        position += 4 + size + behind_block
+        bound += size if head & _STORED else min(block_bytes, size * _MAX_LZ4_EXPANSION)
+    raise _damaged("lz4", "it ends early", len(view))
+
+
+def _checked_frame(view: memoryview, blocks: int, end_mark: int, mend_header: bool) -> bytes | memoryview:
+    """Return the frame without the fields that the library checks and Java does not, under a header of the library's.
+
+    Raises RuntimeError for a wrong header checksum.
+    """
+    flags, end = view[4], end_mark + 4
+    if not flags & (_CONTENT_SIZE | _CONTENT_CHECKSUM) and not mend_header and not view[end - 1]:
+        return view[:end]  # nothing to leave out, and the library checks the header itself
+    if not mend_header:
+        lz4.frame.get_frame_info(bytes(view[:blocks]))
+    header = lz4.frame.LZ4FrameCompressor(
+        block_size=view[5] >> 4,
+        block_linked=not flags & _INDEPENDENT,
+        block_checksum=bool(flags & _BLOCK_CHECKSUM),
+    ).begin()
+    return b"".join((header, view[blocks:end_mark], bytes(4)))
+
+
+# -- zstd: frames without a content size, as Kafka's streaming encoders write them ----------------------------------
+
+_MAX_WINDOW_BYTES = 128 * 1024 * 1024  # what the highest level writes, and the format's usual limit
+_ZSTD_BLOCK_BYTES = 128 * 1024
+_MAX_ZSTD_EXPANSION = 32 * 1024  # a block of 128 KiB takes 4 bytes or more
+_LEAST_ZSTD_STEP_BYTES = 256
+_SKIPPABLE_MAGIC = 0x184D2A50
+
+
+class _Contexts(threading.local):
+    """Contexts per thread: costly to make, and not to be shared between threads."""
+
+    def __init__(self) -> None:
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+
+
+_contexts = _Contexts()
+
+
+def _decompress_zstd(view: memoryview, max_bytes: int) -> bytes:
+    """Decompress any number of frames.
+
+    As in Java, a truncated frame after a whole one ends the data; bytes that begin no frame are refused.
+    """
+    out: list[bytes] = []
+    size = position = frames = 0
+    stream, is_skippable = None, False
+    while position < len(view):
+        if stream is None:
+            is_skippable = int.from_bytes(view[position : position + 4], "little") & ~0xF == _SKIPPABLE_MAGIC
+            stream = _contexts.decompressor.decompressobj(write_size=_ZSTD_BLOCK_BYTES)
+        # Each slice of input is too short to pass the limit by more than a few MiB.
+        step = max((max_bytes - size) // _MAX_ZSTD_EXPANSION, _LEAST_ZSTD_STEP_BYTES)
+        given = view[position : position + step]
+        try:
+            piece = stream.decompress(given)
+        except zstandard.ZstdError as e:
+            raise _damaged("zstd", e, position) from None
+        position += len(given)
+        size += len(piece)
+        if size > max_bytes:
+            raise _too_large("zstd", max_bytes)
+        out.append(piece)
+        if stream.eof:
+            position -= len(stream.unused_data)
+            frames += not is_skippable
+            stream = None
+    if stream is not None and not frames:
+        raise _damaged("zstd", "it ends early", len(view))
+    if not view:
+        raise _damaged("zstd", "no frame")
+    return b"".join(out)

@@ -27,8 +27,8 @@ import numpy.typing as npt
 import zstandard
 
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.crc import crc32c
 from tiered.format.json_schema import INT32_MAX, TEXT, JsonObject, ListOf, ValueType
+from tiered.format.kernels import crc32c
 
 MAGIC = b"OLC1"
 FORMAT = 1

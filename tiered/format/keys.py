@@ -1,4 +1,4 @@
-"""Names: object keys of the bucket, file names of the disk, and the rules for topic names.
+"""Names of the bucket: object keys, and the rules for topic names.
 
 Object keys, relative to the URL that the store was opened with::
 
@@ -36,18 +36,14 @@ import enum
 import functools
 import hashlib
 import re
-import sys
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from tiered.config import MAX_PARTITIONS
 from tiered.errors import ConfigError
-from tiered.format.trash import TRASH_MAINTAINER, TRASH_STAGED, TrashEntry
-from tiered.model import Row, TopicPartition
+from tiered.model import TRASH_MAINTAINER, TRASH_STAGED, Row, TrashEntry
 
 MAX_TOPIC_CHARS = 249
-MAX_DIR_CHARS = 255
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 TOPICS_PREFIX = "topics/"
@@ -163,14 +159,14 @@ class GroupKey(NamedTuple):
 
 # -- topic names -------------------------------------------------------------------------------------------------
 
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def check_topic_name(name: str) -> str:
     """Return the name if Kafka accepts it: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``. Raises ConfigError."""
     if name in {".", ".."}:
         raise ConfigError(f"topic name {name!r} is not allowed", hint="Kafka refuses '.' and '..'")
-    if not _TOPIC.fullmatch(name):
+    if not TOPIC_NAME.fullmatch(name):
         shown = name if len(name) <= MAX_TOPIC_CHARS else name[:32] + "..."
         raise ConfigError(
             f"topic name {shown!r} is not allowed",
@@ -211,7 +207,7 @@ _TOPIC_KEY = re.compile(r"topics/(?P<topic>[a-zA-Z0-9._-]{1,249})")
 
 def h2(topic_id: UUID, partition: int) -> str:
     """Return two hex digits: the first byte of blake2b-128 over topic id and partition (big-endian int32)."""
-    _check_partition(partition)
+    check_partition(partition)
     return hashlib.blake2b(topic_id.bytes + partition.to_bytes(4, "big"), digest_size=16).hexdigest()[:2]
 
 
@@ -233,7 +229,7 @@ def positions_key(topic_id: UUID, partition: int) -> str:
 
 def hist_key(topic_id: UUID, partition: int, version: int) -> str:
     """Return the key of the create-only copy of one version of the root."""
-    return hist_prefix(topic_id, partition) + f"{_bounded(version, MAX_INT64, 'version'):016x}"
+    return hist_prefix(topic_id, partition) + f"{bounded(version, MAX_INT64, 'version'):016x}"
 
 
 def hist_prefix(topic_id: UUID, partition: int) -> str:
@@ -243,12 +239,12 @@ def hist_prefix(topic_id: UUID, partition: int) -> str:
 
 def aside_key(topic_id: UUID, partition: int, uid: str) -> str:
     """Return the key at which a rebuild keeps the unreadable object that it found at the root's key."""
-    return partition_prefix(topic_id, partition) + f"aside/{_check_uid(uid)}"
+    return partition_prefix(topic_id, partition) + f"aside/{check_uid(uid)}"
 
 
 def pin_key(topic_id: UUID, partition: int, uid: str) -> str:
     """Return the key of a reader's pin."""
-    return partition_prefix(topic_id, partition) + f"pin/{_check_uid(uid)}"
+    return partition_prefix(topic_id, partition) + f"pin/{check_uid(uid)}"
 
 
 def check_snapshot_name(name: str) -> str:
@@ -274,7 +270,7 @@ def snap_prefix(topic_id: UUID, partition: int) -> str:
 def page_key(topic_id: UUID, partition: int, name: PageName) -> str:
     """Return the key of an immutable page below the root."""
     prefix = partition_prefix(topic_id, partition)
-    return f"{prefix}p/{name.role.value}{_epoch_hex(name.epoch)}/{_check_uid(name.uid)}.page"
+    return f"{prefix}p/{name.role.value}{_epoch_hex(name.epoch)}/{check_uid(name.uid)}.page"
 
 
 def segment_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
@@ -289,7 +285,7 @@ def index_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str
 
 def staged_key(topic_id: UUID, partition: int, uid: str) -> str:
     """Return the key of a ``.log`` object that a sink stages; :func:`index_key_of` gives its ``.idx``."""
-    return f"{staged_prefix(topic_id, partition)}{_check_uid(uid)}.log"
+    return f"{staged_prefix(topic_id, partition)}{check_uid(uid)}.log"
 
 
 def staged_prefix(topic_id: UUID, partition: int) -> str:
@@ -299,12 +295,12 @@ def staged_prefix(topic_id: UUID, partition: int) -> str:
 
 def staged_uid(txn: str, batch: int, random32: int) -> str:
     """Return the uid of one attempt at one staged segment: 64 bits of a hash of the id, the batch, 32 random bits."""
-    return f"{staged_stem(txn, batch)}{_bounded(random32, MAX_BATCH, 'random part'):08x}"
+    return f"{staged_stem(txn, batch)}{bounded(random32, MAX_BATCH, 'random part'):08x}"
 
 
 def staged_stem(txn: str, batch: int) -> str:
     """Return the first 24 hex digits of the uid of every object that one batch stages."""
-    return f"{_txn_hash(check_txn(txn))}{_bounded(batch, MAX_BATCH, 'batch'):08x}"
+    return f"{_txn_hash(check_txn(txn))}{bounded(batch, MAX_BATCH, 'batch'):08x}"
 
 
 def _txn_hash(txn: str) -> str:
@@ -327,7 +323,7 @@ def _quoted(txn: str) -> str:
 
 def decision_key(txn: str, batch: int, generation: int = 0) -> str:
     """Return the create-only key of a sink's decision about a batch."""
-    key = f"{DECISIONS_PREFIX}{_quoted(check_txn(txn))}/{_bounded(batch, MAX_BATCH, 'batch')}"
+    key = f"{DECISIONS_PREFIX}{_quoted(check_txn(txn))}/{bounded(batch, MAX_BATCH, 'batch')}"
     return f"{key}.{generation}" if generation else key
 
 
@@ -360,12 +356,12 @@ def group_members_prefix(group: str) -> str:
 def group_member_key(group: str, member: str) -> str:
     """Return the key of the heartbeats of a member, ``{name}~{uid}``."""
     name, _, uid = member.rpartition("~")
-    return f"{group_members_prefix(group)}{_quoted(check_group_name(name, 'member'))}~{_check_uid(uid)}"
+    return f"{group_members_prefix(group)}{_quoted(check_group_name(name, 'member'))}~{check_uid(uid)}"
 
 
 def group_partition_key(group: str, topic_id: UUID, partition: int) -> str:
     """Return the key of a partition's owner and position in a group."""
-    _check_partition(partition)
+    check_partition(partition)
     return f"{group_prefix(group)}partitions/{topic_id.hex}-{partition}"
 
 
@@ -381,24 +377,24 @@ def topic_key(topic: str) -> str:
 
 def probe_key(uid: str) -> str:
     """Return the key of an object of the start-up probe."""
-    return f"{PROBE_PREFIX}{_check_uid(uid)}"
+    return f"{PROBE_PREFIX}{check_uid(uid)}"
 
 
 def gc_audit_key(topic_id: UUID, partition: int, version: int, uid: str) -> str:
     """Return the key of the audit line of one collection or sweep of a partition, at one version of its root."""
     prefix = gc_audit_prefix(topic_id, partition)
-    return f"{prefix}{_bounded(version, MAX_INT64, 'version'):016x}-{_check_uid(uid)}"
+    return f"{prefix}{bounded(version, MAX_INT64, 'version'):016x}-{check_uid(uid)}"
 
 
 def gc_audit_prefix(topic_id: UUID, partition: int) -> str:
     """Return the common prefix of all audit lines of a partition."""
-    _check_partition(partition)
+    check_partition(partition)
     return f"jobs/gc/{topic_id.hex}-{partition}/"
 
 
 def decisions_audit_key(uid: str) -> str:
     """Return the key of the audit line of one deletion of old decisions of sinks."""
-    return f"jobs/gc/decisions/{_check_uid(uid)}"
+    return f"jobs/gc/decisions/{check_uid(uid)}"
 
 
 def check_job_id(job_id: str) -> str:
@@ -412,7 +408,7 @@ def check_job_id(job_id: str) -> str:
 
 def erasure_prefix(topic_id: UUID, partition: int) -> str:
     """Return the common prefix of all objects that erasures of a partition keep."""
-    _check_partition(partition)
+    check_partition(partition)
     return f"{ERASURES_PREFIX}{topic_id.hex}-{partition}/"
 
 
@@ -424,7 +420,7 @@ def erasure_note_prefix(topic_id: UUID, partition: int, erasure_id: str) -> str:
 def erasure_note_key(topic_id: UUID, partition: int, erasure_id: str, base: int, uid: str) -> str:
     """Return the key of the note of a segment that an erasure rewrites as ``uid``."""
     prefix = erasure_note_prefix(topic_id, partition, erasure_id)
-    return f"{prefix}{_bounded(base, MAX_INT64, 'offset'):020d}-{_check_uid(uid)}.json"
+    return f"{prefix}{bounded(base, MAX_INT64, 'offset'):020d}-{check_uid(uid)}.json"
 
 
 def erasure_receipt_key(topic_id: UUID, partition: int, erasure_id: str) -> str:
@@ -605,7 +601,7 @@ def trashed_segment(entry: TrashEntry) -> SegmentName:
 
 def split_uid(uid: str) -> tuple[int, int]:
     """Return 32 hex digits as the two signed 64-bit halves that a row stores."""
-    data = bytes.fromhex(_check_uid(uid))
+    data = bytes.fromhex(check_uid(uid))
     return int.from_bytes(data[:8], "big", signed=True), int.from_bytes(data[8:], "big", signed=True)
 
 
@@ -617,11 +613,11 @@ def join_uid(id_hi: int, id_lo: int) -> str:
 def _segment_stem(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
     role, epoch, base, uid, staged = segment_name(segment) if isinstance(segment, Row) else segment
     if staged:
-        return staged_prefix(topic_id, partition) + _check_uid(uid)
+        return staged_prefix(topic_id, partition) + check_uid(uid)
     if not (0 <= epoch <= MAX_INT32 and 0 <= base <= MAX_INT64 and _UID.fullmatch(uid)):
-        _bounded(epoch, MAX_INT32, "claim epoch")
-        _bounded(base, MAX_INT64, "base offset")
-        _check_uid(uid)
+        bounded(epoch, MAX_INT32, "claim epoch")
+        bounded(base, MAX_INT64, "base offset")
+        check_uid(uid)
     return f"{partition_prefix(topic_id, partition)}s/{role}{epoch:08x}/{base:020d}-{uid}"
 
 
@@ -637,134 +633,21 @@ def _partition_of(match: re.Match[str] | None) -> tuple[UUID, int] | None:
 _UID = re.compile(r"[0-9a-f]{32}")
 
 
-def _check_uid(uid: str) -> str:
+def check_uid(uid: str) -> str:
     if not _UID.fullmatch(uid):
         raise ConfigError(f"object id {uid[:40]!r} is not 32 lower-case hex digits")
     return uid
 
 
 def _epoch_hex(epoch: int) -> str:
-    return f"{_bounded(epoch, MAX_INT32, 'claim epoch'):08x}"
+    return f"{bounded(epoch, MAX_INT32, 'claim epoch'):08x}"
 
 
-def _check_partition(partition: int) -> None:
-    _bounded(partition, MAX_INT32, "partition")
+def check_partition(partition: int) -> None:
+    bounded(partition, MAX_INT32, "partition")
 
 
-def _bounded(value: int, limit: int, what: str) -> int:
+def bounded(value: int, limit: int, what: str) -> int:
     if not 0 <= value <= limit:
         raise ConfigError(f"{what} {value} is outside 0..{limit}")
     return value
-
-
-# -- local names ---------------------------------------------------------------------------------------------------
-
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-TXN_INDEX_SUFFIX = ".txnindex"
-SNAPSHOT_SUFFIX = ".snapshot"
-DELETED_SUFFIX = ".deleted"
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
-INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
-"""Suffixes of the files that hold or index the records of one segment."""
-
-_LOCAL_FILE = re.compile(
-    r"(?P<base>[0-9]{20})(?P<suffix>\.(?:log|index|timeindex|txnindex|snapshot))(?P<work>\.(?:deleted|cleaned|swap))?"
-)
-_RENAMED_DIR = re.compile(r"\S+-\S+\.\S+-(?P<kind>delete|future|stray)")
-
-
-class LocalFile(NamedTuple):
-    """A file of one segment: ``suffix`` as ``.log``; ``work`` is ``""``, ``.deleted``, ``.cleaned`` or ``.swap``."""
-
-    base: int
-    suffix: str
-    work: str = ""
-
-
-class PartitionDir(NamedTuple):
-    """A partition directory. ``kind`` is ``""``, or ``delete``, ``future``, ``stray`` for a renamed one."""
-
-    tp: TopicPartition
-    kind: str = ""
-
-
-def local_name(base: int, suffix: str, work: str = "") -> str:
-    """Return the file name: base offset as 20 digits, and the suffixes. Raises ConfigError for a bad offset."""
-    if not 0 <= base <= MAX_INT64:
-        _bounded(base, MAX_INT64, "base offset")  # raises
-    return f"{base:020d}{suffix}{work}"
-
-
-log_name = functools.partial(local_name, suffix=LOG_SUFFIX)
-"""Return the name of a segment's log, such as ``00000000000000000042.log``."""
-index_name = functools.partial(local_name, suffix=INDEX_SUFFIX)
-"""Return the name of the offset index."""
-time_index_name = functools.partial(local_name, suffix=TIME_INDEX_SUFFIX)
-"""Return the name of the time index."""
-txn_index_name = functools.partial(local_name, suffix=TXN_INDEX_SUFFIX)
-"""Return the name of the index of aborted transactions."""
-snapshot_name = functools.partial(local_name, suffix=SNAPSHOT_SUFFIX)
-"""Return the name of the producer snapshot; its number is the exclusive end offset of the state."""
-
-
-def parse_local_name(name: str) -> LocalFile | None:
-    """Parse a segment's file name; None for any other file, which is ignored, as in Kafka."""
-    match = _LOCAL_FILE.fullmatch(name)
-    if match is None or int(match["base"]) > MAX_INT64:
-        return None
-    return LocalFile(int(match["base"]), match["suffix"], match["work"] or "")
-
-
-def partition_dir(tp: TopicPartition) -> str:
-    """Return ``topic-partition``. Raises ConfigError for a bad topic name or partition."""
-    check_topic_name(tp.topic)
-    _check_partition(tp.partition)
-    return f"{tp.topic}-{tp.partition}"
-
-
-def renamed_dir(tp: TopicPartition, uid: str, kind: str) -> str:
-    """Return ``topic-partition.uid-kind``, Kafka's name of a directory that waits for its deletion.
-
-    For ``delete`` and ``stray`` the topic is cut so that the name has at most 255 characters.
-    """
-    if kind not in {"delete", "future", "stray"}:
-        raise ConfigError(f"directory kind {kind!r} is none of delete, future, stray")
-    tail = f"-{tp.partition}.{_check_uid(uid)}-{kind}"
-    partition_dir(tp)
-    topic = tp.topic if kind == "future" else tp.topic[: MAX_DIR_CHARS - len(tail)]
-    return topic + tail
-
-
-def parse_partition_dir(name: str) -> PartitionDir:
-    """Parse the name of a directory: split at the last ``-``, a renamed one cut at the last ``.`` first.
-
-    Raises ConfigError, as Kafka refuses to start, for a name without ``-``, an empty topic, a partition that is
-    not a plain decimal below ``MAX_PARTITIONS``, or a malformed renamed directory.
-    """
-    stem, kind = name, ""
-    if name.endswith(("-delete", "-future", "-stray")):
-        match = _RENAMED_DIR.fullmatch(name)
-        if match is None:
-            raise _bad_dir(name)
-        stem, kind = name[: name.rindex(".")], match["kind"]
-    topic, dash, partition = stem.rpartition("-")
-    if not dash or not _TOPIC.fullmatch(topic) or not re.fullmatch(r"0|[1-9][0-9]{0,9}", partition):
-        raise _bad_dir(name)
-    if int(partition) > MAX_INT32 or topic in {".", ".."}:
-        raise _bad_dir(name)
-    if int(partition) >= MAX_PARTITIONS:
-        raise ConfigError(
-            f"directory {name!r} is of partition {partition}", hint=f"a topic has at most {MAX_PARTITIONS} partitions"
-        )
-    return PartitionDir(TopicPartition(sys.intern(topic), int(partition)), kind)
-
-
-def _bad_dir(name: str) -> ConfigError:
-    return ConfigError(
-        f"directory {name[:300]!r} is not named topic-partition",
-        hint="name it topic-partition if it belongs to this log; otherwise move it out of the log directory",
-    )

@@ -38,9 +38,9 @@ from uuid import UUID
 import numpy as np
 
 from tiered.errors import CorruptionError
-from tiered.format.crc import crc32c
 from tiered.format.framed_object import TableLayout, pack, unpack
 from tiered.format.json_schema import HEX_128, INT32, INT32_MAX, TEXT, JsonObject
+from tiered.format.kernels import crc32c
 from tiered.format.keys import KNOWN_FLAGS, PageKey, PageName, Role, join_uid, page_key, parse_page_key, split_uid
 from tiered.format.rows import (
     ROW_COLUMNS,

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 
 PRODUCER_ENTRY_BYTES = 46
 SNAPSHOT_HEADER_BYTES = 10

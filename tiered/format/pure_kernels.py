@@ -978,7 +978,7 @@ def batch_filler(room: int, lend: bool = False) -> BatchFiller[bytes | memoryvie
     """Return a filler of batches whose rows have at most ``room`` bytes, by ``RecordColumns.sizes``.
 
     ``lend``: large batches are read-only views of memory that is refilled once no view is left. This twin always
-    returns None: ``column_encoder`` takes its place.
+    returns None: ``columns`` takes its place.
     """
     return None
 

@@ -28,8 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tiered.format.framed_object import Packed, TableLayout
-from tiered.format.trash import KEY_BITS, TrashEntry
-from tiered.model import Row
+from tiered.model import KEY_BITS, Row, TrashEntry
 
 Column = npt.NDArray[np.int64]
 

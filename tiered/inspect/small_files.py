@@ -18,21 +18,19 @@ from tiered.format.checkpoint import (
     decode_partition_metadata,
     encode_uuid,
 )
-from tiered.format.keys import MAX_INT64, Role, join_uid, page_key, parse_local_name
-from tiered.format.offset_index import OffsetIndex
+from tiered.format.keys import MAX_INT64, Role, join_uid, page_key
+from tiered.format.local_names import parse_local_name
 from tiered.format.page import Pointer, Pointers, decode_stored_page
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
 from tiered.format.root import decode_root
 from tiered.format.rows import Rows, Trash
-from tiered.format.time_index import TimeIndex
-from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
-from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns
+from tiered.format.segment_indexes import TXN_ENTRY_BYTES, OffsetIndex, TimeIndex, decode_txns
 from tiered.inspect.items import FileEntry
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, META_PROPERTIES_NAME
 from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.volume import PARTITION_METADATA_NAME
 from tiered.local.segment.seal import SEAL_SUFFIX
-from tiered.model import ByteSource
+from tiered.model import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE, ByteSource
 from tiered.plan.producer import SEQUENCES
 from tiered.remote.catalog_view import rows_inside
 from tiered.times import format_time

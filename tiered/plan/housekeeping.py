@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiered.format.root import STATE_DELETING, STATE_OPEN, STATE_SEALED, Root
-from tiered.format.trash import TrashEntry
+from tiered.model import TrashEntry
 from tiered.plan.commit import Outcome, Stamp, fenced, succeed
 from tiered.plan.ownership import Refusal, RefusalReason
 

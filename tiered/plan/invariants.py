@@ -18,7 +18,7 @@ from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, KNOWN_FL
 from tiered.format.page import NO_POINTERS, POINTER_MAINTAINER, Pointers
 from tiered.format.root import SEALED_LIMIT, STATE_OPEN, TXNS_LIMIT, Root
 from tiered.format.rows import NO_TALLY, Column, Rows
-from tiered.format.trash import TRASH_KINDS, TRASH_LIST, TRASH_ROWS
+from tiered.model import TRASH_KINDS, TRASH_LIST, TRASH_ROWS
 
 
 @dataclass(frozen=True, slots=True)

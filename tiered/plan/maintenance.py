@@ -19,12 +19,10 @@ from typing import Final, Protocol
 
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.format.keys import FLAG_ABORTED_TXNS
-from tiered.format.offset_index import OFFSET_ENTRY_BYTES
 from tiered.format.root import Root
 from tiered.format.rows import Trash
-from tiered.format.time_index import TIME_ENTRY_BYTES
-from tiered.format.trash import TRASH_OBJECT, TrashEntry
-from tiered.model import Row, TopicPartition
+from tiered.format.segment_indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from tiered.model import TRASH_OBJECT, Row, TopicPartition, TrashEntry
 from tiered.plan.cleaning import CandidateScan, CleaningCandidate, LogState, SegmentState
 from tiered.plan.retention import RemoteExpiry, has_wrong_times, row_age_from_ms, times_of, wrong_times_text
 from tiered.plan.roll import MAX_RELATIVE_OFFSET

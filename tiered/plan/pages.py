@@ -15,7 +15,7 @@ from tiered.format.keys import FLAG_MAINTAINER, FLAG_STAGED, PageName, Role
 from tiered.format.page import POINTER_MAINTAINER, Content, Page, Pointer, Pointers, encode_page
 from tiered.format.root import Root
 from tiered.format.rows import Rows, Trash
-from tiered.format.trash import (
+from tiered.model import (
     TRASH_LIST,
     TRASH_MAINTAINER,
     TRASH_OBJECT,
@@ -23,9 +23,9 @@ from tiered.format.trash import (
     TRASH_ROWS,
     TRASH_STAGED,
     TRASH_TREE,
+    Row,
     TrashEntry,
 )
-from tiered.model import Row
 from tiered.plan.commit import Stamp, next_ts_ms, next_version
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tiered.format.keys import FLAG_HOLE, FLAG_STAGED, MAX_INT64
-from tiered.format.segment_stats import SegmentStats
+from tiered.format.segment_builder import SegmentStats
 from tiered.model import Row
 
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
-from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
+from tiered.format.segment_indexes import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.model import AbortedTxn
 from tiered.plan.producer import NO_OFFSET, ProducerBatch
 from tiered.plan.producer_state import ProducerSnapshot, ProducerState

@@ -13,7 +13,8 @@ from typing import Any
 
 from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.coordinator_records import is_state_log
-from tiered.format.keys import Role, log_name
+from tiered.format.keys import Role
+from tiered.format.local_names import log_name
 from tiered.format.root import STATE_DELETING
 from tiered.local.directory.read_only_log import LogView, gone_partitions, gone_text, left_the_disk, noted_ends
 from tiered.local.disk.files import PosixFiles

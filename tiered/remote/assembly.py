@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, read_header, rebased, verify_batch
 from tiered.format.batch_scanner import MIN_TAIL_BYTES, BatchPosition, BatchRun, BatchWalk, Offsets, walk_headers
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import FLAG_STAGED
 from tiered.model import Row, TopicPartition
 

@@ -20,7 +20,7 @@ from tiered.errors import CorruptionError, TieredError
 from tiered.format.batch import BatchHeader, least_timestamp, read_header
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
 from tiered.format.root import CompactedRange
-from tiered.format.txn_index import encode_txns
+from tiered.format.segment_indexes import encode_txns
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.batch_filter import BatchFilter, CleaningReport
 from tiered.plan.cleaning import CleaningCandidate, GroupScan, LogState, SegmentState

@@ -49,7 +49,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar, assert_never
 
 from tiered.errors import CommitUnknownError, RemoteUnavailableError, TieredError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.store.base import (
     ABSENT,
     MAX_BODY_BYTES,

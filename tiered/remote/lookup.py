@@ -22,11 +22,9 @@ from tiered.format.bundle import (
     verify_section,
 )
 from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_HOLE, FLAG_STAGED, index_key, segment_key, trashed_segment
-from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import Root
-from tiered.format.time_index import TimeIndex
-from tiered.format.txn_index import decode_txns
+from tiered.format.segment_indexes import OffsetIndex, TimeIndex, decode_txns
 from tiered.model import AbortedTxn, EpochEntry, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.maintenance import newest_trimmed
 from tiered.plan.read import READ_LIMITS, ByteRange, ReadLimits, RequestSizes, SegmentRange, byte_range

@@ -31,11 +31,10 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.format.crc import crc32c
 from tiered.format.json_schema import NUMBER, JsonObject
+from tiered.format.kernels import crc32c
 from tiered.format.keys import is_pin_key, parse_snap_key, partition_prefix, pin_key
-from tiered.format.root import Root
-from tiered.format.user_snapshot import DROPPED_BYTES, decode_kept, encode_dropped, is_begun
+from tiered.format.root import DROPPED_BYTES, Root, decode_kept, encode_dropped, is_begun
 from tiered.plan.maintenance import PIN_MS
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import (

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 
 from tiered.errors import CommitUnknownError, ConfigError, CorruptionError, RemoteUnavailableError, TieredError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import Role, hist_key, hist_prefix, parse_hist_key
 from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
 from tiered.remote.conditional_put import Cell, Deadline, NextBody, Planned, Tagged, read_cell, update

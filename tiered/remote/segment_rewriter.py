@@ -20,8 +20,8 @@ from uuid import UUID
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.batch import BatchHeader, least_timestamp
 from tiered.format.bundle import SectionKind, decode_leader_epochs, encode_bundle
-from tiered.format.crc import crc32c
 from tiered.format.header import Buffer
+from tiered.format.kernels import crc32c
 from tiered.format.keys import (
     FLAG_HOLE,
     FLAG_MAINTAINER,
@@ -32,9 +32,8 @@ from tiered.format.keys import (
     segment_key,
     split_uid,
 )
-from tiered.format.offset_index import IndexPace, OffsetIndex
-from tiered.format.segment_stats import SegmentStats
-from tiered.format.time_index import TimeIndex
+from tiered.format.segment_builder import SegmentStats
+from tiered.format.segment_indexes import IndexPace, OffsetIndex, TimeIndex
 from tiered.model import EpochEntry, Row, SealedIndexes, TopicPartition
 from tiered.plan.maintenance import PART_BYTES, READ_AHEAD_BYTES, READ_BYTES
 from tiered.plan.read import ByteRange, SegmentRange

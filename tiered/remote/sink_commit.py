@@ -28,8 +28,8 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.bundle import encode_bundle
-from tiered.format.crc import crc32c
 from tiered.format.decision import COMMITTED, Decision, decode_decision, encode_decision
+from tiered.format.kernels import crc32c
 from tiered.format.keys import FLAG_STAGED, Role, decision_key, index_key_of, split_uid, staged_key, staged_uid
 from tiered.format.root import Root
 from tiered.model import Row, SealedSegment

@@ -37,9 +37,10 @@ from tiered.errors import (
 )
 from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import check_snapshot_name, hist_key, parse_hist_key, parse_snap_key, snap_key, snap_prefix
-from tiered.format.root import STATE_DELETING, Root
-from tiered.format.user_snapshot import (
+from tiered.format.root import (
     DROPPED_BYTES,
+    STATE_DELETING,
+    Root,
     decode_kept,
     encode_complete_snapshot,
     encode_dropped,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from tiered.errors import CorruptionError
 from tiered.format.bundle import encode_bundle
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import (
     FLAG_ABORTED_TXNS,
     FLAG_MAINTAINER,

@@ -25,7 +25,7 @@ from tiered.check.local import UNREADABLE, LocalCheck, read_small_files
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, CorruptionError, LocalIOError, NewerFormatError, NotFoundError
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
-from tiered.format.keys import LOG_SUFFIX, partition_dir
+from tiered.format.local_names import LOG_SUFFIX, partition_dir
 from tiered.local.directory.read_only_log import DirectoryView, find_gone
 from tiered.local.disk.checkpoints import (
     CLEAN_SHUTDOWN_NAME,

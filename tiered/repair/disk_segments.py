@@ -24,8 +24,8 @@ from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import read_header
 from tiered.format.batch_scanner import NO_LIMIT, BatchPosition, Offsets
 from tiered.format.checkpoint import encode_epochs
-from tiered.format.keys import (
-    FLAG_HOLE,
+from tiered.format.keys import FLAG_HOLE
+from tiered.format.local_names import (
     LOG_SUFFIX,
     TXN_INDEX_SUFFIX,
     local_name,
@@ -35,7 +35,7 @@ from tiered.format.keys import (
     txn_index_name,
 )
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
-from tiered.format.txn_index import encode_txns
+from tiered.format.segment_indexes import encode_txns
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.epochs import EPOCHS_NAME, LeaderEpochs, assigned
 from tiered.local.disk.names import SPARSE_NAME, local_files, log_bases, snapshot_offsets

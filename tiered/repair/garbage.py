@@ -11,8 +11,7 @@ from tiered.format.keys import join_uid
 from tiered.format.page import PageKind, Pointers
 from tiered.format.root import Root
 from tiered.format.rows import NO_TRASH, Rows, Trash
-from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
-from tiered.model import Row
+from tiered.model import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, Row, TrashEntry
 from tiered.plan.commit import Stamp
 from tiered.plan.pages import Garbage
 from tiered.remote.gc.garbage import page_key_of, trash_page

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tiered.check.registry import Unnamed, find_unnamed
 from tiered.errors import ConfigError, CorruptionError, TieredError, UnknownTopicError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import partition_prefix, topic_key
 from tiered.model import TopicPartition
 from tiered.remote.list_partitions import list_partitions

@@ -22,7 +22,7 @@ from pathlib import Path
 from tiered.clock import Clock
 from tiered.display import html_table
 from tiered.errors import ConfigError, LocalIOError, NotFoundError, UnknownTopicError
-from tiered.format.keys import partition_dir
+from tiered.format.local_names import partition_dir
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.checkpoints import (
     LOG_START_NAME,

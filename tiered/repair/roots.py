@@ -21,9 +21,9 @@ from typing import NamedTuple
 from tiered.check.judge import judge_index
 from tiered.erase.undone import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.format.crc import crc32c
 from tiered.format.decision import COMMITTED, Decision, SinkTarget
 from tiered.format.framed_object import MAX_OBJECT_BYTES
+from tiered.format.kernels import crc32c
 from tiered.format.keys import (
     DECISIONS_PREFIX,
     FLAG_MAINTAINER,

@@ -28,7 +28,7 @@ from tiered.format.bundle import Bundle
 from tiered.format.control import ControlType
 from tiered.format.keys import FLAG_HOLE, FLAG_STAGED
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
-from tiered.format.txn_index import decode_txns, encode_txns
+from tiered.format.segment_indexes import decode_txns, encode_txns
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.scan import LogFile
 from tiered.model import Row, TopicPartition

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from tiered.check.judge import sum_of
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import aside_key
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource

@@ -20,10 +20,9 @@ from pathlib import Path
 from tiered.check.inspection import SideFileCheck
 from tiered.errors import DiskFullError, TieredError
 from tiered.format.checkpoint import encode_epochs
-from tiered.format.keys import (
+from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER
+from tiered.format.local_names import (
     CLEANED_SUFFIX,
-    FLAG_HOLE,
-    FLAG_MAINTAINER,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,

@@ -25,7 +25,7 @@ from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
 from tiered.display import html_table
 from tiered.errors import ConfigError, LocalIOError, RemoteUnavailableError, TieredError
-from tiered.format.keys import partition_dir
+from tiered.format.local_names import partition_dir
 from tiered.format.positions import PositionsCopy
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import Files, is_another_disk

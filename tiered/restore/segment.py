@@ -13,22 +13,19 @@ from tiered.check.findings import Findings, Severity
 from tiered.check.inspection import Expectations, LogInspection, SideFileCheck, fetch_log
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, decode_bundle
-from tiered.format.crc import crc32c
-from tiered.format.keys import (
-    FLAG_ABORTED_TXNS,
-    FLAG_STAGED,
+from tiered.format.kernels import crc32c
+from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_STAGED, index_key, segment_key
+from tiered.format.local_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    index_key,
     local_name,
-    segment_key,
     snapshot_name,
 )
-from tiered.format.segment_stats import SegmentStats
-from tiered.format.txn_index import TXN_ENTRY_BYTES
+from tiered.format.segment_builder import SegmentStats
+from tiered.format.segment_indexes import TXN_ENTRY_BYTES
 from tiered.local.disk.files import Files
 from tiered.local.segment.cut import carry_out_cut, find_cut
 from tiered.local.segment.indexes import rebuild_indexes

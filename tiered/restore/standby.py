@@ -36,7 +36,7 @@ from tiered.config import LogConfig
 from tiered.engine.tiering import Tiering
 from tiered.errors import ConfigError, CorruptionError, FencedError, LogDestroyedError, TieredError
 from tiered.format.coordinator_records import is_state_log
-from tiered.format.keys import partition_dir
+from tiered.format.local_names import partition_dir
 from tiered.format.root import STATE_DELETING
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import DirectoryView

@@ -50,7 +50,7 @@ from tiered.errors import (
 from tiered.format.batch_scanner import Offsets
 from tiered.format.checkpoint import MetaProperties, decode_epochs, encode_meta_properties
 from tiered.format.coordinator_records import OFFSETS_TOPIC
-from tiered.format.keys import (
+from tiered.format.local_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,

@@ -19,8 +19,8 @@ from uuid import UUID
 
 from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError
 from tiered.format.bundle import SectionKind
-from tiered.format.offset_index import OffsetIndex
 from tiered.format.root import STATE_DELETING
+from tiered.format.segment_indexes import OffsetIndex
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import (
     LocalSpan,

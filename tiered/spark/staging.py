@@ -29,17 +29,18 @@ from tiered.clock import Clock, IdSource, SystemClock
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from tiered.format import kernels
-from tiered.format.column_encoder import (
+from tiered.format.columns import (
     Int64s,
     RecordColumns,
     encode_columns,
     encode_filled,
     join_columns,
     key_hashes,
+    partitions_of,
+    rows_by_partition,
     rows_of,
 )
 from tiered.format.header import HEADER_BYTES, Buffer
-from tiered.format.key_hashes import partitions_of, rows_by_partition
 from tiered.format.pure_kernels import BatchFiller, EncoderColumns
 from tiered.format.segment_builder import LEADER_EPOCH, BuiltSegment, SegmentBuilder
 from tiered.local.partition.validation import RecordRules

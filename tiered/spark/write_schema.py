@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 )
 
 from tiered.errors import ConfigError, InvalidTimestampError
-from tiered.format.column_encoder import Int64s, RecordColumns
+from tiered.format.columns import Int64s, RecordColumns
 
 NAMES = ("key", "value", "headers", "topic", "partition", "timestamp")
 LEFT_OUT = ("offset", "timestamptype")

@@ -16,7 +16,7 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import probe_key
 from tiered.store.base import (
     ABSENT,

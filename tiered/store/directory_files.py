@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tiered.clock import IdSource
 from tiered.errors import CorruptionError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.store.base import Body
 from tiered.store.directory_paths import (
     INTERNAL_DIR,

@@ -43,7 +43,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.store.key_rules import MAX_KEY_BYTES
 
 OBJECT_SUFFIX = ".obj"

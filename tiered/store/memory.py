@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tiered.clock import Clock, SystemClock
 from tiered.errors import ClosedError, ConfigError, CorruptionError, NotFoundError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.store.base import (
     MIN_PART_BYTES,
     AbortUpload,

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tiered.errors import ConfigError, RemoteUnavailableError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.model import ByteSource
 from tiered.store.base import (
     AbortUpload,

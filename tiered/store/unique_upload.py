@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError, TieredError
-from tiered.format.crc import crc32c as crc32c_of
 from tiered.format.header import Buffer
+from tiered.format.kernels import crc32c as crc32c_of
 from tiered.model import ByteSource, BytesSource
 from tiered.store.base import (
     ABSENT,

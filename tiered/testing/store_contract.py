@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.model import BytesSource
 from tiered.store.base import (
     ABSENT,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tests.damage.bucket.place import HIT, OTHER, TPS, Place
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import hist_prefix, topic_key
 
 RULE = {

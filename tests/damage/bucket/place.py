@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tiered.config import LogConfig, TopicConfig
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import index_key, root_key, segment_key, topic_key
 from tiered.format.root import Root, decode_root, encode_root
 from tiered.local.directory.multi_directory_log import LocalTier

@@ -18,7 +18,7 @@ from tests.integration.servers.kafka_desk import Desk
 from tests.integration.servers.kafka_kinds import KINDS
 from tests.integration.servers.kafka_view import now_clock, open_for_writing
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
-from tiered.format.keys import DELETED_SUFFIX
+from tiered.format.local_names import DELETED_SUFFIX
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp

@@ -13,7 +13,7 @@ from tests.integration.servers.commands import require
 from tests.integration.servers.kafka import TIMEOUT_SECONDS, Broker
 from tests.integration.uploader.daemons import Daemon
 from tiered.errors import TieredError
-from tiered.format.keys import log_name
+from tiered.format.local_names import log_name
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.names import log_bases

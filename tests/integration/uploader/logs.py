@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
-from tiered.format.keys import index_key, log_name, partition_dir, segment_key
+from tiered.format.keys import index_key, segment_key
+from tiered.format.local_names import log_name, partition_dir
 from tiered.format.root import Root
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.sim.bucket import ledger
-from tiered.format import page, user_snapshot
+from tiered.format import page, root
 from tiered.format.root import Root
 from tiered.plan.invariants import CHANGE_CHECKS, Violation, check_root
 from tiered.remote import root_view, roots
@@ -20,7 +20,7 @@ DECODERS = (
     (roots, "decode_root"),
     (sink_orphans, "decode_root"),
     (ledger, "decode_root"),
-    (user_snapshot, "decode_root"),
+    (root, "decode_root"),
     (page, "_decoded"),
 )
 CHECKERS = (root_view, roots, ledger)

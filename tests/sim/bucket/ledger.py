@@ -43,11 +43,9 @@ from tiered.format.keys import (
     segment_key,
 )
 from tiered.format.page import PageKind, Pointer, Pointers, verified_page
-from tiered.format.root import STATE_DELETING, STATE_OPEN, Root, decode_root
+from tiered.format.root import DROPPED_BYTES, STATE_DELETING, STATE_OPEN, Root, decode_root
 from tiered.format.rows import Rows
-from tiered.format.trash import TRASH_LIST
-from tiered.format.user_snapshot import DROPPED_BYTES
-from tiered.model import Row, TopicPartition
+from tiered.model import TRASH_LIST, Row, TopicPartition
 from tiered.plan.commit import Shape
 from tiered.plan.invariants import check_root
 from tiered.remote.root_history import HIST_AGE_MS, HIST_KEPT

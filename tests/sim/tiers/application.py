@@ -16,7 +16,7 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.format.keys import partition_dir
+from tiered.format.local_names import partition_dir
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.log import Log
 from tiered.model import TopicPartition

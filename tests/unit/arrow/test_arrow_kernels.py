@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.unit.arrow.drawing import TP, new_records
 from tests.unit.format.twins import at_work, both, compiled, needs_both, outcome
 from tiered.arrow import COLUMNS, ArrowDecoder, RecordBounds
-from tiered.arrow.arrays import BufferArrays
+from tiered.arrow.decoder import BufferArrays
 from tiered.format import pure_kernels
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.codecs import Codec

@@ -24,8 +24,7 @@ from tiered.format.keys import (
 )
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows
-from tiered.format.trash import TRASH_LIST
-from tiered.model import Row
+from tiered.model import TRASH_LIST, Row
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import Collector, page_key_of

@@ -19,7 +19,7 @@ from tiered.check.findings import NEWER_RELEASE, Severity
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.bundle import decode_bundle, encode_bundle
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import Role, SegmentName, hist_key, partition_prefix, segment_key
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows

@@ -9,7 +9,7 @@ import pytest
 from tiered.check.findings import Finding, Findings
 from tiered.check.inspection import BatchFeed, Expectations, LogInspection, LogScan
 from tiered.format.batch import encode_batch
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.model import NewRecord, SealedIndexes
 from tiered.plan.side_files import Follower
 

@@ -11,7 +11,7 @@ from tiered.check.findings import Findings
 from tiered.check.inspection import Expectations, LogInspection
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec, compress
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.pure_kernels import encode_record_at
 from tiered.model import NewRecord, TimestampType
 

@@ -13,9 +13,9 @@ from tests.support.uploaded import upload_topics
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock
 from tiered.errors import LogDestroyedError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import hist_key, root_key, snap_key
-from tiered.format.user_snapshot import encode_complete_snapshot
+from tiered.format.root import encode_complete_snapshot
 from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote.gc import deletion
 from tiered.remote.topics import register_topic, update_topic

@@ -19,8 +19,7 @@ from tests.support.uploaded import COMPACTED, upload_topics
 from tests.unit.cli.conftest import Cli
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.keys import snap_key
-from tiered.format.root import encode_root
-from tiered.format.user_snapshot import encode_pending_snapshot
+from tiered.format.root import encode_pending_snapshot, encode_root
 from tiered.read.stream import ReadRange
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic

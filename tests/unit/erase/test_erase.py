@@ -19,13 +19,11 @@ from tiered.erase.erase import Erased, ErasePlan, erase_steps, plan_erase_steps,
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
-from tiered.format.crc import crc32c
-from tiered.format.kernels import Record
+from tiered.format.kernels import Record, crc32c
 from tiered.format.keys import Role, aside_key, index_key, parse_segment_key, partition_prefix, root_key, segment_key
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.rows import Rows
-from tiered.format.trash import TRASH_LIST
-from tiered.model import Row, TopicPartition
+from tiered.model import TRASH_LIST, Row, TopicPartition
 from tiered.plan.commit import SHAPE
 from tiered.plan.erasure import Selection
 from tiered.plan.invariants import check_root

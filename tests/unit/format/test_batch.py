@@ -36,8 +36,7 @@ from tiered.format.batch import (
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, coordinator_epoch, marker
-from tiered.format.crc import crc32c
-from tiered.format.kernels import Record
+from tiered.format.kernels import Record, crc32c
 from tiered.model import HeaderName, NewRecord, TimestampType
 
 ONE = bytes.fromhex(

@@ -17,10 +17,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.golden.foreign import xxh32
 from tests.unit.format.strategies import codecs
 from tiered.errors import CodecUnavailableError, ConfigError, CorruptionError
 from tiered.format.codecs import Codec, codec_of, compress, decompress
-from tiered.format.lz4_frame import _xxh32_short as xxh32_short
 
 COMPRESSING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 TEXT = b"the quick brown fox jumps over the lazy dog. " * 3_000  # 135 KB: several blocks of every codec
@@ -167,7 +167,7 @@ def test_a_claimed_size_is_not_believed() -> None:
     with pytest.raises(CorruptionError, match="no length at the start"):
         decompress(Codec.SNAPPY, b"\xff" * 9)
     window = struct.pack("<IBB", 0xFD2FB528, 0, 0xA8) + b"\x01\0\0"  # a window of 2 GiB
-    with pytest.raises(CorruptionError, match="window of 2147483648 bytes"):
+    with pytest.raises(CorruptionError, match=r"zstd data is damaged: .*too much memory"):
         decompress(Codec.ZSTD, window)
 
 
@@ -186,7 +186,7 @@ def test_a_small_batch_allocates_little_whatever_the_limit(codec: Codec) -> None
 def test_a_hostile_content_size_allocates_nothing() -> None:
     sized = bytearray(lz4.frame.compress(b"small", block_linked=False, store_size=True))
     sized[6:14] = struct.pack("<Q", 2**60)
-    sized[14] = xxh32_short(bytes(sized[4:14])) >> 8 & 0xFF
+    sized[14] = xxh32(bytes(sized[4:14])) >> 8 & 0xFF
     tracemalloc.start()
     try:
         assert decompress(Codec.LZ4, sized) == b"small"  # Java does not look at it
@@ -288,7 +288,7 @@ def test_lz4_content_size_and_checksum_are_not_compared() -> None:
         decompress(Codec.LZ4, checked[:-4])
     sized = bytearray(lz4.frame.compress(TEXT, block_linked=False, store_size=True))
     sized[14] ^= 1
-    with pytest.raises(CorruptionError, match="lz4 data is damaged: header checksum"):
+    with pytest.raises(CorruptionError, match=r"lz4 data is damaged: .*headerChecksum"):
         decompress(Codec.LZ4, sized)
 
 

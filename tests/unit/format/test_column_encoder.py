@@ -14,17 +14,19 @@ from tests.unit.format.twins import at_work, compiled, each_twin, needs_both  # 
 from tiered.errors import InvalidRecordError
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.codecs import Codec
-from tiered.format.column_encoder import (
+from tiered.format.columns import (
     HEADER_OVERHEAD_BYTES,
+    LONG_KEY_BYTES,
     RECORD_OVERHEAD_BYTES,
     RecordColumns,
     encode_columns,
     join_columns,
     key_hashes,
+    partitions_of,
+    rows_by_partition,
     rows_of,
 )
 from tiered.format.header import HEADER_BYTES
-from tiered.format.key_hashes import LONG_KEY_BYTES, partitions_of, rows_by_partition
 from tiered.model import Headers, NewRecord, TimestampType
 from tiered.partitioner import Partitioner, murmur2
 

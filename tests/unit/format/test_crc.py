@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.format.twins import compiled, needs_both, outcome
 from tiered.format import kernels, pure_kernels
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 
 REVERSED_POLYNOMIAL = 0x82F63B78
 SEED = random.SystemRandom().randrange(2**32)

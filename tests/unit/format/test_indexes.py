@@ -9,11 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.crc import crc32c
-from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
+from tiered.format.kernels import crc32c
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
-from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
-from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_entry, encode_txns, truncate
+from tiered.format.segment_indexes import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    TXN_ENTRY_BYTES,
+    OffsetIndex,
+    TimeIndex,
+    decode_txns,
+    encode_txn,
+    encode_txns,
+    txns_below,
+)
 from tiered.model import AbortedTxn
 from tiered.plan.visibility import aborted_within
 
@@ -187,7 +195,7 @@ def test_truncation_padding_and_sanity_of_the_time_index() -> None:
 def test_the_golden_txn_entry() -> None:
     txn = AbortedTxn(7, 2, 9, 10)
     golden = bytes.fromhex("0000000000000000000700000000000000020000000000000009000000000000000a")
-    assert encode_entry(txn) == golden
+    assert encode_txn(txn) == golden
     assert len(golden) == TXN_ENTRY_BYTES
     assert decode_txns(golden) == [txn]
     assert decode_txns(golden + golden[:33]) == [txn]
@@ -202,7 +210,7 @@ def test_damaged_txn_indexes_are_refused() -> None:
     with pytest.raises(CorruptionError, match="not above 5"):
         decode_txns(encode_txns([one]), 6)
     with pytest.raises(CorruptionError, match="version 1") as caught:
-        decode_txns(encode_txns([one]) + b"\0\1" + encode_entry(two)[2:])
+        decode_txns(encode_txns([one]) + b"\0\1" + encode_txn(two)[2:])
     assert caught.value.position == 34
 
 
@@ -218,7 +226,7 @@ def test_collecting_stops_when_nothing_later_can_matter() -> None:
     assert aborted_within(txns, 26, 31) == (txns[2:3], True)
     assert aborted_within(txns, 0, 10) == (txns[:1], True)
     assert aborted_within([], 0, 10) == ([], False)
-    assert truncate(txns, 35) == txns[:2]
+    assert txns_below(txns, 35) == txns[:2]
 
 
 # --- producer snapshot ----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from tiered.config import MAX_LONG, TopicConfig
 from tiered.format import kernels, pure_kernels
 from tiered.format.batch import MAX_BATCH_BYTES, BatchProducer, encode_batch
 from tiered.format.codecs import Codec
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.pure_kernels import NO_PRODUCER, BatchForm
 from tiered.local.partition.validation import RecordRules
 from tiered.model import NewRecord, TimestampType

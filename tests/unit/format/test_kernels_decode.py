@@ -27,8 +27,7 @@ from tiered.format.batch import (
 )
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec, decompress
-from tiered.format.crc import crc32c
-from tiered.format.kernels import ConsumerRecord, Record
+from tiered.format.kernels import ConsumerRecord, Record, crc32c
 from tiered.format.pure_kernels import Block, Shown, encode_record_at, encode_varint
 from tiered.model import HeaderName, NewRecord, TimestampType
 from tiered.plan.read import Tier

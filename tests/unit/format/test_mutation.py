@@ -22,7 +22,7 @@ from tiered.format.batch import (
 )
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.model import NewRecord
 
 LIMIT = 1_000_000

@@ -16,9 +16,8 @@ from tiered.format.keys import Role, page_key, parse_page_key, split_uid
 from tiered.format.page import POINTER_MAINTAINER, Content, Page, Pointer, Pointers, encode_page
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows, Trash
-from tiered.format.trash import TRASH_MAINTAINER, TrashEntry
 from tiered.inspect.small_files import small_items
-from tiered.model import BytesSource, Row
+from tiered.model import TRASH_MAINTAINER, BytesSource, Row, TrashEntry
 
 KINDS = ["segment", "page and all below", "rows of a leaf", "page", "page of trash"]
 NUMBERS = st.integers(-(2**63), 2**63 - 1)

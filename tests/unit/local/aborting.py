@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import tiered
-from tiered.format.txn_index import decode_txns, encode_txns
+from tiered.format.segment_indexes import decode_txns, encode_txns
 from tiered.local.directory.read_only_log import LogView
 from tiered.model import SealedIndexes, TopicPartition
 from tiered.read.stream import ReadRange

@@ -12,8 +12,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.kernels import Record
-from tiered.format.offset_index import OffsetIndex
-from tiered.format.time_index import TimeIndex
+from tiered.format.segment_indexes import OffsetIndex, TimeIndex
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, TopicPartition

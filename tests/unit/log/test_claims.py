@@ -26,7 +26,7 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.format.keys import snapshot_name
+from tiered.format.local_names import snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier

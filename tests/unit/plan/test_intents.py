@@ -11,8 +11,7 @@ import pytest
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
 from tiered.format.root import STATE_DELETING, STATE_OPEN, STATE_SEALED, Root, decode_root, encode_root
 from tiered.format.rows import Rows
-from tiered.format.trash import TRASH_MAINTAINER
-from tiered.model import Row
+from tiered.model import TRASH_MAINTAINER, Row
 from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, create_root
 from tiered.plan.invariants import check_root

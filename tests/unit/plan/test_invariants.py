@@ -12,8 +12,7 @@ from tiered.format.keys import FLAG_MAINTAINER, FLAG_STAGED, Role
 from tiered.format.page import Pointers
 from tiered.format.root import STATE_SEALED, CompactedRange, Root, Sealed
 from tiered.format.rows import Rows, Tally, Trash
-from tiered.format.trash import TRASH_LIST, TRASH_TREE, TrashEntry
-from tiered.model import EpochEntry, Row
+from tiered.model import TRASH_LIST, TRASH_TREE, EpochEntry, Row, TrashEntry
 from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, create_root
 from tiered.plan.invariants import CHANGE_CHECKS, CHECKS, check_root

@@ -12,8 +12,7 @@ import pytest
 from tiered.config import DAY_MS, MAX_LONG, TopicConfig
 from tiered.format.keys import Role
 from tiered.format.rows import NO_TRASH, Trash
-from tiered.format.trash import TRASH_TREE, TrashEntry
-from tiered.model import Row, TopicPartition
+from tiered.model import TRASH_TREE, Row, TopicPartition, TrashEntry
 from tiered.plan import maintenance
 from tiered.plan.cleaning import CleaningCandidate, GroupScan, LogState, SegmentState, cleaning_candidate
 from tiered.plan.commit import MAX_APPEND_ROWS, Stamp, create_root

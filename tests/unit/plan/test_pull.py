@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiered.format.keys import FLAG_HOLE, FLAG_STAGED
-from tiered.format.segment_stats import SegmentStats
+from tiered.format.segment_builder import SegmentStats
 from tiered.model import Row
 from tiered.plan.pull import Exchange, Held, Pull, decide_pull
 

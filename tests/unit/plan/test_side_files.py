@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
-from tiered.format.txn_index import encode_txns
+from tiered.format.segment_indexes import encode_txns
 from tiered.model import AbortedTxn
 from tiered.plan.side_files import (
     ReplayedSegment,

@@ -12,8 +12,7 @@ import pytest
 from tests.unit.plan.staging import staged
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, Role
 from tiered.format.root import STATE_DELETING, TXNS_LIMIT, Root, decode_root, encode_root
-from tiered.format.trash import TRASH_STAGED
-from tiered.model import EpochEntry
+from tiered.model import TRASH_STAGED, EpochEntry
 from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, create_root
 from tiered.plan.invariants import check_root

@@ -9,13 +9,11 @@ from uuid import UUID
 
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import Role, index_key, root_key, segment_key
-from tiered.format.offset_index import OffsetIndex
 from tiered.format.root import CompactedRange, Root, decode_root, encode_root
 from tiered.format.rows import NO_ROWS, SUM_MODULUS, Rows, Tally
-from tiered.format.time_index import TimeIndex
-from tiered.format.txn_index import encode_txns
+from tiered.format.segment_indexes import OffsetIndex, TimeIndex, encode_txns
 from tiered.model import AbortedTxn, BytesSource, EpochEntry, NewRecord, Row, SealedIndexes, SegmentDescriptor
 from tiered.plan.commit import Stamp, create_root, succeed
 from tiered.remote.upload import upload_segment

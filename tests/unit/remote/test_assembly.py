@@ -15,7 +15,7 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import read_header
 from tiered.format.batch_scanner import BatchRun
 from tiered.format.codecs import Codec, compress
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.model import Row, TopicPartition
 from tiered.remote.assembly import SegmentDiffers, SegmentScan
 

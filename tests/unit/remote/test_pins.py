@@ -14,7 +14,7 @@ from tests.unit.remote.recording import RecordingStore
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.batch import decode_records
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import index_key, partition_prefix, pin_key, segment_key
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import PIN_MS, MaintenanceKind

@@ -21,10 +21,10 @@ from tiered.errors import (
 )
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.keys import Role
-from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.root import STATE_DELETING, Root, encode_root
 from tiered.format.rows import Rows
+from tiered.format.segment_indexes import OffsetIndex
 from tiered.model import AbortedTxn, NewRecord, Row, TopicPartition
 from tiered.plan.commit import Stamp
 from tiered.plan.housekeeping import StateIntent

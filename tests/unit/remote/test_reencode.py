@@ -28,13 +28,12 @@ from tiered.format.batch import (
 from tiered.format.batch import verify_batch as verified
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
-from tiered.format.crc import crc32c
-from tiered.format.kernels import Record
+from tiered.format.kernels import Record, crc32c
 from tiered.format.keys import FLAG_MAINTAINER
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.rows import Rows
-from tiered.format.segment_stats import SegmentStats
-from tiered.format.txn_index import decode_txns
+from tiered.format.segment_builder import SegmentStats
+from tiered.format.segment_indexes import decode_txns
 from tiered.model import AbortedTxn, NewRecord, Row, TimestampType
 from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind
 from tiered.remote import maintain, reencode

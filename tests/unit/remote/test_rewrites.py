@@ -24,7 +24,7 @@ from tiered.format.batch_scanner import walk_headers
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, parse_segment_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.rows import Rows
-from tiered.format.txn_index import decode_txns
+from tiered.format.segment_indexes import decode_txns
 from tiered.model import AbortedTxn, BytesSource, EpochEntry, NewRecord, Row
 from tiered.plan.offset_map import ENTRY_BYTES
 from tiered.remote.catalog import Catalog

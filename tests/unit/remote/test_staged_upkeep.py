@@ -16,8 +16,9 @@ from tests.unit.remote.staging import stage, twins
 from tiered.check.check import CheckOptions
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError
-from tiered.format.crc import crc32c
-from tiered.format.keys import FLAG_MAINTAINER, FLAG_STAGED, index_key, log_name, staged_key, staged_uid
+from tiered.format.kernels import crc32c
+from tiered.format.keys import FLAG_MAINTAINER, FLAG_STAGED, index_key, staged_key, staged_uid
+from tiered.format.local_names import log_name
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.model import EpochEntry, Row
 from tiered.plan.side_files import NO_PRODUCERS

@@ -11,7 +11,7 @@ from tests.unit.remote.building import TRUSTED, RemoteLog, batches, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.errors import CorruptionError, RemoteUnavailableError
 from tiered.format.bundle import decode_bundle
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import FLAG_ABORTED_TXNS, join_uid
 from tiered.model import AbortedTxn, Row
 from tiered.remote.upload import UploadPlan, plan_upload, upload_segment

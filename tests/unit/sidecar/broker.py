@@ -13,7 +13,7 @@ from tiered.clock import SystemIds
 from tiered.engine.drain import DrainMode
 from tiered.engine.reports import Exit
 from tiered.format.checkpoint import encode_epochs
-from tiered.format.keys import LOG_SUFFIX, log_name, partition_dir, snapshot_name
+from tiered.format.local_names import LOG_SUFFIX, log_name, partition_dir, snapshot_name
 from tiered.local.disk.checkpoints import (
     CLEANER_NAME,
     LOG_START_NAME,

@@ -16,7 +16,7 @@ from tests.unit.sidecar.broker import Broker, mirror_of, read, sidecar, values
 from tests.unit.sidecar.killing import killed_at_each_effect
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import CorruptionError, DataLocalError, NewerFormatError, OffsetGapError
-from tiered.format.keys import log_name, snapshot_name
+from tiered.format.local_names import log_name, snapshot_name
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.names import log_bases
 from tiered.model import TopicPartition

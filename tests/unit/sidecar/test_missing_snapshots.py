@@ -14,7 +14,7 @@ from tests.unit.sidecar.broker import Broker, read, sidecar, values
 from tiered.cli.main import run
 from tiered.engine.drain import DrainMode
 from tiered.engine.reports import Exit
-from tiered.format.keys import snapshot_name
+from tiered.format.local_names import snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.model import TopicPartition
 from tiered.sidecar.mirror import beside

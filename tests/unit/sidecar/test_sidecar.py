@@ -36,7 +36,8 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.checkpoint import encode_offsets
-from tiered.format.keys import log_name, topic_key
+from tiered.format.keys import topic_key
+from tiered.format.local_names import log_name
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.checkpoints import CLEANER_NAME, LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME
 from tiered.local.disk.claims import CLAIMS_NAME, Claims

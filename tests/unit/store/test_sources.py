@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tiered.errors import ClosedError, CorruptionError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.segment_builder import BatchesSource
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource

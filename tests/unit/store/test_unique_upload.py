@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.store.emulator import Emulator
 from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.model import BytesSource
 from tiered.store.base import (
     AbortUpload,

@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.batch_scanner import BatchPosition
-from tiered.format.keys import CLEANED_SUFFIX, LOG_SUFFIX, local_name
+from tiered.format.local_names import CLEANED_SUFFIX, LOG_SUFFIX, local_name
 from tiered.local.cleaning.subjects import Subject
 from tiered.local.disk.files import Files
 from tiered.local.segment.factory import FoundSegment

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from tiered.format.offset_index import OFFSET_ENTRY_BYTES
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.format.time_index import TIME_ENTRY_BYTES
+from tiered.format.segment_indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import Files
 from tiered.local.partition.write_log import WriteLog

@@ -21,7 +21,7 @@ from tiered.errors import (
     ReentrantCallError,
     TieredError,
 )
-from tiered.format.keys import partition_dir
+from tiered.format.local_names import partition_dir
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.background_tasks import BackgroundTasks
 from tiered.local.directory.checkpoints import DirectoryNotes, PositionNotes, SealNotes

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tiered.errors import CorruptionError, LocalIOError, NotFoundError, TieredError
-from tiered.format.keys import (
+from tiered.format.local_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,

@@ -29,7 +29,7 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.keys import parse_local_name, parse_partition_dir, partition_dir
+from tiered.format.local_names import parse_local_name, parse_partition_dir, partition_dir
 from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,

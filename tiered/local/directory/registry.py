@@ -23,7 +23,8 @@ from tiered.arguments import partition_count
 from tiered.clock import IdSource
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, TieredError, UnknownTopicError
-from tiered.format.keys import check_topic_name, partition_dir, renamed_dir
+from tiered.format.keys import check_topic_name
+from tiered.format.local_names import partition_dir, renamed_dir
 from tiered.local.disk.checkpoints import usable_id
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tiered.errors import CorruptionError, LocalIOError, TieredError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.local.disk.checkpoints import first_json, refuse_newer
 from tiered.local.disk.files import MAX_SMALL_FILE_BYTES, Files, FileState
 from tiered.local.disk.plain_lock import PlainLock

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tiered.format.keys import LOG_SUFFIX, SNAPSHOT_SUFFIX, LocalFile, parse_local_name, snapshot_name
+from tiered.format.local_names import LOG_SUFFIX, SNAPSHOT_SUFFIX, LocalFile, parse_local_name, snapshot_name
 from tiered.format.producer_snapshot import SNAPSHOT_HEADER_BYTES
 from tiered.local.disk.files import Files
 

@@ -25,7 +25,7 @@ from tiered.format.checkpoint import (
     encode_uuid,
 )
 from tiered.format.coordinator_records import is_state_log
-from tiered.format.keys import partition_dir
+from tiered.format.local_names import partition_dir
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, read_topics

@@ -37,7 +37,7 @@ from tiered.plan.producer_state import Duplicate, PreparedBatches
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
-    from tiered.format.column_encoder import RecordColumns
+    from tiered.format.columns import RecordColumns
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -150,7 +150,7 @@ class PartitionAppender:
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
         """Append one atomic batch."""
-        from tiered.format.column_encoder import encode_columns  # noqa: PLC0415  with numpy
+        from tiered.format.columns import encode_columns  # noqa: PLC0415  with numpy
 
         now_ms = self._now_ms()
         rules, times = self._rules, records.timestamps

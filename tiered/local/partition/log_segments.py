@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tiered.config import TopicConfig
-from tiered.format.keys import index_name, log_name, time_index_name
+from tiered.format.local_names import index_name, log_name, time_index_name
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.segment.active import ActiveSegment

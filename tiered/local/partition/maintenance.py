@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, DiskFullError, LocalIOError, TieredError
-from tiered.format.keys import log_name, snapshot_name
-from tiered.format.txn_index import truncate
+from tiered.format.local_names import log_name, snapshot_name
+from tiered.format.segment_indexes import txns_below
 from tiered.local.disk.names import remove_snapshots_above
 from tiered.local.partition.context import CUT, EXCHANGE, ROLL, PartitionContext
 from tiered.local.partition.durability import Durability
@@ -319,14 +319,14 @@ class Maintenance:
         if self._producers.state is None:
             active.cut_back(found)
         else:
-            active.cut_back(found, truncate(active.aborted_txns(), end))
+            active.cut_back(found, txns_below(active.aborted_txns(), end))
             self._producers.rebuild(some=True, afresh=True)
         segments.end = end
 
     def _aborted_below(self, segment: ActiveSegment | SealedLocalSegment, offset: int) -> list[AbortedTxn] | None:
         """Return the aborted transactions that stay in a cut segment, None if only the log itself has them."""
         try:
-            return truncate(segment.aborted_txns(), offset)
+            return txns_below(segment.aborted_txns(), offset)
         except CorruptionError as error:
             LOGGER.warning("txn_index_not_cut path=%s error=%s", segment.path, error)
             return None

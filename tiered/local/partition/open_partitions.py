@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tiered.config import UNLIMITED, TopicConfig
 from tiered.errors import CorruptionError, TieredError
-from tiered.format.keys import partition_dir
+from tiered.format.local_names import partition_dir
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import DirectoryContext

@@ -30,11 +30,9 @@ from tiered.format.batch import (
     verify_batch,
 )
 from tiered.format.batch_scanner import BatchWalk, corrupt_at, hop
-from tiered.format.codecs import Codec
-from tiered.format.crc import crc32c
+from tiered.format.codecs import Codec, has_linked_blocks
 from tiered.format.header import KNOWN_BITS, LOG_APPEND_TIME_BIT
-from tiered.format.kernels import Record
-from tiered.format.lz4_frame import has_linked_blocks
+from tiered.format.kernels import Record, crc32c
 from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts
 from tiered.model import NewRecord, TimestampType

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
-from tiered.format.keys import snapshot_name
+from tiered.format.local_names import snapshot_name
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.local.disk.names import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
 from tiered.local.partition.context import PartitionContext

@@ -16,7 +16,7 @@ from uuid import UUID
 from tiered.clock import Clock
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotFoundError
-from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, local_name, log_name, txn_index_name
+from tiered.format.local_names import LOG_SUFFIX, SWAP_SUFFIX, local_name, log_name, txn_index_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files, snapshot_offsets

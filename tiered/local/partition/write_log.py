@@ -36,7 +36,7 @@ from tiered.plan.producer import ProducerStamp
 from tiered.plan.visibility import OpenTxn
 
 if TYPE_CHECKING:
-    from tiered.format.column_encoder import RecordColumns
+    from tiered.format.columns import RecordColumns
 
 LOGGER = logging.getLogger("tiered.local")
 

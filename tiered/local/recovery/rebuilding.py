@@ -22,9 +22,9 @@ from typing import NamedTuple
 from tiered.errors import CorruptionError
 from tiered.format.batch_scanner import BatchPosition, BatchWalk, hop
 from tiered.format.header import BatchHeader
-from tiered.format.keys import TXN_INDEX_SUFFIX, txn_index_name
-from tiered.format.offset_index import IndexPace
+from tiered.format.local_names import TXN_INDEX_SUFFIX, txn_index_name
 from tiered.format.pure_kernels import Survey
+from tiered.format.segment_indexes import IndexPace
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import tells_of_producers
 from tiered.local.recovery.batch_order_check import BatchOrder

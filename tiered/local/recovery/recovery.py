@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tiered.errors import CorruptionError
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
-from tiered.format.keys import INDEX_SUFFIXES, log_name
+from tiered.format.local_names import INDEX_SUFFIXES, log_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import remove_snapshots_above, snapshot_offsets, tells_of_producers

@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, InvalidRecordError, LocalIOError, TieredError, TooManyOpenFilesError
 from tiered.format.batch_scanner import Offsets
-from tiered.format.crc import crc32c
-from tiered.format.keys import index_name, log_name, time_index_name, txn_index_name
-from tiered.format.offset_index import OFFSET_ENTRY_BYTES
-from tiered.format.segment_stats import SegmentStats
-from tiered.format.time_index import TIME_ENTRY_BYTES
-from tiered.format.txn_index import TXN_ENTRY_BYTES, encode_txns
+from tiered.format.kernels import crc32c
+from tiered.format.local_names import index_name, log_name, time_index_name, txn_index_name
+from tiered.format.segment_builder import SegmentStats
+from tiered.format.segment_indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TXN_ENTRY_BYTES, encode_txns
 from tiered.local.disk.files import Files
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile

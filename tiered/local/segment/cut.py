@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
-from tiered.format.keys import log_name
+from tiered.format.local_names import log_name
 from tiered.local.disk.files import Files
 from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_indexes

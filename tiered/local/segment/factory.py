@@ -10,9 +10,9 @@ from uuid import UUID
 from tiered.clock import IdSource
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError
-from tiered.format.keys import log_name, txn_index_name
-from tiered.format.segment_stats import SegmentStats
-from tiered.format.txn_index import encode_txns
+from tiered.format.local_names import log_name, txn_index_name
+from tiered.format.segment_builder import SegmentStats
+from tiered.format.segment_indexes import encode_txns
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import PLAIN_NAME, tells_of_producers

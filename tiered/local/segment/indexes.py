@@ -9,11 +9,18 @@ from pathlib import Path
 from tiered.config import MAX_INT
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
-from tiered.format.keys import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name, time_index_name, txn_index_name
-from tiered.format.offset_index import OFFSET_ENTRY_BYTES, IndexPace, OffsetIndex
+from tiered.format.local_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name, time_index_name, txn_index_name
 from tiered.format.pure_kernels import Survey
-from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
-from tiered.format.txn_index import decode_txns, encode_txns, truncate
+from tiered.format.segment_indexes import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    IndexPace,
+    OffsetIndex,
+    TimeIndex,
+    decode_txns,
+    encode_txns,
+    txns_below,
+)
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.scan import LogFile
@@ -340,7 +347,7 @@ def cut_txn_index(files: Files, directory: Path, base_offset: int, offset: int) 
         return
     data = files.read(path)
     try:
-        kept = encode_txns(truncate(decode_txns(data, base_offset), offset))
+        kept = encode_txns(txns_below(decode_txns(data, base_offset), offset))
     except CorruptionError as error:
         LOGGER.error("txn_index_damaged path=%s error=%s hint=reads of read_committed will say so", path, error)
         return

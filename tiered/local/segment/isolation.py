@@ -15,7 +15,7 @@ from pathlib import Path
 from tiered.errors import CorruptionError, NotFoundError
 from tiered.format.batch_scanner import cut
 from tiered.format.header import read_header
-from tiered.format.keys import SNAPSHOT_SUFFIX, parse_local_name, snapshot_name
+from tiered.format.local_names import SNAPSHOT_SUFFIX, parse_local_name, snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.local.disk.files import Files
 from tiered.local.segment.read_view import Extent, View

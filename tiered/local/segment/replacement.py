@@ -21,7 +21,7 @@ from pathlib import Path
 from tiered.errors import CorruptionError
 from tiered.format.batch_scanner import NO_LIMIT, BatchWalk, corrupt_at, walk_headers
 from tiered.format.header import Buffer, read_header
-from tiered.format.keys import (
+from tiered.format.local_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -36,8 +36,7 @@ from tiered.format.keys import (
     local_name,
     parse_local_name,
 )
-from tiered.format.offset_index import IndexPace
-from tiered.format.txn_index import encode_txns
+from tiered.format.segment_indexes import IndexPace, encode_txns
 from tiered.local.disk.files import Files, sweep_temporaries
 from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes

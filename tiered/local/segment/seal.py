@@ -15,9 +15,9 @@ from pathlib import Path
 from tiered.errors import NotFoundError
 from tiered.format.batch import least_timestamp
 from tiered.format.batch_scanner import Offsets
-from tiered.format.crc import crc32c
-from tiered.format.keys import DELETED_SUFFIX
-from tiered.format.segment_stats import SegmentStats
+from tiered.format.kernels import crc32c
+from tiered.format.local_names import DELETED_SUFFIX
+from tiered.format.segment_builder import SegmentStats
 from tiered.local.disk.files import Files
 from tiered.local.segment.scan import LogFile
 

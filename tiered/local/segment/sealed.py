@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tiered.errors import ClosedError, CorruptionError
 from tiered.format.batch_scanner import Offsets
-from tiered.format.keys import (
+from tiered.format.local_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -21,7 +21,7 @@ from tiered.format.keys import (
     local_name,
     log_name,
 )
-from tiered.format.segment_stats import SegmentStats
+from tiered.format.segment_builder import SegmentStats
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.indexes import SegmentIndexes, load_indexes, lost_end

@@ -28,11 +28,11 @@ from tiered.errors import CorruptionError, NotFoundError
 from tiered.format.batch import decode_records
 from tiered.format.batch_scanner import NO_LIMIT, Offsets, hop
 from tiered.format.control import ControlType, control_type
-from tiered.format.crc import crc32c
-from tiered.format.keys import log_name, snapshot_name, txn_index_name
+from tiered.format.kernels import crc32c
+from tiered.format.local_names import log_name, snapshot_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
-from tiered.format.segment_stats import SegmentStats
-from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
+from tiered.format.segment_builder import SegmentStats
+from tiered.format.segment_indexes import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import PLAIN_NAME, log_bases, snapshot_offsets
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from tiered.errors import CommitUnknownError, RemotePermissionError, RemoteUnavailableError, TieredError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import MAX_INT64, decisions_audit_key, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, conditional_put, deadline_after

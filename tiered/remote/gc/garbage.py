@@ -28,7 +28,7 @@ from tiered.format.keys import (
 from tiered.format.page import MAX_PAGE_BYTES, Content, PageKind, Pointers, decode_page
 from tiered.format.root import Root
 from tiered.format.rows import NO_TRASH, Rows, Trash
-from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
+from tiered.model import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
 from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent
 from tiered.plan.maintenance import MAX_DELETE_KEYS, collectable
 from tiered.remote.catalog import Catalog

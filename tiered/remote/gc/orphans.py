@@ -27,7 +27,7 @@ from tiered.format.keys import (
 from tiered.format.page import PageKind, Pointers
 from tiered.format.root import Root
 from tiered.format.rows import Rows, Trash
-from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TrashEntry
+from tiered.model import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TrashEntry
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView

@@ -10,8 +10,7 @@ from tiered.format.keys import PageName, Role, root_key
 from tiered.format.page import Content, Page, Pointers, encode_page
 from tiered.format.root import Commit, CompactedRange, RoleState, Root, Sealed
 from tiered.format.rows import Rows, Trash
-from tiered.format.trash import TRASH_ROWS, TrashEntry
-from tiered.model import EpochEntry, Row
+from tiered.model import TRASH_ROWS, EpochEntry, Row, TrashEntry
 
 TOPIC_ID = UUID(int=0xFEDCBA98765432100123456789ABCDEF)
 KEY = root_key(TOPIC_ID, 3)

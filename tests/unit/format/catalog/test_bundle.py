@@ -17,7 +17,7 @@ from tiered.format.bundle import (
     encode_bundle,
     verify_section,
 )
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.model import EpochEntry, SealedIndexes, SegmentDescriptor
 
 DESCRIPTOR = SegmentDescriptor(

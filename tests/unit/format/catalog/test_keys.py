@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.errors import ConfigError
-from tiered.format import keys
-from tiered.format.keys import LocalFile, PageKey, PageName, PartitionDir, Role, SegmentKey, SegmentName
+from tiered.format import keys, local_names
+from tiered.format.keys import PageKey, PageName, Role, SegmentKey, SegmentName
+from tiered.format.local_names import LocalFile, PartitionDir
 from tiered.model import Row, TopicPartition
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -129,17 +130,17 @@ def test_builders_refuse_what_no_key_can_hold() -> None:
     with pytest.raises(ConfigError):
         keys.segment_key(TOPIC_ID, 0, SegmentName(Role.WRITER, 2**31, 0, UID))
     with pytest.raises(ConfigError):
-        keys.log_name(-1)
+        local_names.log_name(-1)
 
 
 def test_local_names() -> None:
-    assert keys.log_name(42) == "00000000000000000042.log"
+    assert local_names.log_name(42) == "00000000000000000042.log"
     assert keys.index_name(42) == "00000000000000000042.index"
     assert keys.time_index_name(42) == "00000000000000000042.timeindex"
     assert keys.txn_index_name(42) == "00000000000000000042.txnindex"
     assert keys.snapshot_name(2**63 - 1) == "09223372036854775807.snapshot"
-    assert keys.parse_local_name("00000000000000000042.log") == LocalFile(42, ".log")
-    assert keys.parse_local_name("00000000000000000042.timeindex.swap") == LocalFile(42, ".timeindex", ".swap")
+    assert local_names.parse_local_name("00000000000000000042.log") == LocalFile(42, ".log")
+    assert local_names.parse_local_name("00000000000000000042.timeindex.swap") == LocalFile(42, ".timeindex", ".swap")
     for other in (
         "42.log",
         "00000000000000000042.log.torn-5",
@@ -147,26 +148,26 @@ def test_local_names() -> None:
         "leader-epoch-checkpoint",
         "",
     ):
-        assert keys.parse_local_name(other) is None
+        assert local_names.parse_local_name(other) is None
 
 
 def test_partition_directories_split_at_the_last_dash() -> None:
-    assert keys.partition_dir(TopicPartition("a-b.c", 12)) == "a-b.c-12"
-    assert keys.parse_partition_dir("a-b.c-12") == PartitionDir(TopicPartition("a-b.c", 12))
-    assert keys.parse_partition_dir("a--1") == PartitionDir(TopicPartition("a-", 1))
-    assert keys.parse_partition_dir("t-delete-3") == PartitionDir(TopicPartition("t-delete", 3))
+    assert local_names.partition_dir(TopicPartition("a-b.c", 12)) == "a-b.c-12"
+    assert local_names.parse_partition_dir("a-b.c-12") == PartitionDir(TopicPartition("a-b.c", 12))
+    assert local_names.parse_partition_dir("a--1") == PartitionDir(TopicPartition("a-", 1))
+    assert local_names.parse_partition_dir("t-delete-3") == PartitionDir(TopicPartition("t-delete", 3))
     for kind in ("delete", "stray", "future"):
-        name = keys.renamed_dir(TopicPartition("a.b-c", 7), UID, kind)
+        name = local_names.renamed_dir(TopicPartition("a.b-c", 7), UID, kind)
         assert name == f"a.b-c-7.{UID}-{kind}"
-        assert keys.parse_partition_dir(name) == PartitionDir(TopicPartition("a.b-c", 7), kind)
+        assert local_names.parse_partition_dir(name) == PartitionDir(TopicPartition("a.b-c", 7), kind)
 
 
 def test_renamed_directories_are_cut_to_255_characters_but_for_future() -> None:
     tp = TopicPartition("x" * 249, 10)
-    assert [len(keys.renamed_dir(tp, UID, kind)) for kind in ("delete", "stray", "future")] == [255, 255, 292]
-    assert keys.parse_partition_dir(keys.renamed_dir(tp, UID, "delete")).tp.partition == 10
+    assert [len(local_names.renamed_dir(tp, UID, kind)) for kind in ("delete", "stray", "future")] == [255, 255, 292]
+    assert local_names.parse_partition_dir(local_names.renamed_dir(tp, UID, "delete")).tp.partition == 10
     with pytest.raises(ConfigError):
-        keys.renamed_dir(tp, UID, "gone")
+        local_names.renamed_dir(tp, UID, "gone")
 
 
 @pytest.mark.parametrize(
@@ -178,4 +179,4 @@ def test_renamed_directories_are_cut_to_255_characters_but_for_future() -> None:
 )
 def test_directories_that_kafka_refuses(name: str) -> None:
     with pytest.raises(ConfigError, match="topic-partition"):
-        keys.parse_partition_dir(name)
+        local_names.parse_partition_dir(name)

@@ -15,7 +15,7 @@ import zstandard
 
 from tests.unit.format.catalog.building import KEY, TOPIC_ID, leaf_pages, make_rows, name, page_of, paged_root
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import PageName, Role, page_key
 from tiered.format.page import (
     MAX_PAGE_BYTES,
@@ -29,7 +29,7 @@ from tiered.format.page import (
 )
 from tiered.format.root import decode_root, encode_root
 from tiered.format.rows import ROW_BYTES, SUM_MODULUS, TRASH_COLUMNS, Rows, Trash
-from tiered.format.trash import TRASH_ROWS, TrashEntry
+from tiered.model import TRASH_ROWS, TrashEntry
 from tiered.plan.invariants import check_root
 
 CONTENTS: list[Content] = [

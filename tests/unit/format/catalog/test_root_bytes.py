@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tests.unit.format.catalog.building import KEY, TOPIC_ID, make_root, make_rows
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.crc import crc32c
 from tiered.format.framed_object import MAX_RAW_BYTES
+from tiered.format.kernels import crc32c
 from tiered.format.keys import Role, root_key
 from tiered.format.root import Sealed, decode_root, encode_root
 from tiered.format.rows import ROW_BYTES, TRASH_BYTES, TRASH_COLUMNS, Rows

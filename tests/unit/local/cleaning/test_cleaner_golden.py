@@ -14,7 +14,7 @@ from tests.unit.plan.cleaning.rounds import load
 from tiered.config import LogConfig
 from tiered.format.batch import decode_records, read_header
 from tiered.format.kernels import Record
-from tiered.format.keys import parse_partition_dir
+from tiered.format.local_names import parse_partition_dir
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles

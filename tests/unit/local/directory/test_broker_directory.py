@@ -14,7 +14,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.batch import decode_records
 from tiered.format.checkpoint import decode_clean_shutdown, encode_partition_metadata
-from tiered.format.keys import parse_partition_dir
+from tiered.format.local_names import parse_partition_dir
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView

@@ -11,7 +11,7 @@ from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.opening import opened
 from tiered.config import TopicConfig
 from tiered.errors import ClosedError, ConfigError, LocalPermissionError, LockedError, UnknownTopicError
-from tiered.format.keys import parse_partition_dir
+from tiered.format.local_names import parse_partition_dir
 from tiered.local.disk.uploader_files import PartitionUpload, uploader_lock
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock

@@ -15,7 +15,7 @@ from tests.unit.local.counting import CountingFiles
 from tests.unit.local.several import SMALL, TP, opened, values
 from tiered.errors import DiskFullError
 from tiered.format.batch import decode_records
-from tiered.format.keys import log_name
+from tiered.format.local_names import log_name
 from tiered.local.directory.read_only_log import LogView
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS

@@ -27,7 +27,7 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.batch import BatchProducer, decode_records, encode_batch, read_header
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.claims import ClaimProof

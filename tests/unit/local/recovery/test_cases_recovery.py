@@ -12,8 +12,8 @@ from tests.support.given import append_given, move_start
 from tests.unit.local.bench import CaseBench, batch
 from tiered.errors import ConfigError
 from tiered.format.codecs import Codec
-from tiered.format.keys import CLEANED_SUFFIX, log_name, parse_local_name
-from tiered.format.txn_index import decode_txns, encode_txns
+from tiered.format.local_names import CLEANED_SUFFIX, log_name, parse_local_name
+from tiered.format.segment_indexes import decode_txns, encode_txns
 from tiered.local.segment.replacement import SegmentCopy
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.batch_scanner import Offsets
-from tiered.format.keys import log_name
-from tiered.format.segment_stats import SegmentStats
+from tiered.format.local_names import log_name
+from tiered.format.segment_builder import SegmentStats
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.segment.scan import LogFile

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import batch
-from tiered.format.keys import index_name, log_name, time_index_name
+from tiered.format.local_names import index_name, log_name, time_index_name
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.indexes import load_growing, load_indexes, rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile

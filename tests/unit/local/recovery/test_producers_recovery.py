@@ -11,9 +11,9 @@ from tests.support.given import start_over
 from tests.unit.local.bench import TP
 from tests.unit.local.partition.producer_bench import PID, ProducerBench
 from tiered.errors import OutOfOrderSequenceError
-from tiered.format.keys import log_name, txn_index_name
+from tiered.format.local_names import log_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.txn_index import decode_txns
+from tiered.format.segment_indexes import decode_txns
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.model import AbortedTxn

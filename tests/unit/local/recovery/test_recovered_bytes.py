@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.local.bench import CaseBench
 from tests.unit.local.counting import CountingFiles
-from tiered.format.keys import log_name, txn_index_name
-from tiered.format.txn_index import encode_txns
+from tiered.format.local_names import log_name, txn_index_name
+from tiered.format.segment_indexes import encode_txns
 from tiered.model import AbortedTxn
 
 

@@ -16,7 +16,7 @@ from tiered.format import kernels, pure_kernels
 from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
-from tiered.format.keys import log_name
+from tiered.format.local_names import log_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import PosixFiles
 from tiered.local.recovery.recovery import LOST_POINT, UNKNOWN_POINT, Recovery

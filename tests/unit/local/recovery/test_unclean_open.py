@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.admin import check
 from tests.unit.local.bench import CaseBench
 from tests.unit.local.counting import CountingFiles
-from tiered.format.keys import log_name
+from tiered.format.local_names import log_name
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME
 from tiered.model import NewRecord
 

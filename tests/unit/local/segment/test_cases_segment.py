@@ -12,9 +12,7 @@ from tests.unit.local.bench import CaseBench, batch
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, InvalidRecordError
 from tiered.format.batch import encode_batch
-from tiered.format.offset_index import OffsetIndex
-from tiered.format.time_index import TimeIndex
-from tiered.format.txn_index import decode_txns, encode_txns, truncate
+from tiered.format.segment_indexes import OffsetIndex, TimeIndex, decode_txns, encode_txns, txns_below
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.factory import FoundSegment
@@ -282,9 +280,9 @@ def test_case_17_aborted_transactions_of_a_range(start: int, end: int, found: li
 
 def test_case_18_a_transaction_index_is_cut() -> None:
     txns = decode_txns(encode_txns(TXNS))
-    assert truncate(txns, 51) == TXNS
-    assert truncate(txns, 50) == TXNS[:3]
-    assert truncate(txns, 0) == []  # a reset
+    assert txns_below(txns, 51) == TXNS
+    assert txns_below(txns, 50) == TXNS[:3]
+    assert txns_below(txns, 0) == []  # a reset
 
 
 @pytest.mark.parametrize(("offset", "left"), [(51, 4), (50, 3), (0, 0)])

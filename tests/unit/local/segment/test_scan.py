@@ -10,8 +10,8 @@ import pytest
 from tests.unit.local.bench import batch
 from tiered.errors import CorruptionError
 from tiered.format.batch_scanner import BatchPosition, Offsets
-from tiered.format.keys import log_name
-from tiered.format.segment_stats import SegmentStats
+from tiered.format.local_names import log_name
+from tiered.format.segment_builder import SegmentStats
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import measure, read_note, write_note

@@ -28,7 +28,7 @@ from tiered.check.check import CheckOptions
 from tiered.check.findings import Severity
 from tiered.errors import CorruptionError
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
-from tiered.format.txn_index import decode_txns, encode_txns
+from tiered.format.segment_indexes import decode_txns, encode_txns
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles

@@ -10,7 +10,7 @@ import pytest
 import tiered
 from tests.unit.local.aborting import TP, cut_entry, flip_first_offset, forget_notes, sealed_indexes, visible
 from tiered.errors import CorruptionError
-from tiered.format.txn_index import decode_txns
+from tiered.format.segment_indexes import decode_txns
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint

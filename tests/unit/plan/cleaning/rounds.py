@@ -11,9 +11,9 @@ from tiered.config import TopicConfig
 from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.kernels import Record
-from tiered.format.keys import index_name, log_name, time_index_name
+from tiered.format.local_names import index_name, log_name, time_index_name
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.format.txn_index import decode_txns
+from tiered.format.segment_indexes import decode_txns
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.batch_filter import BatchFilter, CleaningStats
 from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, cleaning_candidate, group_segments

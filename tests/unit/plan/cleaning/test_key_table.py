@@ -17,8 +17,8 @@ from tests.unit.plan.cleaning.rounds import clean
 from tiered.format import pure_kernels
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType
-from tiered.format.crc import crc32c
 from tiered.format.header import HEADER_BYTES
+from tiered.format.kernels import crc32c
 from tiered.plan import offset_map as offset_map_module
 from tiered.plan.batch_filter import BatchFilter
 from tiered.plan.offset_map import ENTRY_BYTES, OffsetMap, OffsetMapBuilder

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.remote.catalog.script import TOPIC_ID, World
 from tiered.config import MAX_PARTITIONS
 from tiered.errors import CommitUnknownError, ConfigError, CorruptionError, LogDestroyedError, RemotePermissionError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import Role, SegmentName, root_key, segment_key, topic_key
 from tiered.format.root import Root, decode_root, encode_root
 from tiered.plan.ownership import VolumeProof

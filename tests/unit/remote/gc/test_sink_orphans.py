@@ -12,8 +12,8 @@ from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, se
 from tests.unit.remote.staging import stage, two_partitions
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, FencedError
-from tiered.format.crc import crc32c
 from tiered.format.decision import ABORTED, COMMITTED, Decision
+from tiered.format.kernels import crc32c
 from tiered.format.keys import index_key, staged_key, staged_prefix, staged_uid
 from tiered.format.root import TXNS_LIMIT
 from tiered.model import Row, TopicPartition

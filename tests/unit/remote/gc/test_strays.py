@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.remote.building import TOPIC_ID, RemoteLog
 from tiered.errors import CorruptionError, RemotePermissionError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import (
     Role,
     SegmentName,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.remote.catalog.script import TOPIC_ID, Desk, World
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import DAY_MS
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import (
     index_key,
     partition_prefix,

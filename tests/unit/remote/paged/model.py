@@ -13,9 +13,8 @@ from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role, join_uid
 from tiered.format.page import Page, PageKind, Pointer, Pointers, decode_page, verified_page
 from tiered.format.root import CompactedRange, Root, decode_root, encode_root
 from tiered.format.rows import Rows, Tally, Trash
-from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
-from tiered.format.trash import TrashEntry as Entry
-from tiered.model import Row
+from tiered.model import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE, Row
+from tiered.model import TrashEntry as Entry
 from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
 from tiered.plan.commit import (
     AppendIntent,

@@ -12,9 +12,8 @@ from tests.support.admin import check
 from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
 from tiered.check.check import CheckOptions
-from tiered.format.trash import TRASH_LIST, TRASH_ROWS, TRASH_TREE
 from tiered.inspect.small_files import small_items
-from tiered.model import BytesSource
+from tiered.model import TRASH_LIST, TRASH_ROWS, TRASH_TREE, BytesSource
 from tiered.plan.housekeeping import GcFloorIntent
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog

@@ -16,10 +16,8 @@ from tests.unit.remote.paged.collecting import PREFIX, TINY, Place
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import PageName, Role, index_key, join_uid, page_key, pin_key, segment_key
-from tiered.format.root import encode_root
-from tiered.format.trash import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
-from tiered.format.user_snapshot import encode_complete_snapshot
-from tiered.model import TopicPartition
+from tiered.format.root import encode_complete_snapshot, encode_root
+from tiered.model import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE, TopicPartition
 from tiered.plan.maintenance import MaintenanceKind, newest_trimmed
 from tiered.remote.gc.garbage import Collected
 from tiered.remote.maintain import ALL_GOES, Maintainer

@@ -11,7 +11,7 @@ from tests.unit.remote.catalog.script import TOPIC_ID
 from tests.unit.remote.paged.collecting import PREFIX, Place
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import (
     PageName,
     Role,

@@ -8,15 +8,18 @@ from tests.unit.remote.catalog.script import TOPIC_ID
 from tests.unit.remote.paged.collecting import PREFIX, Place
 from tiered.check.kept import check_kept
 from tiered.errors import CommitUnknownError, ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError
-from tiered.format.crc import crc32c
+from tiered.format.kernels import crc32c
 from tiered.format.keys import snap_key
-from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
-from tiered.format.user_snapshot import (
+from tiered.format.root import (
     DROPPED_BYTES,
+    STATE_DELETING,
+    Root,
     decode_kept,
+    decode_root,
     encode_complete_snapshot,
     encode_dropped,
     encode_pending_snapshot,
+    encode_root,
     is_begun,
 )
 from tiered.model import TopicPartition

@@ -1,0 +1,358 @@
+"""The three index files of a segment, in Kafka's formats. All integers are big-endian.
+
+The offset index (``.index``) maps an offset to a position at or before the batch that contains it. It is sparse: a
+lookup returns a position from which to scan. Offsets rise strictly::
+
+    0  relative offset  i32   last offset of the batch (or append) minus the base of the segment
+    4  position         i32   where that batch (or append) *starts* in the ``.log``
+
+The time index (``.timeindex``) maps a timestamp to the offset from which to search for it. An entry says: no record of
+this segment up to ``offset`` is later than ``timestamp``. Timestamps rise strictly, offsets never fall::
+
+    0  timestamp        i64   milliseconds, absolute
+    8  relative offset  i32   minus the base of the segment
+
+The transaction index (``.txnindex``) lists aborted transactions whose marker is in the segment. Last offsets rise
+strictly. The file does not exist before the first abort; it is never preallocated::
+
+     0  version             i16   0
+     2  producer id         i64
+    10  first offset        i64   of the transaction's data
+    18  last offset         i64   of the ABORT marker
+    26  last stable offset  i64   right after the marker was written
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+
+from tiered.errors import ConfigError, CorruptionError
+from tiered.model import NO_TIMESTAMP, AbortedTxn
+
+OFFSET_ENTRY_BYTES = 8
+TIME_ENTRY_BYTES = 12
+TXN_ENTRY_BYTES = 34
+
+_MAX_RELATIVE = 2**31 - 1
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+_TXN_ENTRY = struct.Struct(">hqqqq")
+_TXN_VERSION = 0
+
+
+def _swap(columns: array[int]) -> None:
+    """Convert between the file's big-endian and this machine's order."""
+    if sys.byteorder == "little":
+        columns.byteswap()
+
+
+class IndexPace:
+    """Decides which batches of a segment get an index entry, and tracks the largest timestamp, for all index writers.
+
+    A batch gets an entry if more than ``interval_bytes`` precede it since the last entry. ``largest``: the largest
+    timestamp so far and the last offset of its batch. ``since``: bytes since the last entry.
+    """
+
+    __slots__ = ("interval_bytes", "largest", "since")
+
+    def __init__(self, interval_bytes: int, largest: tuple[int, int]) -> None:
+        self.largest = largest
+        self.interval_bytes = interval_bytes
+        self.since = 0
+
+    def count(self, size_bytes: int, last_offset: int, max_timestamp: int) -> bool:
+        """Count the next batch. Return True if it gets an entry."""
+        if max_timestamp > self.largest[0]:
+            self.largest = max_timestamp, last_offset
+        is_due = self.since > self.interval_bytes
+        self.since = size_bytes if is_due else self.since + size_bytes
+        return is_due
+
+
+class OffsetIndex:
+    """Entries of one segment in memory, as two native columns. Not thread-safe for writing."""
+
+    __slots__ = ("_positions", "_relatives", "base_offset")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._relatives = array("i")
+        self._positions = array("i")
+
+    @classmethod
+    def from_bytes(
+        cls, data: bytes | bytearray | memoryview, base_offset: int, *, drop_padding: bool = False
+    ) -> OffsetIndex:
+        """Decode all of ``data``. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
+
+        Raises ``CorruptionError`` for a length that is no multiple of 8. :meth:`is_sane` checks the order.
+        """
+        if len(data) % OFFSET_ENTRY_BYTES:
+            raise CorruptionError(
+                f"offset index of {len(data)} bytes is no multiple of {OFFSET_ENTRY_BYTES}",
+                position=len(data) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES,
+                hint="rebuild it from the log",
+            )
+        index = cls(base_offset)
+        columns = array("i", bytes(data))
+        _swap(columns)
+        index._relatives = columns[0::2]
+        index._positions = columns[1::2]
+        if drop_padding:
+            index._drop_padding()
+        return index
+
+    def _drop_padding(self) -> None:
+        # A zero pair is padding unless it is the very first entry (an append at the base that starts the file).
+        n = len(self._relatives)
+        while n > 0 and self._relatives[n - 1] == 0 and self._positions[n - 1] == 0:
+            n -= 1
+        self._cut(n)
+
+    def __len__(self) -> int:
+        return len(self._relatives)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        base = self.base_offset
+        return ((base + r, p) for r, p in zip(self._relatives, self._positions, strict=True))
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """Return (offset, position) of every entry, in order."""
+        return list(self)
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last entry; the base offset without entries."""
+        return self.base_offset + self._relatives[-1] if self._relatives else self.base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._relatives) * OFFSET_ENTRY_BYTES
+
+    def entry(self, i: int) -> tuple[int, int]:
+        """Return (offset, position) of entry ``i``."""
+        return self.base_offset + self._relatives[i], self._positions[i]
+
+    def lookup(self, offset: int) -> tuple[int, int]:
+        """Return the entry with the greatest offset <= ``offset``; (base offset, 0) if there is none."""
+        i = bisect.bisect_right(self._relatives, offset - self.base_offset)
+        return self.entry(i - 1) if i else (self.base_offset, 0)
+
+    def upper_bound(self, position: int, size: int) -> tuple[int, int] | None:
+        """Return the first entry at a position >= ``position + size``: it bounds a search for aborted ones."""
+        i = bisect.bisect_left(self._positions, position + size)
+        return self.entry(i) if i < len(self._positions) else None
+
+    def reaches(self, position: int) -> bool:
+        """Return True if an entry points at or after ``position``."""
+        return any(at >= position for at in self._positions)
+
+    def append(self, offset: int, position: int) -> bytes:
+        """Add an entry and return its 8 bytes. Raises ``ConfigError`` if out of order, or beyond 31 bits."""
+        relative = offset - self.base_offset
+        if not 0 <= relative <= _MAX_RELATIVE or not 0 <= position <= _MAX_RELATIVE:
+            raise ConfigError(f"offset {offset} at {position} does not fit the index of base {self.base_offset}")
+        if self._relatives and relative <= self._relatives[-1]:
+            raise ConfigError(f"offset {offset} is not above the last indexed one, {self.last_offset}")
+        self._relatives.append(relative)
+        self._positions.append(position)
+        return _OFFSET_ENTRY.pack(relative, position)
+
+    def extend(self, entries: bytes) -> None:
+        """Add entries of verified batches: native int32 pairs of relative offset and position, in order.
+
+        Raises ``ConfigError`` without adding any if they do not follow the last entry.
+        """
+        found = array("i", entries)
+        if found and self._relatives and found[0] <= self._relatives[-1]:
+            first = self.base_offset + found[0]
+            raise ConfigError(f"offset {first} is not above the last indexed one, {self.last_offset}")
+        self._relatives.extend(found[0::2])
+        self._positions.extend(found[1::2])
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every entry with an offset >= ``offset``."""
+        self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
+
+    def drop(self, offset: int) -> None:
+        """Drop the entry of ``offset``, if any; lookups then start earlier."""
+        i = bisect.bisect_left(self._relatives, offset - self.base_offset)
+        if i < len(self._relatives) and self._relatives[i] == offset - self.base_offset:
+            del self._relatives[i]
+            del self._positions[i]
+
+    def _cut(self, n: int) -> None:
+        del self._relatives[n:]
+        del self._positions[n:]
+
+    def is_sane(self, log_size_bytes: int | None = None) -> bool:
+        """Return True if offsets rise strictly from the base and positions rise strictly inside a log of that size."""
+        r, p = self._relatives, self._positions
+        if not r:
+            return True
+        if r[0] < 0 or p[0] < 0 or (log_size_bytes is not None and p[-1] >= log_size_bytes):
+            return False
+        return all(r[i] < r[i + 1] and p[i] < p[i + 1] for i in range(len(r) - 1))
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the trimmed file."""
+        columns = array("i", bytes(OFFSET_ENTRY_BYTES * len(self._relatives)))
+        columns[0::2] = self._relatives
+        columns[1::2] = self._positions
+        _swap(columns)
+        return columns.tobytes()
+
+
+class TimeIndex:
+    """Entries of one segment in memory, as two native columns. Not thread-safe for writing."""
+
+    __slots__ = ("_relatives", "_timestamps", "base_offset")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._timestamps = array("q")
+        self._relatives = array("i")
+
+    @classmethod
+    def from_bytes(
+        cls, data: bytes | bytearray | memoryview, base_offset: int, *, drop_padding: bool = False
+    ) -> TimeIndex:
+        """Decode all of ``data``. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
+
+        Raises ``CorruptionError`` for a length that is no multiple of 12. :meth:`is_sane` checks the order.
+        """
+        if len(data) % TIME_ENTRY_BYTES:
+            raise CorruptionError(
+                f"time index of {len(data)} bytes is no multiple of {TIME_ENTRY_BYTES}",
+                position=len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES,
+                hint="rebuild it from the log",
+            )
+        index = cls(base_offset)
+        for timestamp, relative in _TIME_ENTRY.iter_unpack(data):
+            index._timestamps.append(timestamp)
+            index._relatives.append(relative)
+        if drop_padding:
+            n = len(index)
+            while n > 0 and index._timestamps[n - 1] == 0 and index._relatives[n - 1] == 0:
+                n -= 1
+            index._cut(n)
+        return index
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        base = self.base_offset
+        return ((t, base + r) for t, r in zip(self._timestamps, self._relatives, strict=True))
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """Return (timestamp, offset) of every entry, in order."""
+        return list(self)
+
+    @property
+    def last_entry(self) -> tuple[int, int]:
+        """Last (timestamp, offset); (-1, base offset) without entries."""
+        return self.entry(-1) if self._timestamps else (NO_TIMESTAMP, self.base_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._timestamps) * TIME_ENTRY_BYTES
+
+    def entry(self, i: int) -> tuple[int, int]:
+        """Return (timestamp, offset) of entry ``i``."""
+        return self._timestamps[i], self.base_offset + self._relatives[i]
+
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """Return the entry with the greatest timestamp <= ``timestamp``; (-1, base offset) if there is none."""
+        i = bisect.bisect_right(self._timestamps, timestamp)
+        return self.entry(i - 1) if i else (NO_TIMESTAMP, self.base_offset)
+
+    def maybe_append(self, timestamp: int, offset: int) -> bytes:
+        """Add an entry if ``timestamp`` is above the last one. Return its 12 bytes, or ``b""`` if nothing was added.
+
+        Raises ``ConfigError`` if offset or timestamp go back, or beyond 31 bits.
+        """
+        relative = offset - self.base_offset
+        if not 0 <= relative <= _MAX_RELATIVE:
+            raise ConfigError(f"offset {offset} does not fit the time index of base {self.base_offset}")
+        if self._timestamps:
+            if relative < self._relatives[-1]:
+                raise ConfigError(f"offset {offset} is below the last one of the time index, {self.last_entry[1]}")
+            if timestamp < self._timestamps[-1]:
+                raise ConfigError(f"timestamp {timestamp} is below the last one of the index, {self._timestamps[-1]}")
+            if timestamp == self._timestamps[-1]:
+                return b""
+        self._timestamps.append(timestamp)
+        self._relatives.append(relative)
+        return _TIME_ENTRY.pack(timestamp, relative)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every entry with an offset >= ``offset``."""
+        self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
+
+    def drop(self, timestamp: int) -> None:
+        """Drop the entry of ``timestamp``, if any; lookups then start earlier."""
+        i = bisect.bisect_left(self._timestamps, timestamp)
+        if i < len(self._timestamps) and self._timestamps[i] == timestamp:
+            del self._timestamps[i]
+            del self._relatives[i]
+
+    def _cut(self, n: int) -> None:
+        del self._timestamps[n:]
+        del self._relatives[n:]
+
+    def is_sane(self, end_offset: int | None = None) -> bool:
+        """Return True if timestamps rise strictly and offsets never fall, from the base up to ``end_offset``."""
+        t, r = self._timestamps, self._relatives
+        if not t:
+            return True
+        if r[0] < 0 or (end_offset is not None and self.base_offset + r[-1] >= end_offset):
+            return False
+        return all(t[i] < t[i + 1] and r[i] <= r[i + 1] for i in range(len(t) - 1))
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the trimmed file."""
+        return b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._relatives))
+
+
+def encode_txn(txn: AbortedTxn) -> bytes:
+    return _TXN_ENTRY.pack(_TXN_VERSION, *txn)
+
+
+def encode_txns(txns: Iterable[AbortedTxn]) -> bytes:
+    """Return the bytes of the file with ``txns`` in order; empty for none."""
+    return b"".join(map(encode_txn, txns))
+
+
+def decode_txns(data: bytes | bytearray | memoryview, base_offset: int = 0) -> list[AbortedTxn]:
+    """Return the entries in ``data``. As in Kafka, a partial one at the end (a torn write) is left out.
+
+    Raises ``CorruptionError`` for an unknown version, a marker below ``base_offset`` and last offsets that do not rise.
+    """
+    txns: list[AbortedTxn] = []
+    last = base_offset - 1
+    for position in range(0, len(data) - TXN_ENTRY_BYTES + 1, TXN_ENTRY_BYTES):
+        version, *fields = _TXN_ENTRY.unpack_from(data, position)
+        if version != _TXN_VERSION:
+            raise CorruptionError(f"transaction index entry has version {version}", position=position)
+        txn = AbortedTxn(*fields)
+        if txn.last_offset <= last:
+            raise CorruptionError(
+                f"transaction index entry ends at {txn.last_offset}, which is not above {last}",
+                position=position,
+                offset=txn.last_offset,
+            )
+        last = txn.last_offset
+        txns.append(txn)
+    return txns
+
+
+def txns_below(txns: Sequence[AbortedTxn], offset: int) -> list[AbortedTxn]:
+    """Return the entries whose marker is below ``offset``."""
+    return [t for t in txns if t.last_offset < offset]
