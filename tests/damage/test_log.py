@@ -18,7 +18,7 @@ from tests.damage.scene import EVERY, TP, QuickFiles, Scene, Seen, State, fresh,
 from tests.support.admin import check
 from tiered.errors import TieredError
 from tiered.local.directory.read_only_log import LogView
-from tiered.local.segment.seal import SEAL_SUFFIX
+from tiered.local.segment.side_files import SEAL_SUFFIX
 from tiered.model import SealedSegment
 from tiered.remote.upload import plan_upload, upload_segment
 from tiered.store.base import Capabilities, Get, Object

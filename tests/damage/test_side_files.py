@@ -12,7 +12,7 @@ import pytest
 
 from tests.damage.sampling import SEALED, SEED, both_kinds, sample
 from tests.damage.scene import Scene, State, fresh, observe, truth
-from tiered.local.segment.seal import SEAL_SUFFIX
+from tiered.local.segment.side_files import SEAL_SUFFIX
 
 NAMES = {
     "index": lambda scene: scene.path(scene.bases[SEALED], ".index"),

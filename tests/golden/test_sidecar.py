@@ -10,7 +10,7 @@ import pytest
 import tiered
 from tests.golden.fixtures import ExpectedRecord, expected_offsets, expected_records, log_bases, partitions
 from tests.unit.sidecar.broker import sidecar
-from tiered.local.disk.checkpoints import CLEANER_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
+from tiered.local.disk.directory_files import CLEANER_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.model import TopicPartition
 from tiered.sidecar.mirror import INTERNAL

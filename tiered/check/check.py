@@ -37,8 +37,7 @@ from tiered.errors import (
 )
 from tiered.format.keys import topic_key
 from tiered.local.disk.files import Files
-from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.volume import expected_topics
+from tiered.local.disk.topics import TopicInfo, expected_topics
 from tiered.model import TopicPartition
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, list_topic_names, load_topic, no_topics

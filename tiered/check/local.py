@@ -48,7 +48,8 @@ from tiered.format.local_names import (
 )
 from tiered.format.segment_builder import SegmentStats
 from tiered.local.directory.read_only_log import DirectoryView, StrangeFolder, find_gone, gone_text
-from tiered.local.disk.checkpoints import (
+from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof, Claims
+from tiered.local.disk.directory_files import (
     CLEAN_SHUTDOWN_NAME,
     CLEANER_NAME,
     LOG_START_NAME,
@@ -56,15 +57,13 @@ from tiered.local.disk.checkpoints import (
     RECOVERY_POINT_NAME,
     REPLICATION_NAME,
 )
-from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof, Claims
 from tiered.local.disk.files import Files
-from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files
-from tiered.local.disk.topics import TOPICS_NAME, read_topics
+from tiered.local.disk.partition_files import SPARSE_NAME, bases_of, local_files
+from tiered.local.disk.topics import TOPICS_NAME, expected_topics, read_topics, set_apart
 from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, PartitionUpload, UploadCheckpoint, known_of
-from tiered.local.disk.volume import expected_topics, set_apart
-from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource
-from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME, read_ids
+from tiered.local.segment.side_files import SEAL_SUFFIX, read_note
+from tiered.local.transactions.state_log import PRODUCER_IDS_NAME, read_ids
 from tiered.model import SealedIndexes, TopicPartition
 from tiered.plan.retention import is_believed, wrong_times_text
 from tiered.plan.root_lower_bounds import RootLowerBounds

@@ -12,8 +12,7 @@ from tiered.check.check import EXIT_WARNINGS
 from tiered.cli.disk_truncate import truncate
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, DiskFullError
-from tiered.local.cleaning.preview import CleaningStatus, preview_read_only
-from tiered.local.cleaning.subjects import CleanerCheckpoint
+from tiered.local.cleaning.subjects import CleanerCheckpoint, CleaningStatus, preview_read_only
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView

@@ -10,7 +10,7 @@ import click
 from tiered.errors import ConfigError, LockedError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.uploader_files import uploader_lock
-from tiered.local.segment.cut import cut_end
+from tiered.local.segment.replacement import cut_end
 from tiered.model import Positions, TopicPartition
 from tiered.program.application import (
     Application,

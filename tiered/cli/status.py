@@ -23,8 +23,8 @@ from tiered.format.coordinator_records import OFFSETS_TOPIC
 from tiered.format.keys import topic_key
 from tiered.group.admin import load_all_lags
 from tiered.local.directory.figures import read_report
+from tiered.local.disk.directory_files import StandbyMark, read_standby
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.standby import StandbyMark, read_standby
 from tiered.local.transactions.group_positions import GroupLag, GroupTable
 from tiered.plan.pauses import ALL_TOPICS
 from tiered.program.application import Application, Command, pass_application

@@ -24,14 +24,12 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.format.local_names import LOG_SUFFIX, log_name, partition_dir
 from tiered.format.positions import Positions
 from tiered.local.directory.read_only_log import DirectoryView
-from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
-from tiered.local.disk.epochs import EPOCHS_NAME
+from tiered.local.disk.directory_files import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import DirectoryLock, Holder
-from tiered.local.disk.names import log_bases
-from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, read_topics
+from tiered.local.disk.partition_files import EPOCHS_NAME, log_bases
+from tiered.local.disk.topics import PARTITION_METADATA_NAME, TOPICS_NAME, TopicInfo, read_topic_id, read_topics
 from tiered.local.disk.uploader_files import PartitionUpload, PauseFile, PositionsFile, UploadCheckpoint
-from tiered.local.disk.volume import PARTITION_METADATA_NAME, read_topic_id
 from tiered.local.segment.sealed import OwningLog, SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.pauses import Pause

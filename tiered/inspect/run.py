@@ -28,9 +28,9 @@ from tiered.format.local_names import log_name
 from tiered.inspect.items import BatchItem, BatchWindow, Content, Item, Tail, layouts_for, log_items
 from tiered.inspect.small_files import check_name, is_known, is_log, small_items
 from tiered.local.directory.read_only_log import DirectoryView, PartitionFolder, folder_named
-from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME
+from tiered.local.disk.directory_files import CLEAN_SHUTDOWN_NAME
 from tiered.local.disk.files import Files, PosixFiles
-from tiered.local.disk.names import log_bases
+from tiered.local.disk.partition_files import log_bases
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
 from tiered.plan.root_lower_bounds import RootLowerBounds

@@ -26,10 +26,10 @@ from tiered.format.root import decode_root
 from tiered.format.rows import Rows, Trash
 from tiered.format.segment_indexes import TXN_ENTRY_BYTES, OffsetIndex, TimeIndex, decode_txns
 from tiered.inspect.items import FileEntry
-from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, META_PROPERTIES_NAME
-from tiered.local.disk.epochs import EPOCHS_NAME
-from tiered.local.disk.volume import PARTITION_METADATA_NAME
-from tiered.local.segment.seal import SEAL_SUFFIX
+from tiered.local.disk.directory_files import CLEAN_SHUTDOWN_NAME, META_PROPERTIES_NAME
+from tiered.local.disk.partition_files import EPOCHS_NAME
+from tiered.local.disk.topics import PARTITION_METADATA_NAME
+from tiered.local.segment.side_files import SEAL_SUFFIX
 from tiered.model import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE, ByteSource
 from tiered.plan.producer import SEQUENCES
 from tiered.remote.catalog_view import rows_inside

@@ -18,7 +18,7 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.local.directory.read_only_log import DirectoryView, PartitionFolder
-from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
+from tiered.local.disk.directory_files import META_PROPERTIES_NAME
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.program.settings import suggestion

@@ -27,30 +27,31 @@ from tiered.errors import ConfigError, CorruptionError, LocalIOError, NewerForma
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.format.local_names import LOG_SUFFIX, partition_dir
 from tiered.local.directory.read_only_log import DirectoryView, find_gone
-from tiered.local.disk.checkpoints import (
+from tiered.local.disk.claims import CLAIMS_NAME, Claims
+from tiered.local.disk.directory_files import (
     CLEAN_SHUTDOWN_NAME,
     CLEANER_NAME,
     LOG_START_NAME,
     META_PROPERTIES_NAME,
+    NO_ID,
     RECOVERY_POINT_NAME,
     REPLICATION_NAME,
     OffsetsFile,
 )
-from tiered.local.disk.claims import CLAIMS_NAME, Claims
-from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.files import Files, PosixFiles
-from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, write_topics
-from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, UploadCheckpoint
-from tiered.local.disk.volume import (
-    NO_ID,
+from tiered.local.disk.partition_files import EPOCHS_NAME
+from tiered.local.disk.topics import (
     PARTITION_METADATA_NAME,
+    TOPICS_NAME,
+    TopicInfo,
     discovered,
     ensure_topic_id,
     expected_topics,
     read_topic_ids,
+    write_topics,
 )
-from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME
-from tiered.local.transactions.state_log import STATE_CONFIG
+from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, UploadCheckpoint
+from tiered.local.transactions.state_log import PRODUCER_IDS_NAME, STATE_CONFIG
 from tiered.model import TopicPartition
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.repair.bench import Workbench

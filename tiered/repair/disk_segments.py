@@ -36,14 +36,21 @@ from tiered.format.local_names import (
 )
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.segment_indexes import encode_txns
-from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME, OffsetsFile
-from tiered.local.disk.epochs import EPOCHS_NAME, LeaderEpochs, assigned
-from tiered.local.disk.names import SPARSE_NAME, local_files, log_bases, snapshot_offsets
-from tiered.local.recovery.batch_order_check import salvage
+from tiered.local.disk.directory_files import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.disk.partition_files import (
+    EPOCHS_NAME,
+    SPARSE_NAME,
+    LeaderEpochs,
+    assigned,
+    local_files,
+    log_bases,
+    snapshot_offsets,
+)
+from tiered.local.recovery.segment_recovery import salvage
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SEAL_SUFFIX, noted_size
 from tiered.local.segment.sealed import SEGMENT_SUFFIXES
+from tiered.local.segment.side_files import SEAL_SUFFIX, noted_size
 from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.lineage import epoch_at
 from tiered.plan.producer import NO_OFFSET, read_producer

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from tiered.clock import Clock, SystemClock
 from tiered.errors import LocalIOError
-from tiered.local.disk.checkpoints import OffsetsFile
+from tiered.local.disk.directory_files import OffsetsFile, refuse_standby
 from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.lock import DirectoryLock
-from tiered.local.disk.standby import refuse_standby
 from tiered.local.disk.uploader_files import uploader_lock
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import READ_BYTES

@@ -24,13 +24,13 @@ from tiered.display import html_table
 from tiered.errors import ConfigError, LocalIOError, NotFoundError, UnknownTopicError
 from tiered.format.local_names import partition_dir
 from tiered.local.directory.read_only_log import LogView
-from tiered.local.disk.checkpoints import (
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.directory_files import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
     RECOVERY_POINT_NAME,
     REPLICATION_NAME,
 )
-from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.topics import TOPICS_NAME
 from tiered.local.disk.uploader_files import UploadCheckpoint

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from tiered.errors import CorruptionError
 from tiered.format.batch_scanner import BatchPosition, Offsets
-from tiered.local.recovery.batch_order_check import salvage
+from tiered.local.recovery.segment_recovery import salvage
 from tiered.local.segment.scan import LogFile
 
 Ranges = tuple[tuple[int, int], ...]

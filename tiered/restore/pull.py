@@ -32,16 +32,15 @@ from tiered.format.local_names import (
     snapshot_name,
 )
 from tiered.format.positions import PositionsCopy, within
-from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, OffsetsFile, mark_clean
 from tiered.local.disk.claims import Claims
+from tiered.local.disk.directory_files import LOG_START_NAME, RECOVERY_POINT_NAME, OffsetsFile, mark_clean
 from tiered.local.disk.files import Files
-from tiered.local.disk.names import SPARSE_NAME
-from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.partition_files import SPARSE_NAME
+from tiered.local.disk.topics import TopicInfo, ensure_topic_id
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
-from tiered.local.disk.volume import ensure_topic_id
 from tiered.local.segment.replacement import finish_replacements, swap_in
-from tiered.local.segment.seal import SEAL_SUFFIX, read_note, write_note
 from tiered.local.segment.sealed import rename_away
+from tiered.local.segment.side_files import SEAL_SUFFIX, read_note, write_note
 from tiered.model import Position, TopicPartition
 from tiered.plan.pull import Exchange, Held, Pull, decide_pull
 from tiered.plan.side_files import NO_PRODUCERS

@@ -28,9 +28,9 @@ from tiered.errors import ConfigError, LocalIOError, RemoteUnavailableError, Tie
 from tiered.format.local_names import partition_dir
 from tiered.format.positions import PositionsCopy
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.disk.directory_files import ensure_volume
 from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.topics import write_topics
-from tiered.local.disk.volume import ensure_volume
 from tiered.model import Position, TopicPartition
 from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.pins import Pin

@@ -27,8 +27,8 @@ from tiered.format.local_names import (
 from tiered.format.segment_builder import SegmentStats
 from tiered.format.segment_indexes import TXN_ENTRY_BYTES
 from tiered.local.disk.files import Files
-from tiered.local.segment.cut import carry_out_cut, find_cut
 from tiered.local.segment.indexes import rebuild_indexes
+from tiered.local.segment.replacement import carry_out_cut, find_cut
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition

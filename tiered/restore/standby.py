@@ -41,14 +41,22 @@ from tiered.format.root import STATE_DELETING
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import DirectoryView
 from tiered.local.directory.registry import remove_tree
-from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.claims import Claims
+from tiered.local.disk.directory_files import (
+    LOG_START_NAME,
+    RECOVERY_POINT_NAME,
+    STANDBY_NAME,
+    OffsetsFile,
+    StandbyMark,
+    end_standby,
+    ensure_volume,
+    read_standby,
+    write_standby,
+)
 from tiered.local.disk.files import Files, sweep_temporaries
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, LockTerms
-from tiered.local.disk.standby import STANDBY_NAME, StandbyMark, end_standby, read_standby, write_standby
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
 from tiered.local.disk.uploader_files import UploadCheckpoint, known_of, uploader_lock
-from tiered.local.disk.volume import ensure_volume
 from tiered.model import Position, TopicPartition
 from tiered.plan.ownership import SPARK_VOLUME
 from tiered.plan.pull import Pull

@@ -62,27 +62,22 @@ from tiered.format.local_names import (
     snapshot_name,
 )
 from tiered.local.directory.read_only_log import DirectoryView
-from tiered.local.disk.checkpoints import (
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.directory_files import (
     CLEANER_NAME,
     LOG_START_NAME,
     META_PROPERTIES_NAME,
     RECOVERY_POINT_NAME,
     REPLICATION_NAME,
     OffsetsFile,
+    ensure_volume,
+    read_volume,
 )
-from tiered.local.disk.claims import Claims
-from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.files import Files
 from tiered.local.disk.lock import SIDECAR_NAME
-from tiered.local.disk.names import bases_of, local_files, log_bases, snapshot_offsets
+from tiered.local.disk.partition_files import EPOCHS_NAME, bases_of, local_files, log_bases, snapshot_offsets
+from tiered.local.disk.topics import PARTITION_METADATA_NAME, read_topic_ids, set_apart
 from tiered.local.disk.uploader_files import UploadCheckpoint
-from tiered.local.disk.volume import (
-    PARTITION_METADATA_NAME,
-    ensure_volume,
-    read_topic_ids,
-    read_volume,
-    set_apart,
-)
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import snapshot_after
 from tiered.model import TopicPartition

@@ -14,9 +14,9 @@ from tests.integration.servers.kafka import TIMEOUT_SECONDS, Broker
 from tests.integration.uploader.daemons import Daemon
 from tiered.errors import TieredError
 from tiered.format.local_names import log_name
-from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.disk.directory_files import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.names import log_bases
+from tiered.local.disk.partition_files import log_bases
 from tiered.model import TopicPartition
 
 PLAIN, TXN = TopicPartition("plain", 0), TopicPartition("txn", 0)

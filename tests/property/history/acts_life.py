@@ -9,7 +9,7 @@ from tests.property.history.checks import check, same
 from tests.property.history.settle import settle, settle_one
 from tests.property.history.world import Raised, Subject, World, outcome
 from tiered.errors import ConfigError
-from tiered.local.segment.seal import read_note
+from tiered.local.segment.side_files import read_note
 
 INDEXES = (".index", ".timeindex")
 TOLD = (*INDEXES, ".seal", ".txnindex")

@@ -10,7 +10,7 @@ from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.local.transactions.coordinator import TxnProducer
-from tiered.local.transactions.producer_ids import LEAST_ID
+from tiered.local.transactions.state_log import LEAST_ID
 from tiered.model import TopicPartition
 from tiered.plan.producer import ProducerStamp
 

@@ -22,7 +22,7 @@ from tiered.format.root import Root, decode_root
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
-from tiered.local.partition.first_append_guard import BEGIN_PATIENCE_S
+from tiered.local.partition.appender import BEGIN_PATIENCE_S
 from tiered.local.segment.active import ActiveSegment
 from tiered.model import NewRecord, TopicPartition
 from tiered.store.base import Get, Object

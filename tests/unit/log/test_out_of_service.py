@@ -20,7 +20,7 @@ from tiered.errors import CorruptionError, LocalIOError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView
-from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.disk.directory_files import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import SealRequest
 from tiered.model import TopicPartition

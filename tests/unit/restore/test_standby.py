@@ -18,8 +18,8 @@ from tiered.engine.directory import LogDirectory
 from tiered.errors import ConfigError, FencedError, LogDestroyedError, RemoteUnavailableError, TieredError
 from tiered.format.keys import topic_key
 from tiered.local.disk import lock
+from tiered.local.disk.directory_files import STANDBY_NAME, read_standby
 from tiered.local.disk.files import Files, PosixFiles
-from tiered.local.disk.standby import STANDBY_NAME, read_standby
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.gc.deletion import start_deletion

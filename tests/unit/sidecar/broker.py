@@ -14,7 +14,7 @@ from tiered.engine.drain import DrainMode
 from tiered.engine.reports import Exit
 from tiered.format.checkpoint import encode_epochs
 from tiered.format.local_names import LOG_SUFFIX, log_name, partition_dir, snapshot_name
-from tiered.local.disk.checkpoints import (
+from tiered.local.disk.directory_files import (
     CLEANER_NAME,
     LOG_START_NAME,
     RECOVERY_POINT_NAME,
@@ -22,7 +22,7 @@ from tiered.local.disk.checkpoints import (
     OffsetsFile,
 )
 from tiered.local.disk.files import Files, PosixFiles
-from tiered.local.disk.names import log_bases
+from tiered.local.disk.partition_files import log_bases
 from tiered.model import EpochEntry, TopicPartition
 from tiered.sidecar.mirror import HELD_BYTES, Mirror, beside
 from tiered.store.location import StoreLocation

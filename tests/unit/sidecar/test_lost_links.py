@@ -18,7 +18,7 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.errors import CorruptionError, DataLocalError, NewerFormatError, OffsetGapError
 from tiered.format.local_names import log_name, snapshot_name
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.names import log_bases
+from tiered.local.disk.partition_files import log_bases
 from tiered.model import TopicPartition
 from tiered.sidecar.directory import BrokerDirectory
 from tiered.sidecar.links import LINKS_NAME, LinkNotes, Lost, decode, encode

@@ -39,10 +39,10 @@ from tiered.format.checkpoint import encode_offsets
 from tiered.format.keys import topic_key
 from tiered.format.local_names import log_name
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.disk.checkpoints import CLEANER_NAME, LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME
 from tiered.local.disk.claims import CLAIMS_NAME, Claims
+from tiered.local.disk.directory_files import CLEANER_NAME, LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME
 from tiered.local.disk.files import FileState, PosixFiles, translate
-from tiered.local.disk.names import log_bases
+from tiered.local.disk.partition_files import log_bases
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import SealedIndexes, TopicPartition

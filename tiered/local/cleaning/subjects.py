@@ -1,4 +1,4 @@
-"""State of a partition for the cleaner's choice, reasons to refuse one, and the progress of each."""
+"""Partitions for the cleaner: their state, reasons to refuse one, the progress of each, and previews of a round."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+from tiered.clock import Clock
+from tiered.errors import TieredError
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.segment_indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
+from tiered.local.disk.directory_files import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import Files
+from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
-from tiered.plan.cleaning import LogState, SegmentState
+from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, cleaning_candidate, group_segments
 
 TIERED = "tiered: its old segments are the bucket's, they are compacted there"
 NOT_COMPACTED = "cleanup.policy does not say compact"
@@ -167,3 +170,53 @@ def refusal(writer: WriteLog) -> str:
     if writer.upload is not None:
         return TIERED
     return "" if writer.context.at_work else OFFLINE
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningStatus:
+    """Preview of a round over one partition. ``refused``: why there is none, empty otherwise.
+
+    ``groups``: bases of segments that may be merged, if the offset map has room for every key.
+    """
+
+    tp: TopicPartition
+    refused: str = ""
+    candidate: CleaningCandidate | None = None
+    groups: tuple[tuple[int, ...], ...] = ()
+
+
+def preview(state: LogState, now_ms: int) -> CleaningStatus:
+    """Return the preview of a round over a partition in this state."""
+    candidate = cleaning_candidate(state, now_ms)
+    if candidate is None:
+        return CleaningStatus(state.tp, NOT_COMPACTED)
+    end = candidate.first_uncleanable
+    groups: tuple[tuple[SegmentState, ...], ...] = ()
+    if candidate.cleanable_bytes:
+        groups = group_segments(state.segments, map_end=end, first_uncleanable=end, config=state.config)
+    bases = tuple(tuple(segment.base_offset for segment in group) for group in groups)
+    return CleaningStatus(state.tp, candidate=candidate, groups=bases)
+
+
+def preview_read_only(log: ReadLog, checkpoint: CleanerCheckpoint, files: Files, clock: Clock) -> CleaningStatus:
+    """Return the preview for a partition of a directory that is open for reading. Nothing is locked or written."""
+    if not log.config.compacted:
+        return CleaningStatus(log.tp, NOT_COMPACTED)
+    if log.upload is not None:
+        return CleaningStatus(log.tp, TIERED)
+    try:
+        sealed = log.sealed_segments()  # before the end: so the end is never below them
+        positions = log.positions()
+        state = LogState(
+            tp=log.tp,
+            config=log.config,
+            segments=tuple(segment_state(files, segment) for segment in sealed),
+            log_start_offset=positions.start_offset,
+            end_offset=positions.end_offset,
+            last_stable_offset=log.last_stable_offset(),
+            active_base_offset=sealed[-1].end_offset if sealed else positions.local_start_offset,
+            checkpoint=checkpoint.offset(log.tp),
+        )
+    except TieredError as error:
+        return CleaningStatus(log.tp, error.message)
+    return preview(state, clock.now_ms())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiered.errors import TieredError
-from tiered.local.disk.checkpoints import (
+from tiered.local.disk.directory_files import (
     CLEANER_NAME,
     LOG_START_NAME,
     RECOVERY_POINT_NAME,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.errors import NotFoundError
-from tiered.local.cleaning.rounds import CleanerFigures
+from tiered.local.cleaning.cleaner import CleanerFigures
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import Files

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +23,6 @@ from tiered.errors import (
 )
 from tiered.format.local_names import partition_dir
 from tiered.local.cleaning.cleaner import LogCleaner
-from tiered.local.directory.background_tasks import BackgroundTasks
 from tiered.local.directory.checkpoints import DirectoryNotes, PositionNotes, SealNotes
 from tiered.local.directory.figures import (
     UpkeepReport,
@@ -32,25 +31,30 @@ from tiered.local.directory.figures import (
     store_report,
     written_metrics,
 )
-from tiered.local.directory.loading import finish_deletions, open_partitions, read_inventory
 from tiered.local.directory.read_only_log import check_usable, no_partition
-from tiered.local.directory.registry import LeavingDirectories, TopicRegistry
-from tiered.local.directory.service import DirectoryService
-from tiered.local.directory.tasks import EVERY_TICK, InlineWorkers, Task, Tasks, Workers, run_all
-from tiered.local.disk.checkpoints import (
+from tiered.local.directory.registry import (
+    LeavingDirectories,
+    TopicRegistry,
+    finish_deletions,
+    open_partitions,
+    read_inventory,
+)
+from tiered.local.directory.tasks import EVERY_TICK, BackgroundTasks, InlineWorkers, Task, Tasks, Workers, run_all
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.directory_files import (
     META_PROPERTIES_NAME,
     NO_BROKER_EPOCH,
+    NO_ID,
     consume_clean_mark,
+    ensure_volume,
     mark_clean,
     read_broker_epoch,
+    refuse_standby,
 )
-from tiered.local.disk.claims import Claims
 from tiered.local.disk.fd_pool import PooledFiles, default_open_files
-from tiered.local.disk.files import Files, PosixFiles, no_directory, sweep_temporaries
+from tiered.local.disk.files import Files, PosixFiles, disk_failed, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock, LockTerms
 from tiered.local.disk.plain_lock import PlainLock
-from tiered.local.disk.space import DiskReserve
-from tiered.local.disk.standby import refuse_standby
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import (
     SEAL_REQUEST_NAME,
@@ -58,16 +62,18 @@ from tiered.local.disk.uploader_files import (
     PartitionUpload,
     UploadCheckpoint,
 )
-from tiered.local.disk.volume import NO_ID, ensure_volume
-from tiered.local.partition.context import DirectoryContext
+from tiered.local.partition.context import DirectoryContext, DiskReserve
 from tiered.local.partition.open_partitions import Roster
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.coordinator import Transactions
-from tiered.local.transactions.producer_ids import ProducerIds
+from tiered.local.transactions.state_log import ProducerIds
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
+
+LEAST_WAIT_SECONDS = 0.01
+"""Minimal wait at a close for a partition's locks, when those before it took all the time."""
 
 
 class LocalLog:
@@ -461,3 +467,66 @@ class LocalLog:
     def _check_open(self) -> None:
         if self._closed or os.getpid() != self._pid:
             check_usable(self.directory, self._pid, closed=self._closed)  # which says what is wrong
+
+
+class DirectoryService:
+    """Service state of a directory. As in Kafka, one disk error (EIO, read-only, gone) takes it offline as a whole.
+
+    No partition then acknowledges anything until the next open; reads go on where the disk allows. Errors of a single
+    file (its owner, its contents) and a full disk do not take it offline.
+    """
+
+    def __init__(self, around: DirectoryContext, roster: Roster) -> None:
+        self._directory = roster.directory
+        self._roster = roster
+        self._clock = around.clock
+        self._config = around.config
+
+    def failed(self, error: TieredError) -> None:
+        """Take the directory offline if ``error`` is a disk error. Callers may hold a partition's lock."""
+        if disk_failed(error) and self._roster.offline is None:
+            LOGGER.error("directory_offline path=%s error=%s", self._directory, error)
+            self._roster.go_offline(error)
+
+    def check(self) -> None:
+        """Raise LocalIOError while the directory is offline."""
+        error = self._roster.offline
+        if error is not None:
+            raise LocalIOError(
+                f"log directory {self._directory} is offline: {error.message}",
+                hint="repair the disk, then open the log again",
+            )
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Guard a change of the directory: raise while offline, and go offline after a disk error inside the block."""
+        self.check()
+        try:
+            yield
+        except TieredError as error:
+            self.failed(error)
+            raise
+
+    def end(self, cleaner: LogCleaner, workers: Workers) -> bool:
+        """Close every partition within ``close_timeout_ms``, compaction first. Return True if all is durable.
+
+        Raises LocalIOError if a thread does not return from the disk, after it has closed the other partitions.
+        """
+        limit_ms = self._config.close_timeout_ms
+        deadline = self._clock.monotonic() + limit_ms / 1000
+        cleaner.stop()
+        hung = None
+        if not workers.join(self._remaining_seconds(deadline)):
+            hung = LocalIOError(f"{self._directory}: a background task has not ended for {limit_ms} ms")
+        clean = self._roster.offline is None
+        for writer in self._roster.awake():
+            try:
+                clean = writer.close(self._remaining_seconds(deadline)) and clean
+            except LocalIOError as error:
+                hung = hung or error
+        if hung is not None:
+            raise hung
+        return clean
+
+    def _remaining_seconds(self, deadline: float) -> float:
+        return max(deadline - self._clock.monotonic(), LEAST_WAIT_SECONDS)

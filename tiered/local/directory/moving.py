@@ -38,8 +38,7 @@ from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import DirectoryView
 from tiered.local.directory.registry import remove_tree
 from tiered.local.disk.files import Files, make_inside
-from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.volume import read_topic_id
+from tiered.local.disk.topics import TopicInfo, read_topic_id
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 

@@ -26,15 +26,14 @@ from tiered.local.directory.figures import UpkeepReport
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.moving import finish_moves, move
 from tiered.local.directory.tasks import InlineWorkers, Workers
-from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id
+from tiered.local.disk.directory_files import META_PROPERTIES_NAME, read_volume, usable_id
 from tiered.local.disk.fd_pool import PooledFiles, default_open_files
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.lock import LockTerms
 from tiered.local.disk.topics import TopicInfo, read_topics
-from tiered.local.disk.volume import read_volume
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.coordinator import Transactions
-from tiered.local.transactions.producer_ids import ProducerIds
+from tiered.local.transactions.state_log import ProducerIds
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
 

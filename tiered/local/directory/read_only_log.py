@@ -30,27 +30,27 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.local_names import parse_local_name, parse_partition_dir, partition_dir
-from tiered.local.disk.checkpoints import (
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.directory_files import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
+    NO_ID,
     RECOVERY_POINT_NAME,
     OffsetsFile,
+    read_volume,
 )
-from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles, no_directory
-from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
-from tiered.local.disk.volume import (
+from tiered.local.disk.topics import (
     BROKER_OWN_DIRS,
-    NO_ID,
     PARTITION_METADATA_NAME,
+    TopicInfo,
     discovered,
     expected_topics,
     read_topic_ids,
-    read_volume,
     set_apart,
     without_absent,
 )
+from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.read_only_partition import ReadContext, ReadOnlyPartition, need_topic_id
 from tiered.model import Positions, TopicPartition

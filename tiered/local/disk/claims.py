@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from tiered.errors import CorruptionError, LocalIOError, TieredError
 from tiered.format.kernels import crc32c
-from tiered.local.disk.checkpoints import first_json, refuse_newer
+from tiered.local.disk.directory_files import first_json, refuse_newer
 from tiered.local.disk.files import MAX_SMALL_FILE_BYTES, Files, FileState
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.model import TopicPartition

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from tiered.clock import Clock
 from tiered.errors import DiskFullError, LockedError, NotFoundError
-from tiered.local.disk.checkpoints import first_json
+from tiered.local.disk.directory_files import first_json
 from tiered.local.disk.files import Files, FileState, translate
 from tiered.times import format_time
 
@@ -35,8 +35,10 @@ SIDECAR_NAME = "tiered-sidecar"
 
 NOTE_BYTES = 4096
 """Length limit of a note."""
+
 LOOK_SECONDS = 0.02
 """Interval between attempts at a lock whose holder is waited for."""
+
 UNTOLD_SECONDS = 0.2
 """Wait in seconds for a holder that has not named itself."""
 
@@ -277,3 +279,22 @@ def _file_of(handle: int) -> tuple[int, int] | None:
 @functools.cache
 def _program() -> str:
     return Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+
+
+class _Forks:
+    """Counter of forks: after a fork the child's value is one higher."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> None:
+        """Count the fork that made this process."""
+        self.count += 1
+
+
+FORKS = _Forks()
+
+
+os.register_at_fork(after_in_child=FORKS.add)

@@ -1,4 +1,4 @@
-"""``tiered-topics.json``: the topics of a log directory, their ids, sizes and settings. Brokers ignore the file.
+"""The topics of a log directory: ``tiered-topics.json``, which brokers ignore, and the topic ids of the partitions.
 
 ::
 
@@ -7,6 +7,8 @@
                             "held": [0, 2, 4],          only where the others lie in another log directory
                             "adopted": true}},          a broker's: the directories show which partitions exist
      "leaving": ["weather"]}                            being deleted: its directories are still being renamed
+
+Each partition directory names its topic's id in ``partition.metadata``, a file of Kafka's.
 """
 
 from __future__ import annotations
@@ -18,18 +20,38 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tiered.config import MAX_PARTITIONS, TopicConfig
-from tiered.errors import CorruptionError, LocalIOError, NewerFormatError, NotFoundError, TieredError
-from tiered.local.disk.checkpoints import refuse_newer
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    LocalIOError,
+    NewerFormatError,
+    NotFoundError,
+    TieredError,
+)
+from tiered.format.checkpoint import (
+    decode_partition_metadata,
+    encode_partition_metadata,
+    encode_uuid,
+)
+from tiered.format.coordinator_records import is_state_log
+from tiered.format.local_names import partition_dir
+from tiered.local.disk.directory_files import NO_ID, refuse_newer
 from tiered.local.disk.files import Files
+from tiered.model import TopicPartition
 
 TOPICS_NAME = "tiered-topics.json"
 VERSION = 1
-
 _WITHOUT_TOPICS = (
     "put it back from a copy. Without one, move it away: topics, ids and records are then what the directories tell. "
     "Lost with it are the topics' settings (`tiered topic set` sets them again), the knowledge that a missing "
     "segment or partition is damage, and deletions that had begun"
 )
+PARTITION_METADATA_NAME = "partition.metadata"
+BROKER_OWN_DIRS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
+"""Directories that other parts of a broker own: never loaded as partitions."""
+
+BROKER_FILE = "bootstrap.checkpoint"
+"""File in every log directory of a KRaft broker."""
 
 
 class TopicInfo(NamedTuple):
@@ -119,3 +141,134 @@ def write_topics(directory: Path, files: Files, topics: Mapping[str, TopicInfo],
     value = {"version": VERSION, "topics": entries, **({"leaving": sorted(leaving)} if leaving else {})}
     data = json.dumps(value, indent=1, sort_keys=True)
     files.replace(directory / TOPICS_NAME, data.encode() + b"\n")
+
+
+def read_topic_id(path: Path, files: Files) -> UUID | None:
+    """Return the topic id in a partition directory, None without one. CorruptionError if it is unreadable."""
+    file = path / PARTITION_METADATA_NAME
+    try:
+        return decode_partition_metadata(files.read(file).decode())
+    except NotFoundError:
+        return None
+    except NewerFormatError as newer:
+        raise NewerFormatError(
+            f"{path.name} is out of service: {file} was written by a newer release: {newer.message}",
+            path_or_key=str(file),
+            hint="upgrade tieredlog; nothing was changed",
+        ) from newer
+    except (CorruptionError, UnicodeDecodeError) as error:
+        raise CorruptionError(
+            f"{path.name} is out of service: {file} cannot be read: {error}",
+            path_or_key=str(file),
+            hint="put the file back (the one of another partition of the topic has the same content), or move the"
+            " directory away; then open the log again",
+        ) from error
+
+
+def read_topic_ids(
+    directory: Path, files: Files, tps: Iterable[TopicPartition], broken: dict[TopicPartition, TieredError]
+) -> dict[str, dict[int, UUID | None]]:
+    """Return the topic id of each partition, by topic and number; None if it has no id file.
+
+    A partition whose file is unreadable is left out and put into ``broken``. Within a topic, known ids come first.
+    """
+    ids: dict[str, dict[int, UUID | None]] = {}
+    unknown: list[TopicPartition] = []
+    for tp in tps:
+        found: UUID | None = None
+        try:
+            found = read_topic_id(directory / partition_dir(tp), files)
+        except (CorruptionError, LocalIOError) as error:
+            broken[tp] = error
+        if found is None:
+            unknown.append(tp)
+        else:
+            ids.setdefault(tp.topic, {})[tp.partition] = found
+    for tp in unknown:
+        ids.setdefault(tp.topic, {})[tp.partition] = None
+    return ids
+
+
+def set_apart(
+    directory: Path,
+    ids: dict[str, dict[int, UUID | None]],
+    topics: Mapping[str, TopicInfo],
+    broken: dict[TopicPartition, TieredError],
+) -> None:
+    """Put into ``broken`` the partitions whose topic id differs from that of most partitions of the same name.
+
+    A broker that was down while the topic was deleted and created again holds partitions of both topics. Topics that
+    this product created are compared with their own id instead (:func:`discovered`).
+    """
+    for name, here in ids.items():
+        held = [topic_id for _, topic_id in sorted(here.items()) if topic_id is not None]
+        if (name in topics and not topics[name].adopted) or len(set(held)) < 2:
+            continue
+        most = max(held, key=held.count)  # the lowest partition's of equals
+        for number, topic_id in here.items():
+            if topic_id is None or topic_id == most:
+                continue
+            tp = TopicPartition(name, number)
+            file = directory / partition_dir(tp) / PARTITION_METADATA_NAME
+            broken[tp] = CorruptionError(
+                f"{tp} is out of service: {file} names topic id {encode_uuid(topic_id)}, other partitions of that name "
+                f"have {encode_uuid(most)}: two topics of one name lie here",
+                path_or_key=str(file),
+                hint="move the directories of the one that was deleted away; then open the log again",
+            )
+            here[number] = None
+
+
+def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:
+    """Write the topic id into a partition directory that lacks it, before any record."""
+    if topic_id.int and files.state(path / PARTITION_METADATA_NAME) is None:
+        files.replace(path / PARTITION_METADATA_NAME, encode_partition_metadata(topic_id).encode())
+        files.sync_directory(path.parent)
+
+
+def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
+    """Return the topics of ``tiered-topics.json``, before the directories are read.
+
+    Adopted topics have no partitions yet. In a broker's directory every topic counts as adopted, because its
+    controller creates and deletes them.
+    """
+    brokers = files.state(directory / BROKER_FILE) is not None
+    topics = read_topics(directory, files)
+    return {
+        name: topic._replace(held=frozenset(), adopted=True) if brokers or topic.adopted else topic
+        for name, topic in topics.items()
+    }
+
+
+def discovered(
+    known: TopicInfo | None, name: str, ids: Mapping[int, UUID | None], *, tiered: Collection[TopicPartition] = ()
+) -> TopicInfo:
+    """Return the topic ``name``, given the topic ids of its partitions on disk. ``known`` None: it is adopted.
+
+    An adopted topic has only the partitions that were found: a broker may hold the others elsewhere. If its id has
+    changed, it was deleted and made again. Raises ConfigError if the directory belongs to another topic of the same
+    name, and that one is ours, or ``tiered``: a bucket knows it by its id.
+    """
+    here = set() if known is None else set(known.here)
+    for number, topic_id in ids.items():
+        changed = known is not None and topic_id is not None and bool(known.topic_id.int) and known.topic_id != topic_id
+        if known is not None and topic_id is not None and changed:
+            tp = TopicPartition(name, number)
+            if tp in tiered or not known.adopted:
+                raise ConfigError(
+                    f"{tp} has topic id {encode_uuid(topic_id)}, its topic {encode_uuid(known.topic_id)}",
+                    hint="the directory belongs to another topic of the same name: move it away",
+                )
+        if known is None or changed:
+            config = TopicConfig(cleanup_policy="compact" if is_state_log(name) else "delete")
+            known, here = TopicInfo(name, topic_id or NO_ID, 0, config, frozenset(), adopted=True), set()
+        here.add(number)
+    if known is None:
+        raise ConfigError(f"no partition of topic {name} was found")
+    partitions = max(known.partitions, max(here, default=-1) + 1)
+    return known._replace(partitions=partitions, held=None if len(here) == partitions else frozenset(here))
+
+
+def without_absent(topics: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
+    """Return ``topics`` without adopted ones that have no partition here: their broker removed them."""
+    return {name: topic for name, topic in topics.items() if not topic.adopted or topic.here}

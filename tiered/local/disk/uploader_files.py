@@ -33,8 +33,8 @@ from typing import Any, TypeVar
 from tiered.clock import Clock
 from tiered.errors import CorruptionError
 from tiered.format.positions import Positions
-from tiered.local.disk.checkpoints import refuse_newer
 from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof
+from tiered.local.disk.directory_files import refuse_newer
 from tiered.local.disk.files import Files, SmallFile
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock, LockTerms
 from tiered.model import Position, TopicPartition

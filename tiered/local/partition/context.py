@@ -14,19 +14,27 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
-from tiered.errors import ClosedError, ConfigError, FencedError, LocalIOError, ReentrantCallError, TieredError
+from tiered.errors import (
+    ClosedError,
+    ConfigError,
+    DiskFullError,
+    FencedError,
+    LocalIOError,
+    ReentrantCallError,
+    TieredError,
+)
 from tiered.format.locks import Signal
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
+from tiered.local.disk.partition_files import LeaderEpochs
 from tiered.local.disk.plain_lock import PlainLock
-from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
-from tiered.local.partition.deleted_files import DeletedFiles
 from tiered.local.partition.log_segments import LogSegments
+from tiered.local.segment.sealed import DeletedFiles
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -289,3 +297,44 @@ class PartitionContext:
 
 def _nothing(end: int) -> None:
     """Do nothing. Default of ``mend`` until the partition is open."""
+
+
+class DiskReserve:
+    """Reserve of a log directory. It calls ``statvfs`` once per ``disk_check_bytes`` appended, and at each tick.
+
+    An append subtracts its bytes from ``left``, and calls :meth:`refill` once that is below 0.
+    """
+
+    __slots__ = ("_config", "_directory", "_files", "_reserve", "left")
+
+    def __init__(self, files: Files, directory: Path, config: LogConfig) -> None:
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._reserve = 0
+        self.left = 0
+
+    def account(self, size_bytes: int) -> None:
+        """Subtract an append from ``left``; call :meth:`refill` below 0, and raise as it does."""
+        self.left -= size_bytes
+        if self.left < 0:
+            self.refill()
+
+    def refill(self) -> None:
+        """Check the file system. Raises DiskFullError below the reserve; appends go on once there is room again."""
+        if not self.check():
+            raise DiskFullError(
+                f"{self._directory}: less than the reserve of {self._reserve} bytes is free",
+                hint="free some space: `tiered disk drop TOPIC` deletes local copies of uploads",
+            )
+
+    def check(self) -> bool:
+        """Check the file system; return True if appends may go on."""
+        space = self._files.space(self._directory)  # two checks at once: either result is right
+        if space is None:  # ramfs, some of FUSE: a full one fails the write itself
+            self.left = self._config.disk_check_bytes
+            return True
+        self._reserve = self._config.reserve_bytes(space.total)
+        room = space.free - self._reserve
+        self.left = min(self._config.disk_check_bytes, room) if room > 0 else -1
+        return room > 0

@@ -17,16 +17,14 @@ from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, DiskFullError, LocalIOError, TieredError
 from tiered.format.local_names import log_name, snapshot_name
 from tiered.format.segment_indexes import txns_below
-from tiered.local.disk.names import remove_snapshots_above
+from tiered.local.disk.partition_files import remove_snapshots_above
 from tiered.local.partition.context import CUT, EXCHANGE, ROLL, PartitionContext
 from tiered.local.partition.durability import Durability
 from tiered.local.partition.producers import PartitionProducers
-from tiered.local.segment.active import ActiveSegment
-from tiered.local.segment.cut import carry_out_cut, find_cut
-from tiered.local.segment.factory import FoundSegment
-from tiered.local.segment.replacement import remove_copy, swap_in
-from tiered.local.segment.seal import SEAL_SUFFIX
+from tiered.local.segment.active import ActiveSegment, FoundSegment
+from tiered.local.segment.replacement import carry_out_cut, find_cut, remove_copy, swap_in
 from tiered.local.segment.sealed import SealedLocalSegment, rename_away
+from tiered.local.segment.side_files import SEAL_SUFFIX
 from tiered.model import AbortedTxn
 from tiered.plan.retention import LocalSegmentFacts, plan_local_retention
 from tiered.plan.roll import RollReason

@@ -19,8 +19,7 @@ from tiered.format.local_names import partition_dir
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import DirectoryContext
-from tiered.local.partition.opening import open_partition
-from tiered.local.partition.write_log import WriteLog
+from tiered.local.partition.write_log import WriteLog, open_partition
 from tiered.model import TopicPartition
 
 WAKE_AT_ONCE = 64

@@ -18,7 +18,7 @@ from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
 from tiered.format.local_names import snapshot_name
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
-from tiered.local.disk.names import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
+from tiered.local.disk.partition_files import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
 from tiered.local.partition.context import PartitionContext
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile

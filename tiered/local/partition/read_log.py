@@ -14,13 +14,15 @@ from tiered.config import TopicConfig
 from tiered.errors import ForkedLogError
 from tiered.format.batch_scanner import BatchRun, cut
 from tiered.format.locks import Signal
-from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
+from tiered.local.disk.partition_files import LeaderEpochs
 from tiered.local.disk.uploader_files import PartitionUpload
-from tiered.local.segment.isolation import aborted_txns, last_stable_offset, open_txns
 from tiered.local.segment.read_view import View
 from tiered.local.segment.reading import (
+    aborted_txns,
+    last_stable_offset,
     offset_for_time,
+    open_txns,
     read_steadily,
     steadily,
 )

@@ -17,20 +17,24 @@ from tiered.clock import Clock
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotFoundError
 from tiered.format.local_names import LOG_SUFFIX, SWAP_SUFFIX, local_name, log_name, txn_index_name
-from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files, FileState
-from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files, snapshot_offsets
-from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.partition_files import SPARSE_NAME, LeaderEpochs, bases_of, local_files, snapshot_offsets
+from tiered.local.disk.topics import TopicInfo, read_topic_id
 from tiered.local.disk.uploader_files import PartitionUpload
-from tiered.local.disk.volume import read_topic_id
 from tiered.local.partition.read_log import ReadLog, positions_of
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.read_view import Extent, SealedExtents, View
 from tiered.local.segment.reading import patient_view
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import OwningLog, SealedLocalSegment
-from tiered.local.segment.side_files import SegmentPlace, abort_markers, load_growing_txns, load_txn_index
+from tiered.local.segment.side_files import (
+    SEAL_SUFFIX,
+    SegmentPlace,
+    abort_markers,
+    load_growing_txns,
+    load_txn_index,
+    read_note,
+)
 from tiered.model import AbortedTxn, Positions, TopicPartition
 
 REINDEX_BYTES = 4 * 1024 * 1024

@@ -16,28 +16,28 @@ from tiered.errors import LocalIOError, TieredError
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.locks import Signal
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.local.disk.epochs import LeaderEpochs
-from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.files import make_inside
+from tiered.local.disk.partition_files import SPARSE_NAME, LeaderEpochs
+from tiered.local.disk.topics import TopicInfo, ensure_topic_id
 from tiered.local.disk.uploader_files import PartitionUpload
-from tiered.local.partition.appender import PartitionAppender
+from tiered.local.partition.appender import FirstAppendGuard, PartitionAppender
 from tiered.local.partition.context import DirectoryContext, PartitionContext
 from tiered.local.partition.durability import Durability
-from tiered.local.partition.first_append_guard import FirstAppendGuard
-from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.log_segments import LogSegments, SegmentFactory
 from tiered.local.partition.maintenance import Maintenance
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.read_log import ReadLog, positions_of
-from tiered.local.segment.factory import FoundSegment, SegmentFactory
+from tiered.local.recovery.recovery import UNKNOWN_POINT, Recovery
+from tiered.local.segment.active import FoundSegment
 from tiered.local.segment.read_view import Extent, View
-from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.local.segment.side_files import SEAL_SUFFIX, write_note
 from tiered.model import NewRecord, PackedBatch, Positions, RecordMetadata, TopicPartition
 from tiered.plan.producer import ProducerStamp
 from tiered.plan.visibility import OpenTxn
 
 if TYPE_CHECKING:
     from tiered.format.columns import RecordColumns
-
 LOGGER = logging.getLogger("tiered.local")
 
 
@@ -375,3 +375,48 @@ class WriteLog(ReadLog):
         if active.stats is not None and active.size_bytes:
             active.stats.first_append_ms = active.first_append_ms
             write_note(self.context.files, active.path.with_suffix(SEAL_SUFFIX), active.noted())
+
+
+def open_partition(
+    around: DirectoryContext,
+    path: Path,
+    tp: TopicPartition,
+    topic: TopicInfo,
+    *,
+    clean: bool,
+    recovery_point: int = UNKNOWN_POINT,
+    start: int | None = None,
+    upload: PartitionUpload | None = None,
+) -> WriteLog:
+    """Return the partition in ``path``; create a missing directory.
+
+    ``start``: the log start in the checkpoint, None without one. ``upload``: the uploader's last report.
+    """
+    files = around.files
+    if not files.is_directory(path):
+        make_inside(files, path)
+        clean = True
+    ensure_topic_id(path, files, topic.topic_id)
+    if topic.adopted and files.state(path / SPARSE_NAME) is None:  # it may have been compacted, whatever it is now
+        files.replace(path / SPARSE_NAME, b"")
+    epochs = LeaderEpochs(path, files)
+    recovery = Recovery(
+        files,
+        path,
+        tp,
+        epochs=epochs,
+        interval_bytes=topic.config.index_interval_bytes,
+        now_ms=around.clock.now_ms(),
+        keeps_point=not topic.adopted,
+        dense=not topic.config.compacted and files.state(path / SPARSE_NAME) is None,
+    )
+    segments = recovery.load(clean=clean, recovery_point=recovery_point, start_offset=start or 0)
+    point = segments[-1].end_offset if clean else max(recovery_point, 0)
+    log = WriteLog(around, path, tp, topic, LoadedLog(segments, epochs, start, point, upload))
+    with log.context.lock:
+        log.producers.load(met=recovery.met_producers)
+    if clean:
+        log.segments.note_opened()
+    else:
+        log.durability.flush_recovered()
+    return log

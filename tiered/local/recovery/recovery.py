@@ -25,12 +25,17 @@ from pathlib import Path
 from tiered.errors import CorruptionError
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
 from tiered.format.local_names import INDEX_SUFFIXES, log_name
-from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
-from tiered.local.disk.names import remove_snapshots_above, snapshot_offsets, tells_of_producers
-from tiered.local.recovery.batch_order_check import BatchOrder, salvage
-from tiered.local.recovery.rebuilding import Rebuilding, has_entries, known_prefix, rebuild_txn_index
-from tiered.local.segment.factory import FoundSegment
+from tiered.local.disk.partition_files import LeaderEpochs, remove_snapshots_above, snapshot_offsets, tells_of_producers
+from tiered.local.recovery.segment_recovery import (
+    BatchOrder,
+    Rebuilding,
+    has_entries,
+    known_prefix,
+    rebuild_txn_index,
+    salvage,
+)
+from tiered.local.segment.active import FoundSegment
 from tiered.local.segment.indexes import (
     SegmentIndexes,
     cut_txn_index,
@@ -41,8 +46,7 @@ from tiered.local.segment.indexes import (
 )
 from tiered.local.segment.replacement import finish_replacements
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SEAL_SUFFIX
-from tiered.local.segment.side_files import SegmentPlace
+from tiered.local.segment.side_files import SEAL_SUFFIX, SegmentPlace
 from tiered.model import TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 

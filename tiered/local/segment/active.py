@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, InvalidRecordError, LocalIOError, TieredError, TooManyOpenFilesError
@@ -24,8 +25,14 @@ from tiered.format.segment_indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, 
 from tiered.local.disk.files import Files
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SEAL_SUFFIX, measure, write_note
-from tiered.local.segment.side_files import UNKNOWN_SNAPSHOT, SnapshotFacts, load_growing_txns
+from tiered.local.segment.side_files import (
+    SEAL_SUFFIX,
+    UNKNOWN_SNAPSHOT,
+    SnapshotFacts,
+    load_growing_txns,
+    measure,
+    write_note,
+)
 from tiered.model import AbortedTxn
 from tiered.plan.roll import (
     MAX_RELATIVE_OFFSET,
@@ -38,10 +45,31 @@ from tiered.plan.roll import (
     wall_clock_bound,
 )
 
-if TYPE_CHECKING:
-    from tiered.local.segment.factory import FoundSegment
-
 LOGGER = logging.getLogger("tiered.local")
+
+BatchTuple = tuple[int, int, int, int, int]
+"""The fields of :class:`BatchFacts` without its name: the append of one record builds one each time."""
+
+
+@dataclass(slots=True)
+class FoundSegment:
+    """One ``.log`` after loading. ``end_offset`` exclusive; ``indexes`` None: load when needed.
+
+    ``records_end``: where the last batch ends, -1 if unknown or there is none. ``largest``: the largest timestamp and
+    the last offset of its batch; None: the last entry of the time index. ``aborted``: the transactions whose ABORT
+    markers it holds; None: read its note, or the log. ``first_append_ms``: -1 for an empty one.
+    """
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    indexes: SegmentIndexes | None = None
+    first_timestamp: int = -1
+    damaged: bool = False
+    largest: tuple[int, int] | None = None
+    records_end: int = -1
+    aborted: list[AbortedTxn] | None = None
+    first_append_ms: int = -1
 
 
 class BatchFacts(NamedTuple):
@@ -52,10 +80,6 @@ class BatchFacts(NamedTuple):
     records: int
     min_timestamp: int
     max_timestamp: int
-
-
-BatchTuple = tuple[int, int, int, int, int]
-"""The fields of :class:`BatchFacts` without its name: the append of one record builds one each time."""
 
 
 class ActiveSegment:

@@ -24,7 +24,7 @@ from tiered.format.segment_indexes import (
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SEAL_SUFFIX, noted_size
+from tiered.local.segment.side_files import SEAL_SUFFIX, noted_size
 
 LOGGER = logging.getLogger("tiered.local")
 

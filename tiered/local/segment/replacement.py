@@ -1,6 +1,6 @@
-"""Put new segments in the place of old ones, so that a crash at any step leaves the old ones or the new ones.
+"""Changes of segments on disk: new ones in the place of old ones, and a cut of the end.
 
-::
+A replacement that crashes at any step leaves the old segments or the new ones::
 
     1  copies complete and fsynced as .cleaned            crash: undone, the old ones are whole
     2  renamed to .swap, highest base first; folder fsync  a .cleaned that is left undoes every .swap at or above it
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tiered.errors import CorruptionError
-from tiered.format.batch_scanner import NO_LIMIT, BatchWalk, corrupt_at, walk_headers
+from tiered.format.batch_scanner import NO_LIMIT, BatchWalk, Offsets, corrupt_at, walk_headers
 from tiered.format.header import Buffer, read_header
 from tiered.format.local_names import (
     CLEANED_SUFFIX,
@@ -34,22 +34,25 @@ from tiered.format.local_names import (
     TXN_INDEX_SUFFIX,
     LocalFile,
     local_name,
+    log_name,
     parse_local_name,
 )
 from tiered.format.segment_indexes import IndexPace, encode_txns
 from tiered.local.disk.files import Files, sweep_temporaries
-from tiered.local.segment.factory import FoundSegment
-from tiered.local.segment.indexes import SegmentIndexes
+from tiered.local.segment.active import FoundSegment
+from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_indexes
+from tiered.local.segment.read_view import View
+from tiered.local.segment.reading import open_extent
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SEAL_SUFFIX, leftover_notes
 from tiered.local.segment.sealed import rename_away
+from tiered.local.segment.side_files import SEAL_SUFFIX, leftover_notes
 from tiered.model import AbortedTxn
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
+LOGGER = logging.getLogger("tiered.local")
+
 BUFFER_BYTES = 1024 * 1024
 """Batches are written in pieces of about this size."""
-
-LOGGER = logging.getLogger("tiered.local")
 
 
 class SegmentCopy:
@@ -271,3 +274,58 @@ def _end_of(files: Files, path: Path, base_offset: int) -> int:
         except CorruptionError as error:
             LOGGER.warning("replacement_damaged path=%s error=%s", path, error)
     return end
+
+
+def find_cut(
+    files: Files, path: Path, size_bytes: int, indexes: SegmentIndexes, offset: int
+) -> tuple[FoundSegment, bool]:
+    """Return the segment as it will end at ``offset``, and True if a batch reaches across. No file is changed.
+
+    The indexes lose their entries at or above ``offset`` at once, which only makes a scan longer.
+    """
+    base = int(path.stem)
+    position, straddled = size_bytes, False
+    found = FoundSegment(base, offset, 0, indexes)
+    with LogFile(files, path) as log:
+        offsets = Offsets(base, NO_LIMIT)
+        for span, _ in log.segment(indexes.seek(log, offset, size_bytes, offsets), size_bytes, offsets):
+            if span.last_offset >= offset:
+                position, straddled = span.position, span.base_offset < offset
+                break
+        indexes.truncate_to(offset)
+        largest, at = indexes.last_time
+        if position:
+            found.first_timestamp = log.header_at(0, position).max_timestamp
+        for span, _ in log.segment(indexes.seek(log, offset, position, offsets), position, offsets):
+            found.records_end = span.last_offset + 1
+        for span, view in log.segment(indexes.seek(log, at, position, offsets), position, offsets):
+            timestamp = log.header(view, span.position).max_timestamp
+            if timestamp > largest:
+                largest, at = timestamp, span.last_offset
+    found.size_bytes, found.largest = position, (largest, at)
+    return found, straddled
+
+
+def cut_end(files: Files, view: View, offset: int) -> int:
+    """Return the end of a log that is cut at ``offset``. A batch that reaches beyond leaves whole. Checks no bytes."""
+    for extent in view.extents_from(offset):
+        with open_extent(files, view, extent, offset) as log:
+            for span, _ in log.segment(extent.seek(log, offset), extent.size_bytes, extent.offset_range):
+                if span.last_offset >= offset:
+                    return min(offset, span.base_offset)
+    return offset
+
+
+def carry_out_cut(files: Files, directory: Path, found: FoundSegment, offset: int) -> None:
+    """Cut the ``.log`` and the transaction index, write the indexes, and unlink the note."""
+    path = directory / log_name(found.base_offset)
+    handle = files.open_write(path)
+    try:
+        files.truncate(handle, found.size_bytes)
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    files.unlink(path.with_suffix(SEAL_SUFFIX))
+    if found.indexes is not None:
+        store_indexes(files, directory, found.base_offset, found.indexes)
+    cut_txn_index(files, directory, found.base_offset, offset)

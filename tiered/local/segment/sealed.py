@@ -1,15 +1,16 @@
-"""A sealed segment on the local disk: read by any thread, uploaded, and in the end renamed away."""
+"""A sealed segment on the local disk: read by any thread, uploaded, in the end renamed away and unlinked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from tiered.errors import ClosedError, CorruptionError
+from tiered.clock import Clock
+from tiered.errors import ClosedError, CorruptionError, TieredError
 from tiered.format.batch_scanner import Offsets
 from tiered.format.local_names import (
     DELETED_SUFFIX,
@@ -26,13 +27,19 @@ from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.indexes import SegmentIndexes, load_indexes, lost_end
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SEAL_SUFFIX, measure, read_note
-from tiered.local.segment.side_files import SegmentPlace, lacks_producers, load_side_files, load_txn_index
+from tiered.local.segment.side_files import (
+    SEAL_SUFFIX,
+    SegmentPlace,
+    lacks_producers,
+    load_side_files,
+    load_txn_index,
+    measure,
+    read_note,
+)
 from tiered.model import AbortedTxn, EpochEntry, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.producer_state import ProducerSnapshot
 
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SEAL_SUFFIX)
-
 END_OFFSET = attrgetter("end_offset")
 """Key for bisecting sealed segments, which are ascending."""
 
@@ -259,3 +266,60 @@ class SealedLocalSegment:
         self.path = self.directory / local_name(self.base_offset, LOG_SUFFIX, DELETED_SUFFIX)
         if self.before is not None:
             self.before.path = self.path
+
+
+class DeletedFiles:
+    """``.deleted`` files of one partition, which are unlinked after ``file.delete.delay.ms``.
+
+    A read that is in progress goes on in the renamed file. ``lock`` is the partition's; callers that add files hold it.
+    """
+
+    __slots__ = ("_clock", "_files", "_lock", "_waiting", "delay_ms")
+
+    def __init__(self, files: Files, clock: Clock, lock: PlainLock) -> None:
+        self.delay_ms = 0
+        self._files = files
+        self._clock = clock
+        self._lock = lock
+        self._waiting: list[tuple[int, Path]] = []
+
+    def throw_away(self, segments: Iterable[SealedLocalSegment]) -> None:
+        """Rename the files of ``segments`` and add them. The lock is held."""
+        for segment in segments:
+            self.put(segment.rename_away())
+
+    def put(self, paths: Sequence[Path]) -> None:
+        """Add files that are renamed already. The lock is held."""
+        due_ms = self._clock.now_ms() + self.delay_ms
+        self._waiting += [(due_ms, path) for path in paths]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the files that are not unlinked yet."""
+        with self._lock:
+            waiting = [path for _, path in self._waiting]
+        states = (self._files.state(path) for path in waiting)
+        return sum(state.size for state in states if state is not None)
+
+    def empty(self, now_ms: int) -> int | None:
+        """Unlink the files whose delay is over. Return their bytes, None if there was none.
+
+        A file that cannot be unlinked is tried again by the next call. The error is raised after all were tried.
+        """
+        with self._lock:
+            due = [entry for entry in self._waiting if entry[0] <= now_ms]
+            self._waiting = [entry for entry in self._waiting if entry[0] > now_ms]
+        failed: TieredError | None = None
+        size = 0
+        for entry in due:
+            try:
+                state = self._files.state(entry[1])
+                self._files.unlink(entry[1])
+                size += state.size if state is not None else 0
+            except TieredError as error:
+                failed = failed or error
+                with self._lock:
+                    self._waiting.append(entry)
+        if failed is not None:
+            raise failed
+        return size if due else None

@@ -18,23 +18,25 @@ the open for writing repairs it (:func:`verify_txn_index`), before any read.
 from __future__ import annotations
 
 import itertools
+import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError, NotFoundError
-from tiered.format.batch import decode_records
+from tiered.format.batch import decode_records, least_timestamp
 from tiered.format.batch_scanner import NO_LIMIT, Offsets, hop
 from tiered.format.control import ControlType, control_type
 from tiered.format.kernels import crc32c
-from tiered.format.local_names import log_name, snapshot_name, txn_index_name
+from tiered.format.local_names import DELETED_SUFFIX, log_name, snapshot_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.segment_builder import SegmentStats
 from tiered.format.segment_indexes import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.local.disk.files import Files
-from tiered.local.disk.names import PLAIN_NAME, log_bases, snapshot_offsets
+from tiered.local.disk.partition_files import PLAIN_NAME, log_bases, snapshot_offsets
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.segment.scan import LogFile
 from tiered.model import AbortedTxn, TopicPartition
@@ -50,6 +52,19 @@ from tiered.plan.side_files import (
 )
 
 LOGGER = logging.getLogger("tiered.local")
+
+SEAL_SUFFIX = ".seal"
+"""Suffix of the note with the totals of a ``.log`` file, so that its 64 MiB need not be read for them.
+
+It is written beside the segment when it is sealed and, for the active one, at a clean close. It is believed only while
+size and base agree with the file. A missing or stale note costs one scan, never data. Brokers ignore it.
+"""
+
+NOTE_VERSION = 1
+CHECK = "check"
+"""CRC32C over the rest of the note; older notes have none."""
+
+_NAME = re.compile(rf"(?P<base>[0-9]{{20}}){re.escape(SEAL_SUFFIX)}(?P<work>{re.escape(DELETED_SUFFIX)})?")
 
 
 class SnapshotFacts(NamedTuple):
@@ -92,6 +107,64 @@ class SegmentPlace(NamedTuple):
     base_offset: int
     end_offset: int
     size_bytes: int = -1
+
+
+def measure(log: LogFile, size_bytes: int, offsets: Offsets, *, dense: bool = False) -> SegmentStats:
+    """Return totals of a segment by reading all of it; verify batch CRCs, and that its batches fill it, in ``offsets``.
+
+    ``dense``: no offset is left out. Raises CorruptionError with the place. Control records (transaction markers)
+    count: they occupy offsets.
+    """
+    stats = SegmentStats()
+    for span, view in log.segment(0, size_bytes, offsets, dense=dense, reach=offsets.next if dense else -1):
+        header = log.verify(span, view)
+        least = least_timestamp(header, view)
+        stats.add(view, header.records_count, least, header.max_timestamp, header.leader_epoch)
+    return stats
+
+
+def write_note(files: Files, path: Path, stats: SegmentStats) -> None:
+    """Replace the note of a segment."""
+    value = {"version": NOTE_VERSION, **asdict(stats)}
+    files.replace(path, json.dumps({**value, CHECK: _check_of(value)}).encode())
+
+
+def read_note(files: Files, path: Path, size_bytes: int) -> SegmentStats | None:
+    """Return the totals in a ``.seal`` file, None if it is missing or belongs to another file size."""
+    stats = _decode_note(files, path)
+    return stats if stats is not None and stats.size_bytes == size_bytes else None
+
+
+def noted_size(files: Files, path: Path) -> int:
+    """Return the number of sealed bytes in the note; -1 without one. The file may have been rewritten since."""
+    stats = _decode_note(files, path)
+    return -1 if stats is None else stats.size_bytes
+
+
+def leftover_notes(names: Iterable[str], bases: Collection[int]) -> list[str]:
+    """Return the names of ``.seal`` files to remove: renamed ones, and those without a segment at ``bases``.
+
+    A ``.seal`` file that stayed would make a later segment with the same base look too short.
+    """
+    matches = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
+    return [match[0] for match in matches if match["work"] or int(match["base"]) not in bases]
+
+
+def _check_of(value: dict[str, int]) -> int:
+    """Return the CRC32C of a note's values, as written."""
+    return crc32c(json.dumps(value).encode())
+
+
+def _decode_note(files: Files, path: Path) -> SegmentStats | None:
+    try:
+        value = json.loads(files.read(path))
+        if CHECK in value and value.pop(CHECK) != _check_of(value):
+            return None
+        if value.pop("version") != NOTE_VERSION or any(type(number) is not int for number in value.values()):
+            return None
+        return SegmentStats(**value)
+    except (NotFoundError, ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def load_side_files(

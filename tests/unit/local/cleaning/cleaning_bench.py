@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.local.bench import RECORD_BYTES, TP, CaseBench
-from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
+from tiered.local.disk.directory_files import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.batch_filter import CleaningReport

@@ -15,7 +15,7 @@ from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.checkpoint import encode_offsets
 from tiered.local.cleaning.subjects import FENCED, NOT_COMPACTED, TIERED
-from tiered.local.disk.checkpoints import CLEANER_NAME
+from tiered.local.disk.directory_files import CLEANER_NAME
 from tiered.model import NewRecord, TopicPartition
 
 

@@ -9,7 +9,7 @@ from tests.support.faulty_files import PowerCut, on_nth
 from tests.support.given import move_start
 from tests.unit.local.bench import TP
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench, dirty
-from tiered.local.disk.checkpoints import CLEANER_NAME
+from tiered.local.disk.directory_files import CLEANER_NAME
 
 BEFORE = ("a1", "b1", "a2", "c1", "b2", "a3", "d1", "a4", "b3", "c-")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.local.bench import TP
 from tests.unit.local.cleaning.cleaning_bench import DIRTY, KEYED_BYTES, CleaningBench, dirty
-from tiered.local.cleaning.rounds import CleanerFigures
+from tiered.local.cleaning.cleaner import CleanerFigures
 from tiered.testing.clock import START_MS
 
 

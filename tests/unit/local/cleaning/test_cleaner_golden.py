@@ -18,8 +18,7 @@ from tiered.format.local_names import parse_partition_dir
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.topics import TopicInfo, write_topics
-from tiered.local.disk.volume import read_topic_id
+from tiered.local.disk.topics import TopicInfo, read_topic_id, write_topics
 from tiered.local.partition.read_log import ReadLog
 from tiered.testing.clock import FakeClock, SeededIds
 

@@ -20,7 +20,7 @@ from tiered.local.cleaning.rounds import CleaningStoppedError
 from tiered.local.cleaning.subjects import PAUSED
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView
-from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
+from tiered.local.disk.directory_files import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.reading import read_runs
 from tiered.model import NewRecord

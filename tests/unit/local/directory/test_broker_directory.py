@@ -18,8 +18,8 @@ from tiered.format.local_names import parse_partition_dir
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView
-from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.partition_files import LeaderEpochs
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 

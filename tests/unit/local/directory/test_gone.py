@@ -15,7 +15,7 @@ from tests.unit.local.several import Mortal
 from tiered.errors import ConfigError, CorruptionError, LocalPermissionError
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView
-from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME
+from tiered.local.disk.directory_files import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME
 from tiered.local.disk.topics import read_leaving
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import NewRecord, TopicPartition

@@ -8,7 +8,7 @@ import pytest
 
 from tiered.errors import TieredError
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.disk.directory_files import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import FileState, PosixFiles
 from tiered.model import NewRecord, TopicPartition
 

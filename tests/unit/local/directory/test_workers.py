@@ -15,7 +15,7 @@ from tiered.errors import ConfigError, LocalIOError, LockedError
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.tasks import InlineWorkers, ThreadWorkers, Workers
-from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
+from tiered.local.disk.directory_files import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds

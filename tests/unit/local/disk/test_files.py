@@ -11,7 +11,7 @@ import pytest
 from tiered.config import LogConfig
 from tiered.errors import LocalIOError, LocalPermissionError
 from tiered.local.disk.files import DiskSpace, PosixFiles, disk_failed, translate
-from tiered.local.disk.space import DiskReserve
+from tiered.local.partition.context import DiskReserve
 from tiered.local.segment.sealed import FileSource
 
 pytestmark = pytest.mark.real_disk

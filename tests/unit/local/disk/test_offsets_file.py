@@ -10,7 +10,7 @@ import pytest
 import tiered
 from tiered.errors import CorruptionError, NewerFormatError
 from tiered.local.directory.read_only_log import LogView
-from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
+from tiered.local.disk.directory_files import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.model import TopicPartition
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiered.format.batch_scanner import NO_LIMIT, BatchPosition, Offsets
-from tiered.local.recovery.batch_order_check import BatchOrder
+from tiered.local.recovery.segment_recovery import BatchOrder
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 SIZE = 100

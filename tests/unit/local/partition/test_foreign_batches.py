@@ -20,7 +20,7 @@ from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.kernels import Record
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.partition import producer_batches
+from tiered.local.partition import validation
 from tiered.model import HeaderName, NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -94,7 +94,7 @@ def test_a_follower_stores_what_nobody_can_decode(tmp_path: Path) -> None:
 def test_a_batch_of_too_many_records_is_refused_before_they_are_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_batches, "MAX_BATCH_RECORDS", 3)
+    monkeypatch.setattr(validation, "MAX_BATCH_RECORDS", 3)
     sent = encode_batch([NewRecord(b"v")] * 4, codec=Codec.ZSTD)
     with LocalLog.open(tmp_path, config=LogConfig(disk_reserve_bytes=0)) as log:
         log.create_topic("t", 1)

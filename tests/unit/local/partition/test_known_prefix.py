@@ -12,7 +12,7 @@ from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.local_names import index_name, log_name, snapshot_name, time_index_name
 from tiered.local.disk.files import PosixFiles
-from tiered.local.recovery.rebuilding import Prefix, known_prefix
+from tiered.local.recovery.segment_recovery import Prefix, known_prefix
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile
 

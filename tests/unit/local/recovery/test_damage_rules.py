@@ -12,9 +12,9 @@ from tiered.format.batch_scanner import Offsets
 from tiered.format.local_names import log_name
 from tiered.format.segment_builder import SegmentStats
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.names import SPARSE_NAME
+from tiered.local.disk.partition_files import SPARSE_NAME
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import measure, read_note, write_note
+from tiered.local.segment.side_files import measure, read_note, write_note
 
 
 @pytest.mark.parametrize("extra", [1, 17, 18, 60], ids=str)

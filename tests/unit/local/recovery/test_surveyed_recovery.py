@@ -17,8 +17,8 @@ from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.local_names import log_name
-from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.partition_files import LeaderEpochs
 from tiered.local.recovery.recovery import LOST_POINT, UNKNOWN_POINT, Recovery
 from tiered.local.segment.indexes import rebuild_indexes
 from tiered.local.segment.scan import LogFile

@@ -8,7 +8,7 @@ from tests.support.admin import check
 from tests.unit.local.bench import CaseBench
 from tests.unit.local.counting import CountingFiles
 from tiered.format.local_names import log_name
-from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME
+from tiered.local.disk.directory_files import CLEAN_SHUTDOWN_NAME
 from tiered.model import NewRecord
 
 VALUE = b"v" * 1000

@@ -14,8 +14,7 @@ from tiered.errors import ConfigError, InvalidRecordError
 from tiered.format.batch import encode_batch
 from tiered.format.segment_indexes import OffsetIndex, TimeIndex, decode_txns, encode_txns, txns_below
 from tiered.local.disk.files import PosixFiles
-from tiered.local.segment.active import ActiveSegment
-from tiered.local.segment.factory import FoundSegment
+from tiered.local.segment.active import ActiveSegment, FoundSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
 from tiered.plan.visibility import aborted_within

@@ -14,7 +14,7 @@ from tiered.format.local_names import log_name
 from tiered.format.segment_builder import SegmentStats
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import measure, read_note, write_note
+from tiered.local.segment.side_files import measure, read_note, write_note
 
 DELTA_AT = 23
 """Byte of a v2 batch at which its last offset delta stands."""

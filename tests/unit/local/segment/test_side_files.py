@@ -32,8 +32,8 @@ from tiered.format.segment_indexes import decode_txns, encode_txns
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.names import PLAIN_NAME
-from tiered.local.segment.seal import read_note
+from tiered.local.disk.partition_files import PLAIN_NAME
+from tiered.local.segment.side_files import read_note
 from tiered.model import AbortedTxn
 from tiered.plan.side_files import NO_PRODUCERS
 from tiered.plan.visibility import open_firsts

@@ -22,7 +22,7 @@ from tiered.format.batch import decode_records, read_header
 from tiered.format.coordinator_records import TxnState, decode_transaction, decode_transaction_key, state_partition
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
-from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME
+from tiered.local.transactions.state_log import PRODUCER_IDS_NAME
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
 

@@ -18,10 +18,10 @@ from tiered.format.coordinator_records import TxnState, encode_transaction, enco
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView
-from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.disk.directory_files import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.transactions.coordinator import TxnProducer
-from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME
+from tiered.local.transactions.state_log import PRODUCER_IDS_NAME
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
 from tiered.testing.clock import FakeClock, SeededIds

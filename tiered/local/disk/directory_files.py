@@ -1,7 +1,12 @@
-"""Kafka's small files of a log directory: offset checkpoints, ``meta.properties``, the mark of a clean shutdown.
+"""Small files in the root of a log directory: Kafka's, and those with a format of their own.
 
-A checkpoint that is damaged counts as empty, as in Kafka, but is reported: the price is a longer recovery, not data. A
-file of our own from a newer release is no damage: it is left as it is, and the error says "upgrade".
+* Offset checkpoints. A damaged one counts as empty, as in Kafka, and is reported. Its price is a longer recovery, not
+  data.
+* ``meta.properties``: the identity of the volume.
+* ``.kafka_cleanshutdown``: the mark of a clean shutdown.
+* ``tiered-standby.json``: marks a log directory that follows a bucket. Only ``tiered restore`` writes there.
+
+A file of our own from a newer release is no damage: it is left as it is, and the error says "upgrade".
 """
 
 from __future__ import annotations
@@ -14,14 +19,25 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from tiered.errors import CorruptionError, NewerFormatError, NotFoundError
-from tiered.format.checkpoint import decode_clean_shutdown, decode_offsets, encode_clean_shutdown, encode_offsets
+from tiered.clock import IdSource
+from tiered.config import LogConfig
+from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError
+from tiered.format.checkpoint import (
+    MetaProperties,
+    decode_clean_shutdown,
+    decode_meta_properties,
+    decode_offsets,
+    encode_clean_shutdown,
+    encode_meta_properties,
+    encode_offsets,
+    encode_uuid,
+)
 from tiered.local.disk.files import Files, SmallFile
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
-T = TypeVar("T")
 
+T = TypeVar("T")
 RECOVERY_POINT_NAME = "recovery-point-offset-checkpoint"
 LOG_START_NAME = "log-start-offset-checkpoint"
 REPLICATION_NAME = "replication-offset-checkpoint"
@@ -29,16 +45,22 @@ CLEANER_NAME = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_NAME = ".kafka_cleanshutdown"
 META_PROPERTIES_NAME = "meta.properties"
 NO_BROKER_EPOCH = -1
-
-
 _NONE: Mapping[TopicPartition, int] = MappingProxyType({})
+STANDBY_NAME = "tiered-standby.json"
+"""Name of the mark of a directory that follows a bucket::
 
+    {"version": 1, "remote": "s3://acme-logs/prod", "pulled_ms": 1767225600000}      0: never whole yet
 
-class _CheckpointContent(NamedTuple):
-    """Offsets in a checkpoint file. ``damage``: why it cannot be read, None if it can."""
+The file is made before anything else in the directory, and removed once a promotion has claimed every partition.
+"""
 
-    offsets: Mapping[TopicPartition, int]
-    damage: Exception | None
+STANDBY_VERSION = 1
+NO_ID = UUID(int=0)
+_WITHOUT_META = (
+    "it tells this volume from any other: put it back from a copy. Without one, move it away: `tiered.open`, "
+    "or `tiered append --create`, gives the directory another id. No record is lost with it, but a bucket takes the "
+    "directory for another volume: `tiered repair rejoin` lets its partitions go on there"
+)
 
 
 class OffsetsFile:
@@ -82,11 +104,44 @@ class OffsetsFile:
         return self._file.load() or _CheckpointContent(_NONE, None)
 
 
+class _CheckpointContent(NamedTuple):
+    """Offsets in a checkpoint file. ``damage``: why it cannot be read, None if it can."""
+
+    offsets: Mapping[TopicPartition, int]
+    damage: Exception | None
+
+
 def _parse(data: bytes) -> _CheckpointContent:
     try:
         return _CheckpointContent(MappingProxyType(dict(decode_offsets(data.decode()))), None)
     except (CorruptionError, UnicodeDecodeError) as damage:
         return _CheckpointContent(_NONE, damage)
+
+
+def read_volume(directory: Path, files: Files) -> MetaProperties | None:
+    """Return ``meta.properties``, None if there is none. CorruptionError if it cannot be read."""
+    path = directory / META_PROPERTIES_NAME
+    try:
+        return decode_meta_properties(files.read(path).decode())
+    except NotFoundError:
+        return None
+    except NewerFormatError as newer:
+        newer.hint = "upgrade tieredlog; nothing was changed"
+        raise
+    except (CorruptionError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"{path} cannot be read: {error}", path_or_key=str(path), hint=_WITHOUT_META) from error
+
+
+def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfig) -> UUID:
+    """Return the directory's id. Write a new one if the directory is new, or of a broker older than such ids."""
+    meta = read_volume(directory, files)
+    if meta is not None and meta.directory_id is not None:
+        return meta.directory_id
+    volume_id = ids.uuid()
+    cluster_id = config.cluster_id or (meta.cluster_id if meta else encode_uuid(ids.uuid()))
+    new = MetaProperties(cluster_id, config.node_id if meta is None else meta.node_id, volume_id)
+    files.replace(directory / META_PROPERTIES_NAME, encode_meta_properties(new).encode())
+    return volume_id
 
 
 def mark_clean(directory: Path, files: Files, broker_epoch: int = NO_BROKER_EPOCH) -> None:
@@ -115,6 +170,48 @@ def consume_clean_mark(directory: Path, files: Files) -> bool:
     # mutant clean-mark-is-gone
     files.sync_directory(directory)
     return True
+
+
+class StandbyMark(NamedTuple):
+    """Bucket that is followed, and the time of the newest pull that ended without an error."""
+
+    remote: str
+    pulled_ms: int = 0
+
+
+def read_standby(directory: Path, files: Files) -> StandbyMark | None:
+    """Return the mark of a directory that follows, None for any other. Raises CorruptionError."""
+    path = directory / STANDBY_NAME
+
+    def decode(value: Any) -> StandbyMark:
+        refuse_newer(path, value, STANDBY_VERSION)
+        return StandbyMark(str(value["remote"]), int(value["pulled_ms"]))
+
+    return read_json(path, files, decode, "move the directory aside and follow the bucket into a new one")
+
+
+def write_standby(directory: Path, files: Files, mark: StandbyMark) -> None:
+    """Replace the mark, durably."""
+    value = {"version": STANDBY_VERSION, **mark._asdict()}
+    files.replace(directory / STANDBY_NAME, json.dumps(value).encode() + b"\n")
+
+
+def end_standby(directory: Path, files: Files) -> None:
+    """Remove the mark, durably: from now on the directory is a log like any other."""
+    files.unlink(directory / STANDBY_NAME)
+    files.sync_directory(directory)
+
+
+def refuse_standby(directory: Path, files: Files) -> None:
+    """Raise ConfigError for a directory that follows a bucket."""
+    mark = read_standby(directory, files)
+    # mutant standby-is-read-only
+    if mark is not None:
+        raise ConfigError(
+            f"{directory} follows {mark.remote} and is read-only",
+            hint=f"open it with tiered.open_reader; `tiered restore --promote --log-dir {directory} --remote "
+            f"{mark.remote}` makes it the writer",
+        )
 
 
 def usable_id(value: UUID) -> bool:
