@@ -33,11 +33,11 @@ from tiered.spark.staging import Job, SinkTopic, TaskStaging
 from tiered.spark.stream import TieredStreamReader
 from tiered.spark.stream_options import StreamOptions
 from tiered.spark.write_schema import WriteSchema
-from tiered.store.base import ABSENT, Capabilities, Get, Match, Object, Put, list_all
+from tiered.store.base import ABSENT, Capabilities, Get, Match, Object, Put
 from tiered.store.directory import DirectoryStore
-from tiered.store.driver import drive
+from tiered.store.driver import Runner, drive
 from tiered.store.location import open_store
-from tiered.store.runner import Runner
+from tiered.store.steps import list_all
 
 SEGMENTS = 20_000
 SEGMENT_BYTES = 4000

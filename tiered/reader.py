@@ -33,9 +33,10 @@ from tiered.read.follow import COUNT_S, Followers, PartitionCounter
 from tiered.read.stream import ReadRange, ReadRequest, TierStream
 from tiered.read.topic import TopicReads, arrow_of, release_steps
 from tiered.store.base import Blocking, Steps
+from tiered.store.driver import Runner
+from tiered.store.location import StoreOptions
 from tiered.store.metrics import StoreMetrics
-from tiered.store.options import RETRY_DEADLINE_SECONDS, StoreOptions
-from tiered.store.runner import Runner
+from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.times import Time
 
 if TYPE_CHECKING:

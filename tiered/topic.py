@@ -20,7 +20,7 @@ from tiered.read.follow import COUNT_HERE_S, Followers, PartitionCounter
 from tiered.read.stream import TierStream
 from tiered.read.topic import TopicReads
 from tiered.store.base import Steps
-from tiered.store.runner import Runner
+from tiered.store.driver import Runner
 from tiered.times import Time, parse_time
 from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord, Transaction
 

@@ -17,7 +17,7 @@ import click
 from tiered.arguments import at_home
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import parse_duration_ms
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.drain import DrainMode
 from tiered.engine.reports import Exit
 from tiered.engine.wait import follow
@@ -34,7 +34,7 @@ from tiered.program.output import columns, complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.setting_options import LIMIT_OPTIONS, setting_option
 from tiered.store.aio_driver import DaemonLoop
-from uploader import logs, status
+from uploader import health, telemetry
 from uploader.config import Settings, resolve
 from uploader.service import Service, ServicePlace, Signals, serve
 from uploader.telemetry import Notify
@@ -228,7 +228,7 @@ def _sync(
     def progress(text: str) -> None:
         if form == "text":
             click.echo(text, err=True)
-        logs.emit(logging.INFO, "waiting", text, {})
+        telemetry.emit(logging.INFO, "waiting", text, {})
 
     while True:
         spent_ms = int((clock.monotonic() - begun) * 1000)
@@ -242,7 +242,7 @@ def _sync(
             text = f"waiting for the uploader that runs already: {directory.uploader() or 'another process'}"
             if form == "text":
                 click.echo(text, err=True)
-            logs.emit(logging.INFO, "following", text, {})
+            telemetry.emit(logging.INFO, "following", text, {})
             everything = mode is DrainMode.ALL
             counts = follow(directory, clock=clock, timeout_ms=left_ms, roll=everything, progress=progress)
         if counts is not None:
@@ -340,10 +340,10 @@ def _change_pauses(
         "message_type": "pauses",
         "now_ms": SystemClock().now_ms(),
         "dry_run": dry_run,
-        "paused": status.pauses_as_json(pauses),
+        "paused": health.pauses_as_json(pauses),
     }
     lines = [f"{'would resume' if dry_run else 'resumed'} {resumed}"] if resumed else []
-    text = "\n".join([*lines, *status.paused_lines(found)]) or f"no uploads from {directory.path} are paused"
+    text = "\n".join([*lines, *health.paused_lines(found)]) or f"no uploads from {directory.path} are paused"
     click.echo(json.dumps(found) if as_json else f"dry run: {text}" if dry_run else text)
 
 
@@ -356,7 +356,7 @@ def _run(serving: Coroutine[Any, Any, Exit]) -> Exit:
 def _configure_logs(settings: Settings, debug: bool, *, brief: bool = False) -> str:
     """Configure logs: text on a terminal and for a short run, JSON for machines, or as the settings say."""
     form = settings.log_format or ("text" if brief or sys.stderr.isatty() else "json")
-    logs.configure(form, debug=debug, brief=brief)
+    telemetry.configure(form, debug=debug, brief=brief)
     return form
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from tiered.arguments import at_home
 from tiered.config import MEMORY_BYTES, S3_WORDS, StoreLimits
 from tiered.engine.drain import DrainMode
-from tiered.engine.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, EngineLimits
+from tiered.engine.partition import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, EngineLimits
 from tiered.engine.runner import SCAN_MS
 from tiered.errors import ConfigError
 from tiered.program import settings

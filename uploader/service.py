@@ -12,7 +12,7 @@ from typing import Any
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.engine.bucket import Bucket
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.drain import DrainMode, DrainRequested
 from tiered.engine.journal import Journal
 from tiered.engine.reports import Exit, Level, Report
@@ -36,16 +36,14 @@ from tiered.program.uploader_status import reasons_of, worst
 from tiered.remote.claim import owner_of
 from tiered.sidecar.directory import BrokerDirectory
 from tiered.store.limit import Limits
-from tiered.store.location import StoreLocation
+from tiered.store.location import DEFAULTS, StoreLocation, StoreOptions
 from tiered.store.metrics import StoreMetrics
-from tiered.store.options import DEFAULTS, StoreOptions
-from uploader import status
+from uploader import health
 from uploader.config import Settings
-from uploader.group_lags import GroupLags
 from uploader.health import HealthServer, Probes
 from uploader.metrics import Metrics
 from uploader.telemetry import Notify, Telemetry
-from uploader.upkeep import MaintenanceThread
+from uploader.upkeep import GroupLags, MaintenanceThread
 
 PROGRAM = "tiered-uploader"
 RATE_SHARES = 4
@@ -365,7 +363,7 @@ class Service:
         """Return the document of ``/status``."""
         now_ms = self._runner.now_ms() if self._runner is not None else self._clock.now_ms()
         unreadable = self._directory.unreadable()
-        report = status.report(
+        report = health.status_document(
             self.views(),
             now_ms=now_ms,
             remote=self._place.store.url,
@@ -374,7 +372,7 @@ class Service:
             pauses=self._directory.pauses(),
             lag_limit_ms=self.settings.lag_limit,
         )
-        report["store"] = {**status.store(self._limits), "oldest_request": self._oldest_request()}
+        report["store"] = {**health.store_document(self._limits), "oldest_request": self._oldest_request()}
         if self._metrics.disk_free_bytes is not None:
             report["disk"] = {
                 "free_bytes": self._metrics.disk_free_bytes,
@@ -405,7 +403,7 @@ class Service:
                     self._directory.note_trouble(trouble)
         if self._progress is not None and now - self._told_progress >= PROGRESS_SECONDS:
             self._told_progress = now
-            self._progress(status.progress_text(self.views()))
+            self._progress(health.progress_text(self.views()))
 
     def _directory_metrics(self) -> list[Metric]:
         """Return the partitions that cannot be read, and what the writer noted."""

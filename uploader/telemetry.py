@@ -1,19 +1,25 @@
-"""Log lines, counters and the service manager's watchdog, for the operator."""
+"""Log lines, counters and the service manager's watchdog, for the operator.
+
+A log line is one event with a stable name, as JSON or as text. Secrets are never logged.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import json
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from tiered.clock import Clock
 from tiered.engine.reports import Level, Report, Step, StepKind
 from tiered.engine.runner import TICK_MS
 from tiered.errors import TieredError
 from tiered.model import TopicPartition
-from uploader import logs
 from uploader.metrics import Metrics
 
 REPEAT_SECONDS = 300.0
@@ -23,6 +29,11 @@ STOP_SPARE_MS = 10_000
 """Milliseconds that the service manager waits beyond the drain, for cancelled uploads and the last notes."""
 
 _LEVELS = {Level.INFO: logging.INFO, Level.WARN: logging.WARNING, Level.ERROR: logging.ERROR}
+
+
+LOGGER_NAME = "tiered.uploader"
+EVENT = "tiered_event"
+FIELDS = "tiered_fields"
 
 
 class Telemetry:
@@ -50,7 +61,7 @@ class Telemetry:
         fields: dict[str, str | int] = dict(report.fields)
         if report.tp is not None:
             fields |= {"topic": report.tp.topic, "partition": report.tp.partition}
-        logs.emit(_LEVELS[report.level], report.event, report.message, fields)
+        emit(_LEVELS[report.level], report.event, report.message, fields)
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
         """Count the end of a step."""
@@ -79,11 +90,11 @@ class Telemetry:
         if now - self._told.get(key, -REPEAT_SECONDS) >= REPEAT_SECONDS:
             self._told = {known: at for known, at in self._told.items() if now - at < REPEAT_SECONDS}
             self._told[key] = now
-            logs.emit(logging.WARNING, event, str(error), {})
+            emit(logging.WARNING, event, str(error), {})
 
     def bug(self, error: BaseException) -> None:
         """Log an unknown error, always with its traceback, for a report to the developers."""
-        logs.emit(logging.ERROR, "internal_error", f"{type(error).__name__}: {error}", {}, error=error)
+        emit(logging.ERROR, "internal_error", f"{type(error).__name__}: {error}", {}, error=error)
 
     def tick(self, partitions: int, behind: int) -> None:
         """Send the service manager a sign of life and a status line."""
@@ -132,3 +143,66 @@ class Notify:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.sendto(text.encode("utf-8", "backslashreplace"), address)  # a path may hold invalid UTF-8
+
+
+class JsonFormatter(logging.Formatter):
+    """Formatter of ``{"ts": ..., "level": ..., "event": ..., "message": ...}``. Other loggers have event ``log``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "ts": _iso(record.created),
+            "level": record.levelname.lower(),
+            "event": getattr(record, EVENT, "log"),
+            "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
+        }
+        if record.name != LOGGER_NAME:
+            line["logger"] = record.name
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """Formatter of ``LEVEL event topic-partition message``, without a time, which the journal adds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, FIELDS, {})
+        place = f" {fields['topic']}-{fields['partition']}" if "topic" in fields and "partition" in fields else ""
+        text = f"{record.levelname:<7} {getattr(record, EVENT, record.name)}{place}: {record.getMessage()}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+def configure(form: str, *, debug: bool = False, brief: bool = False) -> logging.Handler:
+    """Send all loggers to stderr, those of SDKs only from WARNING. For programs, not libraries.
+
+    In text mode the final error is left to the program's last line. ``brief``: log only what that line does not say.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    if form != "json" and not debug:
+        handler.addFilter(lambda record: not _said_at_the_end(record, brief))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("tiered").setLevel(logging.DEBUG if debug else logging.INFO)
+    return handler
+
+
+def emit(level: int, event: str, message: str, fields: dict[str, Any], *, error: BaseException | None = None) -> None:
+    """Log one line."""
+    logging.getLogger(LOGGER_NAME).log(level, "%s", message, extra={EVENT: event, FIELDS: fields}, exc_info=error)
+
+
+def _said_at_the_end(record: logging.LogRecord, brief: bool) -> bool:
+    event = getattr(record, EVENT, "")
+    if event == "ended":
+        return brief or record.levelno > logging.INFO
+    failed = event in ("failed", "still_failing") and record.levelno >= logging.ERROR
+    return brief and (failed or (record.name == LOGGER_NAME and record.levelno < logging.WARNING))
+
+
+def _iso(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, tz=dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,14 +1,18 @@
-"""Maintenance beside the uploads, with its own thread and store, so that neither the event loop nor a slot waits."""
+"""Work of the daemon beside its uploads: maintenance with its own thread and store, and the lag of groups."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import TieredError
+from tiered.local.directory.figures import group_metrics
+from tiered.local.directory.read_only_log import LogView
+from tiered.local.transactions.group_positions import GroupTable
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
 from tiered.program.maintenance_loop import MaintenanceLoop, Scope, UpkeepView
@@ -17,7 +21,7 @@ from tiered.remote.maintain import ActionResult
 from tiered.store.aio_driver import in_thread
 from tiered.store.base import Store
 from tiered.store.limit import Slots
-from uploader import logs
+from uploader.telemetry import emit
 
 PROGRAM = "tiered-uploader --maintain"
 LAST_ACTION_SECONDS = 5.0
@@ -65,7 +69,7 @@ class MaintenanceThread:
         self._upkeep.end()
         await in_thread(self._thread.join, LAST_ACTION_SECONDS)
         if self._thread.is_alive():
-            logs.emit(logging.WARNING, "maintenance_left", f"{self._upkeep.view.doing} was left in the middle", {})
+            emit(logging.WARNING, "maintenance_left", f"{self._upkeep.view.doing} was left in the middle", {})
         else:
             self._store.close()
 
@@ -102,9 +106,37 @@ def _done(tp: TopicPartition, done: ActionResult) -> None:
     fields = {"topic": tp.topic, "partition": tp.partition, "action": done.action.kind.value}
     sizes = {"bytes_read": done.bytes_read, "bytes_written": done.bytes_written}
     text = f"{tp} {done.action.kind} {done.action.start} to {done.action.end}"
-    logs.emit(logging.INFO, "maintained", f"{text}: {done.note}" if done.note else text, {**fields, **sizes})
+    emit(logging.INFO, "maintained", f"{text}: {done.note}" if done.note else text, {**fields, **sizes})
 
 
 def _failed(tp: TopicPartition | None, error: TieredError) -> None:
     fields: dict[str, str | int] = {} if tp is None else {"topic": tp.topic, "partition": tp.partition}
-    logs.emit(logging.WARNING, "maintenance_failed", str(error), {**fields, "error": error.code})
+    emit(logging.WARNING, "maintenance_failed", str(error), {**fields, "error": error.code})
+
+
+class GroupLags:
+    """Figures of the last :meth:`read`. Each look reads only what was committed since the one before."""
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._busy = threading.Lock()
+        self._table: GroupTable | None = None
+        self._metrics: Sequence[Metric] = ()
+
+    def metrics(self) -> Sequence[Metric]:
+        """Return the figures under the names of ``/metrics``."""
+        return self._metrics
+
+    def read(self) -> None:
+        """Read the positions that are new. May take long the first time: while one thread reads, others return."""
+        if not self._busy.acquire(blocking=False):
+            return
+        try:
+            self._table = self._table or GroupTable(LogView.open(self._directory, clock=self._clock))
+            self._metrics = group_metrics(self._table.lags(self._clock.now_ms()))
+        except TieredError as error:
+            self._metrics = ()  # an old lag would hide a growing one
+            emit(logging.WARNING, "group_lag_unknown", error.message, {})
+        finally:
+            self._busy.release()

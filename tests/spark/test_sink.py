@@ -17,9 +17,9 @@ from tests.spark.restarts.verdict import judge
 from tests.spark.staging import last_plan
 from tiered.cli.main import run
 from tiered.partitioner import Partitioner
-from tiered.store.base import list_all
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
+from tiered.store.steps import list_all
 
 pytestmark = pytest.mark.spark
 

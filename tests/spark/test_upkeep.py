@@ -21,9 +21,9 @@ from tiered.program.maintenance_loop import MaintenanceLoop, Scope
 from tiered.remote.maintain import ActionResult
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
-from tiered.store.base import list_all
 from tiered.store.driver import drive
 from tiered.store.location import open_store
+from tiered.store.steps import list_all
 from tiered.testing.clock import START_MS
 
 OLD_MS = START_MS

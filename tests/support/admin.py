@@ -16,8 +16,8 @@ from tiered.repair.plan import RepairOptions, RepairPlan
 from tiered.repair.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.restore.plan import RestoreOptions
 from tiered.restore.restore import RestoreReport, restore_steps
-from tiered.store.place import Place, open_place
-from tiered.store.runner import Runner
+from tiered.store.driver import Runner
+from tiered.store.location import Place, open_place
 
 
 def check(

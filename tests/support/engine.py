@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.partition import Partition, SegmentRef
 from tiered.engine.scanner import Look
 from tiered.engine.status import PartitionView, view_of

@@ -11,7 +11,7 @@ from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.reader import HeadedBatch, RemotePartition
 from tiered.store.base import Store
-from tiered.store.runner import Runner
+from tiered.store.driver import Runner
 
 
 class RemoteFace:

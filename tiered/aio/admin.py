@@ -24,9 +24,9 @@ from tiered.repair.plan import RepairOptions, RepairPlan
 from tiered.repair.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.restore.plan import RestoreOptions
 from tiered.restore.restore import RestoreReport, restore_steps
-from tiered.store.aio_runner import AioRunner
+from tiered.store.aio_driver import AioRunner
 from tiered.store.base import AioStore
-from tiered.store.place import LOOK, locate, location_of
+from tiered.store.location import LOOK, locate, location_of
 from tiered.times import Time
 
 __all__ = ["Plan", "check", "erase", "rejoin", "repair", "restore", "snapshot"]
@@ -193,7 +193,7 @@ async def snapshot(
 
 @contextlib.asynccontextmanager
 async def open_place(place: Place, s3: S3Keywords) -> AsyncIterator[AioStore]:
-    """Open a store as ``tiered.store.place.open_place`` does. One that is open already is not closed."""
+    """Open a store as ``tiered.store.location.open_place`` does. One that is open already is not closed."""
     if not isinstance(place, str | os.PathLike):
         yield arguments.has("remote", place, ("execute",), "a URL, a path or an open store")
         return

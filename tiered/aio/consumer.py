@@ -15,8 +15,7 @@ from tiered.consumer.steps import MAX_POLL_RECORDS, ConsumerSteps, Request
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import TopicPartition
 from tiered.read.fetch import PartitionFetch
-from tiered.store.aio_driver import in_thread
-from tiered.store.aio_runner import AioRunner
+from tiered.store.aio_driver import AioRunner, in_thread
 from tiered.store.base import Steps
 from tiered.times import Time
 

@@ -17,7 +17,7 @@ from tiered.aio.worker import Opening, ThreadPools, open_beside
 from tiered.errors import NotFoundError
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
-from tiered.store.aio_runner import AioRunner
+from tiered.store.aio_driver import AioRunner
 from tiered.transaction import DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:

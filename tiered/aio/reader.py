@@ -19,7 +19,7 @@ from tiered.model import TopicPartition
 from tiered.read.stream import TierStream
 from tiered.read.topic import release_steps
 from tiered.reader import FindReport
-from tiered.store.aio_runner import AioRunner
+from tiered.store.aio_driver import AioRunner
 from tiered.times import Time
 
 if TYPE_CHECKING:

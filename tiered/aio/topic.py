@@ -19,7 +19,7 @@ from tiered.model import Headers, Positions, RecordMetadata, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan
 from tiered.read.stream import ReadRange, ReadRequest, TierBatch, TierStream, Window
 from tiered.read.topic import TopicReads, arrow_of, records_of, release_steps
-from tiered.store.aio_runner import AioRunner
+from tiered.store.aio_driver import AioRunner
 from tiered.times import Time
 from tiered.topic import Topic
 from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from tiered.errors import ClosedError
-from tiered.store.aio_runner import AioRunner
+from tiered.store.aio_driver import AioRunner
 from tiered.store.base import AioStore
 from tiered.store.location import StoreLocation
 from tiered.store.threads import ThreadPool
@@ -20,7 +20,7 @@ from tiered.store.threads import ThreadPool
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
     from tiered.config import S3Keywords
-    from tiered.store.options import StoreOptions
+    from tiered.store.location import StoreOptions
 
 WORKER_THREADS = 4
 """Threads of one open log or reader. Further calls wait for one."""

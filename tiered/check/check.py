@@ -41,7 +41,8 @@ from tiered.local.disk.topics import TopicInfo, expected_topics
 from tiered.model import TopicPartition
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, list_topic_names, load_topic, no_topics
-from tiered.store.base import Emit, Steps, blocking
+from tiered.store.base import Emit, Steps
+from tiered.store.steps import blocking
 
 MAX_FINDINGS = 10_000
 """Limit of the findings in a report; later ones are counted only."""

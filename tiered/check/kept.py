@@ -34,7 +34,8 @@ from tiered.remote.positions import load_positions
 from tiered.remote.root_view import RootView
 from tiered.remote.sink_commit import read_decision
 from tiered.remote.snapshots import KeptRoot, decode_taken, is_held_still
-from tiered.store.base import Get, Object, Steps, list_all
+from tiered.store.base import Get, Object, Steps
+from tiered.store.steps import list_all
 
 KINDS = {"snap/": "snapshot", "pin/": "pin", "hist/": "hist"}
 """Folders of a partition, with the code of a finding about an object in each."""

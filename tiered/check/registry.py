@@ -29,7 +29,8 @@ from tiered.remote.list_partitions import list_partitions
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import survey_snapshots
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Get, Object, Steps, Together, list_all
+from tiered.store.base import Get, Object, Steps, Together
+from tiered.store.steps import list_all
 
 GETS_AT_ONCE = 16
 NAMED_PARTITIONS = 10

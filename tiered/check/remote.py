@@ -32,7 +32,8 @@ from tiered.remote.pins import Pin
 from tiered.remote.root_view import root_get, two_names
 from tiered.remote.stale_root_check import find_newest_copy, left_without_root
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Missing, Object, Steps, list_all
+from tiered.store.base import Missing, Object, Steps
+from tiered.store.steps import list_all
 
 ROWS_TOGETHER = 8
 """Segments whose objects are requested at once; their bundles are in memory at the same time."""

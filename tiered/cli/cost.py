@@ -23,8 +23,9 @@ from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import lock_holders
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import list_topics
-from tiered.store.base import Listing, Steps, Store, list_unfinished
+from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
+from tiered.store.steps import Listing, list_unfinished
 
 _LINE = re.compile(r'^tiered_store_requests_total\{op="(\w+)",status="\w+"\} (\S+)$', re.MULTILINE)
 _PARSERS = (

@@ -14,7 +14,7 @@ from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
 from tiered.restore.standby import PullReport, Standby, promote
-from tiered.store.runner import Runner
+from tiered.store.driver import Runner
 
 EVERY = "5s"
 """Rest between two pulls."""

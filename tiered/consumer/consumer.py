@@ -21,7 +21,7 @@ from tiered.read.fetch import PartitionFetch
 from tiered.read.stream import ReadRange, ReadRequest
 from tiered.read.topic import arrow_of
 from tiered.store.base import Steps
-from tiered.store.runner import Runner
+from tiered.store.driver import Runner
 from tiered.store.threads import ThreadPool
 from tiered.times import Time
 

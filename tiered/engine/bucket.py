@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 from tiered.clock import Clock, IdSource
-from tiered.engine.directory import LogDirectory
-from tiered.engine.disk import Granted
+from tiered.engine.disk import Granted, LogDirectory
 from tiered.engine.journal import Journal
 from tiered.engine.partition import SegmentRef
 from tiered.engine.steps import BucketSteps

@@ -1,24 +1,43 @@
-"""Log directory as the engine needs it, for a log that this process writes, and the protocol of both kinds.
+"""The log directory as the engine needs it, in two kinds with one protocol.
 
-``directory.LogDirectory`` is the other kind, for a process that does not hold ``.lock``.
+:class:`OpenDisk` is a log that this process writes. :class:`LogDirectory` is for a process that does not hold
+``.lock``. It writes only the uploader's own files, or under ``.lock``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
+from tiered.clock import Clock, IdSource
+from tiered.config import LogConfig
 from tiered.engine.partition import SegmentRef
-from tiered.errors import NotFoundError, TieredError
+from tiered.engine.scanner import Look, Scanner, living
+from tiered.errors import FencedError, LockedError, NotFoundError, TieredError, UnknownTopicError
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.read_only_log import LogView, find_gone, gone_error
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploader_files import PartitionUpload
+from tiered.local.disk.directory_files import refuse_standby
+from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
+from tiered.local.disk.lock import DirectoryLock, LockTerms
+from tiered.local.disk.plain_lock import PlainLock
+from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
+from tiered.local.disk.uploader_files import (
+    PAUSE_NAME,
+    UPLOADER_FILES,
+    PartitionUpload,
+    PauseFile,
+    SealRequest,
+    uploader_lock,
+)
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
+from tiered.plan.pauses import Pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +168,229 @@ class OpenDisk:
         epochs = log.leader_epochs()
         if not epochs or leader_epoch > epochs[-1].epoch:
             log.new_leader_epoch(leader_epoch)
+
+
+class LogDirectory:
+    """One log directory, locked by ``tiered-uploader.lock`` between ``acquire`` and ``release``. Thread-safe."""
+
+    def __init__(self, path: Path, *, clock: Clock, ids: IdSource, files: Files | None = None) -> None:
+        self.path = path
+        self.files: Files = files or PosixFiles()
+        self.claims = Claims(path, self.files)
+        self._clock = clock
+        self._ids = ids
+        self._scanner = Scanner(path, self.files, clock, segments=self.segments_of)
+        self._lock: DirectoryLock = uploader_lock(path, self.files)
+        self._checkpoint = self._scanner.checkpoint
+        self._request = SealRequest(path, self.files)
+        self._busy = threading.RLock()
+        self._noting = PlainLock()
+        self._pauses = PauseFile(path, self.files)
+        self._seen: tuple[FileState | None, ...] = ()
+        self._resuming: dict[TopicPartition, Granted] = {}  # empty logs that will begin where the bucket ends
+
+    def acquire(self) -> None:
+        """Become the one uploader. Raises NotFoundError (no log), ConfigError (a file, a standby), LockedError."""
+        if not self.files.is_directory(self.path):
+            raise no_directory(self.files, self.path, hint="check --log-dir, or start the application")
+        refuse_standby(self.path, self.files)
+        _ = self.volume_id  # refuses a directory that is no log before the lock's file is made in it
+        try:
+            self._lock.acquire(self._clock)
+        except LockedError as error:
+            error.hint = "one is enough: `tiered-uploader sync` waits for it, `tiered status` shows its work"
+            raise
+        sweep_temporaries(self.files, self.path, of=UPLOADER_FILES)
+
+    def uploader(self) -> str:
+        """Return the uploader in the lock's note, empty without a living one."""
+        return living(self._lock.holder())
+
+    def note_http(self, address: str) -> None:
+        """Store beside the lock at which address this uploader serves its status; ``""``: it serves none."""
+        self._lock.add_note(http=address)
+
+    def note_trouble(self, trouble: str) -> None:
+        """Note beside the lock why records do not reach the bucket, as JSON; empty: no trouble."""
+        self._lock.add_note(trouble=trouble)
+
+    def check_place(self) -> None:
+        """Raise LocalIOError if the directory was removed or replaced since it was acquired.
+
+        Raise CorruptionError if a partition's directory is gone that held records which no bucket has.
+        """
+        self._lock.check()
+        uploads = self._checkpoint.read()
+        for tp, end in sorted(find_gone(self.path, self.files, uploads).items()):
+            if tp not in uploads or uploads[tp].end_offset < end:
+                raise gone_error(self.path, tp, end)
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    @property
+    def volume_id(self) -> str:
+        """Return the volume's id in claims."""
+        return self._scanner.volume_id
+
+    def scan(self, *, whole: bool = True) -> Look:
+        """Return what changed since the last scan. Raise LocalIOError if the directory was removed or replaced.
+
+        Not ``whole``: growth alone may be seen a dozen scans later.
+        """
+        with self._busy:
+            self._lock.check()
+            self._seen = self._news()
+            return self._scanner.scan(whole=whole)
+
+    def has_news(self) -> bool:
+        """Return True if topics were made, changed, deleted, paused or resumed since the last scan; two ``stat``.
+
+        An application that makes a topic waits until its partitions are claimed, and must not wait for the next scan.
+        """
+        return self._news() != self._seen
+
+    def _news(self) -> tuple[FileState | None, ...]:
+        return tuple([self.files.state(self.path / name) for name in (TOPICS_NAME, PAUSE_NAME)])
+
+    def pauses(self) -> Mapping[str, Pause]:
+        """Return the topics whose uploads are paused, or ``ALL_TOPICS``."""
+        return self._pauses.read()
+
+    def pause(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]]) -> None:
+        """Store the pauses that ``edit`` returns. Raises the errors of ``edit``, LockedError."""
+        self._pauses.change(edit, self._clock)
+
+    def unreadable(self) -> dict[TopicPartition, TieredError]:
+        """Return the partitions that the last scan could not read, with the error: nothing of them is uploaded."""
+        return dict(self._scanner.broken)
+
+    def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
+        """Return the sealed segments, as (base, end), for ``.log`` files at ``bases``: each reaches to the next."""
+        del tp
+        return itertools.pairwise(bases)
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Return the topics by name."""
+        with self._busy:
+            return self._scanner.topics()
+
+    def topic_id(self, tp: TopicPartition) -> UUID:
+        """Return Kafka's topic id of a partition."""
+        return self._scanner.topic_id(tp)
+
+    def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
+        """Return a sealed segment for reading."""
+        return self._scanner.segment(tp, ref)
+
+    def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
+        """Do nothing: the error already names the owner's files."""
+
+    def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
+        """Return the leader epochs of a partition."""
+        return self._scanner.leader_epochs(tp)
+
+    def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
+        """Return the bounds of the local log now. ``exact`` reads the active segment, if the log has no writer.
+
+        The result never comes from the last scan: a log that got its first records since must not look empty.
+        """
+        if exact and not self._scanner.writer():
+            with LogView.open(self.path, clock=self._clock, files=self.files) as view:
+                positions = view.partition(tp).positions()
+            return LogExtent(positions.local_start_offset, positions.end_offset)
+        return LogExtent(*self._scanner.extent(tp))
+
+    def seal(self) -> bool:
+        """Roll every active segment. Return True if the writer was asked to, False if it was done here."""
+        try:
+            log = self._open()
+        except LockedError:
+            self._request.write(self._ids.uid())
+            return True
+        try:
+            refused: TieredError | None = None
+            broken = log.out_of_service  # reported by every scan
+            with log.sealing_many():
+                for tp in (tp for tp in log.partitions() if tp not in broken):
+                    try:
+                        log.partition(tp).roll()
+                    except FencedError:
+                        continue  # its end is not asked for either; the state says that it is fenced
+                    except TieredError as error:
+                        refused = refused or error  # one partition that cannot be sealed keeps no other on this disk
+            log.tick()
+            if refused is not None:
+                raise refused
+        finally:
+            log.close()
+        return False
+
+    def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
+        """Postpone the start of an empty log to :meth:`resume`. A writer begins its log by itself."""
+        if granted.resumes:
+            with self._noting:
+                self._resuming[tp] = granted
+        return granted.resumes
+
+    def resume(self) -> bool:
+        """Begin all waiting empty logs where the bucket ends. Return False if a writer has the directory: it does so.
+
+        A log that got records stays: the engine sees that it has diverged. Raises the first error after the last log.
+        The next call retries those that failed.
+        """
+        with self._noting:
+            resuming = dict(self._resuming)
+        try:
+            log = self._open()
+        except LockedError:
+            self._resumed(resuming)
+            return False
+        refused: TieredError | None = None
+        try:
+            for tp, granted in resuming.items():
+                try:
+                    partition = log.partition(tp)
+                    positions = partition.positions()
+                    if positions.end_offset == positions.local_start_offset:
+                        partition.start_at(granted.next_offset, granted.leader_epoch, granted.producers)
+                except UnknownTopicError:
+                    continue  # deleted meanwhile
+                except TieredError as error:
+                    refused = refused or error
+        finally:
+            log.close()
+        if refused is not None:
+            raise refused
+        self._resumed(resuming)
+        return True
+
+    def _resumed(self, done: Mapping[TopicPartition, Granted]) -> None:
+        with self._noting:
+            self._resuming = {tp: each for tp, each in self._resuming.items() if done.get(tp) is not each}
+
+    def note(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> int:
+        """Write committed ends to the checkpoint that the writer reads, durably; one thread at a time.
+
+        Returns how many partitions the checkpoint names: it is written whole.
+        """
+        with self._noting:
+            self._lock.check()
+            self._checkpoint.update(uploads)
+            return len(self._checkpoint.read())
+
+    def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
+        """Return the checkpoint's entry of each partition."""
+        return self._checkpoint.read()
+
+    def disk(self) -> tuple[int, int] | None:
+        """Return the free bytes, and the used percentage."""
+        return self._scanner.free_space()
+
+    def _open(self) -> LocalLog:
+        self._lock.check()
+        config = LogConfig(remote=True)
+        return LocalLog.open(
+            self.path, clock=self._clock, ids=self._ids, files=self.files, config=config, terms=LockTerms(passing=True)
+        )

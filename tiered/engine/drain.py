@@ -1,19 +1,33 @@
-"""Drain: records that must be in the bucket before the program ends, and the exit status."""
+"""The end of a run: which records must be in the bucket, the seals that no writer makes, and the exit status."""
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tiered.engine.failure import Failure, FailureKind
+from tiered.engine.engine import Engine
+from tiered.engine.failure import NO_FAILURES, NONE_MS, REFUSED, Failure, FailureKind
 from tiered.engine.partition import Partition, Phase
-from tiered.engine.reports import Exit
-from tiered.errors import DataLocalError
+from tiered.engine.reports import Exit, Level, Report, Step, StepKind
+from tiered.engine.worker import Wakeup
+from tiered.errors import DataLocalError, TieredError
 from tiered.model import TopicPartition
 
 LEFT_HINT = "start the uploader again, or run `tiered-uploader sync --wait`; `tiered status` says what is left"
 DONE = "everything that was asked for is committed"
+
+
+JUDGE_PAUSES = 9
+"""Length of the pause after a review of all partitions, as a multiple of its duration."""
+
+
+WRITER_SEAL_MS = 60_000
+"""Time after which a writer that was asked to roll is asked again."""
+
+WRITER_GONE_MS = 500
+"""Time between attempts during a drain, if the lock has no known holder."""
 
 
 class DrainMode(enum.Enum):
@@ -146,3 +160,198 @@ def _names(left: Sequence[Partition]) -> str:
     if len(left) > 5:
         return f"{shown} and {len(left) - 5} more are"
     return f"{shown} is" if len(left) == 1 else f"{shown} are"
+
+
+class Ending:
+    """The wait until the engine has sent the records of a drain."""
+
+    def __init__(self, engine: Engine, sealer: Sealer, look: Callable[[], Awaitable[None]]) -> None:
+        self.drain: Drain | None = None
+        self._engine = engine
+        self._sealer = sealer
+        self._look = look
+        self._changed = Wakeup()
+        engine.wants, engine.when_changed = self._wants, self._touch
+        sealer.when_sealed = self._changed.set
+
+    def start_drain(self, request: DrainRequested) -> None:
+        """Begin the drain that the request asks for. A second request replaces the first."""
+        engine = self._engine
+        self.drain = Drain.start(request, engine.partitions)
+        engine.report(Report(Level.INFO, "drain_started", f"sending {request.mode.value} data, then ending"))
+        self._sealer.drain()
+        engine.scan_now(refused=True)
+        self._changed.set()
+
+    def review(self) -> None:
+        """Review the drain: a scan, or new limits, may have changed what is due."""
+        self._sealer.review()
+        self._changed.set()
+
+    def writer_is(self, holder: str) -> None:
+        """Set the writer of the log. Once the writer is gone, this program has to send its last records."""
+        self._sealer.writer_is(holder)
+        if self.drain is not None and not holder:
+            self._engine.scan_now()
+
+    async def run(self) -> Exit:
+        """Return the exit once a drain has sent all, can send no more, or has no time left."""
+        engine = self._engine
+        while True:
+            begun_ms = engine.now_ms()
+            exit_ = self._judge()
+            judged_ms = engine.now_ms() - begun_ms
+            if exit_ is not None and exit_.code == 0 and self.drain is not None and self.drain.request.last:
+                exit_ = await self._scan_last(self.drain)
+            if exit_ is not None:
+                engine.halt()
+                return exit_
+            # A review reads all partitions: with thousands it takes no more than a tenth of the time.
+            await asyncio.sleep(judged_ms * JUDGE_PAUSES / 1000)
+            await self._wait()
+
+    def _judge(self) -> Exit | None:
+        """Return the exit if the end has come. Update the sealer's work."""
+        drain, partitions = self.drain, self._engine.partitions
+        if drain is None:
+            return None
+        left = drain.left(partitions)
+        self._sealer.needs_seal = drain.needs_seal(left)
+        if not left:
+            return drain.all_sent(partitions)
+        self._sealer.review()
+        return drain.ending(left, self._engine.now_ms(), obstacle=self._obstacle)
+
+    async def _scan_last(self, drain: Drain) -> Exit | None:
+        """Return the exit if a scan finds no more to send; None if it does, or cannot run yet."""
+        late = "ended before a last look at the log directory: whether the bucket holds it all is not known"
+        if drain.is_over(self._engine.now_ms()):
+            return Exit(DataLocalError.exit_code, late, LEFT_HINT)
+        if self._sealer.is_at_work():
+            return None  # while it seals, its own lock looks like a writer's
+        look = asyncio.ensure_future(self._look())
+        look.add_done_callback(lambda _: self._changed.set())
+        try:
+            while not look.done():
+                await self._wait()
+                if self.drain is not None and self.drain.is_over(self._engine.now_ms()) and not look.done():
+                    return Exit(DataLocalError.exit_code, late, LEFT_HINT)
+        finally:
+            look.cancel()
+        error = look.exception()
+        if isinstance(error, (TieredError, OSError)):
+            failure = Failure.from_error(error)
+            reason = f"the log directory cannot be read before the end: {failure.message}"
+            return Exit(DataLocalError.exit_code, reason, failure.hint or LEFT_HINT)
+        if error is not None:
+            raise error
+        self._changed.set()  # review the result at once
+        return None if self._sealer.is_at_work() else self._judge()
+
+    async def _wait(self) -> None:
+        """Wait for a change, or for the end of the time."""
+        drain, seconds = self.drain, None
+        if drain is not None and drain.request.deadline_ms is not None:
+            seconds = (drain.request.deadline_ms - self._engine.now_ms()) / 1000
+        await self._changed.wait(seconds)
+
+    # ------------------------------------------------------------------ what the engine asks
+
+    def _wants(self, p: Partition, base: int) -> bool:
+        return self.drain is None or self.drain.wants(p, base)
+
+    def _touch(self, p: Partition) -> None:
+        drain = self.drain
+        if drain is None:
+            return
+        if drain.request.last and not self._sealer.writer and drain.follow(p):
+            p.trouble = p.trouble.retry_now(self._engine.now_ms())
+            self._sealer.seal_now()
+        self._changed.set()
+
+    def _obstacle(self, p: Partition) -> Failure | None:
+        registering = self._engine.topics.find(p).trouble.failure
+        if registering is not None and registering.kind in REFUSED:
+            return registering
+        sealing = self._sealer.trouble.failure
+        if sealing is not None and sealing.kind is FailureKind.FATAL and not p.works:
+            return sealing
+        return p.obstacle()
+
+
+class Sealer:
+    """The loop of the seals. ``seal`` rolls, or asks the writer to and returns True. Then it scans the disk."""
+
+    def __init__(self, engine: Engine, seal: Callable[[], Awaitable[bool]]) -> None:
+        self._engine = engine
+        self._seal = seal
+        self.when_sealed: Callable[[], None] = lambda: None
+        self._changed = Wakeup()
+        self._not_before_ms = 0
+        self.trouble = NO_FAILURES
+        self._at_work = False
+        self.writer = ""
+        self._draining = False
+        self.needs_seal = False  # set by a drain of everything
+
+    def is_at_work(self) -> bool:
+        """Return True while a roll or a request to the writer is under way."""
+        return self._at_work
+
+    def writer_is(self, holder: str) -> None:
+        """Set the log's writer; empty: none."""
+        if self._draining and self.writer and not holder:
+            self._not_before_ms = self._engine.now_ms()  # the writer was asked to roll and is gone: now roll here
+        self.writer = holder
+        self._changed.set()
+
+    def drain(self) -> None:
+        """Seal the drain's segments at once, and nothing else from now on."""
+        self._draining = True
+        self.seal_now()
+
+    def seal_now(self) -> None:
+        """End the wait: a drain has found more to seal."""
+        self._not_before_ms, self.trouble = self._engine.now_ms(), NO_FAILURES
+        self._changed.set()
+
+    def review(self) -> None:
+        """Review the due time: the disk, the limits or the drain have changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Seal whenever it is due, for ever."""
+        while True:
+            at_ms = self.due_ms()
+            now_ms = self._engine.now_ms()
+            if at_ms == NONE_MS or at_ms > now_ms:
+                await self._changed.wait(None if at_ms == NONE_MS else (at_ms - now_ms) / 1000)
+                continue
+            self._at_work = True
+            try:
+                found = await self._engine.attempt(Step(StepKind.SEAL), self._seal)
+            finally:
+                self._at_work = False
+            self._sealed(found)
+            self.when_sealed()
+
+    def due_ms(self) -> int:
+        """Return when the next seal is due; -1: not before something changes."""
+        if self._draining:
+            due = 0 if self.needs_seal else NONE_MS
+        elif self.writer:
+            return NONE_MS
+        else:
+            idle_ms = self._engine.limits.seal_idle_ms
+            times = (p.seal_at(idle_ms) for p in self._engine.partitions.values() if p.active_bytes)
+            due = min((at_ms for at_ms in times if at_ms != NONE_MS), default=NONE_MS)
+        return due if due == NONE_MS else max(due, self._not_before_ms, self.trouble.retry_at_ms)
+
+    def _sealed(self, found: bool | Failure) -> None:
+        engine, doing = self._engine, "sealing the active segments"
+        if isinstance(found, Failure):
+            self.trouble = engine.failure_noted(self.trouble, found, doing)
+            return
+        self.trouble = engine.success_noted(self.trouble, doing)
+        writer_ended = found and self._draining and not self.writer  # during the request
+        self._not_before_ms = engine.now_ms() + (WRITER_GONE_MS if writer_ended else WRITER_SEAL_MS)

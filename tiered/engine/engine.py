@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from tiered.engine import outcome, rules, status
+from tiered.engine import partition, status
 from tiered.engine.bucket import StepBucket
-from tiered.engine.failure import Failure, FailureKind, FailureStreak, RandomSource
-from tiered.engine.limits import EngineLimits
-from tiered.engine.partition import Partition, PartitionSeen, Phase
-from tiered.engine.queue import UploadQueue
+from tiered.engine.failure import NO_FAILURES, PASSING, Failure, FailureKind, FailureStreak, RandomSource
+from tiered.engine.partition import EngineLimits, Partition, PartitionSeen, Phase
 from tiered.engine.reports import Level, Listener, Report, Step, StepKind
 from tiered.engine.status import PartitionView
-from tiered.engine.topics import Topics
-from tiered.engine.worker import Worker
+from tiered.engine.worker import UploadQueue, Wakeup, Worker
 from tiered.errors import CommitUnknownError, TieredError
 from tiered.format.positions import Positions
 from tiered.local.disk.uploader_files import PartitionUpload
@@ -76,7 +73,7 @@ class Engine:
         self.seconds_of: Callable[[Step], float | None] = lambda step: None
         self.pauses: Mapping[str, Pause] = {}
         self._positions: Mapping[TopicPartition, Positions] = {}
-        self.wants: rules.Wanted = lambda p, base: True
+        self.wants: partition.Wanted = lambda p, base: True
         self.may_claim: Callable[[], bool] = lambda: True
         self.when_changed: Callable[[Partition], None] = lambda p: None
         self.stopped = False
@@ -157,10 +154,10 @@ class Engine:
         """Retry now what waits after a passing failure. With ``refused``, retry work that the store refused, too."""
         now_ms = self.now_ms()
         for topic in self.topics:
-            topic.trouble = outcome.retry_now(topic.trouble, now_ms, refused=refused)
+            topic.trouble = topic.trouble.retry_now(now_ms, refused=refused)
             topic.changed.set()
         for p in list(self.partitions.values()):
-            p.trouble = outcome.retry_now(p.trouble, now_ms, refused=refused)
+            p.trouble = p.trouble.retry_now(now_ms, refused=refused)
             self.changed(p)
 
     def go_by(self, limits: EngineLimits) -> None:
@@ -190,7 +187,7 @@ class Engine:
             return p.at_work
         if p.phase is not Phase.CLAIMED and not self.may_claim():
             return p.at_work
-        return rules.has_work(p, self.wanted, lazy=self.lazy)
+        return partition.has_work(p, self.wanted, lazy=self.lazy)
 
     def is_alone(self) -> bool:
         """Return True if no other step can run beside the one that is about to begin."""
@@ -318,19 +315,19 @@ class Engine:
     def succeeded(self, p: Partition, doing: str) -> None:
         """Note that a step succeeded. A refused commit stays the failure until the catalog goes beyond it."""
         refused = p.refused
-        p.trouble = outcome.still_refused(p, refused) if refused else self.success_noted(p.trouble, doing, p.tp)
+        p.trouble = p.still_refused(refused) if refused else self.success_noted(p.trouble, doing, p.tp)
 
     def failure_noted(
         self, before: FailureStreak, failure: Failure, doing: str, tp: TopicPartition | None = None
     ) -> FailureStreak:
         """Return the record with one more failure, and report it if that is due."""
-        after = outcome.failed(before, failure, doing, self.now_ms(), self.dice)
-        level = Level.WARN if failure.kind in outcome.PASSING else Level.ERROR
-        return self._reported(after, level, failure.code, outcome.text_of(failure, doing), tp)
+        after = before.after_failure(failure, doing, self.now_ms(), self.dice)
+        level = Level.WARN if failure.kind in PASSING else Level.ERROR
+        return self._reported(after, level, failure.code, failure.text(doing), tp)
 
     def success_noted(self, before: FailureStreak, doing: str, tp: TopicPartition | None = None) -> FailureStreak:
         """Return the record after a success, and report a recovery."""
-        after, report = outcome.succeeded(before, doing, tp)
+        after, report = before.after_success(doing, tp)
         if report is not None:
             self._listener.report(report)
         return after
@@ -340,14 +337,14 @@ class Engine:
     ) -> FailureStreak:
         """Return the record after a report, unless the same was reported lately."""
         repeat_ms = self.limits.repeat_report_ms
-        after, report = outcome.once(before, level, code, text, tp, now_ms=self.now_ms(), repeat_ms=repeat_ms)
+        after, report = before.after_report(level, code, text, tp, now_ms=self.now_ms(), repeat_ms=repeat_ms)
         if report is not None:
             self._listener.report(report)
         return after
 
     def fence_diverged(self, p: Partition) -> bool:
         """Fence the partition if this disk holds records at offsets that the bucket has given to others."""
-        if not rules.has_diverged(p):
+        if not partition.has_diverged(p):
             return False
         text = f"{p.tp} holds offsets {p.local_start}..{p.end} on this disk, but the bucket went on to {p.committed}"
         p.committed = p.noted  # the noted end is of this disk; the rest of the bucket is not on it
@@ -358,7 +355,7 @@ class Engine:
         """Stop a partition for good: a newer claim owns it."""
         self.drop_claim(p)
         p.phase, p.trouble = Phase.FENCED, replace(p.trouble, failure=failure, doing="fenced")
-        text = outcome.text_of(failure, "the partition is fenced")
+        text = failure.text("the partition is fenced")
         p.trouble = self._reported(p.trouble, Level.ERROR, "fenced", text, p.tp)
         self._note(p.tp, PartitionUpload(p.known_committed, p.claim_epoch, True, p.remote_start))
         self.changed(p)
@@ -412,3 +409,85 @@ class Engine:
         tasks += self._leaving
         await asyncio.gather(*tasks, return_exceptions=True)
         self.bugs.cancel()
+
+
+@dataclass(slots=True)
+class TopicRow:
+    """One topic; ``members`` are its partitions on this disk."""
+
+    name: str
+    registered: bool = False
+    trouble: FailureStreak = NO_FAILURES
+    members: dict[TopicPartition, Partition] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
+    changed: Wakeup = field(default_factory=Wakeup)
+
+
+class Topics:
+    """The topics of the engine's partitions."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._rows: dict[str, TopicRow] = {}
+
+    def __iter__(self) -> Iterator[TopicRow]:
+        return iter(self._rows.values())
+
+    def find(self, p: Partition) -> TopicRow:
+        """Return the topic of a partition in the table."""
+        return self._rows[p.tp.topic]
+
+    def add(self, p: Partition) -> None:
+        """Add a partition."""
+        self._rows.setdefault(p.tp.topic, TopicRow(p.tp.topic)).members[p.tp] = p
+
+    def remove(self, p: Partition) -> None:
+        """Remove a partition, and with the last one the topic."""
+        topic = self._rows[p.tp.topic]
+        topic.members.pop(p.tp, None)
+        if not topic.members:
+            del self._rows[p.tp.topic]
+            if topic.task is not None:
+                topic.task.cancel()
+
+    def registered(self, p: Partition) -> bool:
+        """Return True if the bucket's registry names the topic with our id. If not, start or continue an attempt."""
+        topic = self.find(p)
+        if not topic.registered and topic.task is None:
+            topic.task = asyncio.get_running_loop().create_task(self._register(topic))
+            topic.task.add_done_callback(partial(self._ended, topic))
+        return topic.registered
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Return the tasks of the registrations in progress."""
+        return [topic.task for topic in self if topic.task is not None]
+
+    def mark_registered(self, p: Partition) -> None:
+        """Note that this process has registered the topic of a partition before."""
+        self.find(p).registered = True
+
+    async def _register(self, topic: TopicRow) -> None:
+        engine, doing = self._engine, f"registering the topic {topic.name}"
+        while not topic.registered and any(engine.has_work(p) for p in topic.members.values()):
+            now_ms = engine.now_ms()
+            if topic.trouble.retry_at_ms > now_ms:
+                await topic.changed.wait((topic.trouble.retry_at_ms - now_ms) / 1000)
+                continue
+            found = await engine.attempt(
+                Step(StepKind.REGISTER, topic.name), partial(engine.bucket.register, topic.name)
+            )
+            if isinstance(found, Failure):
+                topic.trouble = engine.failure_noted(topic.trouble, found, doing)
+            else:
+                topic.registered, topic.trouble = True, engine.success_noted(topic.trouble, doing)
+            for p in list(topic.members.values()):
+                p.given_up = p.given_up or not (topic.registered or engine.retries)
+                engine.changed(p)
+
+    def _ended(self, topic: TopicRow, task: asyncio.Task[None]) -> None:
+        topic.task = None
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            self._engine.crash(bug)
+            return
+        for p in list(topic.members.values()):
+            self._engine.changed(p)

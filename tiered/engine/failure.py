@@ -1,13 +1,18 @@
-"""A failure as data, the record of failures in a row, and the wait after each kind."""
+"""A failure as data, and the record of failures in a row: when to retry, and what to report."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from tiered.engine.reports import Level, Report
 from tiered.errors import CommitUnknownError, FencedError, RemotePermissionError, TieredError
+from tiered.model import TopicPartition
 from tiered.plan.backoff import backoff_bound_seconds
+
+NONE_MS = -1
+"""Time that means "never"."""
 
 RECHECK_PERMISSION_MS = 60_000
 """Interval of retries after a refused operation, so that a corrected policy drains unaided."""
@@ -60,6 +65,25 @@ class Failure:
             kind = FailureKind.FATAL
         return Failure(kind, error.code, error.message, error.hint, error.exit_code)
 
+    def text(self, doing: str) -> str:
+        """Return the failure as a sentence for a report."""
+        return f"{doing}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+    def delay_ms(self, attempt: int, dice: RandomSource) -> int:
+        """Return the wait after the ``attempt``-th failure in a row (from 1)."""
+        if self.kind is FailureKind.PERMISSION:
+            return RECHECK_PERMISSION_MS
+        if self.kind is FailureKind.FATAL:
+            return int(backoff_bound_seconds(attempt, _FATAL_BASE_MS / 1000, RECHECK_FATAL_MS / 1000) * 1000)
+        return retry_delay_ms(attempt, dice)
+
+
+PASSING = frozenset({FailureKind.RETRIABLE, FailureKind.UNKNOWN})
+"""Failures that time cures."""
+
+REFUSED = frozenset({FailureKind.PERMISSION, FailureKind.FATAL})
+"""Failures that are retried rarely while the program runs, and once more at its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class FailureStreak:
@@ -69,8 +93,45 @@ class FailureStreak:
     doing: str = ""
     attempts: int = 0
     retry_at_ms: int = 0
-    reported_ms: int = -1
+    reported_ms: int = NONE_MS
     reported_code: str = ""
+
+    def after_failure(self, failure: Failure, doing: str, now_ms: int, dice: RandomSource) -> FailureStreak:
+        """Return the streak with one more failure and the time of the next attempt."""
+        attempts = self.attempts + 1
+        at_ms = now_ms + failure.delay_ms(attempts, dice)
+        return replace(self, failure=failure, doing=doing, attempts=attempts, retry_at_ms=at_ms)
+
+    def after_report(
+        self, level: Level, code: str, text: str, tp: TopicPartition | None, *, now_ms: int, repeat_ms: int
+    ) -> tuple[FailureStreak, Report | None]:
+        """Return the report of the first failure of its kind, then one every ``repeat_ms``, and the new streak."""
+        repeat = self.reported_code == code and self.reported_ms != NONE_MS
+        if repeat and now_ms < self.reported_ms + repeat_ms:
+            return self, None
+        fields = (("attempt", self.attempts), ("code", code))
+        report = Report(level, "still_failing" if repeat else "failed", text, tp, fields)
+        return replace(self, reported_code=code, reported_ms=now_ms), report
+
+    def after_success(self, doing: str, tp: TopicPartition | None) -> tuple[FailureStreak, Report | None]:
+        """Return the streak after a success, and the report of the recovery from a reported failure."""
+        if self.failure is None:
+            return replace(self, attempts=0, retry_at_ms=0) if self.attempts or self.retry_at_ms else self, None
+        if self.reported_ms == NONE_MS:
+            return NO_FAILURES, None
+        text = f"{doing} works again after {self.attempts} failures"
+        return NO_FAILURES, Report(Level.INFO, "recovered", text, tp)
+
+    def retry_now(self, now_ms: int, *, refused: bool = False) -> FailureStreak:
+        """End the wait for a retry where time alone cures the failure: a caller waits for the upload.
+
+        ``refused``: clear a refusal, too. It may have been corrected, and the run ends by a current answer.
+        """
+        if self.failure is not None and self.failure.kind in PASSING:
+            return replace(self, retry_at_ms=now_ms)
+        if refused and self.failure is not None and self.failure.kind in REFUSED:
+            return replace(self, failure=None, retry_at_ms=now_ms)
+        return self
 
 
 NO_FAILURES = FailureStreak()
@@ -86,8 +147,3 @@ class RandomSource(Protocol):
 def retry_delay_ms(attempt: int, dice: RandomSource) -> int:
     """Return the wait before attempt ``attempt`` + 1 (``attempt`` from 1): at least 1 ms, with full jitter."""
     return 1 + int(dice.random() * (int(backoff_bound_seconds(attempt) * 1000) - 1))
-
-
-def fatal_delay_ms(attempt: int) -> int:
-    """Return the wait after the fatal failure ``attempt`` (from 1): exponential up to ``RECHECK_FATAL_MS``."""
-    return int(backoff_bound_seconds(attempt, _FATAL_BASE_MS / 1000, RECHECK_FATAL_MS / 1000) * 1000)

@@ -1,4 +1,4 @@
-"""The row of one partition: its state in the engine, and questions about it. No effect, no clock.
+"""The row of one partition, the limits of the engine, and the decisions about a row. No effect, no clock.
 
 ::
 
@@ -10,18 +10,59 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.engine.failure import FATAL_ATTEMPTS, NO_FAILURES, Failure, FailureKind, FailureStreak
-from tiered.engine.limits import MAX_COMMIT_SEGMENTS
-from tiered.errors import DataLocalError, OffsetGapError
+from tiered.engine.failure import FATAL_ATTEMPTS, NO_FAILURES, NONE_MS, Failure, FailureKind, FailureStreak
+from tiered.errors import ConfigError, DataLocalError, OffsetGapError
 from tiered.format.positions import Positions, are_equal, within
 from tiered.model import Row, TopicPartition
 from tiered.plan.pauses import Pause
 
-NONE_MS = -1
+MAX_COMMIT_SEGMENTS = 64
+"""Rows of one commit. Uploads run at most this many segments ahead of the committed end."""
+
+UPLOADS = 4
+COMMIT_WAIT_MS = 250
+CLAIMS = 16
+COMMITS = 16
+DRAIN_MS = 25_000
+REPEAT_REPORT_MS = 300_000
+DISK_WARN_PERCENT = 80
+SEAL_IDLE_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Limits of the engine. ``uploads`` run at once; one partition has over a quarter of them only if no other waits.
+
+    ``seal_idle_ms``: an active segment whose first record is older than this is sealed by the uploader if ``.lock`` is
+    free (-1: never).
+    """
+
+    uploads: int = UPLOADS
+    commit_segments: int = MAX_COMMIT_SEGMENTS
+    commit_wait_ms: int = COMMIT_WAIT_MS
+    claims: int = CLAIMS
+    commits: int = COMMITS
+    repeat_report_ms: int = REPEAT_REPORT_MS
+    seal_idle_ms: int = SEAL_IDLE_MS
+    disk_warn_percent: int = DISK_WARN_PERCENT
+
+    def __post_init__(self) -> None:
+        for name in ("uploads", "commit_segments", "claims", "commits"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.commit_segments > MAX_COMMIT_SEGMENTS:
+            raise ConfigError(f"commit_segments is {self.commit_segments}; it must be at most {MAX_COMMIT_SEGMENTS}")
+
+    @property
+    def share(self) -> int:
+        """Return the number of uploads that one partition may have while another one waits."""
+        return max(1, self.uploads // 4)
+
 
 BLOCKED_HINT = "`tiered restore`, or bring the missing segments back into the log directory"
 
@@ -277,6 +318,22 @@ class Partition:
         """Drop the segments that the root covers."""
         self.works = {base: work for base, work in self.works.items() if work.segment.end > self.committed}
 
+    def refuse_commit(self, failure: Failure, end: int) -> None:
+        """Note that the commit up to ``end`` is proven not to be in the catalog. Retries become rarer."""
+        times = 0 if self.refused is None else self.refused.times
+        self.trouble = replace(self.trouble, attempts=times)
+        self.refusal = RefusedCommit(self.committed, end, times + 1, failure)
+
+    def still_refused(self, refused: RefusedCommit) -> FailureStreak:
+        """Return the record of a commit that stays refused: no other success cures it."""
+        doing, attempts = self.committing_text, refused.times
+        return replace(self.trouble, failure=refused.failure, doing=doing, attempts=attempts, retry_at_ms=0)
+
+    @property
+    def committing_text(self) -> str:
+        """Return the name of the partition's commit in reports."""
+        return f"committing {self.tp} from offset {self.committed}"
+
     # ------------------------------------------------------------------ how far it is behind
 
     def lag_bytes(self) -> int:
@@ -291,3 +348,92 @@ class Partition:
         """Return when the oldest byte that the bucket lacks was appended, the active segment included; -1: none."""
         sealed = self.oldest_sealed_ms()
         return sealed if sealed != NONE_MS else self.active_since_ms
+
+
+Wanted = Callable[[Partition, int], bool]
+"""Predicate: True if the segment of a partition at this base offset will be uploaded. A drain wants only some."""
+
+
+def has_work(p: Partition, wanted: Wanted, *, lazy: bool = False) -> bool:
+    """Return True while a partition needs its coroutine; without one it is a row that waits for a change.
+
+    ``lazy``: a partition that the checkpoint notes as wholly committed is not claimed (one-shot runs).
+    """
+    if p.at_work:
+        return True
+    if p.phase is Phase.FENCED or p.given_up:
+        return False
+    if p.phase is not Phase.CLAIMED:
+        return not (lazy and p.committed < 0 and p.end <= max(p.noted, 0) and not p.positions)
+    if not p.settled or p.prefix() or p.positions_to_copy() is not None:
+        return True
+    return upload_due(p, wanted) is not None
+
+
+def upload_due(p: Partition, wanted: Wanted) -> SegmentUpload | None:
+    """Return the segment whose upload may begin now, None if there is none.
+
+    After a failure one upload at a time is the probe. Nothing after a commit that was refused is uploaded.
+    """
+    if p.phase is not Phase.CLAIMED or p.pause is not None or p.given_up:
+        return None  # stored segments are committed all the same
+    work = p.next_upload()
+    if work is None or (p.uploading and (p.trouble.attempts or p.one_by_one)):
+        return None
+    if p.refused is not None and work.segment.base != p.committed:
+        return None
+    return work if wanted(p, work.segment.base) else None
+
+
+def rows_due(p: Partition, limits: EngineLimits, now_ms: int) -> tuple[Row, ...]:
+    """Return the rows to commit now: the stored prefix, once it is full, old enough, or no upload is under way."""
+    most = 1 if p.one_by_one else limits.commit_segments
+    prefix = p.prefix()[:most]
+    if not prefix or (len(prefix) < most and now_ms < commit_at_ms(p, limits)):
+        return ()
+    return tuple([work.row for work in prefix if work.row is not None])
+
+
+def commit_at_ms(p: Partition, limits: EngineLimits) -> int:
+    """Return when the stored prefix is to be committed: at once if nothing else is under way; -1: it is empty."""
+    first = p.works.get(p.committed)
+    if first is None or first.row is None:
+        return NONE_MS
+    return first.stored_ms + limits.commit_wait_ms if p.uploading else 0
+
+
+def copy_due(p: Partition, wanted: Wanted, *, has_committed: bool) -> bool:
+    """Return True if positions are to be copied now: after a commit, or if none is on its way that covers more."""
+    if p.phase is not Phase.CLAIMED or p.positions_to_copy() is None:
+        return False
+    return has_committed or not (p.uploading or upload_due(p, wanted))
+
+
+def dead_upload_sweep_due(p: Partition, now_ms: int) -> bool:
+    """Return True if the uploads of dead claims are due for a sweep. No commit comes before the first attempt."""
+    return p.phase is Phase.CLAIMED and not p.settled and p.sweep.retry_at_ms <= now_ms
+
+
+def next_ms(p: Partition, limits: EngineLimits) -> int:
+    """Return when the passing of time alone makes something due; -1: never."""
+    times = [commit_at_ms(p, limits), NONE_MS if p.settled else p.sweep.retry_at_ms]
+    return min((at_ms for at_ms in times if at_ms != NONE_MS), default=NONE_MS)
+
+
+def has_diverged(p: Partition) -> bool:
+    """Return True if this disk holds records at offsets that the bucket has given to another writer's."""
+    has_records = p.end > p.local_start
+    if p.resume_at >= 0:
+        return has_records and p.local_start < p.resume_at
+    return has_records and p.committed > p.end
+
+
+def matches(row: Row, work: SegmentUpload, claim_epoch: int) -> bool:
+    """Return True if the row is of the segment that was to be uploaded. No other row may reach a commit."""
+    segment = work.segment
+    return (row.base, row.next, row.size, row.claim_epoch) == (
+        segment.base,
+        segment.end,
+        segment.size_bytes,
+        claim_epoch,
+    )

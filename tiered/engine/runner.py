@@ -17,17 +17,14 @@ from typing import Any, TypeVar
 
 from tiered.clock import Clock, IdSource
 from tiered.engine.bucket import Bucket
-from tiered.engine.directory import LogDirectory
-from tiered.engine.disk import Granted
-from tiered.engine.drain import DrainMode, DrainRequested
-from tiered.engine.ending import Ending
+from tiered.engine.disk import Granted, LogDirectory
+from tiered.engine.drain import DrainMode, DrainRequested, Ending, Sealer
 from tiered.engine.engine import Engine
-from tiered.engine.limits import EngineLimits
+from tiered.engine.partition import EngineLimits
 from tiered.engine.reports import DaemonListener, Exit, Level, Report, Step, StepKind
 from tiered.engine.scanner import Look
-from tiered.engine.sealing import Sealer
 from tiered.engine.status import PartitionView
-from tiered.engine.wakeup import Wakeup
+from tiered.engine.worker import Wakeup
 from tiered.errors import TieredError
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition

@@ -1,4 +1,4 @@
-"""One drain of ``log.sync()`` or of an adoption: the daemon's engine, fed from an open log.
+"""One drain of ``log.sync()`` or of an adoption: the daemon's engine, on a thread of its own, fed from an open log.
 
 Failures are not retried here: the caller decides about a wait.
 """
@@ -6,19 +6,19 @@ Failures are not retried here: the caller decides about a wait.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tiered.engine.bucket import StepBucket
 from tiered.engine.engine import Engine
-from tiered.engine.limits import EngineLimits
-from tiered.engine.partition import NONE_MS, PAUSED_HINT, Partition, PartitionSeen, Phase, SegmentRef
+from tiered.engine.failure import NONE_MS
+from tiered.engine.partition import PAUSED_HINT, EngineLimits, Partition, PartitionSeen, Phase, SegmentRef
 from tiered.engine.reports import Report, Step, StepKind
-from tiered.engine.thread import run_apart
 from tiered.errors import (
     CorruptionError,
     DataLocalError,
@@ -27,18 +27,20 @@ from tiered.errors import (
     OffsetGapError,
     TieredError,
 )
+from tiered.format.locks import SafeEvent
 from tiered.format.positions import Positions
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import Row, TopicPartition
 from tiered.plan.pauses import Pause
 from tiered.remote.roots import REGISTRATION_REQUESTS
-from tiered.store.aio_driver import in_thread, to_its_end
+from tiered.store.aio_driver import DaemonLoop, in_thread, to_its_end
 from tiered.store.base import Steps
 from tiered.store.threads import ThreadPool
 from tiered.store.unique_upload import PUT_DEADLINE_SECONDS
 
 if TYPE_CHECKING:
     from tiered.engine.tiering import Tiering
+
 
 LIMITS = EngineLimits(commit_wait_ms=1 << 40, seal_idle_ms=NONE_MS)
 """Limits of a run: it commits when nothing more is under way, as no reader follows meanwhile."""
@@ -50,6 +52,12 @@ ALONE = (FencedError, OffsetGapError, CorruptionError, LogDestroyedError)
 _logger = logging.getLogger("tiered.engine")
 
 T = TypeVar("T")
+
+
+LOOPS = 64
+"""Limit of concurrent runs in one process."""
+
+_THREADS = ThreadPool(LOOPS, "tiered-engine")
 
 
 class SyncRun:
@@ -285,3 +293,71 @@ class InlineBucket(StepBucket):
         row, pauses = await self._call(lambda: (self._tiering.drive(steps), self._look()))
         self.when_looked(pauses)
         return row
+
+
+def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return the result of the coroutine, run on a thread with an event loop of its own.
+
+    An interrupt of the calling thread cancels it, and then waits for its end.
+    """
+    run = _Run(work)
+    try:
+        _THREADS.submit(run.main)
+        return run.result()
+    except BaseException:
+        run.cancel()
+        raise
+
+
+class _Run(Generic[T]):
+    """One coroutine and its loop, which its thread makes: an interrupted caller leaves no loop open.
+
+    The caller waits for a :class:`SafeEvent`: an interrupt would leave the condition of a ``Future`` unlocked.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._work = work
+        self._begun = False
+        self._ended = SafeEvent()
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[T] | None = None
+        self._cancelled = False
+
+    def main(self) -> None:
+        """Run the coroutine on this thread, unless it is cancelled already."""
+        self._begun = True
+        try:
+            if not self._cancelled:  # looked at after ``_begun`` is set: a cancel waits, or nothing runs
+                self._results.append(self._run())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
+            self._error = error
+        finally:
+            self._ended.set()
+
+    def result(self) -> T:
+        """Wait for the end. Return the coroutine's result, or raise its error."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+    def _run(self) -> T:
+        with asyncio.Runner(loop_factory=DaemonLoop) as runner:
+            loop = runner.get_loop()
+            self._task = loop.create_task(self._work())
+            self._loop = loop
+            if self._cancelled:  # looked at after the loop is known: no cancel falls between the two
+                self._task.cancel()
+            return loop.run_until_complete(self._task)
+
+    def cancel(self) -> None:
+        """Cancel the coroutine, from another thread, and wait for its end."""
+        self._cancelled = True
+        if not self._begun or self._ended.is_set():
+            return
+        if self._loop is not None and self._task is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the coroutine has ended
+                self._loop.call_soon_threadsafe(self._task.cancel)
+        self._ended.wait()

@@ -11,6 +11,7 @@
 A sync is a run of the daemon's engine (``sync_run``). Only the holder of ``tiered-uploader.lock`` commits. The claim on
 the disk shows whether another process of this volume has claimed since. Each directory of a log is a volume of its own,
 with its claims and its uploader. An offline directory does not delay the others.
+Runs in one directory take turns at each partition (:class:`Turns`).
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ import dataclasses
 import logging
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 from tiered.clock import Clock, IdSource
@@ -29,7 +34,6 @@ from tiered.engine.disk import OpenDisk
 from tiered.engine.journal import Journal
 from tiered.engine.steps import BucketSteps
 from tiered.engine.sync_run import ALONE, SyncRun
-from tiered.engine.turns import Turns
 from tiered.errors import (
     CommitUnknownError,
     DataLocalError,
@@ -37,6 +41,7 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
+from tiered.format.locks import SafeEvent, has_ended, reentrant_call
 from tiered.format.positions import Positions, are_equal, within
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
@@ -59,10 +64,10 @@ from tiered.remote.claim import owner_of
 from tiered.remote.roots import REGISTRATION_REQUESTS
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.store.base import Get, Steps, Store
+from tiered.store.driver import Runner
 from tiered.store.layers import LayeredStore
 from tiered.store.limit import Slots
 from tiered.store.retry import Retries
-from tiered.store.runner import Runner
 from tiered.store.unique_upload import PartSizes
 
 ADOPT_TIMEOUT_S = 60.0
@@ -449,3 +454,60 @@ def _scan() -> Steps[None]:
 def _is_empty(log: WriteLog) -> bool:
     positions = log.positions()
     return positions.end_offset == positions.local_start_offset
+
+
+POLL_SECONDS = 0.05
+"""Interval between checks of other runs: one that an interrupt ended wakes no waiter."""
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """One run: its partitions, its thread, and the frame of its function. The run ends with the frame at the latest."""
+
+    partitions: frozenset[TopicPartition]
+    thread: int
+    frame: FrameType | None
+
+
+class Turns:
+    """The runs in progress. Thread-safe. ``changed`` is held for a check of them, and across no request."""
+
+    def __init__(self) -> None:
+        # Reentrant: a signal handler may come in between. Unlike a condition's, no exception leaves it locked.
+        self.changed = threading.RLock()
+        self._ended = SafeEvent()
+        self._turns: list[Turn] = []
+
+    def acquire(self, partitions: Collection[TopicPartition], seconds: float | None) -> Turn | None:
+        """Wait until no other run has one of ``partitions``; None if that takes longer than ``seconds``.
+
+        The run ends with the caller's frame at the latest.
+        Raises ReentrantCallError where this thread is inside such a run.
+        """
+        turn = Turn(frozenset(partitions), threading.get_ident(), sys._getframe(1))
+        while True:
+            self._ended.clear()  # before the look: a run that ends after it ends the wait
+            with self.changed:
+                others = [other for other in self._at_work() if other.partitions & turn.partitions]
+                if not others:
+                    self._turns.append(turn)
+            if not others:
+                return turn
+            if any(other.thread == turn.thread for other in others):
+                raise reentrant_call()
+            if seconds is not None and seconds <= 0:
+                return None
+            self._ended.wait(POLL_SECONDS if seconds is None else min(seconds, POLL_SECONDS))
+            seconds = None if seconds is None else seconds - POLL_SECONDS
+
+    def end(self, turn: Turn) -> bool:
+        """End a run. Return True if none is left."""
+        with self.changed:
+            self._turns = [other for other in self._at_work() if other is not turn]
+            turn.frame = None  # a frame that refers to itself stays until the next collection
+            self._ended.set()
+            is_last = not self._turns
+        return is_last  # noqa: RET504 - read under the lock
+
+    def _at_work(self) -> list[Turn]:
+        return [turn for turn in self._turns if not has_ended(turn.frame)]

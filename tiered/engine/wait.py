@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tiered.clock import Clock
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.partition import PAUSED_HINT
 from tiered.errors import (
     CommitUnknownError,
@@ -24,8 +24,7 @@ from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.uploader_files import PartitionUpload, PauseFile
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
-from tiered.store.location import StoreLocation
-from tiered.store.options import StoreOptions
+from tiered.store.location import StoreLocation, StoreOptions
 
 UPLOAD_CHECK_S = 1.0
 """Interval in seconds between checks of a wait for sealed segments without an uploader."""

@@ -1,23 +1,25 @@
 """The loop of one partition: claim once, upload a window of segments, commit the contiguous prefix, note, again.
 
 The loop is :meth:`Worker.run`. Each turn does the first thing that is due, or waits with a time. The pure functions of
-``rules`` decide about due work. The steps of ``engine.steps`` claim, upload and commit.
+``partition`` decide about due work. The steps of ``engine.steps`` claim, upload and commit.
+Workers wait for an upload slot in the :class:`UploadQueue`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tiered.engine import outcome, rules
-from tiered.engine.failure import NO_FAILURES, Failure, FailureKind
-from tiered.engine.partition import NONE_MS, Partition, Phase, SegmentUpload
+from tiered.engine import partition
+from tiered.engine.failure import NO_FAILURES, NONE_MS, Failure, FailureKind
+from tiered.engine.partition import EngineLimits, Partition, Phase, SegmentUpload
 from tiered.engine.reports import Level, Report, Step, StepKind
 from tiered.engine.status import segments_are
-from tiered.engine.wakeup import Wakeup
 from tiered.format.root import Root
-from tiered.model import Row
+from tiered.model import Row, TopicPartition
 
 if TYPE_CHECKING:
     from tiered.engine.engine import Engine
@@ -45,17 +47,17 @@ class Worker:
                     await self._wait(p.trouble.retry_at_ms)
                 elif p.phase is Phase.NEW:
                     await self._claim()
-                elif rules.dead_upload_sweep_due(p, now_ms):
+                elif partition.dead_upload_sweep_due(p, now_ms):
                     await self._sweep_dead_uploads()
-                elif rules.rows_due(p, engine.limits, now_ms):
+                elif partition.rows_due(p, engine.limits, now_ms):
                     await self._commit()
                     has_committed = True
-                elif rules.copy_due(p, engine.wanted, has_committed=has_committed):
+                elif partition.copy_due(p, engine.wanted, has_committed=has_committed):
                     has_committed = False
                     await self._copy()
                 else:
                     engine.queue.offer(self)  # uploads begin in free slots, the oldest byte of all first
-                    await self._wait(rules.next_ms(p, engine.limits))
+                    await self._wait(partition.next_ms(p, engine.limits))
         finally:
             self.cancel_uploads()
             if self._uploads:
@@ -139,7 +141,7 @@ class Worker:
     def upload_due(self) -> SegmentUpload | None:
         """Return the segment whose upload may begin now."""
         p = self.p
-        return None if p.trouble.retry_at_ms > self._engine.now_ms() else rules.upload_due(p, self._engine.wanted)
+        return None if p.trouble.retry_at_ms > self._engine.now_ms() else partition.upload_due(p, self._engine.wanted)
 
     def start_upload(self, work: SegmentUpload) -> None:
         """Begin an upload in a slot of the queue."""
@@ -170,7 +172,7 @@ class Worker:
         work.uploading = False
         if isinstance(row, Failure):
             engine.failed(p, row, f"uploading {p.tp} from offset {segment.base}")
-        elif not rules.matches(row, work, claim_epoch):
+        elif not partition.matches(row, work, claim_epoch):
             text = f"the row {row.base}..{row.next} is not the segment {segment.base}"
             engine.failed(p, Failure(FailureKind.FATAL, "internal", text), "uploading")
         else:
@@ -184,7 +186,7 @@ class Worker:
         engine.track(p)
         try:
             async with engine.commits:
-                epoch, rows = p.claim_epoch, rules.rows_due(p, engine.limits, engine.now_ms())
+                epoch, rows = p.claim_epoch, partition.rows_due(p, engine.limits, engine.now_ms())
                 if not rows:
                     return
                 step = Step(StepKind.COMMIT, p.tp.topic, p.tp, records=rows[-1].next - rows[0].base)
@@ -206,10 +208,10 @@ class Worker:
             if found.kind is FailureKind.UNKNOWN:
                 p.doubt_end = end
             if found.kind is FailureKind.FATAL:  # a new claim reads the catalog as it is, and uploads again
-                outcome.commit_refused(p, found, end)
+                p.refuse_commit(found, end)
             if found.kind in (FailureKind.UNKNOWN, FailureKind.FATAL):
                 engine.drop_claim(p)
-            engine.failed(p, found, outcome.committing(p))
+            engine.failed(p, found, p.committing_text)
             return
         if found.next_offset >= end:  # otherwise the root does not hold the rows
             p.committed = end
@@ -220,7 +222,7 @@ class Worker:
         if found.next_offset != end:  # another's rows follow ours
             text = f"the root read back ends at {found.next_offset}, not at {end}"
             engine.drop_claim(p)
-            engine.failed(p, Failure(FailureKind.UNKNOWN, "commit_unknown", text, exit_code=75), outcome.committing(p))
+            engine.failed(p, Failure(FailureKind.UNKNOWN, "commit_unknown", text, exit_code=75), p.committing_text)
             return
         engine.succeeded(p, "committing")
         fields = (("segments", len(rows)), ("uploaded_offset", p.committed))
@@ -254,3 +256,102 @@ class Worker:
 
     async def _end_uploads(self) -> None:
         await asyncio.wait(list(self._uploads))
+
+
+class Wakeup:
+    """Wake-up call for one waiting coroutine. A change that comes while it works ends its next wait at once."""
+
+    def __init__(self) -> None:
+        self._changed = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        """End the wait, or the next one."""
+        self._changed = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self, seconds: float | None = None) -> bool:
+        """Wait for a change, at most ``seconds`` (None: for ever). Return False if only the time has passed."""
+        if not self._changed:
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.create_future()
+            timer = None if seconds is None else loop.call_later(max(0.0, seconds), self._end)
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+                if timer is not None:
+                    timer.cancel()
+        changed, self._changed = self._changed, False
+        return changed
+
+
+HEAP_SLACK = 64
+
+
+class UploadQueue:
+    """At most ``limits.uploads`` uploads, cancelled ones included until they have ended. On the event loop only.
+
+    A partition that has its share, a quarter of them, gets another slot only while no other partition waits.
+    """
+
+    def __init__(self, limits: Callable[[], EngineLimits]) -> None:
+        self._limits = limits
+        self.running = 0
+        self._waiting: dict[TopicPartition, tuple[bool, int, Worker]] = {}
+        self._heap: list[tuple[bool, int, TopicPartition]] = []  # with stale entries, dropped when they come up
+        self._filling = False
+
+    def offer(self, worker: Worker) -> None:
+        """Put a partition in line for a slot, if one of its uploads may begin. An older entry of it is replaced."""
+        p, work = worker.p, worker.upload_due()
+        if work is None:
+            self._waiting.pop(p.tp, None)
+            return
+        over, first_ms = p.uploading >= self._limits().share, work.segment.first_ms
+        known = self._waiting.get(p.tp)
+        self._waiting[p.tp] = (over, first_ms, worker)
+        if known is None or known[:2] != (over, first_ms):
+            heapq.heappush(self._heap, (over, first_ms, p.tp))
+            if len(self._heap) > 2 * len(self._waiting) + HEAP_SLACK:
+                self._heap = [(*each[:2], tp) for tp, each in self._waiting.items()]
+                heapq.heapify(self._heap)
+        self.fill_soon()
+
+    def withdraw(self, worker: Worker) -> None:
+        """Take a partition out of the line."""
+        known = self._waiting.get(worker.p.tp)
+        if known is not None and known[2] is worker:
+            del self._waiting[worker.p.tp]
+
+    def ended(self) -> None:
+        """Free the slot of an upload."""
+        self.running -= 1
+        self.fill_soon()
+
+    def fill_soon(self) -> None:
+        """Fill free slots in the next turn of the event loop: by then all partitions of one scan are in the queue."""
+        if not self._filling and self._waiting and self.running < self._limits().uploads:
+            self._filling = True
+            asyncio.get_running_loop().call_soon(self._fill)
+
+    def _fill(self) -> None:
+        while self.running < self._limits().uploads and self._heap:
+            over, first_ms, tp = heapq.heappop(self._heap)
+            known = self._waiting.get(tp)
+            if known is None or known[:2] != (over, first_ms):
+                continue
+            del self._waiting[tp]
+            worker = known[2]
+            work = worker.upload_due()
+            if work is None:
+                continue
+            if (worker.p.uploading >= self._limits().share, work.segment.first_ms) == (over, first_ms):
+                self.running += 1
+                worker.start_upload(work)
+            self.offer(worker)
+        self._filling = False

@@ -68,18 +68,9 @@ from tiered.remote.segment_rewriter import Rows, SegmentOutput, Spend, Workshop,
 from tiered.remote.snapshots import list_snapshots
 from tiered.remote.stale_root_check import require_newest_root
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import (
-    INCAPABLE,
-    Capabilities,
-    Get,
-    ListEntry,
-    NewId,
-    Now,
-    Object,
-    Steps,
-    list_all,
-)
+from tiered.store.base import INCAPABLE, Capabilities, Get, ListEntry, NewId, Now, Object, Steps
 from tiered.store.capabilities import check_capabilities, probe
+from tiered.store.steps import list_all
 from tiered.store.unique_upload import put_unique
 
 KEYLESS = (BUNDLE_MAGIC, CONTAINER_MAGIC, b"{")

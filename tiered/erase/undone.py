@@ -20,7 +20,8 @@ from tiered.erase.erase import MAX_NOTE_BYTES, decode_note, uid_of, uid_of_key
 from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import ErasureNoteKey, erasure_prefix, erasure_receipt_key, parse_erasure_note_key
 from tiered.model import Row, TopicPartition
-from tiered.store.base import Get, Object, Steps, list_all
+from tiered.store.base import Get, Object, Steps
+from tiered.store.steps import list_all
 
 
 @dataclass(frozen=True, slots=True)

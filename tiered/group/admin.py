@@ -25,8 +25,8 @@ from tiered.remote.conditional_put import Cell, NextBody, Planned, Tagged, deadl
 from tiered.remote.positions import load_positions
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import TopicEntry, load_topic_to_read
-from tiered.store.base import Get, List, ListPage, NewId, Now, Object, Steps, Time, delete_keys, list_all
-from tiered.store.side_by_side import in_turns
+from tiered.store.base import Get, List, ListPage, NewId, Now, Object, Steps, Time
+from tiered.store.steps import delete_keys, in_turns, list_all
 
 LOGGER = logging.getLogger("tiered.group")
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from tiered.model import Position, TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.read.stream import TierStream
 from tiered.store.base import Steps
-from tiered.store.runner import Runner
+from tiered.store.driver import Runner
 
 LOGGER = logging.getLogger("tiered.group")
 

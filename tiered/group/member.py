@@ -82,9 +82,8 @@ from tiered.store.base import (
     PutStatus,
     Steps,
     Time,
-    list_all,
 )
-from tiered.store.side_by_side import in_turns
+from tiered.store.steps import in_turns, list_all
 
 LOGGER = logging.getLogger("tiered.group")
 

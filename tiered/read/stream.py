@@ -36,7 +36,8 @@ from tiered.format.pure_kernels import Shown
 from tiered.model import AbortedTxn, EpochEntry, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
 from tiered.plan.visibility import Hidden
-from tiered.store.base import Emit, Steps, blocking
+from tiered.store.base import Emit, Steps
+from tiered.store.steps import blocking
 from tiered.times import Time, parse_time
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from tiered.read.stream import (
     Window,
 )
 from tiered.store.base import Emit, Steps
-from tiered.store.runner import Runner
+from tiered.store.driver import Runner
 from tiered.times import Time, parse_time
 
 if TYPE_CHECKING:

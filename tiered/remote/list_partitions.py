@@ -9,7 +9,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from tiered.format.keys import parse_partition_key, partition_prefix
-from tiered.store.base import Listing, Steps
+from tiered.store.base import Steps
+from tiered.store.steps import Listing
 
 _LAST = "~"
 """Character above all that our keys contain after a partition's prefix."""

@@ -46,20 +46,8 @@ from tiered.remote.conditional_put import (
     replace_once,
     stored_bytes,
 )
-from tiered.store.base import (
-    Delete,
-    Deleted,
-    Get,
-    Listing,
-    Match,
-    NewId,
-    Now,
-    Object,
-    Put,
-    PutStatus,
-    Steps,
-    Time,
-)
+from tiered.store.base import Delete, Deleted, Get, Match, NewId, Now, Object, Put, PutStatus, Steps, Time
+from tiered.store.steps import Listing
 
 LOGGER = logging.getLogger("tiered.remote")
 

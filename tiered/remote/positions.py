@@ -28,7 +28,7 @@ from tiered.remote.conditional_put import (
 )
 from tiered.remote.topics import load_topic
 from tiered.store.base import Get, NewId, Object, Steps
-from tiered.store.side_by_side import in_turns
+from tiered.store.steps import in_turns
 
 LATELY_MS = 24 * 3_600_000
 """Age of a commit after which a group has left the log."""

@@ -23,15 +23,8 @@ from tiered.format.kernels import crc32c
 from tiered.format.keys import Role, hist_key, hist_prefix, parse_hist_key
 from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
 from tiered.remote.conditional_put import Cell, Deadline, NextBody, Planned, Tagged, read_cell, update
-from tiered.store.base import (
-    ABSENT,
-    Get,
-    Object,
-    Put,
-    Steps,
-    delete_keys,
-    list_all,
-)
+from tiered.store.base import ABSENT, Get, Object, Put, Steps
+from tiered.store.steps import delete_keys, list_all
 
 LOGGER = logging.getLogger("tiered.remote")
 

@@ -36,7 +36,7 @@ from tiered.store.base import (
     Time,
     Together,
 )
-from tiered.store.side_by_side import results_of, side_by_side
+from tiered.store.steps import results_of, side_by_side
 
 ROOTS_TOGETHER = 64
 """Roots made or read in one group. The driver limits the concurrent requests."""

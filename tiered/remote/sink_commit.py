@@ -66,7 +66,7 @@ from tiered.store.base import (
     Time,
     Together,
 )
-from tiered.store.side_by_side import results_of, side_by_side
+from tiered.store.steps import results_of, side_by_side
 from tiered.store.unique_upload import put_unique, upload_object
 
 MAX_GENERATIONS = 10_000

@@ -54,7 +54,8 @@ from tiered.remote.pages import PageCache
 from tiered.remote.pins import snapshot_hint
 from tiered.remote.root_history import history
 from tiered.remote.root_view import RootView, root_get
-from tiered.store.base import Head, NewId, Object, Steps, list_all
+from tiered.store.base import Head, NewId, Object, Steps
+from tiered.store.steps import list_all
 from tiered.times import Time, format_time, parse_time
 
 SNAPSHOT_TRIES = 3

@@ -52,16 +52,8 @@ from tiered.remote.conditional_put import (
 )
 from tiered.remote.root_view import root_get
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
-from tiered.store.base import (
-    Get,
-    Missing,
-    NewId,
-    Object,
-    Outcome,
-    Steps,
-    Together,
-    list_all,
-)
+from tiered.store.base import Get, Missing, NewId, Object, Outcome, Steps, Together
+from tiered.store.steps import list_all
 
 FORMAT = 1
 MAX_ENTRY_BYTES = 256 * 1024

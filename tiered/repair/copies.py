@@ -30,7 +30,8 @@ from tiered.remote.pins import read_pin
 from tiered.remote.root_view import RootView, root_get, two_names
 from tiered.remote.snapshots import survey_snapshots
 from tiered.remote.upload import row_of
-from tiered.store.base import Get, Object, Steps, Together, list_all, list_versions
+from tiered.store.base import Get, Object, Steps, Together
+from tiered.store.steps import list_all, list_versions
 
 VERSIONS_READ = 64
 """Newest versions of the root object that are read."""

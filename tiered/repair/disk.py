@@ -59,7 +59,8 @@ from tiered.repair.disk_segments import plan_damage, rebuild_epochs
 from tiered.repair.log_dir import RepairDirectory
 from tiered.repair.plan import NO_PARTITION, Act, RepairAction, RepairOptions
 from tiered.repair.rejoin import plan_rejoin_steps, rejoin_steps
-from tiered.store.base import Steps, blocking
+from tiered.store.base import Steps
+from tiered.store.steps import blocking
 
 DERIVED = {
     RECOVERY_POINT_NAME: "the next open reads the segments and writes it",

@@ -62,7 +62,8 @@ from tiered.repair.log_dir import RepairDirectory
 from tiered.repair.plan import RepairAction, RepairOptions
 from tiered.repair.salvage import Rewrite
 from tiered.repair.whole_batches import Ranges, whole_batches
-from tiered.store.base import Steps, blocking
+from tiered.store.base import Steps
+from tiered.store.steps import blocking
 
 INDEX_INTERVAL_BYTES = 4096
 """Interval of a rebuilt offset index, Kafka's default."""

@@ -17,7 +17,8 @@ from tiered.local.disk.uploader_files import uploader_lock
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import READ_BYTES
 from tiered.repair.plan import Act
-from tiered.store.base import Now, Steps, blocking
+from tiered.store.base import Now, Steps
+from tiered.store.steps import blocking
 
 
 class RepairDirectory(NamedTuple):

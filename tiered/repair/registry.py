@@ -30,7 +30,8 @@ from tiered.remote.topics import (
 from tiered.repair.bench import Workbench
 from tiered.repair.plan import RepairAction
 from tiered.repair.versions import Stored, put_back
-from tiered.store.base import Get, NewId, Object, Steps, list_page, list_versions
+from tiered.store.base import Get, NewId, Object, Steps
+from tiered.store.steps import list_page, list_versions
 
 
 class RegistryObject(NamedTuple):

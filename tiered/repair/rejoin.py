@@ -36,7 +36,8 @@ from tiered.local.disk.topics import TOPICS_NAME
 from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.model import TopicPartition
 from tiered.repair.log_dir import RepairDirectory
-from tiered.store.base import Steps, blocking
+from tiered.store.base import Steps
+from tiered.store.steps import blocking
 
 _IDENTITY = (META_PROPERTIES_NAME, TOPICS_NAME)
 

@@ -70,7 +70,8 @@ from tiered.repair.garbage import left_behind
 from tiered.repair.pages import fill, read_all_pages
 from tiered.repair.plan import RepairAction
 from tiered.repair.segments import Ground, plan_hole
-from tiered.store.base import ABSENT, NewId, Now, Object, Put, Steps, list_all
+from tiered.store.base import ABSENT, NewId, Now, Object, Put, Steps
+from tiered.store.steps import list_all
 from tiered.times import format_time
 
 KEPT_SHOWN = 20

@@ -40,7 +40,8 @@ from tiered.remote.catalog_view import CatalogView
 from tiered.remote.segment_rewriter import SegmentOutput, Workshop
 from tiered.repair.versions import RepairSource
 from tiered.repair.whole_batches import Ranges, whole_batches
-from tiered.store.base import NewId, Steps, blocking
+from tiered.store.base import NewId, Steps
+from tiered.store.steps import blocking
 
 Batch = tuple[BatchHeader, bytes]
 EpochAt = Callable[[int, int, int], int]

@@ -34,7 +34,8 @@ from tiered.repair.plan import Act, RepairAction, RepairOptions
 from tiered.repair.salvage import Remains, plan_remains, write_remains
 from tiered.repair.versions import RepairSource, Stored, find_whole_version, put_action, put_source, restored
 from tiered.repair.whole_batches import Ranges
-from tiered.store.base import NewId, Steps, blocking
+from tiered.store.base import NewId, Steps
+from tiered.store.steps import blocking
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from tiered.plan.maintenance import READ_BYTES
 from tiered.remote.conditional_put import conditional_put, deadline_after
 from tiered.repair.aside import keep_copy
 from tiered.repair.plan import RepairAction
-from tiered.store.base import ABSENT, Body, Get, Match, NewId, Object, Put, Steps, blocking, list_versions
+from tiered.store.base import ABSENT, Body, Get, Match, NewId, Object, Put, Steps
+from tiered.store.steps import blocking, list_versions
 from tiered.store.unique_upload import Tags
 
 PUT_DEADLINE_MS = 600_000

@@ -50,7 +50,8 @@ from tiered.remote.pins import Pin
 from tiered.remote.topics import TopicEntry
 from tiered.restore.plan import PartitionRestore
 from tiered.restore.segment import Fetched, SegmentFetch
-from tiered.store.base import Blocking, Steps, blocking
+from tiered.store.base import Blocking, Steps
+from tiered.store.steps import blocking
 
 SPARE_BYTES = 64 * 1024 * 1024
 """Free space that a restore must leave."""

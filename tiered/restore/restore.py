@@ -39,8 +39,9 @@ from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
 from tiered.restore.plan import PartitionRestore, RestoreOptions, plan_steps
 from tiered.restore.pull import PartitionPull, add_positions, need_space, topic_infos, write_checkpoints
-from tiered.store.base import Blocking, Emit, Steps, blocking
+from tiered.store.base import Blocking, Emit, Steps
 from tiered.store.location import StoreLocation
+from tiered.store.steps import blocking
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,8 @@ from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
 from tiered.plan.side_files import NO_PRODUCERS, SideFileVerdict
 from tiered.remote.assembly import SegmentScan
-from tiered.store.base import Blocking, Get, Object, Steps, blocking
+from tiered.store.base import Blocking, Get, Object, Steps
+from tiered.store.steps import blocking
 
 _CUT_FIELDS = ("crc", "records", "min_ts", "max_ts", "leader_epoch")
 """Fields of a row that change when its segment is cut."""

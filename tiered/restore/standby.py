@@ -68,10 +68,10 @@ from tiered.remote.stale_root_check import require_newest_root
 from tiered.remote.topics import STATE_DELETED, TopicEntry, list_topics, load_entry
 from tiered.restore.plan import PartitionRestore, choose_rows
 from tiered.restore.pull import PartitionPull, add_positions, need_space, topic_infos, write_checkpoints
-from tiered.store.base import Blocking, Emit, Steps, Store, Together, blocking
-from tiered.store.driver import Taker
+from tiered.store.base import Blocking, Emit, Steps, Store, Together
+from tiered.store.driver import Runner, Taker
 from tiered.store.location import StoreLocation
-from tiered.store.runner import Runner
+from tiered.store.steps import blocking
 
 ALONE = (CorruptionError, LogDestroyedError)
 """Errors of one partition or topic, which do not stop the pull of the others."""

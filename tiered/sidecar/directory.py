@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from tiered.clock import Clock, IdSource
-from tiered.engine.directory import LogDirectory
-from tiered.engine.disk import Granted, LogExtent
+from tiered.engine.disk import Granted, LogDirectory, LogExtent
 from tiered.engine.scanner import Look
 from tiered.errors import TieredError
 from tiered.model import TopicPartition

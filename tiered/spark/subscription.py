@@ -45,8 +45,7 @@ from tiered.remote.topics import (
 )
 from tiered.spark.options import EARLIEST, ReadOptions
 from tiered.store.base import Steps, Store
-from tiered.store.driver import drive
-from tiered.store.runner import Runner
+from tiered.store.driver import Runner, drive
 from tiered.store.threads import ThreadPool
 
 PLANNING_THREADS = 16

@@ -47,8 +47,7 @@ from tiered.remote.topics import STATE_DELETED, load_entry
 from tiered.spark.ranges import lose
 from tiered.spark.slices import PartitionSlice
 from tiered.store.base import Store
-from tiered.store.driver import drive, drive_stream
-from tiered.store.runner import Runner
+from tiered.store.driver import Runner, drive, drive_stream
 
 if TYPE_CHECKING:
     from tiered.local.directory.read_only_log import LogView

@@ -1,4 +1,4 @@
-"""The driver for asyncio, apart from ``store.driver`` so that programs on threads never import asyncio."""
+"""The driver and runner for asyncio, apart from ``store.driver`` so that programs on threads never import asyncio."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
@@ -28,7 +30,7 @@ from tiered.store.base import (
     Together,
     Wait,
 )
-from tiered.store.driver import TOGETHER_REQUESTS, Taker, checked_outcomes, refuse
+from tiered.store.driver import TOGETHER_REQUESTS, Taker, checked_outcomes, no_store, refuse
 from tiered.store.layers import AioSleep
 from tiered.store.threads import BLOCKING
 
@@ -204,3 +206,49 @@ async def _execute_together_aio(
             raise result
         found.append(result)
     return tuple(found)
+
+
+class _NoAioStore:
+    """Store of a log without bucket, for asyncio."""
+
+    url = ""
+
+    async def execute(self, request: StoreRequest) -> Outcome:
+        """Raise ConfigError."""
+        raise no_store(request)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+_NO_AIO_STORE = _NoAioStore()
+
+
+@dataclass(frozen=True, slots=True)
+class AioRunner:
+    """Runner of steps on the event loop."""
+
+    store: AioStore | None = None
+    clock: Clock | None = None
+    ids: IdSource | None = None
+
+    async def run(self, steps: Steps[T], take: Taker = refuse) -> T:
+        """Run ``steps`` to their end; ``take`` receives the values that they emit."""
+        return await adrive(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids, take=take)
+
+    def stream(
+        self, steps: Steps[object], after: Callable[[], Steps[object]] | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Iterate over what the steps emit. ``after`` runs at the end, also of a stream that is closed early."""
+        emitted = adrive_stream(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids)
+        return emitted if after is None else self._stream_then(emitted, after)
+
+    async def _stream_then(
+        self, emitted: AsyncGenerator[Any, None], after: Callable[[], Steps[object]]
+    ) -> AsyncGenerator[Any, None]:
+        try:
+            async with aclosing(emitted):
+                async for each in emitted:
+                    yield each
+        finally:
+            await self.run(after())

@@ -12,8 +12,7 @@ from tiered.errors import ClosedError, ConfigError, RemotePermissionError, Tiere
 from tiered.store.aio_driver import DaemonLoop
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
-from tiered.store.s3 import BUFFERS, S3Store, free_buffers, lendable_bytes
-from tiered.store.s3_clients import origin_of
+from tiered.store.s3 import BUFFERS, S3Store, free_buffers, lendable_bytes, origin_of
 from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
 from tiered.store.s3_requests import S3Target, call_for, expect_of_large, forbid_redirect, mark_foreign_page, outcome_of
 from tiered.store.sources import PIECE_BYTES

@@ -59,9 +59,11 @@ from tiered.store.base import (
     UploadStarted,
     Versions,
 )
-from tiered.store.directory_files import DirectoryFiles, body_pieces, sync_dir, write_all
-from tiered.store.directory_paths import (
+from tiered.store.directory_files import (
+    DirectoryFiles,
+    FolderClock,
     ObjectInfo,
+    body_pieces,
     damaged,
     info_of_file,
     object_path,
@@ -69,9 +71,10 @@ from tiered.store.directory_paths import (
     read_body,
     read_info,
     refuse_store_file,
+    sync_dir,
     walk_keys,
+    write_all,
 )
-from tiered.store.folder_clock import FolderClock
 from tiered.store.key_rules import check_request
 
 MAX_LOGGED = 100

@@ -1,5 +1,7 @@
 """Location of a store, from a URL: checked before anything is touched, opened with retries, limits and metrics.
 
+Operations on whole logs take a :data:`Place`: a URL, a path or an open store.
+
 ::
 
     s3://bucket/prefix        S3; s3://bucket/prefix?endpoint=http://host:9000 is a server that speaks it
@@ -14,16 +16,17 @@ The layers around the store are, from the outside: retries, limits, metrics.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Unpack, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from tiered.arguments import at_home
+from tiered.arguments import at_home, has
 from tiered.clock import Clock, IdSource
 from tiered.config import S3Keywords
 from tiered.errors import ClosedError, ConfigError
@@ -31,13 +34,13 @@ from tiered.store.aio_driver import in_thread
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import AioStore, Outcome, Store, StoreRequest
 from tiered.store.directory import DirectoryStore
-from tiered.store.directory_paths import refuse_overlap, require_store_folder
+from tiered.store.directory_files import refuse_overlap, require_store_folder
 from tiered.store.key_rules import check_key
 from tiered.store.layers import AioLayeredStore, Layer, LayeredStore
+from tiered.store.limit import Limits
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import Meter, StoreMetrics
-from tiered.store.options import DEFAULTS, StoreOptions
-from tiered.store.retry import Retries
+from tiered.store.retry import RETRY_DEADLINE_SECONDS, Retries
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import (
     KMS,
@@ -85,6 +88,27 @@ AIO_THREADS = 8
 
 LEAST_TIMEOUT_SECONDS = 0.1
 """Shortest timeout of a request, whatever the deadline is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Options for a store. Every interface of one log gets the same value, so that none ignores a limit.
+
+    ``limits`` may be shared by stores of both kinds. ``create`` makes the folder of a ``file://`` URL.
+    ``notice_outages``: log when the store stops responding and when it responds again.
+    """
+
+    clock: Clock | None = None
+    ids: IdSource | None = None
+    metrics: StoreMetrics | None = None
+    deadline_seconds: float = RETRY_DEADLINE_SECONDS
+    limits: Limits | None = None
+    create: bool = True
+    notice_outages: bool = False
+
+
+DEFAULTS = StoreOptions()
+"""Options with retries only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,3 +442,34 @@ class ThreadedAioStore:
         self._closed = True
         await in_thread(self._pool.shutdown, wait=True, cancel_futures=True)
         self.inner.close()
+
+
+Place = Store | str | Path
+"""An open store, or the URL or path of a store that is opened for the call."""
+LOOK = StoreOptions(create=False)
+"""Options of such a store: no folder is made."""
+
+
+@contextlib.contextmanager
+def open_place(place: Place, s3: S3Keywords) -> Iterator[Store]:
+    """Open a store by URL or path, and close it at the end. Raises NotFoundError for a folder that is no store."""
+    if not isinstance(place, str | os.PathLike):
+        yield has("remote", place, ("execute",), "a URL, a path or an open store")
+        return
+    store = locate(place, s3).open(LOOK)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def location_of(place: Place, s3: S3Keywords) -> StoreLocation | None:
+    """Return the location of a URL or path; None for an open store."""
+    return locate(place, s3) if isinstance(place, str | os.PathLike) else None
+
+
+def locate(place: str | Path, s3: S3Keywords) -> StoreLocation:
+    """Return the store at a URL or path. Raises NotFoundError for a folder that is no store, and creates none."""
+    location = StoreLocation.parse(place, **s3)
+    location.require_folder()
+    return location

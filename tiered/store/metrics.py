@@ -1,4 +1,4 @@
-"""Counts of a store's requests: outcomes, seconds, and bytes in each direction.
+"""Counts of a store's requests (outcomes, seconds, bytes in each direction), and reports of its outages.
 
 Every attempt counts: the metered store is below the retries, so that its figures are those of the bill.
 """
@@ -6,12 +6,13 @@ Every attempt counts: the metered store is below the retries, so that its figure
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from bisect import bisect_left
 from dataclasses import dataclass
 
 from tiered.clock import Clock, SystemClock
-from tiered.errors import TieredError
+from tiered.errors import RemoteUnavailableError, TieredError
 from tiered.metrics import Metric, metric
 from tiered.store.base import (
     Missing,
@@ -20,12 +21,12 @@ from tiered.store.base import (
     Outcome,
     Put,
     PutResult,
+    PutStatus,
     StoreRequest,
     UploadPart,
     sent_bytes,
 )
 from tiered.store.layers import Attempt
-from tiered.store.outage import Outages
 
 SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histogram of request seconds; one more bucket counts larger values."""
@@ -38,6 +39,12 @@ SLOW_BYTES_PER_SECOND = 250_000
 """Rate at which a request is granted more time for the bytes that it sends."""
 
 _STATUSES: dict[type, str] = {Missing: "missing", NotModified: "not_modified"}
+
+
+OUTAGE_ATTEMPTS = 3
+"""Consecutive attempts without a response that make an outage: single failures are retried."""
+
+_logger = logging.getLogger("tiered.store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +209,45 @@ class Meter:
 
     def close(self) -> None:
         """Do nothing: the figures outlive the store."""
+
+
+class Outages:
+    """Logger of the outages of one store. Thread-safe."""
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        self._url = url
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._failed = 0
+        self._since = 0.0
+
+    def failed(self, why: str) -> None:
+        """Count an attempt without a response."""
+        with self._lock:
+            self._failed += 1
+            if self._failed == 1:
+                self._since = self._clock.monotonic()
+            begins = self._failed == OUTAGE_ATTEMPTS
+        if begins:
+            self._say(logging.WARNING, "outage_began", f"{self._url} does not answer, requests are retried: {why}")
+
+    def answered(self) -> None:
+        """Count an attempt with any response."""
+        with self._lock:
+            ended, self._failed = self._failed >= OUTAGE_ATTEMPTS, 0
+            seconds = self._clock.monotonic() - self._since
+        if ended:
+            self._say(logging.WARNING, "outage_ended", f"{self._url} answers again, after {seconds:.0f} s")
+
+    def heard(self, answer: Outcome | BaseException) -> None:
+        """Count the outcome or exception of an attempt: a write that may have landed got no response."""
+        if isinstance(answer, PutResult) and answer.status is PutStatus.UNKNOWN:
+            self.failed(answer.cause)
+        elif isinstance(answer, RemoteUnavailableError):
+            self.failed(answer.message)
+        elif self._failed and not isinstance(answer, BaseException):
+            self.answered()
+
+    def _say(self, level: int, event: str, text: str) -> None:
+        # The daemon distinguishes its lines by these two attributes (uploader.telemetry).
+        _logger.log(level, "%s", text, extra={"tiered_event": event, "tiered_fields": {"remote": self._url}})

@@ -29,7 +29,9 @@ from tiered.store.base import (
     StoreRequest,
 )
 from tiered.store.layers import Attempt, Sleep
-from tiered.store.options import RETRY_DEADLINE_SECONDS
+
+RETRY_DEADLINE_SECONDS = 30.0
+"""Time after the first attempt of a request at which the last repeat may begin."""
 
 _ONCE = (Put, CompleteUpload)
 """Requests that are never repeated: the attempt before may have landed."""

@@ -1,20 +1,27 @@
-"""S3 through boto3. Only ``s3_clients`` and ``aio_s3`` touch an SDK, which they import when they need it."""
+"""S3 through boto3, and its clients, which the stores of one process share.
+
+Stores share a client with the same settings and credentials. Only this module and ``aio_s3`` touch an SDK, which they
+import with their first client.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import importlib
 import os
 import threading
+from dataclasses import dataclass
 from http.client import HTTPResponse
+from pathlib import Path
 from typing import Any
 
-from tiered.errors import ClosedError, RemotePermissionError, TieredError
+from tiered.errors import ClosedError, ConfigError, RemotePermissionError, TieredError, install_command
 from tiered.format.buffers import BufferPool
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
-from tiered.store.s3_clients import CLIENTS, S3Client, origin_of
 from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
-from tiered.store.s3_requests import S3Target, call_for, outcome_of
+from tiered.store.s3_requests import S3Target, call_for, expect_of_large, forbid_redirect, mark_foreign_page, outcome_of
 from tiered.store.sources import PIECE_BYTES
 
 LEND_BYTES = 1024 * 1024
@@ -25,6 +32,12 @@ POOL_BYTES = 64 * 1024 * 1024
 
 BUFFERS = BufferPool(POOL_BYTES, LEND_BYTES)
 """Buffers of this process; empty while no store of it is open."""
+
+
+IDLE_CLIENTS = 4
+"""Unused clients that are kept for the next store; their connections are closed."""
+
+_CREDENTIAL_FILES = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
 
 
 class S3Store:
@@ -153,3 +166,122 @@ def _lent_body(request: Get, response: dict[str, Any], body: Any) -> memoryview 
     if filled == size:
         answer.release_conn()
     return view[:filled].toreadonly()
+
+
+@dataclass(slots=True, eq=False)
+class S3Client:
+    """A boto3 client, the errors that it raises, the hash of its settings, and how many stores use it."""
+
+    boto: Any
+    sdk_errors: tuple[type[Exception], ...]
+    origin: bytes
+    stores: int = 0
+
+
+class S3Clients:
+    """Clients by settings and credentials. Thread-safe; a forked child begins without any."""
+
+    def __init__(self, idle: int = IDLE_CLIENTS) -> None:
+        self._idle = idle
+        self._loader: Any = None  # of botocore: it caches S3's model, which costs five times the rest
+        self.forget()
+
+    def forget(self) -> None:
+        """Start over in a forked child: connections are its parent's, and a thread of the parent may hold the lock."""
+        self._lock = threading.Lock()
+        self._held: dict[bytes, S3Client] = {}
+
+    @property
+    def in_use(self) -> int:
+        """Number of clients that a store uses."""
+        with self._lock:
+            return sum(1 for each in self._held.values() if each.stores)
+
+    def lease(self, target: S3Target) -> S3Client:
+        """Return the client for ``target``, until :meth:`release`. Raises ConfigError if none can be made."""
+        with self._lock:
+            key = origin_of(target)
+            client = self._held.pop(key, None) or self._made(target, key)
+            self._held[key] = client  # most recently used last
+            client.stores += 1
+            return client
+
+    def release(self, client: S3Client) -> None:
+        """Release one use of a client; the last one closes its connections."""
+        with self._lock:
+            client.stores -= 1
+            if client.stores:
+                return
+            client.boto.close()  # closes connections; the next request would make new ones
+            unused = [key for key, each in self._held.items() if not each.stores]
+            for key in unused[: max(0, len(unused) - self._idle)]:
+                del self._held[key]
+
+    def _made(self, target: S3Target, origin: bytes) -> S3Client:
+        try:
+            core_session = importlib.import_module("botocore.session")
+            loaders = importlib.import_module("botocore.loaders")
+            exceptions = importlib.import_module("botocore.exceptions")
+            config = importlib.import_module("botocore.config")
+            parsers = importlib.import_module("botocore.parsers")
+        except ImportError as error:
+            raise ConfigError("s3:// needs boto3", hint=install_command("s3")) from error
+        if self._loader is None:
+            self._loader = loaders.create_loader()
+        core = core_session.get_session()
+        core.register_component("data_loader", self._loader)
+        try:
+            # Not through boto3: its client imports ThreadPoolExecutor, which fails once the main thread has ended.
+            boto = core.create_client(
+                "s3", config=config.Config(**target.config_arguments()), **target.client_arguments()
+            )
+        except (exceptions.BotoCoreError, ValueError) as error:
+            raise ConfigError(
+                f"cannot connect to {target.url}: {error}", hint="check region, endpoint and AWS_PROFILE"
+            ) from error
+        boto.meta.events.register("before-call.s3", forbid_redirect)
+        boto.meta.events.register("before-call.s3", expect_of_large)
+        boto.meta.events.register("response-received.s3", mark_foreign_page)
+        errors = (exceptions.BotoCoreError, exceptions.ClientError, parsers.ResponseParserError, OSError)
+        return S3Client(boto, errors, origin)
+
+
+def origin_of(target: S3Target) -> bytes:
+    """Return a hash of all that a client depends on: its settings and the sources of its credentials. It hides secrets.
+
+    Credentials of a role are renewed inside a client, which reads those of a file or of the environment once: a change
+    there gives another origin, and needs another client.
+    """
+    sources: list[object] = [target.client_arguments(), target.config_arguments()]
+    sources += sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
+    for variable, default in _CREDENTIAL_FILES:
+        # As botocore finds it: without a home directory (any uid, no HOME) the path stays as it is written.
+        # pathlib's expanduser would raise.
+        path = os.path.expanduser(os.environ.get(variable) or default)  # noqa: PTH111
+        try:
+            found = Path(path).stat()
+        except OSError:
+            sources.append((path, None))
+        else:
+            sources.append((path, found.st_ino, found.st_mtime_ns, found.st_size))
+    return hashlib.sha256(repr(sources).encode()).digest()
+
+
+CLIENTS = S3Clients()
+"""The clients of this process."""
+
+os.register_at_fork(after_in_child=CLIENTS.forget)
+
+
+def lifecycle_rules(target: S3Target) -> list[dict[str, Any]] | None:
+    """Return the lifecycle rules of the bucket; None where they cannot be read."""
+    client = CLIENTS.lease(target)
+    try:
+        answer = client.boto.get_bucket_lifecycle_configuration(Bucket=target.bucket)
+        rules: list[dict[str, Any]] = answer.get("Rules", [])
+        return rules
+    except client.sdk_errors as error:
+        code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+        return [] if code == "NoSuchLifecycleConfiguration" else None
+    finally:
+        CLIENTS.release(client)

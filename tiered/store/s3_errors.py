@@ -37,8 +37,18 @@ from tiered.store.base import (
     StoreRequest,
     UploadPart,
 )
-from tiered.store.s3_codes import TOO_MANY_CODES, TOO_MANY_STATUSES, TRANSIENT_CODES, TRANSIENT_STATUSES
-from tiered.store.s3_requests import CUT_SHORT, KMS, NO_XML, S3Call, S3Target, not_s3
+from tiered.store.s3_requests import (
+    CUT_SHORT,
+    KMS,
+    NO_XML,
+    TOO_MANY_CODES,
+    TOO_MANY_STATUSES,
+    TRANSIENT_CODES,
+    TRANSIENT_STATUSES,
+    S3Call,
+    S3Target,
+    not_s3,
+)
 
 
 class NeedsHead:

@@ -54,11 +54,10 @@ from tiered.store.base import (
     StoreRequest,
     UploadPart,
     UploadStarted,
-    list_unfinished,
-    list_versions,
 )
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
+from tiered.store.steps import list_unfinished, list_versions
 from tiered.store.threads import ThreadPool
 from tiered.store.unique_upload import put_unique, upload_multipart, verify_stored
 

@@ -18,9 +18,10 @@ from tests.integration.servers.conftest import use
 from tests.spark.conftest import SETTINGS, need_java
 from tests.spark.jobs.building import run
 from tests.spark.staging import last_plan
-from tiered.store.base import Get, Object, list_all
+from tiered.store.base import Get, Object
 from tiered.store.driver import drive
 from tiered.store.location import open_store
+from tiered.store.steps import list_all
 
 pytestmark = pytest.mark.spark
 

@@ -31,7 +31,7 @@ async def test_a_refusal_is_said_at_once_and_the_corrected_policy_drains_unaided
     )
     assert (once.code, "only on this disk" in once.reason) == (12, True)
 
-    monkeypatch.setattr("tiered.engine.outcome.RECHECK_PERMISSION_MS", 20)
+    monkeypatch.setattr("tiered.engine.failure.RECHECK_PERMISSION_MS", 20)
     denied = 3
 
     def choose(request: StoreRequest) -> FaultKind | None:

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.uploader.daemons import Daemon, call, status
 from tests.integration.uploader.logs import T0, append, judge, make_log, open_log, read_root
 from tiered.clock import SystemClock, SystemIds
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.wait import follow
 from tiered.store.location import open_store
 

@@ -10,10 +10,10 @@ from tests.sim.tiers.machine import Killed, Machine, Process, SimAioStore
 from tests.sim.tiers.truth import Violated
 from tests.sim.tiers.virtual import VirtualLoop
 from tiered.engine.bucket import Bucket
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.drain import DrainMode, DrainRequested
 from tiered.engine.journal import Journal
-from tiered.engine.limits import EngineLimits
+from tiered.engine.partition import EngineLimits
 from tiered.engine.runner import DirectoryRun, Timing
 from tiered.errors import LockedError, NotFoundError, TieredError
 from tiered.store.layers import AioLayeredStore

@@ -17,9 +17,10 @@ from tiered.errors import RemoteUnavailableError
 from tiered.format.keys import segment_key
 from tiered.remote.topics import load_topic
 from tiered.spark.jobs import check as checking
-from tiered.store.base import ABSENT, Get, Match, Object, Put, Store, list_all
+from tiered.store.base import ABSENT, Get, Match, Object, Put, Store
 from tiered.store.driver import drive
 from tiered.store.location import open_store
+from tiered.store.steps import list_all
 
 __all__ = ["inline"]
 

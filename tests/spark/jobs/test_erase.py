@@ -31,10 +31,11 @@ from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.spark.jobs import erase as erasing
 from tiered.spark.jobs.run import JobRunner, Receipt, Task, Work
-from tiered.store.base import Get, Object, Store, list_all
+from tiered.store.base import Get, Object, Store
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.location import open_store
+from tiered.store.steps import list_all
 from tiered.testing.clock import START_MS
 
 __all__ = ["inline"]

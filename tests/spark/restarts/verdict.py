@@ -14,8 +14,9 @@ from tiered.reader import open_reader
 from tiered.remote.catalog import Catalog
 from tiered.remote.gc.orphans import sweep
 from tiered.remote.topics import load_topic
-from tiered.store.base import Store, list_all
+from tiered.store.base import Store
 from tiered.store.driver import drive
+from tiered.store.steps import list_all
 
 SHOWN = 5
 """Findings that a verdict shows."""

@@ -17,9 +17,9 @@ from tests.sweeps.requests.story import TIMES, Broken
 from tiered.errors import ConfigError, NotFoundError, TieredError
 from tiered.repair.engine import plan_repair_steps, repair_steps
 from tiered.repair.plan import RepairOptions
+from tiered.store.driver import Runner
 from tiered.store.layers import LayeredStore
 from tiered.store.retry import Retries
-from tiered.store.runner import Runner
 
 HELD_LOG, ABSENT_LOG, INDEX, LOSS, ENTRY, ROOT = "log", "absent log", "index", "loss", "entry", "root"
 DAMAGED = {

@@ -18,10 +18,10 @@ from tiered.check.check import CheckOptions
 from tiered.check.findings import Severity
 from tiered.config import LogConfig, TopicConfig
 from tiered.engine.bucket import Bucket
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.drain import DrainMode, DrainRequested
 from tiered.engine.journal import Journal
-from tiered.engine.limits import EngineLimits
+from tiered.engine.partition import EngineLimits
 from tiered.engine.runner import DirectoryRun
 from tiered.engine.tiering import Tiering
 from tiered.errors import TieredError
@@ -38,9 +38,9 @@ from tiered.remote.topics import decode_topic
 from tiered.store.base import Get, List, ListPage, Object
 from tiered.store.driver import drive
 from tiered.store.layers import AioLayeredStore, LayeredStore
+from tiered.store.location import StoreOptions
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
-from tiered.store.options import StoreOptions
 from tiered.store.retry import Retries
 from tiered.testing.clock import SeededIds
 from uploader.metrics import Metrics

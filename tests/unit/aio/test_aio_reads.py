@@ -18,7 +18,7 @@ from tiered.config import TopicConfig
 from tiered.format.batch_scanner import BatchRun
 from tiered.local.partition.read_log import ReadLog
 from tiered.model import NewRecord
-from tiered.store.aio_runner import AioRunner
+from tiered.store.aio_driver import AioRunner
 from tiered.store.location import open_store
 
 SETTINGS = TopicConfig.from_properties({"segment.bytes": 4096})

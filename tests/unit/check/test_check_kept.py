@@ -30,8 +30,9 @@ from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import Collector, page_key_of
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot, delete_snapshot
-from tiered.store.base import Head, Object, Outcome, Steps, StoreRequest, list_all
+from tiered.store.base import Head, Object, Outcome, Steps, StoreRequest
 from tiered.store.driver import drive
+from tiered.store.steps import list_all
 
 pytestmark = pytest.mark.usefixtures("both_catalogs")
 

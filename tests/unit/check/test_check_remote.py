@@ -31,7 +31,7 @@ from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.remote.maintain import Maintainer
 from tiered.store.base import ABSENT, Get, List, ListPage, Object, Outcome, Put, Store, StoreRequest
-from tiered.store.directory_paths import object_path
+from tiered.store.directory_files import object_path
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.testing.faults import Fault, FaultKind, FaultStore

@@ -28,11 +28,11 @@ from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.jobs import SegmentSpan, SpanCutter
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import register_topic
-from tiered.store.base import ABSENT, Delete, Get, Object, Outcome, Put, Store, StoreAround, StoreRequest, list_all
-from tiered.store.driver import drive
+from tiered.store.base import ABSENT, Delete, Get, Object, Outcome, Put, Store, StoreAround, StoreRequest
+from tiered.store.driver import Runner, drive
 from tiered.store.location import open_store
 from tiered.store.memory import MemoryStore
-from tiered.store.runner import Runner
+from tiered.store.steps import list_all
 from tiered.testing.clock import START_MS
 
 pytestmark = pytest.mark.usefixtures("both_catalogs")

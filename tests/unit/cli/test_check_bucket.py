@@ -12,9 +12,10 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tests.unit.plan.iam_policy.work import write_by_spark
-from tiered.store.base import ABSENT, Delete, Get, Object, Put, Store, list_all
+from tiered.store.base import ABSENT, Delete, Get, Object, Put, Store
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+from tiered.store.steps import list_all
 
 Hurt = Callable[[bytes], bytes]
 

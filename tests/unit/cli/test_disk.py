@@ -10,7 +10,7 @@ import tiered
 from tests.unit.cli.building import TP, made
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.errors import DiskFullError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView

@@ -13,9 +13,9 @@ from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tests.unit.cli.conftest import Cli
 from tiered.cli.doctor import NOBODY
-from tiered.store.base import list_all
 from tiered.store.driver import drive
 from tiered.store.location import open_store
+from tiered.store.steps import list_all
 
 OWNER = "123456789012"
 REMOTE = "s3://guarded/p"

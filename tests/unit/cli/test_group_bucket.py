@@ -15,8 +15,7 @@ from tiered.group.topics import BucketTopics
 from tiered.model import Position, TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.store.driver import drive
-from tiered.store.location import StoreLocation
-from tiered.store.options import StoreOptions
+from tiered.store.location import StoreLocation, StoreOptions
 from tiered.testing.clock import FakeClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

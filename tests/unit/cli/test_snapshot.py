@@ -26,9 +26,10 @@ from tiered.remote.topics import load_topic
 from tiered.restore.plan import RestoreOptions
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
-from tiered.store.base import ABSENT, Delete, Get, Object, Put, list_all
+from tiered.store.base import ABSENT, Delete, Get, Object, Put
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+from tiered.store.steps import list_all
 
 
 @pytest.fixture

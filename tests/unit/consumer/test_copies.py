@@ -12,7 +12,7 @@ import tiered
 from tiered import TopicPartition, admin
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.scanner import COLD_LOOKS
 from tiered.engine.tiering import Tiering
 from tiered.errors import ConfigError, CorruptionError, FencedError, RemoteUnavailableError

@@ -13,13 +13,10 @@ from tests.sim.tiers.virtual import VirtualLoop
 from tiered.clock import SystemIds
 from tiered.engine.bucket import StepBucket
 from tiered.engine.disk import Granted
-from tiered.engine.drain import DrainMode, DrainRequested
-from tiered.engine.ending import Ending
+from tiered.engine.drain import DrainMode, DrainRequested, Ending, Sealer
 from tiered.engine.engine import Engine
-from tiered.engine.limits import EngineLimits
-from tiered.engine.partition import PartitionSeen, SegmentRef
+from tiered.engine.partition import EngineLimits, PartitionSeen, SegmentRef
 from tiered.engine.reports import Exit, Report, Step, StepKind
-from tiered.engine.sealing import Sealer
 from tiered.engine.status import PartitionView
 from tiered.errors import ConfigError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.local.disk.uploader_files import PartitionUpload

@@ -12,8 +12,7 @@ import pytest
 from tests.support.admin import plan_rejoin, rejoin
 from tiered.config import TopicConfig
 from tiered.engine.bucket import Bucket
-from tiered.engine.directory import LogDirectory
-from tiered.engine.disk import LogExtent
+from tiered.engine.disk import LogDirectory, LogExtent
 from tiered.engine.journal import Journal
 from tiered.engine.tiering import Tiering
 from tiered.errors import FencedError, LockedError

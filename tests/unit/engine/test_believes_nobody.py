@@ -11,7 +11,7 @@ import pytest
 from tests.support.engine import sealed_in
 from tests.unit.log.lying import TP, LyingStore, fill, opened
 from tiered.engine.bucket import Bucket
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.journal import Journal
 from tiered.errors import CommitUnknownError, ConfigError, LogDestroyedError
 from tiered.format.keys import topic_key

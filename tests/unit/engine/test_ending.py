@@ -8,7 +8,7 @@ from tests.unit.engine.desk import DENIED, DOWN, WRONG, Desk, segment, tp
 from tests.unit.engine.world import World
 from tiered.engine.drain import DrainMode
 from tiered.engine.failure import FATAL_ATTEMPTS, RECHECK_FATAL_MS
-from tiered.engine.limits import EngineLimits
+from tiered.engine.partition import EngineLimits
 from tiered.engine.reports import StepKind
 from tiered.errors import CommitUnknownError, CorruptionError, FencedError, TieredError
 

@@ -23,10 +23,11 @@ from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.store.aio_driver import adrive
-from tiered.store.base import Delete, Get, Head, Object, Outcome, Steps, StoreRequest, UploadPart, list_unfinished
+from tiered.store.base import Delete, Get, Head, Object, Outcome, Steps, StoreRequest, UploadPart
 from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
+from tiered.store.steps import list_unfinished
 from tiered.store.unique_upload import PartSizes
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.faults import Fault, FaultKind, FaultStore

@@ -12,7 +12,7 @@ from tests.unit.engine.desk import Call, Desk, segment, topic_id, tp
 from tests.unit.engine.world import World
 from tiered.clock import SystemClock
 from tiered.engine.drain import DrainMode
-from tiered.engine.limits import EngineLimits
+from tiered.engine.partition import EngineLimits
 from tiered.engine.reports import StepKind
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PAUSE_NAME, PauseFile

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.engine.desk import DOWN, Call, Desk
-from tiered.engine.limits import EngineLimits
-from tiered.engine.partition import Partition
+from tiered.engine.partition import EngineLimits, Partition
 from tiered.engine.reports import StepKind
 from tiered.engine.worker import Worker
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.engine.desk import row, segment, topic_id, tp
-from tiered.engine import rules
+from tiered.engine import partition
 from tiered.engine.failure import Failure, FailureKind, FailureStreak
-from tiered.engine.limits import EngineLimits
-from tiered.engine.partition import NONE_MS, Partition, Phase, RefusedCommit, SegmentUpload
+from tiered.engine.partition import NONE_MS, EngineLimits, Partition, Phase, RefusedCommit, SegmentUpload
 from tiered.plan.pauses import Pause
 
 LIMITS = EngineLimits(commit_wait_ms=250, commit_segments=2)
@@ -47,12 +46,12 @@ def wanted(p: Partition, base: int) -> bool:
     ],
 )
 def test_rows_are_due_when_the_prefix_is_full_old_or_alone(works: str, now_ms: int, bases: tuple[int, ...]) -> None:
-    assert tuple(r.base for r in rules.rows_due(claimed(works), LIMITS, now_ms)) == bases
+    assert tuple(r.base for r in partition.rows_due(claimed(works), LIMITS, now_ms)) == bases
 
 
 def test_of_a_refused_commit_one_row_at_a_time_is_due() -> None:
     p = claimed("ss", refusal=RefusedCommit(0, 20, 1, REFUSED))
-    assert [r.base for r in rules.rows_due(p, LIMITS, 1_000)] == [0]
+    assert [r.base for r in partition.rows_due(p, LIMITS, 1_000)] == [0]
 
 
 @pytest.mark.parametrize(
@@ -75,12 +74,12 @@ def test_of_a_refused_commit_one_row_at_a_time_is_due() -> None:
     ],
 )
 def test_the_upload_that_may_begin(works: str, changes: dict[str, object], base: int | None) -> None:
-    work = rules.upload_due(claimed(works, **changes), wanted)
+    work = partition.upload_due(claimed(works, **changes), wanted)
     assert (None if work is None else work.segment.base) == base
 
 
 def test_what_a_drain_does_not_want_is_not_uploaded() -> None:
-    assert rules.upload_due(claimed("."), lambda p, base: False) is None
+    assert partition.upload_due(claimed("."), lambda p, base: False) is None
 
 
 @pytest.mark.parametrize(
@@ -100,13 +99,13 @@ def test_what_a_drain_does_not_want_is_not_uploaded() -> None:
     ],
 )
 def test_a_partition_has_a_coroutine_while_it_has_work(works: str, changes: dict[str, object], works_on: bool) -> None:
-    assert rules.has_work(claimed(works, **changes), wanted) is works_on
+    assert partition.has_work(claimed(works, **changes), wanted) is works_on
 
 
 @pytest.mark.parametrize(("noted", "end", "claims"), [(10, 10, False), (-1, 0, False), (9, 10, True), (-1, 1, True)])
 def test_a_one_shot_run_claims_only_what_is_not_noted_as_committed(noted: int, end: int, claims: bool) -> None:
     p = Partition(tp(0), topic_id(), end=end, noted=noted)
-    assert rules.has_work(p, wanted, lazy=True) is claims
+    assert partition.has_work(p, wanted, lazy=True) is claims
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_a_one_shot_run_claims_only_what_is_not_noted_as_committed(noted: int, e
     ],
 )
 def test_when_time_alone_makes_something_due(works: str, changes: dict[str, object], at_ms: int) -> None:
-    assert rules.next_ms(claimed(works, **changes), LIMITS) == at_ms
+    assert partition.next_ms(claimed(works, **changes), LIMITS) == at_ms
 
 
 @pytest.mark.parametrize(
@@ -136,4 +135,4 @@ def test_a_disk_has_diverged_where_the_bucket_gave_its_offsets_to_others(
     start: int, end: int, committed: int, resume_at: int, diverged: bool
 ) -> None:
     p = Partition(tp(0), topic_id(), local_start=start, end=end, committed=committed, resume_at=resume_at)
-    assert rules.has_diverged(p) is diverged
+    assert partition.has_diverged(p) is diverged

@@ -10,10 +10,10 @@ import pytest
 
 from tests.sim.tiers.daemon import SIZES, Told
 from tiered.engine.bucket import Bucket
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.drain import DrainMode
 from tiered.engine.journal import Journal
-from tiered.engine.limits import EngineLimits
+from tiered.engine.partition import EngineLimits
 from tiered.engine.runner import DirectoryRun
 from tiered.local.directory.log_directory import LocalLog
 from tiered.store.location import ThreadedAioStore

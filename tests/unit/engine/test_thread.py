@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tiered.engine import thread
-from tiered.engine.thread import run_apart
+from tiered.engine import sync_run
+from tiered.engine.sync_run import run_apart
 
 
 async def name_of_thread() -> str:
@@ -27,7 +27,7 @@ def test_an_interrupt_before_the_thread_begins_leaves_no_loop_open(monkeypatch: 
         raise KeyboardInterrupt
 
     found: list[str] = []
-    monkeypatch.setattr(thread._THREADS, "submit", interrupted)
+    monkeypatch.setattr(sync_run._THREADS, "submit", interrupted)
     monkeypatch.setattr(sys, "unraisablehook", lambda each: found.append(str(each.exc_value)))
     with pytest.raises(KeyboardInterrupt):
         run_apart(name_of_thread)
@@ -41,7 +41,7 @@ def test_a_run_that_is_cancelled_before_it_begins_ends_at_once() -> None:
     async def begin() -> None:
         begun.append("begun")
 
-    run = thread._Run(begin)
+    run = sync_run._Run(begin)
     run.cancel()
     run.main()
     assert begun == []

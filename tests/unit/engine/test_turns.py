@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.crash.striking import strike
-from tiered.engine.turns import Turn, Turns
+from tiered.engine.tiering import Turn, Turns
 from tiered.errors import ReentrantCallError
 from tiered.model import TopicPartition
 

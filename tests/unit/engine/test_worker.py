@@ -11,7 +11,7 @@ from tests.unit.engine.desk import DENIED, DOWN, Desk, Dice, row, topic_id, tp
 from tests.unit.engine.world import World
 from tiered.engine.disk import Granted
 from tiered.engine.failure import RECHECK_PERMISSION_MS, retry_delay_ms
-from tiered.engine.limits import EngineLimits
+from tiered.engine.partition import EngineLimits
 from tiered.engine.reports import Level, StepKind
 from tiered.errors import CommitUnknownError, ConfigError, FencedError
 from tiered.local.disk.uploader_files import PartitionUpload

@@ -7,8 +7,7 @@ from typing import Any
 
 from tests.unit.engine.desk import Call, CommittedRoot, Desk, row, topic_id, tp
 from tiered.engine.disk import Granted
-from tiered.engine.limits import EngineLimits
-from tiered.engine.partition import PartitionSeen, SegmentRef
+from tiered.engine.partition import EngineLimits, PartitionSeen, SegmentRef
 from tiered.engine.reports import StepKind
 from tiered.errors import (
     CommitUnknownError,

@@ -14,8 +14,8 @@ from tiered.group.member import GroupSettings, Member
 from tiered.group.objects import PlannedTopic
 from tiered.model import Position, TopicPartition
 from tiered.store.base import Outcome, Steps, StoreRequest
+from tiered.store.driver import Runner
 from tiered.store.memory import MemoryStore
-from tiered.store.runner import Runner
 
 T0 = TopicPartition("t", 0)
 QUICK = GroupSettings(heartbeat_ms=40, lease_ms=120, handover_ms=60_000, max_poll_interval_ms=600_000)

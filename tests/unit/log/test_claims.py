@@ -16,7 +16,7 @@ from tests.support.engine import sealed_in
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.engine.bucket import Bucket
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.journal import Journal
 from tiered.engine.tiering import Tiering
 from tiered.errors import (

@@ -17,9 +17,8 @@ from tiered.read.topic import PartitionStream
 from tiered.remote.catalog import Catalog
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Delete
-from tiered.store.driver import drive
+from tiered.store.driver import Runner, drive
 from tiered.store.memory import MemoryStore
-from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
 
 TP = TopicPartition("t", 0)

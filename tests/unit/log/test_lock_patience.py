@@ -16,7 +16,7 @@ import pytest
 import tiered
 from tests.support.faulty_files import FaultyFiles
 from tiered.clock import SystemClock, SystemIds
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.errors import LockedError, NotFoundError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import _HELD, UNTOLD_SECONDS, DirectoryLock, LockTerms

@@ -8,7 +8,7 @@ import pytest
 
 import tiered
 from tiered.clock import SystemClock, SystemIds
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.errors import ConfigError, NotFoundError, UnknownTopicError
 
 STATE = "__transaction_state"

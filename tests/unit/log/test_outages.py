@@ -19,8 +19,7 @@ from tiered.store.base import ABSENT, Get, Outcome, Put, StoreRequest
 from tiered.store.layers import AioLayeredStore, LayeredStore
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
-from tiered.store.metrics import Meter, StoreMetrics
-from tiered.store.outage import OUTAGE_ATTEMPTS
+from tiered.store.metrics import OUTAGE_ATTEMPTS, Meter, StoreMetrics
 from tiered.store.retry import Retries
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore

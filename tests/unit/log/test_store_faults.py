@@ -15,10 +15,10 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.remote.reader import RemotePartition
+from tiered.store.driver import Runner
 from tiered.store.layers import LayeredStore
 from tiered.store.memory import MemoryStore
 from tiered.store.retry import Retries
-from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 

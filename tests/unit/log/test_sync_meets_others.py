@@ -15,7 +15,7 @@ import tiered
 from tests.support.admin import restore
 from tiered import aio
 from tiered.clock import SystemClock
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.drain import DrainMode
 from tiered.errors import FencedError, LogDestroyedError
 from tiered.local.disk.files import PosixFiles

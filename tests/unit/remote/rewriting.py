@@ -28,8 +28,7 @@ from tiered.remote.merge import merge_rows
 from tiered.remote.segment_rewriter import Workshop
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Get, Object, Steps
-from tiered.store.driver import drive
-from tiered.store.runner import Runner
+from tiered.store.driver import Runner, drive
 from tiered.store.unique_upload import PART_BYTES
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from tiered.errors import CorruptionError
 from tiered.repair.aside import keep_copy
-from tiered.store.base import ABSENT, Get, Head, Object, Outcome, Put, StoreRequest, list_all
+from tiered.store.base import ABSENT, Get, Head, Object, Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
+from tiered.store.steps import list_all
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from tiered.errors import CorruptionError
 from tiered.format.keys import hist_prefix, parse_hist_key
 from tiered.model import Row
 from tiered.repair.plan import RepairOptions
-from tiered.store.base import Delete, list_all
+from tiered.store.base import Delete
 from tiered.store.driver import drive
+from tiered.store.steps import list_all
 
 
 def rows_of(log: RemoteLog) -> list[Row]:

@@ -15,8 +15,9 @@ from tests.unit.remote.paged.sinks import commit, decide, log_of_sinks, lose
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.keys import hist_prefix, parse_hist_key, root_key, topic_key
 from tiered.repair.plan import EXIT_LEFT
-from tiered.store.base import ABSENT, Delete, Put, list_all
+from tiered.store.base import ABSENT, Delete, Put
 from tiered.store.driver import drive
+from tiered.store.steps import list_all
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import tiered
 from tests.support.admin import check
 from tests.support.faulty_files import FaultyFiles, PowerCut, on_nth
 from tiered.clock import SystemClock, SystemIds
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.errors import ConfigError, FencedError, LogDestroyedError, RemoteUnavailableError, TieredError
 from tiered.format.keys import topic_key
 from tiered.local.disk import lock
@@ -29,8 +29,8 @@ from tiered.repair.log_dir import RepairDirectory
 from tiered.restore.standby import PullReport, Standby, promote
 from tiered.store.base import Delete, Store
 from tiered.store.capabilities import probe
+from tiered.store.driver import Runner
 from tiered.store.memory import MemoryStore
-from tiered.store.runner import Runner
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
 CLOCK, IDS = SystemClock(), SystemIds()

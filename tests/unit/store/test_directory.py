@@ -43,8 +43,7 @@ from tiered.store.base import (
     UploadStarted,
 )
 from tiered.store.directory import DirectoryStore
-from tiered.store.directory_files import DirectoryFiles
-from tiered.store.directory_paths import object_path
+from tiered.store.directory_files import DirectoryFiles, object_path
 from tiered.testing.clock import FakeClock, SeededIds
 
 

@@ -12,8 +12,7 @@ from tiered.store import aio_s3, s3
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import ABSENT, Get, Object, Put
 from tiered.store.location import StoreLocation
-from tiered.store.s3 import LEND_BYTES, POOL_BYTES, S3Store
-from tiered.store.s3_clients import S3Clients
+from tiered.store.s3 import LEND_BYTES, POOL_BYTES, S3Clients, S3Store
 
 SIZE = 4 * LEND_BYTES
 BODY = b"".join(number.to_bytes(8, "big") for number in range(SIZE // 8))

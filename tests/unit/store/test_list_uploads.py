@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tiered.errors import ConfigError
-from tiered.store.base import ListUploads, Outcome, StoreRequest, UploadPage, list_unfinished
+from tiered.store.base import ListUploads, Outcome, StoreRequest, UploadPage
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.s3_requests import S3Target, call_for, outcome_of
+from tiered.store.steps import list_unfinished
 
 TARGET = S3Target("bucket", "our/prefix")
 OURS = ["our/prefix/a3/t/s/w1/1.log", "our/prefix/a3/t/s/w1/2.log"]

@@ -14,11 +14,12 @@ from tiered.errors import ConfigError
 from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.list_partitions import list_partitions
 from tiered.store.aio_driver import adrive
-from tiered.store.base import ABSENT, List, ListPage, Outcome, Put, Steps, StoreRequest, list_all, list_page
+from tiered.store.base import ABSENT, List, ListPage, Outcome, Put, Steps, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
+from tiered.store.steps import list_all, list_page
 
 
 class Ignoring(MemoryStore):

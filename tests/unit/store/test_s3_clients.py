@@ -15,7 +15,7 @@ from tests.support.homes import no_home
 from tiered.errors import RemoteUnavailableError
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import Get
-from tiered.store.s3_clients import S3Clients
+from tiered.store.s3 import S3Clients
 from tiered.store.s3_requests import S3Target
 
 TARGET = S3Target("bucket", endpoint_url="http://127.0.0.1:9", region="us-east-1")

@@ -43,8 +43,7 @@ from tiered.store.base import (
     UploadPart,
 )
 from tiered.store.s3 import S3Store
-from tiered.store.s3_codes import BOTOCORE_THROTTLED, BOTOCORE_TRANSIENT, TRANSIENT_STATUSES
-from tiered.store.s3_requests import EXPECT_BYTES, S3Target
+from tiered.store.s3_requests import BOTOCORE_THROTTLED, BOTOCORE_TRANSIENT, EXPECT_BYTES, TRANSIENT_STATUSES, S3Target
 
 CREATE = Put("a/k", b"body", ABSENT)
 SWAP = Put("a/k", b"body", Match('"e"'))

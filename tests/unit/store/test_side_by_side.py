@@ -8,7 +8,7 @@ from tiered.errors import NotFoundError, RemoteUnavailableError, TieredError
 from tiered.store.base import ABSENT, Backoff, Get, Missing, NewId, Now, Put, Request, Steps, Together
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
-from tiered.store.side_by_side import results_of, side_by_side
+from tiered.store.steps import results_of, side_by_side
 from tiered.testing.clock import FakeClock, SeededIds
 
 

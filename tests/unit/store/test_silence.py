@@ -10,7 +10,7 @@ import pytest
 from tests.integration.uploader.logs import make_log
 from tests.support.engine import seen_views
 from tiered.clock import SystemIds
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.engine.wait import PROGRESS_SECONDS, follow
 from tiered.errors import DataLocalError
 from tiered.model import BytesSource

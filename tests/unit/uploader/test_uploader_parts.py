@@ -28,7 +28,7 @@ from tiered.program.settings import parse_http
 from tiered.program.uploader_status import UnsafeReason, reasons_of, verdict, wait_line
 from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
-from uploader import status
+from uploader import health
 from uploader.config import Settings, resolve
 from uploader.health import HealthServer, Probes
 from uploader.service import Service, ServicePlace
@@ -287,7 +287,7 @@ def view(**changes: object) -> PartitionView:
 def document(**changes: object) -> dict[str, Any]:
     lines = [view(**changes)]
     store = {"oldest_request": {"op": "", "seconds": 0.0, "overdue": False}}
-    return {**status.report(lines, now_ms=1_000_000, remote="s3://b", lag_limit_ms=600_000), "store": store}
+    return {**health.status_document(lines, now_ms=1_000_000, remote="s3://b", lag_limit_ms=600_000), "store": store}
 
 
 @pytest.mark.parametrize(

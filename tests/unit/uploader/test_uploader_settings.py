@@ -20,8 +20,8 @@ from tiered.store.metrics import StoreMetrics
 from tiered.testing.clock import FakeClock
 from uploader.cli import program
 from uploader.config import Settings, resolve
-from uploader.group_lags import GroupLags
 from uploader.metrics import Metrics
+from uploader.upkeep import GroupLags
 
 
 @pytest.mark.parametrize("value", ["5s", "5000ms"])

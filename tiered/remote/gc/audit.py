@@ -19,7 +19,8 @@ from tiered.format.kernels import crc32c
 from tiered.format.keys import MAX_INT64, decisions_audit_key, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, conditional_put, deadline_after
-from tiered.store.base import ABSENT, NewId, Now, Put, Steps, list_all, list_page
+from tiered.store.base import ABSENT, NewId, Now, Put, Steps
+from tiered.store.steps import list_all, list_page
 
 DESTROYED = MAX_INT64
 """Version in the key of the line about a partition's destruction."""

@@ -25,7 +25,8 @@ from tiered.remote.gc.garbage import Collected
 from tiered.remote.pins import drop_stale, read_pins
 from tiered.remote.roots import PartitionIds, load_roots
 from tiered.remote.topics import STATE_DELETED, TopicEntry, update_topic
-from tiered.store.base import Listing, Steps, delete_keys
+from tiered.store.base import Steps
+from tiered.store.steps import Listing, delete_keys
 
 
 def start_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:

@@ -38,7 +38,8 @@ from tiered.remote.pages import PageCache, PageGone, read_pages
 from tiered.remote.pins import drop_stale, read_pins, snapshot_hint
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import KeptRoot, is_held_still, list_snapshots
-from tiered.store.base import AbortUpload, ListEntry, Listing, Now, Steps, delete_keys, list_unfinished
+from tiered.store.base import AbortUpload, ListEntry, Now, Steps
+from tiered.store.steps import Listing, delete_keys, list_unfinished
 
 MAX_CANDIDATES = 100_000
 """Keys that are compared with the catalog at a time: the catalog is read once for so many."""

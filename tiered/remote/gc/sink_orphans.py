@@ -46,7 +46,8 @@ from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.gc.audit import announce_decisions
 from tiered.remote.root_view import root_get
 from tiered.remote.sink_commit import MAX_GENERATIONS, put_decision, read_decision
-from tiered.store.base import Get, ListEntry, Listing, Missing, Object, Steps, delete_keys, list_all
+from tiered.store.base import Get, ListEntry, Missing, Object, Steps
+from tiered.store.steps import Listing, delete_keys, list_all
 
 DECISION_KEPT_MS = 30 * 24 * 3_600_000
 """Least time that the newest decision of a transaction id is kept, during which the id adds nothing twice."""

@@ -23,14 +23,8 @@ from tiered.remote.gc.audit import note_destroyed, was_destroyed
 from tiered.remote.gc.orphans import Swept
 from tiered.remote.list_partitions import list_partitions
 from tiered.remote.topics import list_topics
-from tiered.store.base import (
-    AbortUpload,
-    Listing,
-    Now,
-    Steps,
-    delete_keys,
-    list_unfinished,
-)
+from tiered.store.base import AbortUpload, Now, Steps
+from tiered.store.steps import Listing, delete_keys, list_unfinished
 
 
 def sweep_strays(*, delete: bool) -> Steps[Swept]:

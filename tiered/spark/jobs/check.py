@@ -10,7 +10,7 @@ from tiered.check.segment_check import Reading
 from tiered.check.spread import EVERYTHING, CheckPart, cut_steps, joined, part_steps, report_as_json, report_from_json
 from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.store.base import Store
-from tiered.store.runner import Runner as StepRunner
+from tiered.store.driver import Runner as StepRunner
 
 
 def check(

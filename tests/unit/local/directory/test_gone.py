@@ -22,7 +22,7 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.repair.bench import Workbench
 from tiered.repair.disk import plan_disk
 from tiered.repair.plan import EXIT_LEFT, RepairAction, RepairOptions
-from tiered.store.runner import Runner
+from tiered.store.driver import Runner
 from tiered.testing.clock import FakeClock
 
 GONE, OTHER = TopicPartition("t", 1), TopicPartition("t", 0)

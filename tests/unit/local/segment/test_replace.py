@@ -11,7 +11,7 @@ import pytest
 import tiered
 from tests.support.faulty_files import FaultyFiles, PowerCut, on_nth
 from tiered.clock import SystemClock, SystemIds
-from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import LogDirectory
 from tiered.errors import DiskFullError, LocalIOError, TieredError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk import files as files_module

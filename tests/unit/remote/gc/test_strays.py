@@ -39,11 +39,10 @@ from tiered.store.base import (
     Steps,
     StoreRequest,
     UploadStarted,
-    list_all,
-    list_unfinished,
 )
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
+from tiered.store.steps import list_all, list_unfinished
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 

@@ -44,9 +44,9 @@ from tiered.store.base import (
     StoreAround,
     StoreRequest,
     UploadStarted,
-    list_unfinished,
 )
 from tiered.store.driver import drive
+from tiered.store.steps import list_unfinished
 
 
 @pytest.fixture

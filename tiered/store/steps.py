@@ -1,0 +1,206 @@
+"""Steps of general use: listings to their end, deletions of many keys, and several steps at once by one driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tiered.errors import ConfigError, TieredError
+from tiered.store.base import (
+    LIST_KEYS,
+    MAX_DELETE_KEYS,
+    Backoff,
+    Blocking,
+    Delete,
+    Deleted,
+    List,
+    ListEntry,
+    ListPage,
+    ListUploads,
+    ListVersions,
+    Now,
+    ObjectVersion,
+    Steps,
+    StoreRequest,
+    Together,
+    UnfinishedUpload,
+    UploadPage,
+    Versions,
+)
+
+T = TypeVar("T")
+
+
+def blocking(call: Callable[[], T]) -> Steps[T]:
+    """Return the result of ``call``, which may wait for this machine's disk."""
+    found: T = yield Blocking(call)
+    return found
+
+
+def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
+    """Return all unfinished multipart uploads below ``prefix``, and the store's clock at the last page."""
+    found: list[UnfinishedUpload] = []
+    after: tuple[str, str] | None = ("", "")
+    page, everywhere = UploadPage(()), False
+    while after is not None:
+        page = yield ListUploads(prefix, after, everywhere)
+        if page.by_key:
+            if everywhere:
+                raise _no_advance(prefix, after[0], "key-marker")
+            everywhere = True
+            continue
+        # Ids of one key have no order of their own: the same marker again is what does not advance.
+        if page.after is not None and (page.after == after or page.after[0] < after[0]):
+            raise _no_advance(prefix, after[0], "key-marker")
+        found += page.entries
+        after = page.after
+    return found, page.date_ms
+
+
+def list_page(prefix: str, after: str = "", limit: int = LIST_KEYS) -> Steps[ListPage]:
+    """Return a page of the keys after ``after``. Raises ConfigError for a listing that does not advance."""
+    request = List(prefix, start_after=after, limit=limit)
+    return advanced(request, (yield request))
+
+
+def advanced(request: List, page: ListPage) -> ListPage:
+    """Return ``page`` without keys outside the ``request``. Raises ConfigError if the page does not advance."""
+    entries = tuple([entry for entry in page.entries if entry.key > request.start_after])
+    if page.more and not entries:
+        raise _no_advance(request.prefix, request.start_after, "start-after")
+    return page if len(entries) == len(page.entries) else replace(page, entries=entries)
+
+
+def _no_advance(prefix: str, after: str, parameter: str) -> ConfigError:
+    return ConfigError(
+        f"the listing below {prefix!r} does not advance: the store reports more after {after!r}, "
+        "and does not return it",
+        hint=f"the store, or a proxy before it, ignores {parameter}: upgrade it, or use another store",
+    )
+
+
+def list_versions(key: str) -> Steps[list[ObjectVersion]]:
+    """Return the versions of ``key`` that the store keeps, newest first; none for a store without versions.
+
+    Raises ConfigError for a listing that does not advance.
+    """
+    found: list[ObjectVersion] = []
+    after: str | None = ""
+    while after is not None:
+        page: Versions = yield ListVersions(key, after)
+        if page.after and page.after == after:
+            raise _no_advance(key, after, "version-id-marker")
+        found += page.entries
+        after = page.after
+    return found
+
+
+class Listing:
+    """Listing of the keys after ``after`` that begin with ``prefix``, in order, one page at a time.
+
+    ``more``: there may be another page. ``date_ms``: the store's clock at the last page.
+    """
+
+    def __init__(self, prefix: str, after: str = "") -> None:
+        self.prefix, self.after = prefix, after
+        self.more = True
+        self.date_ms = 0
+
+    def page(self) -> Steps[tuple[ListEntry, ...]]:
+        """Return the next page. Raises as :func:`list_page`."""
+        page = yield from list_page(self.prefix, self.after)
+        self.date_ms = page.date_ms or (yield Now()).now_ms
+        self.more = page.more and bool(page.entries)
+        self.after = page.entries[-1].key if page.entries else self.after
+        return page.entries
+
+    def age_ms(self, entry: ListEntry) -> int:
+        """Return the age of an entry of the last page, by the store's clock."""
+        return self.date_ms - entry.last_modified_ms
+
+
+def list_all(prefix: str, after: str = "") -> Steps[list[ListEntry]]:
+    """Return every key after ``after`` that begins with ``prefix``, in order. For small listings only."""
+    found: list[ListEntry] = []
+    listing = Listing(prefix, after)
+    while listing.more:
+        found += yield from listing.page()
+    return found
+
+
+def delete_keys(keys: Sequence[str]) -> Steps[list[tuple[str, str]]]:
+    """Delete keys, as few requests as possible. Return the keys that the store refused, with its reasons."""
+    failed: list[tuple[str, str]] = []
+    for at in range(0, len(keys), MAX_DELETE_KEYS):
+        outcome: Deleted = yield Delete(tuple(keys[at : at + MAX_DELETE_KEYS]))
+        failed += outcome.failed
+    return failed
+
+
+AT_ONCE = 16
+"""Steps of a long list that run at the same time."""
+
+
+def in_turns(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
+    """Run any number of steps as :func:`side_by_side`, ``AT_ONCE`` of them at a time."""
+    ends: list[T | TieredError] = []
+    for first in range(0, len(several), AT_ONCE):
+        ends += yield from side_by_side(several[first : first + AT_ONCE])
+    return ends
+
+
+def side_by_side(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
+    """Run several steps at once. Return the result of each, or the error that it raised, in their order.
+
+    Requests that they wait for at the same time go out ``Together``. When no request is left, the longest of their
+    waits is taken once for all of them. The caller bounds their number.
+    """
+    ends: dict[int, T | TieredError] = {}
+    asked: dict[int, Any] = {}
+
+    def resume(number: int, outcome: Any) -> None:
+        steps = several[number]
+        asked.pop(number, None)
+        try:
+            asked[number] = steps.throw(outcome) if isinstance(outcome, TieredError) else steps.send(outcome)
+        except StopIteration as stop:
+            ends[number] = stop.value
+        except TieredError as error:
+            ends[number] = error
+
+    try:
+        for number in range(len(several)):
+            resume(number, None)
+        while asked:
+            stored = {number: each for number, each in asked.items() if isinstance(each, StoreRequest)}
+            waits = {number: each for number, each in asked.items() if isinstance(each, Backoff)}
+            own = [(number, each) for number, each in asked.items() if number not in stored and number not in waits]
+            for number, request in own:  # a clock, an id, the disk, requests that are several already
+                try:
+                    outcome = yield request
+                except TieredError as error:
+                    outcome = error
+                resume(number, outcome)
+            if own:
+                continue  # until each waits for the store or for time
+            if stored:
+                answers = yield Together(tuple(stored.values()), errors=True)
+                for number, answer in zip(tuple(stored), answers, strict=True):
+                    resume(number, answer)
+            else:
+                yield max(waits.values(), key=lambda wait: wait.attempt)
+                for number in tuple(waits):
+                    resume(number, None)
+        return [ends[number] for number in range(len(several))]
+    finally:
+        for steps in several:
+            steps.close()
+
+
+def results_of(ends: Sequence[T | TieredError]) -> list[T]:
+    """Return the results. Raise the first error."""
+    for end in ends:
+        if isinstance(end, TieredError):
+            raise end
+    return [end for end in ends if not isinstance(end, TieredError)]
