@@ -28,7 +28,7 @@ from tiered.plan.commit import SHAPE, Stamp, succeed
 from tiered.plan.jobs import SPAN_BYTES
 from tiered.remote.compact_parts import CompactionPart
 from tiered.remote.topics import register_topic
-from tiered.spark.jobs.rounds import PlannedRound
+from tiered.spark.jobs.two_phase import PlannedRound
 from tiered.store.base import ABSENT, Get, Match, Object, Put, Store
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive

@@ -25,14 +25,12 @@ from tiered.model import EpochEntry, NewRecord, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root, succeed
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import register_topic
-from tiered.spark.options import ReadOptions
+from tiered.spark.options import ReadOptions, StreamOptions
 from tiered.spark.ranges import resolve_pieces
-from tiered.spark.schema import kafka_schema
+from tiered.spark.schema import WriteSchema, kafka_schema
 from tiered.spark.slices import cut_slices
 from tiered.spark.staging import Job, SinkTopic, TaskStaging
 from tiered.spark.stream import TieredStreamReader
-from tiered.spark.stream_options import StreamOptions
-from tiered.spark.write_schema import WriteSchema
 from tiered.store.base import ABSENT, Capabilities, Get, Match, Object, Put
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import Runner, drive

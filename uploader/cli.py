@@ -29,10 +29,10 @@ from tiered.local.disk.uploader_files import PauseFile, UploadCheckpoint
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
 from tiered.program.application import Group, help_of, write_commands, write_exits
-from tiered.program.error_text import as_error
+from tiered.program.command_line import as_error
 from tiered.program.output import columns, complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
-from tiered.program.setting_options import LIMIT_OPTIONS, setting_option
+from tiered.program.settings import LIMIT_OPTIONS, setting_option
 from tiered.store.aio_driver import DaemonLoop
 from uploader import health, telemetry
 from uploader.config import Settings, resolve

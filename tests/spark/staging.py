@@ -30,11 +30,10 @@ from tiered.model import Row
 from tiered.remote.root_view import RootView
 from tiered.remote.sink_commit import Landed, Sink
 from tiered.remote.topics import load_topic, register_topic
-from tiered.spark.sink import WritePlan
-from tiered.spark.sink_commit import commit_batch
+from tiered.spark.schema import WriteSchema
+from tiered.spark.sink import WritePlan, commit_batch
 from tiered.spark.staging import LIMITS, Job, SinkTopic, Staged, StagingLimits, TaskStaging
 from tiered.spark.write_options import WriteOptions
-from tiered.spark.write_schema import WriteSchema
 from tiered.store.base import Capabilities, Get, Object, Store
 from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock, SeededIds

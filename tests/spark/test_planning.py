@@ -14,12 +14,11 @@ from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.group.admin import reset_group
 from tiered.model import NewRecord, Position, TopicPartition
-from tiered.spark.options import ReadOptions
+from tiered.spark.options import ReadOptions, StreamOptions
 from tiered.spark.ranges import resolve_pieces
 from tiered.spark.schema import kafka_schema
 from tiered.spark.slices import PartitionSlice, cut_slices
 from tiered.spark.stream import TieredStreamReader
-from tiered.spark.stream_options import StreamOptions
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.testing.clock import START_MS

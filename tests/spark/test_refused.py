@@ -9,9 +9,9 @@ import pyspark
 import pytest
 from pyspark.sql.types import StructType
 
+from pyspark_tiered import refused_source
 from tiered.errors import ConfigError
 from tiered.spark import lacking
-from tiered.spark.refused import refused_source
 
 OLD = ModuleNotFoundError("No module named 'pyspark.sql.streaming.datasource'", name="pyspark.sql.streaming.datasource")
 

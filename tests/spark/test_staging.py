@@ -18,8 +18,8 @@ from tiered.format.batch import read_header
 from tiered.format.codecs import Codec
 from tiered.format.keys import segment_key
 from tiered.partitioner import Partitioner
+from tiered.spark.schema import WriteSchema
 from tiered.spark.staging import StagingLimits
-from tiered.spark.write_schema import WriteSchema
 from tiered.store.base import Get, Object
 from tiered.store.memory import MemoryStore
 from tiered.testing.faults import FaultStore

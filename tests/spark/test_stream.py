@@ -30,8 +30,7 @@ from tiered.remote.topics import load_topic, register_topic
 from tiered.spark.schema import kafka_schema
 from tiered.spark.slice_reader import SliceReader
 from tiered.spark.source import TieredDataSource
-from tiered.spark.stream import OUTAGE_PATIENCE_SECONDS, TieredStreamReader
-from tiered.spark.topic_discovery import REGISTRY_AGE_SECONDS
+from tiered.spark.stream import OUTAGE_PATIENCE_SECONDS, REGISTRY_AGE_SECONDS, TieredStreamReader
 from tiered.store.base import ABSENT, Delete, Get, List, NotModified, Outcome, Put, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tiered.errors import ConfigError
 from tiered.model import TopicPartition
-from tiered.spark.options import ReadOptions
+from tiered.spark.options import STREAM, ReadOptions
 from tiered.spark.stream_offsets import (
     AvailableOffsets,
     Range,
@@ -21,7 +21,6 @@ from tiered.spark.stream_offsets import (
     limited,
     proportional,
 )
-from tiered.spark.stream_options import STREAM
 
 P0, P1, W0 = TopicPartition("flights", 0), TopicPartition("flights", 1), TopicPartition("weather", 0)
 ID, OTHER = "0d9f8c7e6b5a4c3d8e1f2a3b4c5d6e7f", "00000000000000000000000000000007"

@@ -6,8 +6,16 @@ import pytest
 
 from tiered.errors import ConfigError
 from tiered.model import TopicPartition
-from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions, replacement
-from tiered.spark.stream_options import MAX_TRIGGER_DELAY_MS, STREAM, StreamOptions
+from tiered.spark.options import (
+    EARLIEST,
+    LATEST,
+    MAX_TRIGGER_DELAY_MS,
+    STREAM,
+    Bound,
+    ReadOptions,
+    StreamOptions,
+    replacement,
+)
 
 BASE = {"path": "s3://acme/prod", "subscribe": "flights"}
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)

@@ -45,10 +45,9 @@ from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.topics import load_topic, register_topic, update_topic
 from tiered.spark.options import ReadOptions
 from tiered.spark.schema import kafka_schema
-from tiered.spark.slice_reader import SliceReader
+from tiered.spark.slice_reader import PinnedPiece, SliceReader, Sources
 from tiered.spark.slices import PartitionSlice, Slice
 from tiered.spark.source import TieredDataSource, TieredReader
-from tiered.spark.task_reader import PinnedPiece, Sources
 from tiered.store.base import ABSENT, Delete, Get, List, ListPage, Match, Object, Outcome, Put, Steps, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive

@@ -9,7 +9,7 @@ import pytest
 
 from tiered.model import Row
 from tiered.spark import sink
-from tiered.spark.trigger_pace import SEGMENTS_A_DAY, TINY_BYTES, WINDOW_BATCHES, TriggerPace
+from tiered.spark.sink import SEGMENTS_A_DAY, TINY_BYTES, WINDOW_BATCHES, TriggerPace
 
 
 def said(pace: TriggerPace, every_seconds: float, segments: list[tuple[str, int, int]], batches: int) -> list[str]:

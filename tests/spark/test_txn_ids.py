@@ -19,11 +19,9 @@ from tiered.errors import ConditionalWritesUnsupportedError, ConfigError, LogDes
 from tiered.format.decision import COMMITTED, Decision
 from tiered.remote.sink_commit import Sink
 from tiered.remote.topics import load_topic, register_topic
-from tiered.spark.sink import TaskStaged, WritePlan
-from tiered.spark.sink_commit import rows_in_order
+from tiered.spark.sink import TaskStaged, WritePlan, rows_in_order
 from tiered.spark.staging import Job
-from tiered.spark.stores import capabilities_of
-from tiered.spark.worker_setup import WorkerHandler, log_warnings
+from tiered.spark.worker import WorkerHandler, capabilities_of, log_warnings
 from tiered.spark.write_options import WriteOptions
 from tiered.store.base import ABSENT, Delete, Outcome, Put, StoreAround, StoreRequest
 from tiered.store.directory import DirectoryStore

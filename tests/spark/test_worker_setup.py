@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tiered.spark.worker_setup import keep_modules
+from tiered.spark.worker import keep_modules
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_worker_of_a_sink_keeps_its_modules_although_it_never_loads_the_source
 
 def test_the_second_task_of_a_worker_keeps_what_the_first_one_has_loaded() -> None:
     counts = in_a_worker(
-        "from tiered.spark.worker_setup import start_task; kept = [[] for _ in range(1000)]\n"
+        "from tiered.spark.worker import start_task; kept = [[] for _ in range(1000)]\n"
         "for _ in range(4): start_task(); print(gc.get_freeze_count() >= 1000); gc.unfreeze()"
     )
     assert counts.split() == ["False", "True", "False", "False"]

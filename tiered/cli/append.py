@@ -31,9 +31,8 @@ from tiered.program.application import (
 )
 from tiered.program.open_log import open_log, topic_settings
 from tiered.program.open_reader import open_reader, topic_to_read
-from tiered.program.output import counted, human_bytes, human_duration
-from tiered.program.progress import Progress
-from tiered.program.record_input import ByteStream, InputShape, LineSource, read_records
+from tiered.program.output import Progress, counted, human_bytes, human_duration
+from tiered.program.records import ByteStream, InputShape, LineSource, read_records
 from tiered.times import MAX_TIME_MS, format_time
 
 CHUNK_RECORDS = 1000

@@ -18,7 +18,7 @@ from tiered.program.application import Application, Command, pass_application, s
 from tiered.program.open_reader import open_reader, pass_over, topic_to_read
 from tiered.program.output import counted
 from tiered.program.places import LogPlace, need_one_partition, range_of, range_options
-from tiered.program.record_format import compile_format, envelope_line, need_field, plain_line, terminal_line
+from tiered.program.records import compile_format, envelope_line, need_field, plain_line, terminal_line
 from tiered.read.topic import TopicReads
 
 ISOLATION = click.Choice(["read_uncommitted", "read_committed"])

@@ -12,10 +12,9 @@ from tiered.check.versions import versions_warning
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.checking import check_metrics, conclude_check, reading_options, show_finding, subset_of
-from tiered.program.metrics_file import metrics_option, write_metrics
 from tiered.program.open_reader import need_directory
 from tiered.program.open_store import open_remote
-from tiered.program.progress import Progress
+from tiered.program.output import Progress, metrics_option, write_metrics
 from tiered.store.driver import drive
 
 

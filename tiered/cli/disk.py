@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +11,17 @@ import click
 
 from tiered.arguments import chosen_partitions
 from tiered.check.check import EXIT_WARNINGS
-from tiered.cli.disk_truncate import truncate
 from tiered.config import MAX_LONG
-from tiered.errors import ConfigError, DiskFullError
+from tiered.errors import ConfigError, DiskFullError, LockedError
 from tiered.local.cleaning.subjects import CleanerCheckpoint, CleaningStatus, preview_read_only
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploader_files import uploader_lock
 from tiered.local.partition.read_log import ReadLog
-from tiered.model import TopicPartition
+from tiered.local.segment.replacement import cut_end
+from tiered.model import Positions, TopicPartition
 from tiered.plan.batch_filter import CleaningReport
 from tiered.program.application import (
     Application,
@@ -28,7 +31,7 @@ from tiered.program.application import (
     pass_application,
     split_topic,
 )
-from tiered.program.open_log import open_directory, open_view
+from tiered.program.open_log import open_directory, open_view, refuse_internal
 from tiered.program.open_reader import folder, need_topic
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.places import LogPlace, need_one_partition, range_of
@@ -40,9 +43,6 @@ MAX_ROUNDS = 1000
 @click.group(cls=Group, name="disk")
 def command() -> None:
     """Compact, drop, move and truncate partitions on this disk."""
-
-
-command.add_command(truncate)
 
 
 @command.command("compact")
@@ -278,7 +278,7 @@ def move(app: Application, *, partition: str, target: str) -> int:
     dry_run = app.dry_run
     source, tp, place = app.need_log_dir(), one_partition(partition), folder("DIR", target)
     with open_view(app) as view:
-        _check(view, tp, place)
+        _check_move(view, tp, place)
         positions = view.partition(tp).positions()
     size_bytes = sum(path.stat().st_size for path in (source / str(tp)).iterdir() if path.is_file())
     _check_space(place, size_bytes)
@@ -305,7 +305,7 @@ def move(app: Application, *, partition: str, target: str) -> int:
     return app.out.result("disk move", fields, [line])
 
 
-def _check(log: LogView, tp: TopicPartition, target: Path) -> None:
+def _check_move(log: LogView, tp: TopicPartition, target: Path) -> None:
     """Raise every error of a move before it asks or changes anything."""
     source, place = log.directory.resolve(), target.resolve()
     if (target / str(tp)).is_dir():
@@ -325,3 +325,90 @@ def _check_space(target: Path, size_bytes: int) -> None:
             f"{target} has {human_bytes(space.free)} free, the partition needs {human_bytes(size_bytes)}",
             hint="free space there, or name a directory of another disk",
         )
+
+
+@command.command("truncate")
+@click.argument("partition", metavar="TOPIC:P")
+@click.argument("offset", type=click.IntRange(min=0))
+@pass_application
+def truncate(app: Application, *, partition: str, offset: int) -> int:
+    """Remove the records of a partition from OFFSET on.
+
+    Records that a bucket holds are never removed. No writer and no uploader may be at work. The batch that holds
+    OFFSET is removed whole: the log then ends where that batch began.
+
+    \b
+    Examples:
+      tiered disk truncate flights:0 4711 --log-dir data --dry-run
+      tiered disk truncate flights:0 4711 --log-dir data --yes
+    """
+    tp = one_partition(partition)
+    refuse_internal(tp.topic)
+    with open_view(app) as log:
+        before = log.partition(tp).positions()
+        _check_cut(tp, offset, before)
+        end = cut_end(log.files, log.partition(tp).view(), offset)
+    fields = {
+        "dry_run": app.dry_run,
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "start_offset": min(before.start_offset, end),
+        "end_offset_before": before.end_offset,
+        "end_offset": end,
+        "removed_offsets": before.end_offset - end,
+    }
+    if end == before.end_offset:
+        line = f"{tp} ends at offset {end} already: there is nothing to remove"
+        return app.out.result("disk truncate", fields, [line])
+    removed = counted(before.end_offset - end, "offset")
+    kept = (
+        f"the bucket holds all below {before.uploaded_offset}" if before.uploaded_offset > 0 else "no bucket has them"
+    )
+    whole = f"; {offset} lies in the batch that begins at {end}, which goes whole" if end < offset else ""
+    app.out.say(f"{tp}: {removed} from {end} to {before.end_offset} go, {kept}{whole}")
+    if not app.dry_run:
+        confirm(app, "disk truncate", f"Remove {removed} of {tp}?")
+        end = fields["end_offset"] = _cut(app, tp, end)
+    line = f"{'dry run: ' if app.dry_run else ''}{tp} {'would end' if app.dry_run else 'ends'} at offset {end}"
+    return app.out.result("disk truncate", fields, [line])
+
+
+def _check_cut(tp: TopicPartition, offset: int, positions: Positions) -> None:
+    if offset > positions.end_offset:
+        raise ConfigError(
+            f"{tp} ends at offset {positions.end_offset}: there is nothing to cut at {offset}",
+            hint=f"name an offset from {positions.start_offset} to {positions.end_offset}",
+        )
+    if offset < positions.uploaded_offset:
+        raise ConfigError(
+            f"{tp}: the bucket holds all below {positions.uploaded_offset}, the disk would end at {offset}",
+            hint=f"name an offset from {positions.uploaded_offset} on: what a bucket holds is never cut here",
+        )
+
+
+@contextlib.contextmanager
+def _without_uploader(app: Application, log: LocalLog) -> Iterator[None]:
+    """Keep uploaders away: one could commit removed records afterwards. Raises LockedError."""
+    lock = uploader_lock(log.directory, log.files)
+    if log.files.state(lock.path) is None:  # no uploader ever ran here
+        yield
+        return
+    try:
+        lock.acquire(app.clock)
+    except LockedError as error:
+        error.hint = "it may be sending what would be cut: stop it, truncate, and start it again"
+        raise
+    try:
+        log.refresh_uploads()  # its last commits are in the bucket
+        yield
+    finally:
+        lock.release()
+
+
+def _cut(app: Application, tp: TopicPartition, offset: int) -> int:
+    """Cut the log. Return the end that the next open finds."""
+    with open_directory(app) as log, _without_uploader(app, log):
+        log.partition(tp).truncate_to(offset)
+        log.transactions.positions.rewind_lost(app.clock.now_ms())
+    with open_view(app) as view:
+        return view.partition(tp).positions().end_offset

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import re
 import resource
+import tarfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
 from tiered.arguments import at_home
 from tiered.check.versions import keeps_versions
 from tiered.config import LogConfig
-from tiered.errors import CorruptionError, NotFoundError, RemotePermissionError, TieredError
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.kernels import AT_WORK, PURE
 from tiered.format.keys import TOPICS_PREFIX
@@ -23,8 +28,6 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application, Command, pass_application
-from tiered.program.bundle import write_bundle
-from tiered.program.lifecycle import check_lifecycle_rules
 from tiered.program.open_reader import directory_error
 from tiered.program.open_store import location, open_remote
 from tiered.program.output import counted, human_bytes, human_duration
@@ -34,12 +37,14 @@ from tiered.program.platforms import (
     PYTHONS,
     SYSTEMS,
     Standing,
+    part_versions,
+    product_version,
     standing,
     this_file_system,
     this_python,
     this_system,
 )
-from tiered.program.versions import part_versions, product_version
+from tiered.program.uploader_status import ask_uploader
 from tiered.store.base import Get, Head, List, ListPage, Object, Store
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.driver import drive
@@ -401,3 +406,106 @@ def _write(app: Application, store: Store) -> Diagnosis:
         "multi-delete" if capabilities.multi_delete else "no multi-delete: objects are deleted one by one",
     ]
     return Diagnosis("write", OK, ", ".join(words))
+
+
+MAX_LISTED = 20_000
+"""Most files of the log directory that are listed."""
+_SECRET = re.compile(r"//[^/@\s\"]+@")
+"""User and password in a URL."""
+
+
+def write_bundle(path: Path, app: Application, checks: Mapping[str, object]) -> None:
+    """Write the archive. Raises ConfigError.
+
+    Of the environment only the names of ``AWS_*`` and ``TIERED_*`` variables are in it, never their values.
+    """
+    documents: dict[str, object] = {
+        "doctor.json": checks,
+        "settings.json": {name: [str(value.value), value.origin] for name, value in app.values.items()},
+        "environment.json": sorted(name for name in os.environ if name.startswith(("AWS_", "TIERED_"))),
+    }
+    if app.log_dir is not None and app.log_dir.is_dir():
+        documents["files.json"] = _sizes(app.log_dir)
+        documents["status.json"] = ask_uploader(app.log_dir, app.clock).document
+    try:
+        with tarfile.open(path, "w:gz") as archive:
+            for name, document in documents.items():
+                text = _SECRET.sub("//***@", json.dumps(document, indent=1, default=str)).encode()
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mtime = len(text), app.clock.now_ms() // 1000
+                archive.addfile(entry, io.BytesIO(text))
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="choose another --bundle") from error
+    app.out.say(f"{path}: look through it, then attach it to the report")
+
+
+def _sizes(directory: Path) -> dict[str, int]:
+    """Return the sizes of the files by path."""
+    found: dict[str, int] = {}
+    for folder, _, names in os.walk(directory):
+        for name in sorted(names):
+            if len(found) == MAX_LISTED:
+                return found
+            place = Path(folder, name)
+            if place.is_file():
+                found[str(place.relative_to(directory))] = place.stat().st_size
+    return found
+
+
+SCRUB_DAYS = 20
+"""Days in which `check --read-data-subset 5%` reads all segments. Damage must be found while versions live."""
+OUT_OF_REACH = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+"""Storage classes that no reader gets without a restore."""
+
+Rule = Mapping[str, Any]
+
+
+class LifecycleFinding(NamedTuple):
+    """One judgement. ``deletes``: the rule would delete the log."""
+
+    text: str
+    hint: str
+    deletes: bool = False
+
+
+def check_lifecycle_rules(rules: Sequence[Rule], bucket: str, prefix: str) -> list[LifecycleFinding]:
+    """Return what is wrong with the rules for the log below ``prefix``, which is empty or ends with ``/``."""
+    look = f"`aws s3api get-bucket-lifecycle-configuration --bucket {bucket}` prints the rules"
+    rules = [rule for rule in rules if rule.get("Status") == "Enabled" and _touches(_prefix_of(rule), prefix)]
+    found = []
+    for rule in rules:
+        name, days = rule.get("ID", "without a name"), _days(rule.get("Expiration", {}))
+        if days:
+            text = f"rule {name} deletes objects of the log {days}: only `tiered maintain` knows which may go"
+            found.append(LifecycleFinding(text, f"delete that rule; {look}", deletes=True))
+        classes = {each.get("StorageClass") for each in rule.get("Transitions", ())} & OUT_OF_REACH
+        if classes:
+            text = f"rule {name} moves objects to {min(classes)}, from which no reader gets them"
+            found.append(LifecycleFinding(text, f"choose STANDARD_IA or GLACIER_IR; {look}"))
+        kept = rule.get("NoncurrentVersionExpiration", {})
+        short = kept.get("NoncurrentDays", SCRUB_DAYS)
+        # A rule that spares the newest old version spares segments: they have no other one.
+        if short < SCRUB_DAYS and not kept.get("NewerNoncurrentVersions"):
+            text = f"rule {name} deletes old versions after {short} days, and a check of all bytes takes {SCRUB_DAYS}"
+            found.append(LifecycleFinding(text, f"keep them for 30 days, as terraform/modules/bucket does; {look}"))
+    aborts = [rule for rule in rules if "AbortIncompleteMultipartUpload" in rule]
+    if not any(prefix.startswith(_prefix_of(rule)) for rule in aborts):
+        hint = f"add AbortIncompleteMultipartUpload, as terraform/modules/bucket does; {look}"
+        found.append(LifecycleFinding("no rule aborts unfinished uploads, and their parts are paid for", hint))
+    return found
+
+
+def _prefix_of(rule: Rule) -> str:
+    chosen = rule.get("Filter", {})
+    return str(rule.get("Prefix") or chosen.get("Prefix") or chosen.get("And", {}).get("Prefix") or "")
+
+
+def _touches(chosen: str, prefix: str) -> bool:
+    """Return True if a rule's prefix covers the log or a part of it. Probes may go."""
+    return prefix.startswith(chosen) or (chosen.startswith(prefix) and not chosen.startswith(f"{prefix}probe/"))
+
+
+def _days(expiration: Mapping[str, Any]) -> str:
+    if "Days" in expiration:
+        return f"after {expiration['Days']} days"
+    return f"on {expiration['Date']:%Y-%m-%d}" if "Date" in expiration else ""

@@ -33,8 +33,7 @@ from tiered.program.erasure import (
 )
 from tiered.program.open_log import open_in_bucket
 from tiered.program.open_store import location
-from tiered.program.output import counted
-from tiered.program.progress import Progress
+from tiered.program.output import Progress, counted
 from tiered.read.topic import TopicReads
 from tiered.remote.claim import owner_of
 

@@ -21,10 +21,9 @@ from tiered.errors import ConfigError, NotFoundError
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, confirm, pass_application, split_topic
 from tiered.program.open_reader import folder, open_reader, topic_to_read
-from tiered.program.output import counted, human_bytes
+from tiered.program.output import Progress, counted, human_bytes
 from tiered.program.places import need_one_partition, range_of, range_options
-from tiered.program.progress import Progress
-from tiered.program.record_format import envelope, envelope_line
+from tiered.program.records import envelope, envelope_line
 from tiered.read.topic import TopicReads
 from tiered.times import format_time
 

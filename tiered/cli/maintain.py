@@ -30,13 +30,18 @@ from tiered.model import TopicPartition
 from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind, MaintenancePlan
 from tiered.program.application import Application, Command, confirm, pass_application, split_topic
 from tiered.program.maintenance_loop import MaintenanceLoop, Scope, UpkeepView, room_for
-from tiered.program.metrics_file import metrics_option, write_metrics
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers, warn_unreadable
 from tiered.program.open_store import open_remote
-from tiered.program.output import columns, counted, duration_in_words, human_bytes
-from tiered.program.progress import Progress
-from tiered.program.setting_options import with_limits
-from tiered.program.settings import store_limits
+from tiered.program.output import (
+    Progress,
+    columns,
+    counted,
+    duration_in_words,
+    human_bytes,
+    metrics_option,
+    write_metrics,
+)
+from tiered.program.settings import store_limits, with_limits
 from tiered.remote.claim import owner_of
 from tiered.remote.gc.audit import is_refused_line
 from tiered.remote.gc.deletion import resume_topic_deletion

@@ -1,4 +1,4 @@
-"""``tiered topic``: list, create and change topics. Larger commands have files of their own."""
+"""``tiered topic``: list, create, change, delete and transfer topics. ``topic_show`` shows one."""
 
 from __future__ import annotations
 
@@ -9,37 +9,56 @@ from typing import Any
 
 import click
 
-from tiered.cli.topic_delete import delete
+from tiered.arguments import chosen_partitions
 from tiered.cli.topic_show import setting_lines, setting_meaning, show
-from tiered.cli.topic_transfer import transfer
 from tiered.config import MAX_PARTITIONS, TopicConfig, unknown_key
 from tiered.errors import ConfigError, TieredError
 from tiered.format.keys import check_topic_name
+from tiered.format.local_names import partition_dir
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.topics import TopicInfo, read_topics
+from tiered.model import TopicPartition
+from tiered.plan.sink_commit import OWNERS, is_owner, owner_words
 from tiered.program.application import (
     Application,
     Group,
+    confirm,
     pass_application,
+    split_topic,
 )
 from tiered.program.open_log import (
+    Tiers,
     TopicFacts,
     as_fields,
+    open_directory,
+    open_in_bucket,
     open_log,
     open_tiers,
+    open_view,
     refuse_internal,
     topic_settings,
     warn_unreadable,
 )
-from tiered.program.open_reader import directory_error
-from tiered.program.output import Problem, columns, counted
-from tiered.remote.topics import TopicEntry, register_topic, update_topic
+from tiered.program.open_reader import directory_error, need_topic
+from tiered.program.output import Problem, columns, counted, human_bytes, human_duration
+from tiered.remote.catalog_view import CatalogView
+from tiered.remote.claim import owner_of
+from tiered.remote.gc.deletion import start_deletion
+from tiered.remote.reader import RemotePartition
+from tiered.remote.root_view import RootView
+from tiered.remote.roots import PartitionIds
+from tiered.remote.sink_commit import hand_over
+from tiered.remote.snapshots import delete_snapshot, list_snapshots
+from tiered.remote.topics import TopicEntry, need_open, register_topic, update_topic
 
 
 @click.group(cls=Group, name="topic")
 def command() -> None:
     """List, create, show, change, delete and transfer topics."""
+
+
+command.add_command(show)
 
 
 @command.command("list")
@@ -266,5 +285,183 @@ def _altered(entry: TopicEntry, changes: dict[str, Any], resets: tuple[str, ...]
     return replace(entry, config=config.to_text(changed_only=True))
 
 
-for each in (show, delete, transfer):
-    command.add_command(each)
+@command.command("delete")
+@click.argument("topic")
+@click.option(
+    "--local-only", is_flag=True, help="a tiered topic: delete the copy on this disk, the bucket keeps its own"
+)
+@click.option("--force", is_flag=True, help="in the bucket: delete its snapshots, too")
+@pass_application
+def delete(app: Application, *, topic: str, local_only: bool, force: bool) -> int:
+    """Delete a topic from the log directory, which must have no writer, or with --remote from the bucket.
+
+    In the bucket it is marked at once: from then on no program opens it. `tiered maintain` deletes its objects after
+    gc.grace.ms, and then the name is free. Delete in the bucket first, then on the disk. If both are named, the one on
+    the command line is meant.
+
+    \b
+    Examples:
+      tiered topic delete weather --log-dir data --dry-run
+      tiered topic delete weather --remote s3://acme-logs/prod --yes
+      tiered topic delete weather --log-dir data --local-only --yes
+    """
+    if not local_only and _means_bucket(app, topic):
+        return _delete_in_bucket(app, topic, force=force)
+    with open_view(app) if app.dry_run else open_directory(app) as log:
+        need_topic(topic, log.topics())
+        refuse_internal(topic)
+        info = log.topics()[topic]
+        tps = [TopicPartition(topic, number) for number in info.here]
+        if (log.claims.read().keys() | log.uploads.read().keys()) & set(tps) and not local_only:
+            raise ConfigError(
+                f"topic {topic} is tiered: its records in the bucket would stay, and so would its name",
+                hint=f"the bucket first: `tiered topic delete {topic} --remote URL`; --local-only deletes the copy on "
+                "this disk, with all that was not uploaded",
+            )
+        paths = [log.directory / partition_dir(tp) for tp in tps]
+        linked = {path.name: str(path.resolve()) for path in paths if path.is_symlink()}
+        positions = {tp: log.partition(tp).positions() for tp in tps if tp not in log.out_of_service}
+        rows = [[tp, p.local_start_offset, p.uploaded_offset, p.end_offset] for tp, p in positions.items()]
+        for line in columns(["partition", "local start", "uploaded", "end"], rows):
+            app.out.say(line)
+        if isinstance(log, LocalLog):
+            confirm(app, "topic delete", f"Delete {topic} with {counted(len(tps), 'partition')}?")
+            log.delete_topic(topic)
+    fields = {"dry_run": app.dry_run, "topic": topic, "topic_id": str(info.topic_id), "partitions": len(tps)}
+    fields["linked"] = linked
+    verb = "would be deleted" if app.dry_run else "deleted"
+    lines = [f"{'dry run: ' if app.dry_run else ''}{topic} {verb}, {counted(len(tps), 'partition')}"]
+    lines += [
+        f"{name} is a link: the next open for writing removes the files in {target}" for name, target in linked.items()
+    ]
+    return app.out.result("topic delete", fields, lines)
+
+
+def _means_bucket(app: Application, topic: str) -> bool:
+    """Return whether the bucket is meant, not the disk. Raises ConfigError if both are named and equally near.
+
+    The command line is nearer than the environment, the environment nearer than the file.
+    """
+    if app.log_dir is None or app.remote is None:
+        return app.log_dir is None
+    disk, bucket = (app.values[name].origin for name in ("log_dir", "remote"))
+    order = ("flag", "environment", "file")
+    disk_rank, bucket_rank = (order.index(origin.partition(" ")[0]) for origin in (disk, bucket))
+    if disk_rank == bucket_rank:
+        unset = "env -u TIERED_LOG_DIR " if disk.startswith("environment ") else ""
+        raise ConfigError(
+            f"topic {topic} is deleted in one place at a time, and two are named ({disk}, {bucket})",
+            hint=f"`{unset}tiered topic delete {topic} --remote URL` without --log-dir deletes it in the bucket, with "
+            "--log-dir alone on a disk; --local-only deletes the copy on this disk, with all that was not uploaded",
+        )
+    return bucket_rank < disk_rank
+
+
+def _delete_in_bucket(app: Application, topic: str, *, force: bool) -> int:
+    """Mark the topic as deleted. Raises ConfigError if it has snapshots, unless ``force``."""
+    app.need_a_tier()
+    with open_in_bucket(app, topic) as (tiers, entry):
+        views = [RootView(entry.topic_id, number, topic) for number in range(entry.partitions)]
+        taken = [(view, one) for view in views for one in tiers.run(list_snapshots(view))]
+        if taken and not force:
+            raise ConfigError(
+                f"topic {topic} has {counted(len(taken), 'snapshot')}, the first is {taken[0][1]}",
+                hint="`tiered snapshot delete` them, or pass --force",
+            )
+        rows = []
+        for view in views:
+            if (pinned := tiers.run(view.pin())) is not None:
+                size = human_bytes(pinned.size_bytes)
+                rows.append([view.name, pinned.start_offset, pinned.next_offset, pinned.segments, size])
+        for line in columns(["partition", "start", "end", "segments", "bytes"], rows):
+            app.out.say(line)
+        if not app.dry_run:
+            confirm(app, "topic delete", f"Delete {topic} in {app.remote} for ever?")
+            owner = owner_of("tiered topic delete")
+            tiers.run(start_deletion(entry, owner))
+            for view, one in taken:
+                tiers.run(delete_snapshot(view, one.source.removeprefix("snapshot ")))
+    grace_ms = entry.settings.gc_grace_ms
+    fields = {"dry_run": app.dry_run, "topic": topic, "topic_id": str(entry.topic_id), "partitions": entry.partitions}
+    done = f"{topic} would be deleted" if app.dry_run else f"{topic} is marked"
+    text = f"{done}: a maintainer deletes its objects after {human_duration(grace_ms)}"
+    return app.out.result("topic delete", fields | {"snapshots": len(taken), "grace_ms": grace_ms}, [text])
+
+
+_LOST = {
+    "spark": "The local log is fenced at its next commit or claim. What it has acknowledged and did not upload is on "
+    "its disk alone: the bucket cannot know of it, and it will not be in the topic. Sync the log first.",
+    "local": "Sinks are refused from now on. The first log without records that opens the topic goes on at its end; "
+    "one that wrote it before needs `tiered repair rejoin`.",
+}
+
+
+@command.command("transfer")
+@click.argument("topic", metavar="TOPIC[:P]")
+@click.argument("owner", metavar="OWNER", type=click.Choice(list(OWNERS)))
+@pass_application
+def transfer(app: Application, *, topic: str, owner: str) -> int:
+    """Transfer a topic in the bucket to Spark sinks, or back to a local log.
+
+    A partition has one kind of writer. The one that loses it is fenced. Sync and stop the local log first: records
+    that it has not uploaded stay on its disk.
+
+    \b
+    Examples:
+      tiered topic transfer flights spark --remote s3://acme-logs/prod --dry-run
+      tiered topic transfer flights local --remote s3://acme-logs/prod --yes
+    """
+    name, partition = split_topic(topic)
+    with open_in_bucket(app, name) as (tiers, entry):
+        need_open(entry)
+        found = {
+            number: _pinned(tiers, entry, number) for number in chosen_partitions(name, entry.partitions, partition)
+        }
+        moved = [number for number, pinned in found.items() if not is_owner(pinned.root, owner)]
+        rows = [
+            [f"{name}-{number}", owner_words(pinned.root), owner if number in moved else "", pinned.next_offset]
+            for number, pinned in found.items()
+        ]
+        for line in columns(["partition", "belongs to", "transfer to", "end"], rows):
+            app.out.say(line)
+        if owner == "spark":
+            for number in moved:
+                _need_decided(tiers, entry, number)
+        if moved:
+            app.out.say(_LOST[owner])
+        if moved and not app.dry_run:
+            confirm(app, "topic transfer", f"Transfer {counted(len(moved), 'partition')} of {name} to {owner}?")
+            tiers.run(hand_over(PartitionIds(name, entry.topic_id), moved, owner, owner_of("tiered topic transfer")))
+    entries: list[dict[str, Any]] = [
+        {"partition": row, "from": owner_words(pinned.root), "changed": row in moved, "end_offset": pinned.next_offset}
+        for row, pinned in found.items()
+    ]
+    verb = "would be transferred" if app.dry_run else "transferred"
+    text = (
+        f"{counted(len(moved), 'partition')} of {name} {verb} to {owner}"
+        if moved
+        else f"{name} belongs to {owner} already"
+    )
+    fields = {"topic": name, "to": owner, "dry_run": app.dry_run, "partitions": entries}
+    return app.out.result("topic transfer", fields, [text])
+
+
+def _pinned(tiers: Tiers, entry: TopicEntry, number: int) -> CatalogView:
+    pinned = tiers.run(RootView(entry.topic_id, number, entry.name).pin())
+    if pinned is None:
+        raise ConfigError(
+            f"{entry.name}-{number} has no root in the bucket yet",
+            hint="open the topic once with its log directory and --remote: its roots are made then",
+        )
+    return pinned
+
+
+def _need_decided(tiers: Tiers, entry: TopicEntry, number: int) -> None:
+    """Raise ConfigError for a transaction that is open at the end: it could never end."""
+    remote = RemotePartition(TopicPartition(entry.name, number), entry.topic_id)
+    stable, pinned = tiers.run(remote.last_stable_offset()), tiers.run(remote.snapshot())
+    if pinned is not None and stable < pinned.next_offset:
+        raise ConfigError(
+            f"{entry.name}-{number} ends inside a transaction that began at offset {stable}: sinks cannot end it",
+            hint="commit or abort it in the local log (`tiered transaction list`), sync it, then transfer the topic",
+        )

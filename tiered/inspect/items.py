@@ -31,7 +31,7 @@ from tiered.format.legacy import Message, inner_messages, read_message, verify_m
 from tiered.local.directory.read_only_log import PartitionFolder, folder_named
 from tiered.model import ByteSource
 from tiered.plan.producer import SEQUENCES
-from tiered.program.record_format import encoded_fields
+from tiered.program.records import encoded_fields
 from tiered.times import format_time
 
 DECODERS = ("auto", "utf-8", "hex", "base64", "json", "integer", "long")

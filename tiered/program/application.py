@@ -165,7 +165,7 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value:
         # Imported late, because it slows down each start.
-        from tiered.program.versions import version_lines  # noqa: PLC0415
+        from tiered.program.platforms import version_lines  # noqa: PLC0415
 
         for line in version_lines():
             click.echo(line)

@@ -26,7 +26,7 @@ from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MIN_MAP_BYTES, REWRITE_BYTES, ROUTINE, MaintenanceAction, MaintenanceKind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
-from tiered.program.error_text import as_error
+from tiered.program.command_line import as_error
 from tiered.remote.gc.deletion import resume_topic_deletion
 from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read

@@ -17,10 +17,24 @@ import select
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 
-from tiered.errors import DiskFullError, LocalIOError, TieredError
+import click
+
+from tiered.arguments import at_home
+from tiered.errors import ConfigError, DiskFullError, LocalIOError, TieredError
+from tiered.metrics import Metric, render
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from tiered.program.application import Application
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 MAX_WARNINGS = 1000
 """Most warnings that the summary repeats."""
@@ -314,3 +328,117 @@ def _cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}" if value >= 0 else "-"
     return printable("-" if value is None else str(value))
+
+
+def metrics_option(function: F) -> F:
+    """Add ``--metrics FILE`` to a command."""
+    return click.option(
+        "--metrics",
+        "metrics_file",
+        metavar="FILE",
+        callback=_place,
+        help="also write metrics to FILE, ending in .prom, for the textfile collector of Prometheus's node exporter",
+    )(function)
+
+
+def _place(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Path | None:
+    if value is None:
+        return None
+    path = at_home("--metrics", Path(value))
+    if not path.parent.is_dir():
+        raise ConfigError(f"--metrics {value}: there is no directory {path.parent}", hint=f"mkdir -p {path.parent}")
+    return path
+
+
+def write_metrics(path: Path | None, figures: Iterable[Metric]) -> None:
+    """Replace the file in one step, so that no reader sees a half of it; no file for None. Raises ConfigError."""
+    if path is None:
+        return
+    beside = path.with_name(path.name + ".new")
+    try:
+        beside.write_text(render(figures))
+        beside.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write the metrics to {path}: {error.strerror}", hint="choose another --metrics"
+        ) from (error)
+
+
+PLAIN_SECONDS = 60.0
+"""Seconds between two plain lines."""
+
+
+class Progress:
+    """Progress of one run: a bar on a terminal, otherwise a plain line each minute, or JSON lines.
+
+    A context manager, which removes the bar at its end. ``total`` 0: unknown.
+    """
+
+    def __init__(self, app: Application, title: str, *, total: int = 0, is_bytes: bool = False) -> None:
+        self._app = app
+        self._title = title
+        self._total = total
+        self._is_bytes = is_bytes
+        self._done = 0
+        self._last_line = app.clock.monotonic()
+        mode = app.text("progress") or "auto"
+        if app.out.quiet or mode == "none":
+            mode = "none"
+        elif mode == "auto":
+            mode = "bar" if sys.stderr.isatty() else "plain"
+        self._mode = mode
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> Self:
+        if self._mode == "bar":
+            from rich import progress as bars  # noqa: PLC0415  it slows down each start
+            from rich.console import Console  # noqa: PLC0415
+
+            amount = (
+                [bars.DownloadColumn(True), bars.TransferSpeedColumn()]
+                if self._is_bytes
+                else [bars.MofNCompleteColumn()]
+            )
+            self._bar = bars.Progress(
+                bars.TextColumn("{task.description}"),
+                bars.BarColumn(),
+                *amount,
+                bars.TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._bar.add_task(self._title, total=self._total or None)
+        return self
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        """Add ``amount`` to the work done. ``note`` names the current item."""
+        self.show(self._done + amount, self._total, note)
+
+    def show(self, done: int, total: int = 0, note: str = "") -> None:
+        """Show ``done`` of ``total``."""
+        self._done, self._total = done, total
+        if self._bar is not None:
+            title = f"{self._title} {note}" if note else self._title
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total or None, description=title)
+        elif self._mode in ("plain", "json"):
+            now = self._app.clock.monotonic()
+            if now - self._last_line >= PLAIN_SECONDS:
+                self._last_line = now
+                self._line(note)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _line(self, note: str) -> None:
+        if self._mode == "json" and self._app.out.json_mode:
+            self._app.out.message("status", what=self._title, done=self._done, total=self._total or None, note=note)
+            self._app.out.flush()
+            return
+        done, total = self._shown(self._done), self._shown(self._total)
+        of = f" of {total}" if self._total else ""
+        self._app.out.say(f"{self._title}: {done}{of}{' ' + note if note else ''}")
+
+    def _shown(self, count: int) -> str:
+        return human_bytes(count) if self._is_bytes else f"{count:,}"

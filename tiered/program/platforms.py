@@ -1,4 +1,4 @@
-"""Platforms on which the tests were run, as the table of README.md has them."""
+"""This machine: platforms on which the tests were run, as the table of README.md has them, and installed versions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import enum
 import platform
 import sysconfig
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -91,3 +92,31 @@ def this_file_system(directory: Path) -> str:
         return file_system_of(directory.resolve(), MOUNTS.read_text())
     except OSError:
         return ""
+
+
+_PARTS = ("boto3", "botocore", "crc32c", "cramjam", "lz4", "zstandard", "numpy", "pyarrow", "pyspark", "click", "rich")
+
+
+def product_version() -> str:
+    """Return the version of the distribution, ``unknown`` in a checkout that is not installed."""
+    try:
+        return metadata.version("tieredlog")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def part_versions() -> dict[str, str]:
+    """Return the versions of Python and every installed dependency. Nothing is imported."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for part in _PARTS:
+        try:
+            found[part] = metadata.version(part)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def version_lines() -> list[str]:
+    """Return the lines of ``tiered --version``."""
+    parts = ", ".join(f"{name} {version}" for name, version in part_versions().items())
+    return [f"tiered {product_version()}", parts]

@@ -23,12 +23,16 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import click
 
 from tiered.arguments import at_home
 from tiered.config import MEMORY_BYTES, MIB, MIN_MEMORY_BYTES, S3_WORDS, StoreLimits, parse_bytes, parse_duration_ms
 from tiered.errors import ConfigError, NotFoundError
 from tiered.format.keys import check_topic_name
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_CONFIG_BYTES = 1024 * 1024
 """Largest configuration file in bytes."""
@@ -524,3 +528,23 @@ def _expand(text: str, environ: Mapping[str, str], where: str) -> str:
         return environ[name]
 
     return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", value_of, text)
+
+
+_BY_NAME = {each.name: each for each in (*PLACE, *DAEMON)}
+
+
+def setting_option(name: str, *names: str, **more: Any) -> Callable[[F], F]:
+    """Return the option of a setting, with its sentence and default as help. ``names``: others than its own."""
+    setting = _BY_NAME[name]
+    return click.option(*(names or (setting.flag,)), help=setting.help, **more)
+
+
+LIMIT_OPTIONS = tuple(setting_option(each.name) for each in LIMITS)
+"""Options of limits, with the same words on every command line."""
+
+
+def with_limits(command: F) -> F:
+    """Give a command ``LIMIT_OPTIONS``."""
+    for option in reversed(LIMIT_OPTIONS):
+        command = option(command)
+    return command

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tiered.errors import ConfigError, install_command
-from tiered.spark.worker_setup import end_quietly, log_warnings
+from tiered.spark.worker import end_quietly, log_warnings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,21 +5,31 @@ call                                   process             does
 =====================================  ==================  ======================================================
 ``writer``, ``streamWriter``           driver's planner    checks options, columns and the topic; probes the store
 ``write(rows)``                        worker of the task  stages segments (``staging``)
-``commit(messages)``                   driver              decision, one CAS per touched partition (``sink_commit``)
+``commit(messages)``                   driver              decision, one CAS per touched partition
 ``abort(messages)``                    driver              nothing: Spark calls it also after a commit that landed
 =====================================  ==================  ======================================================
 
 Each batch belongs to a *transaction id*. That of a stream is its checkpoint's (Spark's query id, which tasks read from
 their context and send with their segments, because ``commit`` gets only the batch). That of a batch job is the option
-``txnId``, or random. A decision about a batch stands. A replay adopts it, even if the query would give other rows now.
+``txnId``, or random.
+
+A commit may run again, after any crash, with other staged segments. A decision about a batch is made once and stands,
+and a partition that has the batch is left alone (``remote.sink_commit``). So a write happens exactly once, whatever
+rows the query gives next time.
+
+A decision belongs to an id of the whole bucket, for all topics. A batch job with a used ``txnId`` would add nothing and
+succeed. That is an error if the earlier use had no topic in common, and a warning otherwise.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,19 +37,21 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from tiered.clock import SystemClock, SystemIds
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, LogDestroyedError, UnknownTopicError
+from tiered.format.decision import COMMITTED, Decision
+from tiered.format.keys import check_topic_name
+from tiered.format.root import STATE_OPEN
+from tiered.model import Row
 from tiered.plan.sink_commit import once_id
 from tiered.remote.claim import owner_of
-from tiered.remote.sink_commit import Sink
-from tiered.spark.sink_commit import commit_batch
-from tiered.spark.sink_topics import SinkTopics
-from tiered.spark.staging import Job, Staged, TaskStaging
-from tiered.spark.stores import capabilities_of, store_of
-from tiered.spark.trigger_pace import TriggerPace
-from tiered.spark.worker_setup import keep_modules, start_task
+from tiered.remote.sink_commit import Landed, Sink, need_partition
+from tiered.remote.topics import TopicEntry, load_topic, register_topic
+from tiered.spark.schema import WriteSchema
+from tiered.spark.staging import Job, SinkTopic, Staged, TaskStaging
+from tiered.spark.worker import capabilities_of, keep_modules, start_task, store_of
 from tiered.spark.write_options import WriteOptions
-from tiered.spark.write_schema import WriteSchema
-from tiered.store.base import Capabilities
+from tiered.store.base import Capabilities, Store
+from tiered.store.driver import drive
 
 Messages = list[WriterCommitMessage | None]
 
@@ -171,6 +183,216 @@ def _say_left(messages: Messages) -> None:
     if left:
         _logger.warning(
             "sink_aborted staged_segments=%d: they stay until a collection finds that no commit has them", left
+        )
+
+
+# -- topics ----------------------------------------------------------------------------------------------------------
+
+Finder = Callable[[str | None], SinkTopic]
+
+
+def find_topic(options: WriteOptions, store: Store, name: str) -> SinkTopic:
+    """Return the topic, by one GET. Make a missing one if ``createTopic`` was given.
+
+    Raises UnknownTopicError with the command that creates it, ConfigError for a topic that is being deleted.
+    """
+    entry = drive(store, load_topic(check_topic_name(name)))
+    if entry is None and options.create_partitions is not None:
+        entry = drive(store, register_topic(name, SystemIds().uuid(), options.create_partitions, MappingProxyType({})))
+    if entry is None:
+        raise UnknownTopicError(
+            f"there is no topic {name} in {options.path}",
+            hint=f'option("createTopic", "3") makes it with 3 partitions, as `tiered topic create {name} --remote '
+            f"{options.path} --partitions 3` does",
+        )
+    if entry.state != STATE_OPEN:
+        raise ConfigError(f"topic {name} is {entry.state}: nothing can be written to it", hint="write to another topic")
+    return _sink_topic(entry)
+
+
+def _sink_topic(entry: TopicEntry) -> SinkTopic:
+    return SinkTopic(entry.name, entry.topic_id, entry.partitions, entry.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTopics:
+    """Topic that the planner found. Topics that only rows name are looked up by the task that meets them."""
+
+    options: WriteOptions
+    named: SinkTopic | None
+
+    @classmethod
+    def plan(cls, options: WriteOptions, store: Store) -> SinkTopics:
+        """Look up the topic of the option, so that a missing one, or a local log's, is reported before any task runs.
+
+        A job with a ``txnId`` may be committed already: only its commit judges.
+        """
+        named = None if options.topic is None else find_topic(options, store, options.topic)
+        if named is not None and options.txn_id is None:
+            drive(store, need_partition(named.name, named.topic_id, named.partitions))
+        return cls(options, named)
+
+    def finder(self, store: Store) -> Finder:
+        """Return a function that looks up each topic once in the life of a task."""
+        found: dict[str, SinkTopic] = {}
+
+        def find(name: str | None) -> SinkTopic:
+            if name is None:
+                if self.named is None:
+                    raise ConfigError("no topic was named", hint='option("topic", ...) or a column topic')
+                return self.named
+            if name not in found:
+                found[name] = find_topic(self.options, store, name)
+            return found[name]
+
+        return find
+
+
+# -- commit on the driver --------------------------------------------------------------------------------------------
+
+REQUESTS_TOGETHER = 16
+"""Concurrent requests of one commit."""
+
+
+StagedTasks = Iterable[tuple[int, Sequence[Staged]]]
+"""Spark's number of each task, and its staged segments in the order of its rows."""
+
+
+StagedRows = Mapping[tuple[UUID, int], tuple[Row, ...]]
+
+
+def commit_batch(
+    store: Store, sink: Sink, txn: str, batch: int, tasks: StagedTasks, *, topics: Mapping[UUID, str] | None = None
+) -> tuple[Landed, ...]:
+    """Commit the batch and return the rows' places in each touched partition.
+
+    An empty batch is decided, too: an earlier attempt may have had rows, or a suspended one may continue. ``topics``:
+    names of the topics of a batch job with a user's ``txnId``, to compare with an earlier run's decision. Raises as
+    ``Sink.decide`` and ``Sink.commit_staged``, LogDestroyedError if an earlier attempt decided the batch for a topic
+    that is gone, ConfigError if ``txn`` was used for other topics only.
+    """
+    rows = rows_in_order(tasks)
+    decision = drive(store, sink.decide(Decision(txn, batch, COMMITTED, rows)), together=REQUESTS_TOGETHER)
+    adopted = _objects(decision.partitions) != _objects(rows)
+    try:
+        landed = drive(store, sink.commit_staged(decision), together=REQUESTS_TOGETHER)
+    except LogDestroyedError as error:
+        if adopted:
+            raise _decided_for_what_is_gone(txn, batch, rows, is_job=topics is not None) from error
+        raise
+    if adopted and topics is None:
+        _logger.info("sink_replayed txn=%s batch=%d: what was decided before is committed", txn, batch)
+    elif adopted and topics is not None:
+        _warn_used_before(txn, rows, topics, landed)
+    return landed
+
+
+def _objects(rows: StagedRows) -> dict[tuple[UUID, int], list[tuple[int, int]]]:
+    """Return the ids of the staged objects, because the append times of a decision differ from those of the tasks."""
+    return {target: [(row.id_hi, row.id_lo) for row in of_partition] for target, of_partition in rows.items()}
+
+
+def rows_in_order(tasks: StagedTasks) -> dict[tuple[UUID, int], tuple[Row, ...]]:
+    """Return the staged rows of each partition in the order of their tasks: a sorted frame stays sorted."""
+    found: dict[tuple[UUID, int], list[Row]] = {}
+    for _, staged in sorted(tasks, key=lambda task: task[0]):
+        for segment in staged:
+            found.setdefault((segment.topic_id, segment.partition), []).append(segment.row)
+    return {target: tuple(rows) for target, rows in found.items()}
+
+
+def _decided_for_what_is_gone(txn: str, batch: int, rows: StagedRows, *, is_job: bool) -> LogDestroyedError:
+    """Return the error for a batch that was decided for a topic which was deleted, and perhaps made again, since."""
+    what, other = (f"txnId {txn}", "txnId") if is_job else (f"batch {batch} of {txn}", "checkpoint")
+    return LogDestroyedError(
+        f"{what} was decided for a topic that is deleted: none of the {_count(rows)} rows of this attempt were added",
+        hint=f"write them under another {other}: a topic that was deleted and made again is another topic",
+    )
+
+
+def _warn_used_before(txn: str, rows: StagedRows, topics: Mapping[UUID, str], landed: Sequence[Landed]) -> None:
+    """Warn that an earlier run under the same id counts, not this one. Raises ConfigError if its topics differ."""
+    decided = {each.topic_id: each.root.topic for each in landed}
+    ours = {topic_id: topics[topic_id] for topic_id, _ in rows}
+    left_out = sorted({name for topic_id, name in ours.items() if topic_id not in decided})
+    if decided and ours and not ours.keys() & decided.keys():
+        raise ConfigError(
+            f"txnId {txn} was used before, for {_words(decided.values())}: none of the {_count(rows)} rows for "
+            f"{_words(ours.values())} were added",
+            hint="give each write a txnId of its own: it is known in the whole bucket, whatever the topic",
+        )
+    if not rows:
+        return
+    finished = any(each.base >= 0 for each in landed)
+    state = "decided by a run that had not ended, whose rows were added now" if finished else "committed before"
+    also = f"; that run wrote nothing to {_words(left_out)}" if left_out else ""
+    _logger.warning("txnId %s was %s: none of the %d rows of this run were added%s", txn, state, _count(rows), also)
+
+
+def _count(rows: StagedRows) -> int:
+    return sum(row.records for of_partition in rows.values() for row in of_partition)
+
+
+def _words(names: Iterable[str]) -> str:
+    return f"topic {', '.join(sorted(set(names)))}"
+
+
+# -- the pace of a stream's trigger ----------------------------------------------------------------------------------
+
+WINDOW_BATCHES = 20
+"""Batches with rows over which the pace is measured."""
+
+
+SEGMENTS_A_DAY = 5_000
+"""Most segments a day of one partition without a warning: four tasks with a trigger a minute make 5,760."""
+
+
+TINY_BYTES = 1024 * 1024
+"""Mean segment size below which requests and rows cost more than bytes."""
+
+
+DAY_SECONDS = 86_400
+
+
+class TriggerPace:
+    """Last batches of one stream. Warns once that they come too often: many tiny segments are costly until merged.
+
+    Each batch makes a segment for each task and partition. Until a maintainer merges them, each of them costs a row of
+    the catalog, two objects, and requests of every reader.
+    """
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[float, Counter[tuple[str, int]], int]] = deque(maxlen=WINDOW_BATCHES)
+        self._is_said = False
+
+    def add(self, now_seconds: float, segments: Iterable[tuple[str, int, int]]) -> str:
+        """Add a committed batch: its monotonic time, and topic, partition and bytes of each segment.
+
+        Return the warning, ``""`` for none.
+        """
+        listed = list(segments)
+        if self._is_said or not listed:
+            return ""
+        found = Counter((topic, partition) for topic, partition, _ in listed)
+        self._batches.append((now_seconds, found, sum(size for _, _, size in listed)))
+        if len(self._batches) < WINDOW_BATCHES:
+            return ""
+        seconds = now_seconds - self._batches[0][0]
+        counts: Counter[tuple[str, int]] = Counter()
+        for _, each, _ in list(self._batches)[1:]:  # the first batch ended where these seconds begin
+            counts.update(each)
+        mean_bytes = sum(size for _, _, size in self._batches) // sum(each.total() for _, each, _ in self._batches)
+        (topic, partition), most = counts.most_common(1)[0]
+        a_day = round(most * DAY_SECONDS / max(seconds, 1e-3))
+        if mean_bytes >= TINY_BYTES or a_day <= SEGMENTS_A_DAY:
+            return ""
+        self._is_said = True
+        return (
+            f"the trigger is too frequent: the last {WINDOW_BATCHES - 1} batches wrote {most} segments into "
+            f"{topic}-{partition} in {seconds:.0f} s, {mean_bytes:,} bytes each on average; that is {a_day:,} a day, "
+            f"and {SEGMENTS_A_DAY:,} of less than {TINY_BYTES:,} bytes are many. Trigger once a minute or less often "
+            f"(processingTime='1 minute'), write with fewer tasks (coalesce), and have them merged: "
+            f"`tiered maintain {topic} --only merge --loop`, or `tiered spark maintain {topic} --only merge`"
         )
 
 

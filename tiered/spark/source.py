@@ -22,14 +22,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tiered.errors import ConfigError
-from tiered.spark.options import ReadOptions, include_headers
+from tiered.spark.options import ReadOptions, StreamOptions, include_headers
 from tiered.spark.ranges import resolve_pieces
 from tiered.spark.schema import check_schema, kafka_schema
 from tiered.spark.sink import TieredStreamWriter, TieredWriter, WritePlan
 from tiered.spark.slice_reader import SliceReader
 from tiered.spark.stream import RefusedStreamReader, TieredStreamReader
-from tiered.spark.stream_options import StreamOptions
-from tiered.spark.worker_setup import keep_modules
+from tiered.spark.worker import keep_modules
 from tiered.spark.write_options import WriteOptions
 
 

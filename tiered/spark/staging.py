@@ -46,7 +46,7 @@ from tiered.format.segment_builder import LEADER_EPOCH, BuiltSegment, SegmentBui
 from tiered.local.partition.validation import RecordRules
 from tiered.model import Row
 from tiered.remote.sink_commit import upload_staged
-from tiered.spark.write_schema import WriteSchema, WrittenRows
+from tiered.spark.schema import WriteSchema, WrittenRows
 from tiered.store.base import Capabilities, Store
 from tiered.store.driver import drive
 from tiered.store.threads import ThreadPool

@@ -23,7 +23,7 @@ from tiered.cli.main import run
 from tiered.clock import SystemClock, SystemIds
 from tiered.local.disk.files import DiskSpace, PosixFiles
 from tiered.program.maintenance_loop import MaintenanceLoop
-from tiered.program.metrics_file import write_metrics
+from tiered.program.output import write_metrics
 from tiered.remote.maintain import Maintainer
 from tiered.store.base import Steps
 from tiered.store.location import StoreLocation, open_store

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from tests.spark.jobs.building import inline
 from tiered.plan.survivors import OFFSET_BITS, code_of
 from tiered.spark.jobs.run import Receipt, Task, TaskCall
-from tiered.spark.jobs.shuffle import KeySource, Shuffled, _note_text, packer
+from tiered.spark.jobs.two_phase import KeySource, Shuffled, _note_text, packer
 
 __all__ = ["inline", "inline_shuffle"]
 

@@ -27,9 +27,7 @@ from tiered.plan.maintenance import MaintenanceAction, MaintenanceKind
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic, update_topic
 from tiered.spark.jobs import two_phase
-from tiered.spark.jobs.rounds import PlannedRound
-from tiered.spark.jobs.shuffle import _NOTE_LENGTH, Shuffled
-from tiered.spark.jobs.two_phase import Rewriting, rewrite_part_of
+from tiered.spark.jobs.two_phase import _NOTE_LENGTH, PlannedRound, Rewriting, Shuffled, rewrite_part_of
 from tiered.store.base import CompleteUpload, Delete, Outcome, Put, Store, StoreRequest
 from tiered.store.capabilities import probe
 from tiered.store.directory import DirectoryStore

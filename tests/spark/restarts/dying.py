@@ -32,7 +32,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from tiered.spark import stores
+from tiered.spark import worker
 from tiered.spark.sink import TaskStaged, TieredStreamWriter
 from tiered.spark.source import TieredDataSource
 from tiered.store.base import Outcome, Put, PutResult, PutStatus, Store, StoreAround, StoreRequest
@@ -96,14 +96,14 @@ class WatchedStore(StoreAround):
         return outcome
 
 
-_open_store = stores.open_store
+_open_store = worker.open_store
 
 
 def _open_watched(*args: Any, **words: Any) -> Store:
     return WatchedStore(_open_store(*args, **words))
 
 
-stores.open_store = _open_watched
+worker.open_store = _open_watched
 
 
 class DyingWriter(TieredStreamWriter):

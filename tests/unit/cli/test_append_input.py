@@ -58,7 +58,7 @@ def test_a_long_field_of_a_csv_is_a_field(cli: Cli, tmp_path: Path, monkeypatch:
     with tiered.open_reader(log_dir=tmp_path / "d") as reader:
         (record,) = reader.topic("t").read()
     assert json.loads(record.value or b"") == {"a": text, "b": "1"}
-    monkeypatch.setattr("tiered.program.record_input.MAX_FIELD_CHARS", 1000)
+    monkeypatch.setattr("tiered.program.records.MAX_FIELD_CHARS", 1000)
     done = cli(*line, stdin=f"a,b\n{text},1\n".encode())
     assert done.code == 2
     assert "line 2 of the input has a field of more than 1,000 characters" in done.err

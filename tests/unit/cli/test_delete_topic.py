@@ -199,7 +199,7 @@ def test_a_mark_that_was_cut_short_is_completed(
     def entry_only(entry: Any, owner: str) -> Any:
         return (yield from update_topic(entry.name, lambda found: deletion.replace(found, state="deleting")))
 
-    monkeypatch.setattr("tiered.cli.topic_delete.start_deletion", entry_only)
+    monkeypatch.setattr("tiered.cli.topic.start_deletion", entry_only)
     assert cli("topic", "delete", "t", *remote, "--yes").code == 0
     for _ in range(2):
         assert cli("maintain", "--only", "collect", *remote, "--yes").text == "nothing was to be done\n"

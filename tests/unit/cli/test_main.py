@@ -17,7 +17,7 @@ from tests.unit.cli.conftest import Cli
 from tiered.cli import cat, main
 from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, NotFoundError
 from tiered.program import command_line
-from tiered.program.error_text import as_error
+from tiered.program.command_line import as_error
 from tiered.program.output import Output, StdoutClosed, columns, human_bytes, human_duration, printable
 
 

@@ -17,7 +17,7 @@ import tiered
 from tests.support.pages import ROOT, Reader, blocks, pages, python_blocks, shown_commands
 from tiered import NewRecord
 from tiered.cli.main import tiered as tiered_command
-from tiered.spark import options, stream_options, write_options
+from tiered.spark import options, write_options
 from tiered.spark.commands import jobs
 from uploader.cli import program as tiered_uploader
 
@@ -84,7 +84,7 @@ def test_pages_and_manifests_name_this_release() -> None:
 
 def test_the_page_of_spark_options_has_them_all() -> None:
     text = (ROOT / "docs" / "reference" / "spark-options.md").read_text()
-    names = {*options.NAMES, *stream_options._OWN, *write_options.NAMES}
+    names = {*options.NAMES, *options.STREAM.names, *write_options.NAMES}
     assert {name for name in names if f"`{name}`" not in text} == set()
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.unit.cli.building import made
+from tiered.cli.doctor import check_lifecycle_rules
 from tiered.cli.main import run
-from tiered.program.lifecycle import check_lifecycle_rules
 
 ABORT = {"ID": "abort", "Status": "Enabled", "Filter": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7}}
 ON = {"ID": "r", "Status": "Enabled"}

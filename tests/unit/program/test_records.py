@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from tiered.errors import ConfigError, InvalidRecordError
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import Headers
-from tiered.program.record_format import compile_format, envelope, envelope_line
-from tiered.program.record_input import MAX_LINE_BYTES, InputShape, LineSource, read_records
+from tiered.program.records import (
+    MAX_LINE_BYTES,
+    InputShape,
+    LineSource,
+    compile_format,
+    envelope,
+    envelope_line,
+    read_records,
+)
 
 FIELDS = "message_type topic partition offset timestamp timestamp_type key value headers encoding tier"
 

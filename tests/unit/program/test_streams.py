@@ -15,7 +15,7 @@ import pytest
 
 import tiered
 from tiered.errors import LocalIOError, install_command
-from tiered.program.error_text import as_error
+from tiered.program.command_line import as_error
 
 PROGRAMS = ["tiered", "uploader"]
 

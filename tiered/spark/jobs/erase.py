@@ -29,8 +29,8 @@ from tiered.program.erasure import (
 from tiered.remote.claim import owner_of
 from tiered.remote.topics import TopicEntry
 from tiered.spark.jobs.run import JobRunner, Receipt, Task
-from tiered.spark.stores import capabilities_of
 from tiered.spark.subscription import planning_pool
+from tiered.spark.worker import capabilities_of
 from tiered.store.base import Store
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation

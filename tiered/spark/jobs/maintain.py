@@ -25,8 +25,8 @@ from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.spark.jobs import two_phase
 from tiered.spark.jobs.run import JobRunner, Receipt, Task
-from tiered.spark.stores import capabilities_of
 from tiered.spark.subscription import planning_pool
+from tiered.spark.worker import capabilities_of
 from tiered.store.base import Capabilities, Store
 from tiered.store.driver import drive
 

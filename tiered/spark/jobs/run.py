@@ -27,10 +27,8 @@ from tiered import errors
 from tiered.config import S3Keywords
 from tiered.errors import ConfigError, JobFailedError, TieredError
 from tiered.program.application import Application
-from tiered.program.output import counted
-from tiered.program.progress import Progress
-from tiered.spark.stores import worker_store
-from tiered.spark.worker_setup import start_task
+from tiered.program.output import Progress, counted
+from tiered.spark.worker import start_task, worker_store
 from tiered.store.base import Store
 
 MASTER = "local[*,4]"
