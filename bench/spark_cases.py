@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import tiered
 from bench.measure import Figure, compare
-from tiered.check.spread import cut_steps, part_steps
+from tiered.check.check import cut_steps, part_steps
 from tiered.config import TopicConfig
 from tiered.format.kernels import crc32c
 from tiered.format.keys import Role, root_key

@@ -26,8 +26,8 @@ from tiered import arguments
 from tiered.appending.thread import AppenderThread
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, S3Keywords, TopicConfig
+from tiered.consumer.assignment import CallersPositions, LogAssignment, LoggedPositions, ProgramPositions
 from tiered.consumer.consumer import Consumer
-from tiered.consumer.log_assignment import CallersPositions, LogAssignment, LoggedPositions, ProgramPositions
 from tiered.consumer.steps import ConsumerKeywords, ConsumerSteps, Options
 from tiered.display import names_without
 from tiered.engine.tiering import SpreadTiering, Tiering

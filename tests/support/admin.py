@@ -12,8 +12,8 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.model import TopicPartition
 from tiered.repair.engine import plan_repair_steps, repair_steps
+from tiered.repair.log_directory import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.repair.plan import RepairOptions, RepairPlan
-from tiered.repair.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.restore.plan import RestoreOptions
 from tiered.restore.restore import RestoreReport, restore_steps
 from tiered.store.driver import Runner

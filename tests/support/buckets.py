@@ -22,8 +22,7 @@ from tiered.remote.catalog import Catalog
 from tiered.remote.merge import merge_rows
 from tiered.remote.segment_rewriter import SegmentOutput, Workshop, in_turn
 from tiered.remote.topics import TopicEntry, load_topic
-from tiered.repair.bench import Workbench
-from tiered.repair.plan import RepairOptions, RepairPlan
+from tiered.repair.plan import RepairOptions, RepairPlan, Workbench
 from tiered.store.base import ABSENT, Delete, Get, List, ListPage, NewId, Object, Put, Steps, Store
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive

@@ -10,10 +10,8 @@ from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.model import Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.topics import TopicEntry, encode_topic, load_topic
-from tiered.repair.bench import Workbench
-from tiered.repair.plan import RepairAction, RepairOptions
+from tiered.repair.plan import Ground, RepairAction, RepairOptions, Workbench
 from tiered.repair.roots import plan_root
-from tiered.repair.segments import Ground
 from tiered.store.base import Delete
 
 TP = TopicPartition("flights", 0)

@@ -23,18 +23,20 @@ Each class has a name of its own, such as ``AsyncLog``, and is exported under th
 from __future__ import annotations
 
 from tiered.aio import admin
-from tiered.aio.appender import AsyncAppender as Appender
-from tiered.aio.appender import AsyncReceipt as Receipt
+from tiered.aio.appending import AsyncAppender as Appender
+from tiered.aio.appending import AsyncReceipt as Receipt
+from tiered.aio.appending import AsyncTransaction as Transaction
 from tiered.aio.consumer import AsyncConsumer as Consumer
+from tiered.aio.log import AsyncFindResult as FindResult
 from tiered.aio.log import AsyncLog as Log
-from tiered.aio.log import open  # noqa: A004  (the word that users expect: aio.open)
-from tiered.aio.reader import AsyncFindResult as FindResult
-from tiered.aio.reader import AsyncReader as Reader
-from tiered.aio.reader import open_reader
+from tiered.aio.log import AsyncReader as Reader
+from tiered.aio.log import (
+    open,  # noqa: A004  (the word that users expect: aio.open)
+    open_reader,
+)
 from tiered.aio.topic import AsyncPartitionStream as PartitionStream
 from tiered.aio.topic import AsyncTopic as Topic
 from tiered.aio.topic import AsyncTopicReads as TopicReads
-from tiered.aio.transaction import AsyncTransaction as Transaction
 
 Reads = TopicReads
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Generic, TypeVar, Unpack
 
 from tiered import arguments
-from tiered.admin import D, Selected
-from tiered.admin.snapshot import SnapshotReport, snapshot_steps
+from tiered.admin import D, Selected, SnapshotReport, snapshot_steps
 from tiered.check.check import CheckOptions, CheckReport, check_steps
 from tiered.check.findings import OnFinding, Progress, handed_on
 from tiered.clock import Clock, IdSource, SystemClock
@@ -20,8 +19,8 @@ from tiered.local.disk.files import PosixFiles
 from tiered.plan.erasure import Selection
 from tiered.remote.claim import owner_of
 from tiered.repair.engine import plan_repair_steps, repair_steps
+from tiered.repair.log_directory import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.repair.plan import RepairOptions, RepairPlan
-from tiered.repair.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.restore.plan import RestoreOptions
 from tiered.restore.restore import RestoreReport, restore_steps
 from tiered.store.aio_driver import AioRunner
@@ -185,7 +184,7 @@ async def snapshot(
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> SnapshotReport:
-    """Run ``tiered.admin.snapshot``."""
+    """Run ``tiered.admin``."""
     clock, ids = arguments.clock_and_ids(clock, ids)
     async with _runner(remote, s3, clock, ids) as runner:
         return await runner.run(snapshot_steps(name, arguments.selected(selected)))

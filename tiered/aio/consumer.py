@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tiered import arguments
 from tiered.aio.worker import Opening
 from tiered.clock import SystemClock
+from tiered.consumer.assignment import Position
 from tiered.consumer.consumer import ARROW, taken
-from tiered.consumer.position import Position
 from tiered.consumer.steps import MAX_POLL_RECORDS, ConsumerSteps, Request
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import TopicPartition

@@ -9,8 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from tiered import arguments
-from tiered.aio.appender import AsyncAppender, open_appender
-from tiered.aio.transaction import AsyncTransaction, begin
+from tiered.aio.appending import AsyncAppender, AsyncTransaction, begin, open_appender
 from tiered.aio.worker import Opening, ThreadPools
 from tiered.appending.appender import BATCH_BYTES, BUFFER_BYTES, LINGER_MS, MAX_BLOCK_MS
 from tiered.arrow.schema import COLUMNS

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from tiered import admin
+from tiered.check.check import versions_warning
 from tiered.check.findings import Finding
-from tiered.check.versions import versions_warning
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.checking import check_metrics, conclude_check, reading_options, show_finding, subset_of

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import click
 
 from tiered.arguments import at_home
-from tiered.check.versions import keeps_versions
+from tiered.check.check import keeps_versions
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError, TieredError
 from tiered.format.checkpoint import decode_meta_properties

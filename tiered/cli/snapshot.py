@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tiered.admin.snapshot import snapshot_steps
+from tiered.admin import snapshot_steps
 from tiered.arguments import chosen_partitions
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.keys import check_snapshot_name

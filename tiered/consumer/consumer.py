@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from tiered import arguments
 from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
 from tiered.clock import SystemClock
-from tiered.consumer.position import Position
+from tiered.consumer.assignment import Position
 from tiered.consumer.steps import MAX_POLL_RECORDS, ConsumerSteps, Request
 from tiered.display import names_without
 from tiered.format.kernels import ConsumerRecord

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol, TypedDict
 
 from tiered import arguments
-from tiered.consumer.position import Assignment, Changes, Position
+from tiered.consumer.assignment import Assignment, Changes, Position
 from tiered.errors import (
     ClosedError,
     ConfigError,

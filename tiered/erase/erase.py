@@ -19,9 +19,10 @@ import json
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
+from tiered.erase.notes import MAX_NOTE_BYTES, decode_note, uid_of, uid_of_key
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
 from tiered.format.batch import BatchHeader, least_timestamp, read_header, verify_batch
 from tiered.format.batch_scanner import BatchWalk, corrupt_at
@@ -36,8 +37,6 @@ from tiered.format.keys import (
     erasure_note_prefix,
     erasure_receipt_key,
     join_uid,
-    parse_segment_key,
-    parse_staged_key,
     partition_prefix,
     segment_key,
 )
@@ -75,15 +74,6 @@ from tiered.store.unique_upload import put_unique
 
 KEYLESS = (BUNDLE_MAGIC, CONTAINER_MAGIC, b"{")
 """First bytes of objects without records: bundles, roots, pages and registry entries."""
-MAX_NOTE_BYTES = 64 * 1024
-"""Largest note about a rewritten segment."""
-
-_NOTE_FIELDS = {"before": str, "after": str, "start_offset": int, "end_offset": int, "records": int} | {
-    "id_hi": int,
-    "id_lo": int,
-    "at_ms": int,
-}
-
 MAX_LOOKS = 10
 """Most whole looks at a partition in one run: one finds, one proves; more only if others rewrite it meanwhile."""
 
@@ -172,32 +162,6 @@ def erase_steps(
     CorruptionError, and FencedError if another maintainer took over: run it again.
     """
     return (yield from Eraser(plan.tp, plan.entry, selection, job_id, spend).run(plan, owner, capabilities, now=now))
-
-
-def uid_of(row: Row) -> str:
-    """Return the id of a segment as its keys contain it."""
-    return join_uid(row.id_hi, row.id_lo)
-
-
-def uid_of_key(key: str) -> str:
-    """Return the segment id in a key below ``s/``; the key itself if it names no segment."""
-    parsed, staged = parse_segment_key(key), parse_staged_key(key)
-    return parsed.name.uid if parsed is not None else staged.uid if staged is not None else key
-
-
-def decode_note(key: str, data: bytes | memoryview) -> dict[str, Any]:
-    """Decode the note of a rewritten segment. Raises CorruptionError if the note is damaged."""
-    try:
-        note = json.loads(bytes(data))
-        if any(not isinstance(note[name], kind) for name, kind in _NOTE_FIELDS.items()):
-            raise ValueError("not what an erasure writes")
-    except (ValueError, KeyError, TypeError) as damage:
-        raise CorruptionError(
-            f"{key}, the erasure's note of a segment, cannot be read: {damage}",
-            path_or_key=key,
-            hint="delete it, and erase again: the proof reads every object without a note",
-        ) from damage
-    return cast("dict[str, Any]", note)
 
 
 @dataclass(slots=True)

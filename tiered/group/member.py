@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-from tiered.consumer.position import Changes
+from tiered.consumer.assignment import Changes
 from tiered.errors import (
     CommitUnknownError,
     ConfigError,
@@ -40,7 +40,6 @@ from tiered.format.keys import (
     group_plan_key,
     parse_group_key,
 )
-from tiered.group.assignment import next_plan
 from tiered.group.objects import (
     MAX_MEMBER_BYTES,
     MAX_OWNERSHIP_BYTES,
@@ -55,6 +54,7 @@ from tiered.group.objects import (
     encode_member,
     encode_ownership,
     encode_plan,
+    next_plan,
 )
 from tiered.model import Position, TopicPartition
 from tiered.plan.backoff import backoff_bound_seconds

@@ -9,13 +9,12 @@ from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.remote.claim import owner_of
 from tiered.remote.topics import list_topics, no_topics
-from tiered.repair.bench import Workbench
 from tiered.repair.disk import plan_disk
-from tiered.repair.kept import plan_decisions, plan_kept
-from tiered.repair.plan import RepairAction, RepairOptions, RepairPlan
+from tiered.repair.plan import Ground, RepairAction, RepairOptions, RepairPlan, Workbench
 from tiered.repair.registry import find_unregistered, plan_entry
 from tiered.repair.roots import plan_root, plan_shorter
-from tiered.repair.segments import Ground, plan_segments
+from tiered.repair.segments import plan_segments
+from tiered.repair.versions import plan_decisions, plan_kept
 from tiered.store.base import Steps
 
 

@@ -27,8 +27,7 @@ from tiered.remote.topics import (
     encode_topic,
     list_topics,
 )
-from tiered.repair.bench import Workbench
-from tiered.repair.plan import RepairAction
+from tiered.repair.plan import RepairAction, Workbench
 from tiered.repair.versions import Stored, put_back
 from tiered.store.base import Get, NewId, Object, Steps
 from tiered.store.steps import list_page, list_versions

@@ -7,7 +7,8 @@
     decisions of sinks that the copy has not committed ───────────────────────┘
 
 The new root has a version and claims above all that anything in the bucket proves. It belongs to no volume (of sinks:
-to ``spark``), so a disk that wrote the partition goes on after ``tiered repair rejoin``.
+to ``spark``), so a disk that wrote the partition goes on after ``tiered repair rejoin``. What only the replaced root
+named goes into its trash: going back may have been a mistake.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from tiered.check.judge import judge_index
-from tiered.erase.undone import Undone, undone_steps
+from tiered.check.segment_check import judge_index
+from tiered.erase.notes import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.decision import COMMITTED, Decision, SinkTarget
 from tiered.format.framed_object import MAX_OBJECT_BYTES
@@ -37,13 +38,14 @@ from tiered.format.keys import (
     root_key,
     segment_key,
 )
+from tiered.format.page import PageKind, Pointers
 from tiered.format.root import STATE_OPEN, Root
-from tiered.format.rows import NO_TRASH
-from tiered.model import EpochEntry, Row
+from tiered.format.rows import NO_TRASH, Rows, Trash
+from tiered.model import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, EpochEntry, Row, TrashEntry
 from tiered.plan.commit import Stamp
 from tiered.plan.invariants import check_root
 from tiered.plan.ownership import SPARK_VOLUME, Refusal
-from tiered.plan.pages import spill
+from tiered.plan.pages import Garbage, spill
 from tiered.plan.rebuild import VERSION_STEP, Objects, chain, rebuilt
 from tiered.plan.sink_commit import StageIntent
 from tiered.remote.catalog_view import CatalogView
@@ -57,19 +59,27 @@ from tiered.remote.conditional_put import (
     replace_once,
     stored_bytes,
 )
-from tiered.remote.pages import store_pages
+from tiered.remote.gc.garbage import page_key_of, trash_page
+from tiered.remote.pages import PageCache, read_pages, store_pages
 from tiered.remote.root_history import copy_root
 from tiered.remote.root_view import root_get
 from tiered.remote.roots import root_body
 from tiered.remote.segment_rewriter import hole
 from tiered.remote.sink_commit import read_decision
 from tiered.remote.stale_root_check import find_newest_copy
-from tiered.repair.bench import Workbench
-from tiered.repair.copies import Copies, PartitionObjects, believed, find_copies, list_objects, rows_of, uploads_after
-from tiered.repair.garbage import left_behind
-from tiered.repair.pages import fill, read_all_pages
-from tiered.repair.plan import RepairAction
-from tiered.repair.segments import Ground, plan_hole
+from tiered.repair.copies import (
+    Copies,
+    PartitionObjects,
+    believed,
+    fill,
+    find_copies,
+    list_objects,
+    read_all_pages,
+    rows_of,
+    uploads_after,
+)
+from tiered.repair.plan import Ground, RepairAction, Workbench
+from tiered.repair.segments import plan_hole
 from tiered.store.base import ABSENT, NewId, Now, Object, Put, Steps
 from tiered.store.steps import list_all
 from tiered.times import format_time
@@ -481,3 +491,65 @@ def _put_root(ground: Ground, root: Root, there: There, bench: Workbench) -> Ste
     if not done.written:
         raise ConfigError(f"{ground.tp}: its root is another one by now; nothing was replaced", hint="plan again")
     yield from copy_root(stored)
+
+
+# -- its trash ---------------------------------------------------------------------------------------------------------
+
+
+def left_behind(now: Root, root: Root, stamp: Stamp, named: set[str]) -> Steps[Trash]:
+    """Return the trash of ``root``, which replaces ``now``: what ``now`` or its trash names, and ``root`` not.
+
+    ``root`` names no page of ``now``: each goes alone, for rows that it holds live on.
+    """
+    garbage = Garbage(replace(now, version=root.version - 1, trash=NO_TRASH), stamp)
+    cache = PageCache()
+    garbage.objects(row for row in (yield from rows_of(now)) if not _is_named(row, named))
+    for pointer in now.inner:
+        (children,) = yield from read_pages(now, PageKind.INNER, (pointer,), cache)
+        if isinstance(children, Pointers):
+            garbage.pages(children)
+    garbage.pages((*now.inner, *now.leaves))
+    waiting: list[TrashEntry] = []
+    for entry in now.trash:
+        waiting += yield from _opened(now, entry, garbage, named)
+    version, ts_ms = root.version, root.commit.ts_ms
+    moved = [entry._replace(removed_version=version, removed_ms=ts_ms) for entry in waiting]
+    # A leaf that a trim cut is there twice, and its rows, if a later trim took the rest of it.
+    once = {(entry.id_hi, entry.id_lo): entry for entry in (*moved, *garbage.trash)}
+    return Trash.from_entries(list(once.values()))
+
+
+def _opened(now: Root, entry: TrashEntry, garbage: Garbage, named: set[str]) -> Steps[list[TrashEntry]]:
+    """Return an entry as single pages and objects, without those that are ``named`` again.
+
+    ``garbage`` gets the rows of pages. A page that is missing was collected after all that it names.
+    """
+    if entry.what == TRASH_OBJECT:
+        return [] if _is_named(entry, named) else [entry]
+    if entry.what == TRASH_PAGE:
+        return [entry]
+    kinds = [PageKind.TRASH] if entry.what == TRASH_LIST else [PageKind.LEAF, PageKind.INNER]
+    content = yield from trash_page(page_key_of(now, entry), kinds)
+    waiting: list[TrashEntry] = []
+    if content is None:
+        return waiting
+    if isinstance(content, Trash):
+        for one in content:
+            waiting += yield from _opened(now, one, garbage, named)
+    elif isinstance(content, Pointers):
+        for pointer in content:
+            rows = yield from trash_page(now.page_key(pointer), [PageKind.LEAF])
+            if isinstance(rows, Rows):
+                garbage.objects(row for row in rows if not _is_named(row, named))
+                garbage.pages((pointer,))
+    else:
+        below = entry.what == TRASH_ROWS
+        rows = content.where((content.next > entry.base) & (content.next <= entry.end)) if below else content
+        garbage.objects(row for row in rows if not _is_named(row, named))
+        if below:
+            return waiting  # the page itself is another entry, or one of the catalog's
+    return [*waiting, entry._replace(kind=TRASH_PAGE | entry.kind & TRASH_MAINTAINER, end=0)]
+
+
+def _is_named(one: Row | TrashEntry, named: set[str]) -> bool:
+    return join_uid(one.id_hi, one.id_lo) in named

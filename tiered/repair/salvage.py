@@ -6,6 +6,9 @@
     bundle of the segment before ── Follower ────────┼──> new .log and .idx, which replace the row
     transactions open where a loss begins ── markers ┘
 
+Where lengths lead from batch to batch and each CRC holds, only offsets and leader epochs can be wrong: the CRC does not
+cover them. Otherwise whole batches are searched at every byte.
+
 A loss may swallow the end of a transaction. Where the row's own bundle is whole, it names the transactions that ended
 here, and markers with these outcomes take lost offsets. Without it each transaction that is open where the loss begins
 gets an ABORT marker.
@@ -20,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.check.judge import judge_index, own_row
+from tiered.check.segment_check import judge_index, own_row
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, empty_batch, encode_marker, read_header, rebased, verify_batch
 from tiered.format.batch_scanner import BatchPosition, Offsets
@@ -30,6 +33,7 @@ from tiered.format.keys import FLAG_HOLE, FLAG_STAGED
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.segment_indexes import decode_txns, encode_txns
 from tiered.local.disk.files import PosixFiles
+from tiered.local.recovery.segment_recovery import salvage
 from tiered.local.segment.scan import LogFile
 from tiered.model import Row, TopicPartition
 from tiered.plan.producer import read_producer
@@ -39,12 +43,70 @@ from tiered.plan.visibility import open_firsts
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.segment_rewriter import SegmentOutput, Workshop
 from tiered.repair.versions import RepairSource
-from tiered.repair.whole_batches import Ranges, whole_batches
 from tiered.store.base import NewId, Steps
 from tiered.store.steps import blocking
 
+Ranges = tuple[tuple[int, int], ...]
+"""Ranges of offsets that are lost."""
 Batch = tuple[BatchHeader, bytes]
 EpochAt = Callable[[int, int, int], int]
+
+
+def whole_batches(
+    log: LogFile, offsets: Offsets, epoch_at: Callable[[int], int], *, dense: bool, sealed: int
+) -> tuple[tuple[BatchPosition, ...], Ranges]:
+    """Return the whole batches of a ``.log`` in a range of offsets, and the ranges that are lost.
+
+    ``epoch_at``: leader epoch of an offset, -1 if it is not known. ``dense``: each offset had a record.
+    ``sealed``: size of the ``.log`` when it was whole, -1 if it is not known.
+    """
+    size = log.size()
+    found = _intact(log, size)
+    if not found:
+        found = list(salvage(log, 0, size, offsets))
+    elif dense:
+        found = _in_their_place(found, offsets)
+    spans, lost, at, position = list[BatchPosition](), list[tuple[int, int]](), offsets.base, 0
+    for span in found:
+        epoch = epoch_at(span.base_offset)
+        if not at <= span.base_offset <= span.last_offset < offsets.next:
+            continue
+        if epoch >= 0 and log.header_at(span.position, size).leader_epoch != epoch:
+            continue
+        if span.base_offset > at and (dense or span.position > position):
+            lost.append((at, span.base_offset))
+        spans.append(span)
+        at, position = span.last_offset + 1, span.position + span.size
+    if at < offsets.next and (dense or position < size or sealed > size):
+        lost.append((at, offsets.next))
+    return tuple(spans), tuple(lost)
+
+
+def _intact(log: LogFile, size: int) -> list[BatchPosition]:
+    """Return all batches if each has its CRC and they fill the file."""
+    spans: list[BatchPosition] = []
+    try:
+        for span, view in log.batches(0, size):
+            if not log.is_intact(view):
+                return []
+            spans.append(span)
+    except CorruptionError:
+        return []
+    return spans if spans and spans[-1].position + spans[-1].size == size else []
+
+
+def _in_their_place(spans: Sequence[BatchPosition], offsets: Offsets) -> list[BatchPosition]:
+    """Return the batches that follow each other from the start, or up to the end.
+
+    A batch whose base offset rotted is between both.
+    """
+    first, at, after = 0, offsets.base, offsets.next
+    while first < len(spans) and spans[first].base_offset == at:
+        at, first = spans[first].last_offset + 1, first + 1
+    last = len(spans)
+    while last > first and spans[last - 1].last_offset + 1 == after and spans[last - 1].base_offset >= at:
+        after, last = spans[last - 1].base_offset, last - 1
+    return [*spans[:first], *spans[last:]]
 
 
 class Remains(NamedTuple):

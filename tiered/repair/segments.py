@@ -14,43 +14,23 @@ whole                             from the ``.log``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
-from tiered.check.judge import ObjectVerdict, judge_index, judge_log, read_index
-from tiered.erase.undone import undone_steps
+from tiered.check.segment_check import ObjectVerdict, judge_index, judge_log, read_index
+from tiered.erase.notes import undone_steps
 from tiered.errors import ConfigError, CorruptionError, TieredError, UnknownTopicError
 from tiered.format.bundle import MAX_BUNDLE_BYTES
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, aside_key, segment_key
 from tiered.local.directory.read_only_log import LogView
-from tiered.model import Row, SealedSegment, TopicPartition
+from tiered.model import Row, SealedSegment
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.topics import TopicEntry
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS
-from tiered.repair.aside import keep_copy
-from tiered.repair.bench import Workbench
-from tiered.repair.plan import Act, RepairAction, RepairOptions
-from tiered.repair.salvage import Remains, plan_remains, write_remains
-from tiered.repair.versions import RepairSource, Stored, find_whole_version, put_action, put_source, restored
-from tiered.repair.whole_batches import Ranges
+from tiered.repair.plan import Act, Ground, RepairAction, Workbench
+from tiered.repair.salvage import Ranges, Remains, plan_remains, write_remains
+from tiered.repair.versions import RepairSource, Stored, find_whole_version, keep_copy, put_action, put_source, restored
 from tiered.store.base import NewId, Steps
 from tiered.store.steps import blocking
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """One partition of one repair. ``view``: the log directory that may hold lost segments, if any."""
-
-    tp: TopicPartition
-    entry: TopicEntry
-    options: RepairOptions
-    view: LogView | None
-
-    @property
-    def command(self) -> str:
-        """Return the command that repairs this partition."""
-        return f"tiered repair {self.tp.topic}:{self.tp.partition}"
 
 
 def plan_segments(ground: Ground, pinned: CatalogView) -> Steps[list[RepairAction]]:

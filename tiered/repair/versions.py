@@ -1,9 +1,12 @@
-"""Right bytes of an object, and their way back under its key.
+"""Right bytes of an object, and their way back under its key. Repair of the small objects beside a root.
 
 ::
 
     an older version of it ──┐
     local segments ──────────┴── RepairSource ──> a file ──> aside/ (the current object) ──> PUT If-Match ──> read back
+
+A damaged copy of a root, snapshot or pin comes back from a version. Without a version it is deleted, after a copy of
+its bytes went to ``aside/``. A damaged decision of a sink is named with its batch: only its sink can write it again.
 """
 
 from __future__ import annotations
@@ -16,20 +19,25 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.check.judge import sum_of
-from tiered.errors import ConfigError, CorruptionError
+from tiered.check.findings import Severity
+from tiered.check.remote import KINDS, check_decisions, decode_beside, read_beside
+from tiered.check.segment_check import sum_of
+from tiered.errors import ConfigError, CorruptionError, TieredError
+from tiered.format.decision import decode_decision
+from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.kernels import crc32c
-from tiered.format.keys import aside_key
+from tiered.format.keys import aside_key, parse_decision_key
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedSegment, TopicPartition
 from tiered.plan.maintenance import READ_BYTES
 from tiered.remote.conditional_put import conditional_put, deadline_after
-from tiered.repair.aside import keep_copy
-from tiered.repair.plan import RepairAction
-from tiered.store.base import ABSENT, Body, Get, Match, NewId, Object, Put, Steps
+from tiered.remote.root_view import RootView
+from tiered.remote.topics import list_topics
+from tiered.repair.plan import NO_PARTITION, Ground, RepairAction, Workbench
+from tiered.store.base import ABSENT, Body, Delete, Get, Head, Match, NewId, Object, Put, Steps
 from tiered.store.steps import blocking, list_versions
-from tiered.store.unique_upload import Tags
+from tiered.store.unique_upload import ObjectWriter, Tags
 
 PUT_DEADLINE_MS = 600_000
 """Time in milliseconds for retries of one PUT while the store gives no answer."""
@@ -144,3 +152,97 @@ def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:
 
 def _another(key: str) -> ConfigError:
     return ConfigError(f"{key} is another object by now; nothing was replaced", hint="plan the repair again")
+
+
+def keep_copy(key: str, to: str) -> Steps[bool]:
+    """Copy an object as it is under another name. Return False if it is missing by now.
+
+    Raises CorruptionError if the copy would not be all of it: the object must not be replaced then.
+    """
+    head = yield Head(key)
+    if not isinstance(head, Object):
+        return False
+    output = ObjectWriter(to)
+    for at in range(0, head.size, READ_BYTES):
+        got = yield Get(key, at, min(at + READ_BYTES, head.size))
+        if isinstance(got, Object) and got.etag == head.etag:
+            yield from output.write(got.data)
+    differs = head.crc32c not in (None, output.crc32c)  # or its bytes have rotted below the store's checksum of them
+    if output.size != head.size or (differs and (yield from sum_of(key, head.size)) != output.crc32c):
+        yield from output.abort()
+        raise CorruptionError(
+            f"{key} has {head.size} bytes, {output.size} of them could be copied as they are: nothing was replaced",
+            path_or_key=key,
+            position=output.size,
+            hint="try again; if it stays so, another program writes this key",
+        )
+    yield from output.finish()
+    copy = yield Head(to)
+    if not isinstance(copy, Object) or copy.size != head.size:
+        raise CorruptionError(
+            f"{to}, the copy of {key}, is not there with its {head.size} bytes: nothing was replaced",
+            path_or_key=to,
+            position=0,
+            hint="try again",
+        )
+    return True
+
+
+# -- the objects beside a root -----------------------------------------------------------------------------------------
+
+
+def plan_kept(ground: Ground) -> Steps[list[RepairAction]]:
+    """Return the actions for copies, snapshots and pins of one partition. Raises ConfigError for a newer release's."""
+    topic_id, tp = ground.entry.topic_id, ground.tp
+    view = RootView(topic_id, tp.partition, tp.topic)
+    actions: list[RepairAction] = []
+    for folder, what in KINDS.items():
+        for each in (yield from read_beside(view, folder)):
+            if each.flaw is not None and not isinstance(each.flaw, CorruptionError):
+                raise each.flaw
+            if each.flaw is not None:
+                remedy, act = "delete it: no version of it is whole", partial(_delete, ground, each.key)
+                without = RepairAction(tp, each.key, f"the {what} is damaged: {each.flaw.message}", remedy, act=act)
+                stored = Stored(topic_id, tp.partition, each.key, 0, 0, each.etag)
+                actions.append((yield from _version_or(without, stored, partial(decode_beside, view, key=each.key))))
+    return actions
+
+
+def _version_or(without: RepairAction, stored: Stored, decode: Callable[[bytes], object]) -> Steps[RepairAction]:
+    """Return the action that puts a version back, or ``without`` if there is none."""
+
+    def fits(data: bytes) -> bool:
+        try:
+            decode(data)
+        except TieredError:
+            return False
+        return True
+
+    found = yield from restored(without.tp, stored, without.problem, fits, MAX_OBJECT_BYTES)
+    return without if found is None else found[0]
+
+
+def _delete(ground: Ground, key: str, _: Workbench) -> Steps[None]:
+    if (yield from keep_copy(key, aside_key(ground.entry.topic_id, ground.tp.partition, (yield NewId())))):
+        yield Delete((key,))
+
+
+def plan_decisions() -> Steps[list[RepairAction]]:
+    """Return the actions for damaged decisions of sinks. They belong to no partition.
+
+    A copy of a replaced decision is stored below ``aside/`` of the first topic.
+    """
+    actions: list[RepairAction] = []
+    entries = yield from list_topics({})
+    topic_id = entries[0].topic_id if entries else UUID(int=0)
+    for found in (yield from check_decisions()):
+        key, parsed = found.where, parse_decision_key(found.where)
+        if parsed is None or found.severity is not Severity.ERROR:
+            continue
+        problem = f"the decision of batch {parsed.batch} of {parsed.txn} is damaged"
+        remedy = "put it back from a backup; its sink can commit no later batch before that"
+        head = yield Head(key)
+        stored = Stored(topic_id, 0, key, 0, 0, head.etag if isinstance(head, Object) else "")
+        without = RepairAction(NO_PARTITION, key, problem, remedy)
+        actions.append((yield from _version_or(without, stored, partial(decode_decision, key=key))))
+    return actions

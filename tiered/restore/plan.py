@@ -20,7 +20,7 @@ from uuid import UUID
 from tiered.check.registry import need_all_named, survey
 from tiered.clock import IdSource
 from tiered.config import TopicConfig, parse_bytes
-from tiered.erase.undone import Undone, undone_steps
+from tiered.erase.notes import Undone, undone_steps
 from tiered.errors import (
     ConfigError,
     CorruptionError,

@@ -6,55 +6,78 @@
                                                                                      │
                               drop what has no successor, keep an empty segment at the end, note the leader epochs
 
-A kill at any step leaves the old segments or the new ones (``local.segment.replacement``). The seal note is written
-last, so a segment without a valid note is fetched again.
+Of a fetched segment size, CRC32C, every batch and every index are checked. A kill at any step leaves the old segments
+or the new ones (``local.segment.replacement``). The seal note is written last, so a segment without a valid note is
+fetched again.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
 
-from tiered.check.inspection import SideFileCheck
-from tiered.errors import DiskFullError, TieredError
+from tiered.check.findings import Findings, Severity
+from tiered.check.inspection import Expectations, LogInspection, SideFileCheck, fetch_log
+from tiered.errors import ConfigError, CorruptionError, DiskFullError, TieredError
+from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, decode_bundle
 from tiered.format.checkpoint import encode_epochs
-from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER
+from tiered.format.kernels import crc32c
+from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, index_key, segment_key
 from tiered.format.local_names import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     local_name,
     log_name,
     snapshot_name,
 )
 from tiered.format.positions import PositionsCopy, within
+from tiered.format.segment_builder import SegmentStats
+from tiered.format.segment_indexes import TXN_ENTRY_BYTES
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.directory_files import LOG_START_NAME, RECOVERY_POINT_NAME, OffsetsFile, mark_clean
 from tiered.local.disk.files import Files
 from tiered.local.disk.partition_files import SPARSE_NAME
 from tiered.local.disk.topics import TopicInfo, ensure_topic_id
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
-from tiered.local.segment.replacement import finish_replacements, swap_in
-from tiered.local.segment.sealed import rename_away
+from tiered.local.segment.indexes import rebuild_indexes
+from tiered.local.segment.replacement import carry_out_cut, find_cut, finish_replacements, swap_in
+from tiered.local.segment.scan import LogFile
+from tiered.local.segment.sealed import FileSource, rename_away
 from tiered.local.segment.side_files import SEAL_SUFFIX, read_note, write_note
-from tiered.model import Position, TopicPartition
+from tiered.model import Position, Row, SealedIndexes, TopicPartition
 from tiered.plan.pull import Exchange, Held, Pull, decide_pull
-from tiered.plan.side_files import NO_PRODUCERS
+from tiered.plan.side_files import NO_PRODUCERS, SideFileVerdict
+from tiered.remote.assembly import SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.pins import Pin
 from tiered.remote.topics import TopicEntry
 from tiered.restore.plan import PartitionRestore
-from tiered.restore.segment import Fetched, SegmentFetch
-from tiered.store.base import Blocking, Steps
+from tiered.store.base import Blocking, Get, Object, Steps
 from tiered.store.steps import blocking
 
 SPARE_BYTES = 64 * 1024 * 1024
 """Free space that a restore must leave."""
+
+
+_CUT_FIELDS = ("crc", "records", "min_ts", "max_ts", "leader_epoch")
+"""Fields of a row that change when its segment is cut."""
+
+FETCH_ATTEMPTS = 2
+"""Fetches of a damaged body before its object counts as damaged."""
+
+INDEX_INTERVAL_BYTES = 4096
+"""Interval of a rebuilt offset index, Kafka's default."""
 
 
 def leaves_out(plan: PartitionRestore) -> bool:
@@ -214,3 +237,251 @@ def write_checkpoints(directory: Path, files: Files, plans: Sequence[PartitionRe
 
 def _update(file: OffsetsFile, offsets: Mapping[TopicPartition, int]) -> None:
     file.write({**file.read(), **offsets})
+
+
+# -- one segment -------------------------------------------------------------------------------------------------------
+
+
+class Fetched(NamedTuple):
+    """A segment on the disk. ``notes``: what was rebuilt. ``stats`` for its seal note; None: the cut left no batch."""
+
+    base: int
+    notes: tuple[str, ...]
+    stats: SegmentStats | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFetch:
+    """Fetch of one segment onto the disk, byte for byte, with indexes from the bundle or rebuilt.
+
+    ``work``: the suffix of its files until they get their names.
+    """
+
+    files: Files
+    directory: Path
+    tp: TopicPartition
+    topic_id: UUID
+    row: Row
+    beside: SideFileCheck
+    work: str = ""
+    is_cut: bool = False
+
+    @property
+    def _key(self) -> str:
+        return segment_key(self.topic_id, self.tp.partition, self.row)
+
+    @property
+    def _path(self) -> Path:
+        return self._file(LOG_SUFFIX)
+
+    def _file(self, suffix: str) -> Path:
+        return self.directory / local_name(self.row.base, suffix, self.work)
+
+    def run(self) -> Steps[Fetched]:
+        """Fetch, check and write everything but the seal note. Raises CorruptionError."""
+        stored = yield from self._fetch_log()
+        indexes, why = yield from self._bundle()
+        return (yield from blocking(partial(stored._finish_segment, indexes, why)))
+
+    def run_until(self, end: int, before: Row | None) -> Steps[Fetched]:
+        """Restore the part of the segment below ``end``, where a batch begins.
+
+        ``before``: the last segment before this one that is no hole, if it is not restored. Its bundle has the
+        producers.
+        """
+        if before is not None:
+            indexes, _ = yield from self._with_row(before)._bundle()
+            if indexes is not None:
+                self.beside.skip(indexes.producer_snapshot or NO_PRODUCERS, self.row.base)
+        stored = yield from self._fetch_log()
+        indexes, why = yield from self._bundle()
+        return (yield from blocking(partial(stored._cut, end, indexes, why)))
+
+    def _with_row(self, row: Row) -> SegmentFetch:
+        return replace(self, row=row)
+
+    def _cut(self, end: int, indexes: SealedIndexes | None, why: str) -> Fetched:
+        """Cut the segment on disk and its side files at ``end``. Delete all of them if no batch is left."""
+        base, files = self.row.base, self.files
+        with LogFile(files, self._path) as log:
+            rebuilt = rebuild_indexes(log, base, self.row.size, INDEX_INTERVAL_BYTES)
+        found, straddled = find_cut(files, self._path, self.row.size, rebuilt, end)
+        if straddled:
+            raise CorruptionError(
+                f"{self.tp}: {self._key} has no batch that begins at offset {end}, where the restore is to end",
+                path_or_key=self._key,
+                offset=end,
+                hint="run check --read-data: an index or the .log is not what was written",
+            )
+        txns = self._file(TXN_INDEX_SUFFIX)
+        if indexes is not None and indexes.txn_index:
+            files.replace(txns, indexes.txn_index)
+        carry_out_cut(files, self.directory, found, end)
+        with LogFile(files, self._path) as log:  # with the last entry that a sealed segment has
+            rebuilt = rebuild_indexes(log, base, found.size_bytes, INDEX_INTERVAL_BYTES)
+        kept = files.read(txns) if files.state(txns) is not None else b""
+        cut = replace(self, row=self.row._replace(next=end, size=found.size_bytes), is_cut=True)
+        kept_indexes = (
+            None if indexes is None else SealedIndexes(rebuilt.offset_bytes(), rebuilt.time_bytes(), kept, b"", ())
+        )
+        fetched = cut._finish_segment(kept_indexes, why)
+        if found.size_bytes:
+            return fetched
+        for suffix in SEGMENT_SUFFIXES:
+            files.unlink(self._file(suffix))
+        return fetched._replace(stats=None)
+
+    def _finish_segment(self, indexes: SealedIndexes | None, why: str) -> Fetched:
+        """Check the segment on disk and write its side files."""
+        findings = Findings(self._key)
+        self.beside.start_segment(self.row.base)
+        with contextlib.closing(FileSource(self.files, self._path, self.row.size, sync=False)) as source:
+            look = LogInspection(
+                source.size,
+                self.row.base,
+                findings,
+                Expectations(decode=self.is_cut),
+                indexes=indexes,
+                follower=self.beside.follower,
+            )
+            scan = look.feed_all(source)
+        if not self.is_cut and scan.crc32c != self.row.crc:
+            raise CorruptionError(
+                f"{self.tp}: {self._path.name} reads back with CRC32C {scan.crc32c:#010x}, {self.row.crc:#010x} was "
+                "written",
+                path_or_key=str(self._path),
+                offset=self.row.base,
+                hint="the disk does not keep what is written to it: restore onto another one",
+            )
+        damage = [item for item in findings.items if item.severity is Severity.ERROR]
+        in_log = [item for item in damage if item.code.startswith("log_")]
+        if in_log:
+            # The file's CRC equals that of the seal, so the segment was damaged before its upload.
+            raise CorruptionError(
+                f"{self.tp}: {self._key}: {in_log[0].message}",
+                path_or_key=self._key,
+                position=in_log[0].position,
+                offset=in_log[0].offset,
+                hint="restore the other partitions, or run check --read-data for the whole picture",
+            )
+        notes: list[str] = []
+        if damage or indexes is None:
+            why = damage[0].message if damage else why
+            notes.append(f"{self.tp}: indexes of segment {self.row.base} were rebuilt from its .log: {why}")
+            self._rebuild()
+        else:
+            self._write_indexes(indexes.offset_index, indexes.time_index)
+        whole = self
+        if self.is_cut:
+            totals = (scan.crc32c, scan.records, scan.min_timestamp, scan.max_timestamp, scan.leader_epoch)
+            whole = replace(self, row=self.row._replace(**dict(zip(_CUT_FIELDS, totals, strict=True))))
+        more, stats = whole._write_side_files(indexes)
+        return Fetched(self.row.base, (*notes, *more), stats)
+
+    def _fetch_log(self) -> Steps[SegmentFetch]:
+        """Write the ``.log``. Return the segment as on disk: a staged one gets its offsets and a checksum there."""
+        files, handle, position, checksum, written = self.files, -1, 0, 0, 0
+        plain: SegmentScan | None = None
+        damage: CorruptionError | None = None
+
+        def start() -> None:
+            nonlocal handle
+            handle = files.open_write(self._path)
+            files.truncate(handle, 0)
+
+        def write(data: bytes) -> None:
+            nonlocal position, checksum, written, damage
+            checksum = crc32c(data, checksum)
+            try:
+                for piece in (data,) if plain is None else (batch for _, batch in plain.feed(data)):
+                    files.write_at(handle, piece, position)
+                    position, written = position + len(piece), crc32c(piece, written)
+            except CorruptionError as error:  # the object is damaged only if its checksum matches in the end
+                damage = damage or error
+
+        try:
+            yield Blocking(start)
+            for attempt in range(FETCH_ATTEMPTS):
+                position = checksum = written = 0
+                plain, damage = self._placed(), None
+                yield from fetch_log(self.tp, self._key, self.row, write, told=attempt == 0)
+                if checksum == self.row.crc:
+                    if damage is not None:
+                        raise damage
+                    if plain is not None:
+                        plain.finish()
+                    yield Blocking(partial(files.sync, handle))
+                    return self._with_row(self.row._replace(crc=written))
+        finally:
+            if handle >= 0:
+                files.close(handle)
+        raise CorruptionError(
+            f"{self.tp}: {self._key} has CRC32C {checksum:#010x}, the catalog says {self.row.crc:#010x}",
+            path_or_key=self._key,
+            offset=self.row.base,
+            hint="the object is damaged: look for another version of it in the bucket, or restore newer segments only",
+        )
+
+    def _placed(self) -> SegmentScan | None:
+        """Return the scan that gives the batches of a staged segment their offsets, None for another segment."""
+        if not self.row.flags & FLAG_STAGED:
+            return None
+        return SegmentScan(
+            self.tp, self._key, self.row, position=0, start=self.row.base, end=self.row.next, verify_crc=False
+        )
+
+    def _bundle(self) -> Steps[tuple[SealedIndexes | None, str]]:
+        """Return the bundle's indexes, or None and the reason why they cannot be used."""
+        if self.row.idx_len > MAX_BUNDLE_BYTES:
+            return None, "the bundle is too large"
+        key = index_key(self.topic_id, self.tp.partition, self.row)
+        try:
+            found = yield Get(key, max_bytes=max(self.row.idx_len, HEAD_BYTES))
+            if not isinstance(found, Object):
+                return None, "the index bundle is gone"
+            bundle = decode_bundle(found.data, key=key)
+        except (CorruptionError, ConfigError) as damage:
+            return None, damage.message
+        base = 0 if self.row.flags & FLAG_STAGED else self.row.base
+        if (bundle.descriptor.base_offset, bundle.descriptor.crc32c) != (base, self.row.crc):
+            return None, "the index bundle is that of another segment"
+        return bundle.indexes, ""
+
+    def _rebuild(self) -> None:
+        with LogFile(self.files, self._path) as log:
+            rebuilt = rebuild_indexes(log, self.row.base, self.row.size, INDEX_INTERVAL_BYTES)
+        self._write_indexes(rebuilt.offset_bytes(), rebuilt.time_bytes())
+
+    def _write_indexes(self, offsets: bytes, times: bytes) -> None:
+        self.files.replace(self._file(INDEX_SUFFIX), offsets)
+        self.files.replace(self._file(TIME_INDEX_SUFFIX), times)
+
+    def _write_side_files(self, indexes: SealedIndexes | None) -> tuple[list[str], SegmentStats]:
+        """Write transaction index and producer snapshot, from the bundle or the log. Return notes and the totals."""
+        row = self.row
+        txn_index = indexes.txn_index if indexes is not None else b""
+        snapshot = (indexes.producer_snapshot or None) if indexes is not None else None
+        snapshot = NO_PRODUCERS if row.flags & FLAG_STAGED else snapshot
+        lost = indexes is None
+        txns, producers = self.beside.compare(row.base, row.next, txn_index, snapshot, expected=lost)
+        notes: list[str] = []
+        if not txns.known and not lost:
+            txns = SideFileVerdict(txn_index)  # earlier segments are not restored: trust the bundle
+        if txns.flaw is not None or (lost and row.flags & FLAG_ABORTED_TXNS):
+            notes.append(
+                f"{self.tp}: the transaction index of segment {row.base} was rebuilt from its .log"
+                if txns.known
+                else f"{self.tp}: segment {row.base} has lost its transaction index, and what came before it is not "
+                "restored: read_committed raises CorruptionError there; restore the older segments, too"
+            )
+        if producers.flaw is not None and producers.data and not (self.is_cut and producers.known):
+            notes.append(f"{self.tp}: the producer snapshot at offset {row.next} was rebuilt from the .log")
+        if txns.data:
+            self.files.replace(self._file(TXN_INDEX_SUFFIX), txns.data)
+        if producers.data:
+            self.files.replace(self.directory / snapshot_name(row.next), producers.data)
+        stats = SegmentStats(row.size, row.crc, row.records, row.min_ts, row.max_ts, row.leader_epoch)
+        stats.appended_ms = row.appended_ms
+        if txns.known:
+            stats.aborted, stats.txn_crc = len(txns.data) // TXN_ENTRY_BYTES, crc32c(txns.data)
+        return notes, stats

@@ -255,7 +255,7 @@ def test_what_others_rewrite_again_and_again_is_an_error(
     tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path)
-    monkeypatch.setattr("tiered.erase.parts.MAX_LOOKS", 0)
+    monkeypatch.setattr("tiered.erase.topic.MAX_LOOKS", 0)
     done = erase(tmp_path, *KEY, "--yes")
     assert (done.code, "run the same command again" in done.err) == (2, True)
 

@@ -14,7 +14,7 @@ import pytest
 import tiered
 from tiered import aio
 from tiered.aio import log as aio_log
-from tiered.aio import reader as aio_reader
+from tiered.aio import log as aio_reader
 from tiered.store.threads import ThreadPool
 
 PATIENCE_S = 30.0

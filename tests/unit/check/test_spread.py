@@ -15,9 +15,16 @@ from tests.damage.bucket.place import Place
 from tests.sim.tiers.virtual import without_threads
 from tests.support.admin import check
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, records, seal
-from tiered.check.check import CheckOptions, CheckReport
+from tiered.check.check import (
+    CheckOptions,
+    CheckReport,
+    cut_steps,
+    joined,
+    part_steps,
+    report_as_json,
+    report_from_json,
+)
 from tiered.check.findings import Finding, Severity
-from tiered.check.spread import cut_steps, joined, part_steps, report_as_json, report_from_json
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.errors import RemotePermissionError, UnknownTopicError
 from tiered.format.batch import BatchProducer, encode_batch

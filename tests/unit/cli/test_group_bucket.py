@@ -10,8 +10,8 @@ import tiered
 from tests.support.uploaded import upload_topics
 from tests.unit.cli.conftest import Cli
 from tiered.group.admin import load_all_lags, load_group
+from tiered.group.driver import BucketTopics
 from tiered.group.member import GroupSettings, Member
-from tiered.group.topics import BucketTopics
 from tiered.model import Position, TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.store.driver import drive

@@ -11,8 +11,7 @@ import pytest
 
 import tiered
 from tiered import TopicPartition
-from tiered.consumer.log_assignment import LogAssignment
-from tiered.consumer.position import Changes, Position
+from tiered.consumer.assignment import Changes, LogAssignment, Position
 from tiered.errors import (
     ClosedError,
     ConfigError,

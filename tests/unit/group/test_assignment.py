@@ -6,8 +6,7 @@ import random
 from collections.abc import Mapping
 from uuid import UUID
 
-from tiered.group.assignment import assign, next_plan
-from tiered.group.objects import GroupPlan, PlannedTopic
+from tiered.group.objects import GroupPlan, PlannedTopic, assign, next_plan
 from tiered.model import TopicPartition
 
 PARTITIONS = [TopicPartition("t", number) for number in range(200)]

@@ -53,7 +53,7 @@ def test_it_resumes_and_loses_nothing(fenced: Path) -> None:
 
 
 def test_a_crash_between_the_two_steps_is_finished_by_the_next_run(fenced: Path) -> None:
-    import tiered.repair.rejoin as module
+    import tiered.repair.log_directory as module
 
     plan = plan_rejoin(fenced / "log", clock=SystemClock())
     module._move(plan, PosixFiles())  # and then the power goes

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tiered.errors import CorruptionError
-from tiered.repair.aside import keep_copy
+from tiered.repair.versions import keep_copy
 from tiered.store.base import ABSENT, Get, Head, Object, Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

@@ -18,9 +18,9 @@ from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER
 from tiered.local.directory.read_only_log import LogView
 from tiered.model import EpochEntry
 from tiered.remote.catalog_view import CatalogView
-from tiered.repair.plan import RepairOptions
+from tiered.repair.plan import Ground, RepairOptions
 from tiered.repair.salvage import Remains, plan_remains
-from tiered.repair.segments import Ground, find_run
+from tiered.repair.segments import find_run
 from tiered.repair.versions import RepairSource
 from tiered.store.driver import drive
 

@@ -25,7 +25,7 @@ from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.gc.deletion import start_deletion
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
-from tiered.repair.log_dir import RepairDirectory
+from tiered.repair.log_directory import RepairDirectory
 from tiered.restore.standby import PullReport, Standby, promote
 from tiered.store.base import Delete, Store
 from tiered.store.capabilities import probe

@@ -5,9 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tiered.check.check import CheckReport
+from tiered.check.check import (
+    EVERYTHING,
+    CheckPart,
+    CheckReport,
+    cut_steps,
+    joined,
+    part_steps,
+    report_as_json,
+    report_from_json,
+)
 from tiered.check.segment_check import Reading
-from tiered.check.spread import EVERYTHING, CheckPart, cut_steps, joined, part_steps, report_as_json, report_from_json
 from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.store.base import Store
 from tiered.store.driver import Runner as StepRunner

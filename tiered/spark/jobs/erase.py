@@ -12,10 +12,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from tiered.arguments import chosen_partitions
-from tiered.check.spread import CheckPart
+from tiered.check.check import CheckPart
 from tiered.erase.erase import ErasePlan, Hit, as_fields, erase_steps, receipt_steps
-from tiered.erase.parts import cut_erase_steps, find_steps, join_looks
-from tiered.erase.topic import need_entry, noncurrent_commands, plan_fields, stays
+from tiered.erase.topic import (
+    cut_erase_steps,
+    find_steps,
+    join_looks,
+    need_entry,
+    noncurrent_commands,
+    plan_fields,
+    stays,
+)
 from tiered.errors import UnknownTopicError
 from tiered.model import Row, TopicPartition
 from tiered.plan.erasure import BlindSelection, Selection

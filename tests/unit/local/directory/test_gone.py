@@ -19,9 +19,8 @@ from tiered.local.disk.directory_files import CLEAN_SHUTDOWN_NAME, RECOVERY_POIN
 from tiered.local.disk.topics import read_leaving
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import NewRecord, TopicPartition
-from tiered.repair.bench import Workbench
 from tiered.repair.disk import plan_disk
-from tiered.repair.plan import EXIT_LEFT, RepairAction, RepairOptions
+from tiered.repair.plan import EXIT_LEFT, RepairAction, RepairOptions, Workbench
 from tiered.store.driver import Runner
 from tiered.testing.clock import FakeClock
 

@@ -9,8 +9,8 @@ import tiered
 from tests.spark.staging import batch_of, schema_of
 from tiered.format import keys
 from tiered.format.keys import PageName, Role, SegmentName
+from tiered.group.driver import BucketTopics
 from tiered.group.member import GroupSettings, Member
-from tiered.group.topics import BucketTopics
 from tiered.model import Position
 from tiered.read.bucket import BucketReads
 from tiered.remote.positions import refuse_logged

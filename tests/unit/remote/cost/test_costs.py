@@ -18,8 +18,8 @@ from tests.support.proxy import FaultProxy
 from tests.unit.remote.cost.bill import Bill, Line
 from tiered.erase.erase import erase_steps, plan_erase_steps
 from tiered.group.admin import reset_group
+from tiered.group.driver import BucketTopics
 from tiered.group.member import GroupSettings, Member
-from tiered.group.topics import BucketTopics
 from tiered.model import NewRecord, Position, TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.plan.maintenance import PART_BYTES, ROUTINE, MaintenanceKind

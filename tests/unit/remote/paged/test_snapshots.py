@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.remote.catalog.script import TOPIC_ID
 from tests.unit.remote.paged.collecting import PREFIX, Place
-from tiered.check.kept import check_kept
+from tiered.check.remote import check_kept
 from tiered.errors import CommitUnknownError, ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.format.kernels import crc32c
 from tiered.format.keys import snap_key

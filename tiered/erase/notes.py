@@ -1,27 +1,71 @@
-"""Erasures that an older catalog undoes, because it names segments from before them.
+"""Notes about the segments that an erasure rewrote, and the erasures that an older catalog undoes.
 
 ::
 
     erasures/{topic_id}-{partition}/{id}/segments/{base}-{uid}.json   a note of each rewritten segment:
                                                                       its key before, its offsets, the time
 
-A segment holds erased records if a note names it, or if a catalog older than the note names it over the note's offsets.
-A note is stored before its commit. A note without a commit costs one needless warning.
+An older catalog undoes an erasure by naming segments from before it. A segment holds erased records if a note names it,
+or if a catalog older than the note names it over the note's offsets. A note is stored before its commit. A note without
+a commit costs one needless warning.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
-from tiered.erase.erase import MAX_NOTE_BYTES, decode_note, uid_of, uid_of_key
 from tiered.errors import CorruptionError, RemotePermissionError
-from tiered.format.keys import ErasureNoteKey, erasure_prefix, erasure_receipt_key, parse_erasure_note_key
+from tiered.format.keys import (
+    ErasureNoteKey,
+    erasure_prefix,
+    erasure_receipt_key,
+    join_uid,
+    parse_erasure_note_key,
+    parse_segment_key,
+    parse_staged_key,
+)
 from tiered.model import Row, TopicPartition
 from tiered.store.base import Get, Object, Steps
 from tiered.store.steps import list_all
+
+MAX_NOTE_BYTES = 64 * 1024
+"""Largest note about a rewritten segment."""
+
+_NOTE_FIELDS = {"before": str, "after": str, "start_offset": int, "end_offset": int, "records": int} | {
+    "id_hi": int,
+    "id_lo": int,
+    "at_ms": int,
+}
+
+
+def uid_of(row: Row) -> str:
+    """Return the id of a segment as its keys contain it."""
+    return join_uid(row.id_hi, row.id_lo)
+
+
+def uid_of_key(key: str) -> str:
+    """Return the segment id in a key below ``s/``; the key itself if it names no segment."""
+    parsed, staged = parse_segment_key(key), parse_staged_key(key)
+    return parsed.name.uid if parsed is not None else staged.uid if staged is not None else key
+
+
+def decode_note(key: str, data: bytes | memoryview) -> dict[str, Any]:
+    """Decode the note of a rewritten segment. Raises CorruptionError if the note is damaged."""
+    try:
+        note = json.loads(bytes(data))
+        if any(not isinstance(note[name], kind) for name, kind in _NOTE_FIELDS.items()):
+            raise ValueError("not what an erasure writes")
+    except (ValueError, KeyError, TypeError) as damage:
+        raise CorruptionError(
+            f"{key}, the erasure's note of a segment, cannot be read: {damage}",
+            path_or_key=key,
+            hint="delete it, and erase again: the proof reads every object without a note",
+        ) from damage
+    return cast("dict[str, Any]", note)
 
 
 @dataclass(frozen=True, slots=True)
