@@ -38,13 +38,12 @@ from tiered.local.segment.sealed import FileSource
 from tiered.model import NewRecord, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.cleaning import LogState
 from tiered.plan.maintenance import CompactionPlanner
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.compact import Compaction
+from tiered.remote.fetch import ByteCache
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.merge import merge_rows
 from tiered.remote.root_view import RootView
-from tiered.remote.segment_rewriter import Workshop
+from tiered.remote.segment_rewriter import Workshop, merge_rows
 from tiered.remote.topics import load_topic
 from tiered.remote.upload import upload_segment
 from tiered.store.base import ABSENT, Capabilities, Get, Object, Put, Steps, Store

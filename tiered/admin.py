@@ -32,7 +32,7 @@ from tiered.format.root import STATE_DELETING
 from tiered.local.disk.files import PosixFiles
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import KeptRoot, create_snapshot, load_snapshot
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read

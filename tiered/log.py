@@ -58,7 +58,7 @@ from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
 from tiered.read.follow import Followers
 from tiered.read.stream import TierStream
-from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
+from tiered.remote.fetch import INDEX_CACHE_BYTES, ByteCache
 from tiered.remote.positions import refuse_shared
 from tiered.remote.reader import RemotePartition, SharedCaches
 from tiered.remote.root_view import RootCache

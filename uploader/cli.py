@@ -27,7 +27,7 @@ from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PauseFile, UploadCheckpoint
 from tiered.model import TopicPartition
-from tiered.plan.pauses import ALL_TOPICS, Pause
+from tiered.plan.pacing import ALL_TOPICS, Pause
 from tiered.program.application import Group, help_of, write_commands, write_exits
 from tiered.program.command_line import as_error
 from tiered.program.output import columns, complain, counted

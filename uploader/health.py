@@ -23,7 +23,7 @@ from tiered.engine.status import PartitionView
 from tiered.engine.wait import shown
 from tiered.errors import ConfigError, TieredError
 from tiered.model import TopicPartition
-from tiered.plan.pauses import Pause
+from tiered.plan.pacing import Pause
 from tiered.program.output import human_bytes, human_duration
 from tiered.store.aio_driver import in_thread
 from tiered.store.limit import Limits

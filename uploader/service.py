@@ -31,9 +31,9 @@ from tiered.local.directory.figures import read_report, report_metrics
 from tiered.local.disk.uploader_files import PauseFile
 from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
-from tiered.plan.pauses import ALL_TOPICS
+from tiered.plan.pacing import ALL_TOPICS
 from tiered.program.uploader_status import reasons_of, worst
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.sidecar.directory import BrokerDirectory
 from tiered.store.limit import Limits
 from tiered.store.location import DEFAULTS, StoreLocation, StoreOptions

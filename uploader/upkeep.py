@@ -16,7 +16,7 @@ from tiered.local.transactions.group_positions import GroupTable
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
 from tiered.program.maintenance_loop import MaintenanceLoop, Scope, UpkeepView
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.remote.maintain import ActionResult
 from tiered.store.aio_driver import in_thread
 from tiered.store.base import Store

@@ -27,8 +27,7 @@ from tiered.format import root as root_format
 from tiered.format.root import Root
 from tiered.plan import invariants
 from tiered.remote import root_view
-from tiered.remote.catalog_view import CatalogView
-from tiered.remote.pages import PageCache
+from tiered.remote.catalog_view import CatalogView, PageCache
 from tiered.store.base import Backoff, Begin, Blocking, ListUploads, NewId, Now, Take, Time, Together, UploadPage
 
 LATE_SECONDS = 100_000.0

@@ -13,8 +13,7 @@ from tiered.format.page import Content, PageKind, Pointer, Pointers, encode_page
 from tiered.format.root import Root
 from tiered.format.rows import NO_ROWS
 from tiered.remote import catalog_view
-from tiered.remote.catalog_view import CatalogView
-from tiered.remote.pages import PageCache
+from tiered.remote.catalog_view import CatalogView, PageCache
 from tiered.store.base import Get, Steps
 
 PAGE_ROWS = 2

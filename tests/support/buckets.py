@@ -19,8 +19,7 @@ from tiered.format.root import Root, decode_root
 from tiered.model import Row, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
 from tiered.remote.catalog import Catalog
-from tiered.remote.merge import merge_rows
-from tiered.remote.segment_rewriter import SegmentOutput, Workshop, in_turn
+from tiered.remote.segment_rewriter import SegmentOutput, Workshop, in_turn, merge_rows
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.repair.plan import RepairOptions, RepairPlan, Workbench
 from tiered.store.base import ABSENT, Delete, Get, List, ListPage, NewId, Object, Put, Steps, Store

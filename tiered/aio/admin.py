@@ -17,7 +17,7 @@ from tiered.config import S3Keywords
 from tiered.erase.topic import EraseReport, TopicErasePlan, erase_topic_steps, plan_named_topic
 from tiered.local.disk.files import PosixFiles
 from tiered.plan.erasure import Selection
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.repair.engine import plan_repair_steps, repair_steps
 from tiered.repair.log_directory import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.repair.plan import RepairOptions, RepairPlan

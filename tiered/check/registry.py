@@ -25,8 +25,8 @@ from tiered.format.keys import TOPICS_PREFIX, hist_prefix, root_key, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.model import TopicPartition
 from tiered.remote.gc.audit import was_destroyed
-from tiered.remote.list_partitions import list_partitions
 from tiered.remote.root_view import RootView
+from tiered.remote.roots import list_partitions
 from tiered.remote.snapshots import survey_snapshots
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Get, Object, Steps, Together

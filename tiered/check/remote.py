@@ -51,10 +51,10 @@ from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.gc.orphans import drop_named
 from tiered.remote.pins import Pin, live_pins, read_pin, snapshot_hint
 from tiered.remote.positions import load_positions
+from tiered.remote.root_history import find_newest_copy, left_without_root
 from tiered.remote.root_view import RootView, root_get, two_names
 from tiered.remote.sink_commit import read_decision
 from tiered.remote.snapshots import KeptRoot, decode_taken, is_held_still
-from tiered.remote.stale_root_check import find_newest_copy, left_without_root
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Get, Missing, Object, Steps
 from tiered.store.steps import list_all

@@ -35,7 +35,7 @@ from tiered.program.open_log import open_in_bucket
 from tiered.program.open_store import location
 from tiered.program.output import Progress, counted
 from tiered.read.topic import TopicReads
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 
 
 @click.command("erase", cls=Command, exits={3: "some objects or the disk still hold records"})

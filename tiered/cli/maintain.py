@@ -42,12 +42,11 @@ from tiered.program.output import (
     write_metrics,
 )
 from tiered.program.settings import store_limits, with_limits
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.remote.gc.audit import is_refused_line
 from tiered.remote.gc.deletion import resume_topic_deletion
-from tiered.remote.gc.orphans import Swept
+from tiered.remote.gc.orphans import Swept, sweep_strays
 from tiered.remote.gc.sink_orphans import sweep_decisions
-from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.limit import Limits, Slots

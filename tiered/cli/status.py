@@ -26,7 +26,7 @@ from tiered.local.directory.figures import read_report
 from tiered.local.disk.directory_files import StandbyMark, read_standby
 from tiered.local.disk.files import PosixFiles
 from tiered.local.transactions.group_positions import GroupLag, GroupTable
-from tiered.plan.pauses import ALL_TOPICS
+from tiered.plan.pacing import ALL_TOPICS
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.open_log import Tiers, as_fields, open_tiers
 from tiered.program.open_reader import directory_error

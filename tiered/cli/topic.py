@@ -43,7 +43,7 @@ from tiered.program.open_log import (
 from tiered.program.open_reader import directory_error, need_topic
 from tiered.program.output import Problem, columns, counted, human_bytes, human_duration
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.remote.gc.deletion import start_deletion
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView

@@ -37,7 +37,7 @@ from tiered.local.disk.uploader_files import (
 )
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
-from tiered.plan.pauses import Pause
+from tiered.plan.pacing import Pause
 
 
 @dataclass(frozen=True, slots=True)

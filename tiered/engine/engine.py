@@ -29,7 +29,7 @@ from tiered.errors import CommitUnknownError, TieredError
 from tiered.format.positions import Positions
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
-from tiered.plan.pauses import ALL_TOPICS, Pause
+from tiered.plan.pacing import ALL_TOPICS, Pause
 
 REJOIN_HINT = "`tiered repair rejoin` moves this log's own tail aside and resumes at the bucket's end"
 

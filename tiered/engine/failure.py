@@ -9,7 +9,7 @@ from typing import Protocol
 from tiered.engine.reports import Level, Report
 from tiered.errors import CommitUnknownError, FencedError, RemotePermissionError, TieredError
 from tiered.model import TopicPartition
-from tiered.plan.backoff import backoff_bound_seconds
+from tiered.plan.pacing import backoff_bound_seconds
 
 NONE_MS = -1
 """Time that means "never"."""

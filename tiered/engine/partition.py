@@ -19,7 +19,7 @@ from tiered.engine.failure import FATAL_ATTEMPTS, NO_FAILURES, NONE_MS, Failure,
 from tiered.errors import ConfigError, DataLocalError, OffsetGapError
 from tiered.format.positions import Positions, are_equal, within
 from tiered.model import Row, TopicPartition
-from tiered.plan.pauses import Pause
+from tiered.plan.pacing import Pause
 
 MAX_COMMIT_SEGMENTS = 64
 """Rows of one commit. Uploads run at most this many segments ahead of the committed end."""

@@ -32,7 +32,7 @@ from tiered.local.disk.topics import PARTITION_METADATA_NAME, TOPICS_NAME, Topic
 from tiered.local.disk.uploader_files import PartitionUpload, PauseFile, PositionsFile, UploadCheckpoint
 from tiered.local.segment.sealed import OwningLog, SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
-from tiered.plan.pauses import Pause
+from tiered.plan.pacing import Pause
 
 LOOKS = 4
 """Attempts at a partition whose active segment is renamed between the listing and its ``stat``."""

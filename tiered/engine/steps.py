@@ -48,10 +48,9 @@ from tiered.plan.lineage import need_same_records
 from tiered.plan.ownership import RestoredFrom, VolumeProof, is_own_claim
 from tiered.plan.producer_state import ProducerSnapshot
 from tiered.plan.root_lower_bounds import held_ids
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog, Rest
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.fetch import SegmentGone
+from tiered.remote.fetch import ByteCache, SegmentGone
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.positions import store_positions
 from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic

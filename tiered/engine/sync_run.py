@@ -31,7 +31,7 @@ from tiered.format.locks import SafeEvent
 from tiered.format.positions import Positions
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import Row, TopicPartition
-from tiered.plan.pauses import Pause
+from tiered.plan.pacing import Pause
 from tiered.remote.roots import REGISTRATION_REQUESTS
 from tiered.store.aio_driver import DaemonLoop, in_thread, to_its_end
 from tiered.store.base import Steps

@@ -60,7 +60,7 @@ from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 from tiered.plan.ownership import is_own_claim
 from tiered.plan.root_lower_bounds import RootLowerBounds
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.remote.roots import REGISTRATION_REQUESTS
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.store.base import Get, Steps, Store

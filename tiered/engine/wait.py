@@ -23,7 +23,7 @@ from tiered.errors import (
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.uploader_files import PartitionUpload, PauseFile
 from tiered.model import TopicPartition
-from tiered.plan.pauses import ALL_TOPICS, Pause
+from tiered.plan.pacing import ALL_TOPICS, Pause
 from tiered.store.location import StoreLocation, StoreOptions
 
 UPLOAD_CHECK_S = 1.0

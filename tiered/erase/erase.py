@@ -44,7 +44,6 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.erasure import Selection
 from tiered.plan.maintenance import READ_BYTES
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import (
@@ -58,14 +57,14 @@ from tiered.remote.conditional_put import (
     stored_bytes,
     update,
 )
-from tiered.remote.fetch import SegmentGone
+from tiered.remote.fetch import ByteCache, SegmentGone
 from tiered.remote.gc.garbage import Collected, Collector
 from tiered.remote.gc.orphans import drop_kept, drop_named
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.pins import live_pins
+from tiered.remote.root_history import require_newest_root
 from tiered.remote.segment_rewriter import Rows, SegmentOutput, Spend, Workshop, in_turn, spend_nothing
 from tiered.remote.snapshots import list_snapshots
-from tiered.remote.stale_root_check import require_newest_root
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import INCAPABLE, Capabilities, Get, ListEntry, NewId, Now, Object, Steps
 from tiered.store.capabilities import check_capabilities, probe

@@ -57,7 +57,7 @@ from tiered.group.objects import (
     next_plan,
 )
 from tiered.model import Position, TopicPartition
-from tiered.plan.backoff import backoff_bound_seconds
+from tiered.plan.pacing import backoff_bound_seconds
 from tiered.remote.conditional_put import (
     Cell,
     NextBody,

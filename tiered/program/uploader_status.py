@@ -19,7 +19,7 @@ from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.uploader_files import PauseFile, uploader_lock
-from tiered.plan.pauses import Pause
+from tiered.plan.pacing import Pause
 from tiered.program.output import human_bytes, human_duration
 from tiered.times import format_time
 

@@ -12,7 +12,7 @@ from tiered.errors import TieredError
 from tiered.local.disk.topics import TopicInfo
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
-from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
+from tiered.remote.fetch import INDEX_CACHE_BYTES, ByteCache
 from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition, SharedCaches
 from tiered.remote.root_view import RootCache, RootView

@@ -19,8 +19,7 @@ from typing import NamedTuple, Protocol
 
 from tiered.errors import ClosedError, RemoteUnavailableError
 from tiered.format.locks import Signal
-from tiered.plan.backoff import backoff_bound_seconds
-from tiered.plan.poll_interval import PollInterval
+from tiered.plan.pacing import PollInterval, backoff_bound_seconds
 from tiered.read.stream import Cursor, Part, ReadRequest, TierStream
 from tiered.store.base import Now, Steps, Time, Wait
 

@@ -20,7 +20,7 @@ Keys (relative to the store's URL), ``h2`` a hash of topic id and partition so t
     {h2}/{topic_id}-{partition}/s/{role}{epoch}/{base}-{uid}.log    byte-identical to the sealed local file
     {h2}/{topic_id}-{partition}/s/{role}{epoch}/{base}-{uid}.idx    descriptor and trimmed indexes
 
-``catalog`` commits, ``claim`` proves the volume, ``conditional_put`` changes objects, ``upload`` stores a segment,
+``catalog`` commits under a claim of ``committer``, ``conditional_put`` changes objects, ``upload`` stores a segment,
 ``reader`` reads batches through one pinned root, ``topics`` keeps the registry. Nothing here opens a log file, deletes
 an object, or lists the bucket (except the registry, when a user asks for all topics).
 """

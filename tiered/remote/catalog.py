@@ -46,7 +46,7 @@ from tiered.format.keys import Role
 from tiered.format.root import Root
 from tiered.format.rows import ROW_BYTES
 from tiered.model import EpochEntry, Row
-from tiered.plan.catalog_edit import TrimIntent
+from tiered.plan.catalog_edit import TrimIntent, spill
 from tiered.plan.commit import (
     SHAPE,
     AppendIntent,
@@ -58,10 +58,10 @@ from tiered.plan.commit import (
     fold,
 )
 from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof, hold, since
-from tiered.plan.pages import spill
 from tiered.plan.retention import dated
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds, held_ids
-from tiered.remote.claim import Claim, Persist, known_to
+from tiered.remote.catalog_view import PageGone, store_pages, with_pages
+from tiered.remote.committer import MAX_CLOCK_LEAD_MS, Claim, Exclusive, Persist, StoreClock, known_to, refusal_error
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     LOOK,
@@ -73,12 +73,9 @@ from tiered.remote.conditional_put import (
     deadline_after,
     update,
 )
-from tiered.remote.pages import PageGone, store_pages, with_pages
-from tiered.remote.refusal import Exclusive, refusal_error
 from tiered.remote.root_history import copy_root, is_copied_after, may_prune, prune_history, removes_rows, store_copy
 from tiered.remote.root_view import RootView, root_get
 from tiered.remote.roots import root_body
-from tiered.remote.store_clock import MAX_CLOCK_LEAD_MS, StoreClock
 from tiered.store.base import (
     Blocking,
     Get,

@@ -1,15 +1,90 @@
-"""One read of a segment object, as steps: the request, and the checks of its answer."""
+"""Reads of segment objects: the bounded caches, one read with the checks of its answer, and read-ahead.
+
+Kafka's rule for indexes: docs/kafka-semantics.md#index-cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from tiered.errors import CorruptionError
+from tiered.errors import CorruptionError, TieredError
 from tiered.model import Row, TopicPartition
 from tiered.plan.read import ByteRange, RequestSizes, SegmentRange
-from tiered.remote.cache import ByteCache
-from tiered.store.base import Get, Missing, Object, Steps
+from tiered.store.base import Begin, Get, Missing, Object, Steps, Take
+
+MEMORY_CACHE_BYTES = 32 * 1024 * 1024
+"""Most bytes of a :class:`ByteCache` (``read.buffer.bytes``)."""
+
+INDEX_CACHE_BYTES = 16 * 1024 * 1024
+"""Most bytes of index bundles that all streams of one log or reader cache together."""
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Cache(Generic[K, V]):
+    """Values by key, bounded by their bytes in memory, evicted least recently used first. Thread-safe.
+
+    A value larger than half of the cache is not cached, so that one value does not evict all others.
+    """
+
+    def __init__(self, max_bytes: int, size_of: Callable[[V], int]) -> None:
+        self._max_bytes = max_bytes
+        self._size_of = size_of
+        self._held: OrderedDict[K, V] = OrderedDict()
+        self._size_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes in the cache."""
+        return self._size_bytes
+
+    def get(self, key: K) -> V | None:
+        """Return the cached value of ``key``, None without one."""
+        with self._lock:
+            found = self._held.get(key)
+            if found is not None:
+                self._held.move_to_end(key)
+            return found
+
+    def put(self, key: K, value: V) -> None:
+        """Cache ``value``, replacing the one before it and evicting the least recently used."""
+        size_bytes = self._size_of(value)
+        with self._lock:
+            self._forget(key)
+            if size_bytes > self._max_bytes // 2:
+                return
+            self._held[key] = value
+            self._size_bytes += size_bytes
+            while self._size_bytes > self._max_bytes:
+                self._forget(next(iter(self._held)))
+
+    def _forget(self, key: K) -> None:
+        old = self._held.pop(key, None)
+        if old is not None:
+            self._size_bytes -= self._size_of(old)
+
+
+class ByteCache(Cache[tuple[str, int], bytes]):
+    """Whole index bundles, sections of them, and aligned chunks of segments; may serve many readers.
+
+    Keys are (object key, position). Objects are immutable and names are never reused, so no entry is ever stale.
+    """
+
+    def __init__(self, max_bytes: int = MEMORY_CACHE_BYTES) -> None:
+        super().__init__(max_bytes, len)
+
+    def drop(self, key: str) -> None:
+        """Drop all bytes of the object ``key``, because they did not match their checksums."""
+        with self._lock:
+            for entry in [entry for entry in self._held if entry[0] == key]:
+                self._forget(entry)
 
 
 class SegmentGone(Exception):
@@ -103,3 +178,90 @@ def _checked(tp: TopicPartition, wanted: Get, row: Row, found: object, size: int
             hint="the object is not the one that was committed: run check",
         )
     return found
+
+
+REQUESTS_AHEAD = 4
+"""Concurrent requests of one reader."""
+
+BUFFER_BYTES = 32 * 1024 * 1024
+"""Bytes read ahead of one consumer."""
+
+
+class Prefetch:
+    """Read-ahead of the fetches that ``source`` returns. ``source`` is advanced no further than the reads.
+
+    The first read is sent when the consumer asks for it. Read-ahead (``store.base.Begin``) starts only when the
+    consumer comes back for more. Results come in order. Bytes read or being read, and not yet consumed, never exceed
+    ``max_bytes``. After the consumer stops, at most that much is wasted and nothing more is begun.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[], Steps[Fetch | None]],
+        tp: TopicPartition,
+        cache: ByteCache,
+        *,
+        max_bytes: int = BUFFER_BYTES,
+        max_requests: int = REQUESTS_AHEAD,
+    ) -> None:
+        self._source = source
+        self._tp = tp
+        self._cache = cache
+        self._max_bytes = max_bytes
+        self._max_requests = max_requests
+        self._begun = False
+        self._ended = False
+        self._failure: Exception | None = None
+        self._waiting: Fetch | None = None
+        self._ahead: deque[tuple[Fetch, object]] = deque()
+        self._ahead_bytes = 0
+
+    def next(self) -> Steps[tuple[Fetch, memoryview] | None]:
+        """Return the next fetch with its bytes, None after the last. Raises the error of a read at its turn."""
+        if not self._begun:
+            self._begun = True
+            first = yield from self._source()
+            if first is None:
+                self._ended = True
+                return None
+            return first, (yield from first.steps(self._tp, self._cache))
+        yield from self._fill()
+        if not self._ahead:
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
+            return None
+        fetch, ticket = self._ahead.popleft()
+        found = yield Take(ticket)
+        self._ahead_bytes -= fetch.size_bytes
+        data = fetch.received(self._tp, found)
+        del found  # so that the consumer has the only reference
+        yield from self._fill()  # these requests run while the consumer works
+        return fetch, data
+
+    def abandon(self) -> Steps[None]:
+        """Wait for all reads that were begun, for a consumer that stops early but continues with other steps."""
+        self._ended, self._waiting = True, None
+        while self._ahead:
+            _, ticket = self._ahead.popleft()
+            with contextlib.suppress(TieredError):
+                yield Take(ticket)
+        self._ahead_bytes = 0
+
+    def _fill(self) -> Steps[None]:
+        while not self._ended:
+            if self._waiting is None:
+                try:
+                    self._waiting = yield from self._source()
+                except (TieredError, SegmentGone) as error:
+                    self._failure = error  # raised in its turn, after the reads that were begun before it
+                if self._waiting is None:
+                    self._ended = True
+                    return
+            fetch = self._waiting
+            full = self._ahead and self._ahead_bytes + fetch.size_bytes > self._max_bytes
+            if full or len(self._ahead) >= self._max_requests:
+                return
+            self._ahead.append((fetch, (yield Begin(fetch.request()))))
+            self._ahead_bytes += fetch.size_bytes
+            self._waiting = None

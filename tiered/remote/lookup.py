@@ -30,9 +30,8 @@ from tiered.plan.maintenance import newest_trimmed
 from tiered.plan.read import READ_LIMITS, ByteRange, ReadLimits, RequestSizes, SegmentRange, byte_range
 from tiered.plan.visibility import aborted_within, open_firsts, stable_offset
 from tiered.remote.assembly import IndexDoubtedError, SegmentScan
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.fetch import fetches, read_bundle
+from tiered.remote.fetch import ByteCache, fetches, read_bundle
 from tiered.store.base import Get, Object, Steps
 
 LOGGER = logging.getLogger("tiered.remote")

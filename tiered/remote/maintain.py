@@ -36,21 +36,17 @@ from tiered.plan.maintenance import (
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.retention import RemoteExpiry, plan_remote_expiry
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import CatalogView
+from tiered.remote.catalog_view import CatalogView, PageGone
 from tiered.remote.compact import Compaction, compaction_planner, feed, need_superseded
-from tiered.remote.fetch import SegmentGone
+from tiered.remote.fetch import ByteCache, SegmentGone
 from tiered.remote.gc.deletion import destroy
 from tiered.remote.gc.garbage import Collected, Collector
 from tiered.remote.gc.orphans import Swept, sweep
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.merge import merge_rows
-from tiered.remote.pages import PageGone
 from tiered.remote.pins import Pins, read_pins
-from tiered.remote.reencode import Encoding, TooLarge, reencode_row
-from tiered.remote.segment_rewriter import Spend, Workshop, spend_nothing
-from tiered.remote.stale_root_check import require_newest_root
+from tiered.remote.root_history import require_newest_root
+from tiered.remote.segment_rewriter import Encoding, Spend, TooLarge, Workshop, merge_rows, reencode_row, spend_nothing
 from tiered.store.base import Capabilities, Now, Steps
 from tiered.times import format_time
 

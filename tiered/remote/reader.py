@@ -31,12 +31,10 @@ from tiered.model import AbortedTxn, EpochEntry, TopicPartition
 from tiered.plan.read import READ_LIMITS, ByteRange, CatalogRows, ReadLimits, RequestSizes, SegmentRange, segment_ranges
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.remote.assembly import IndexDoubtedError, SegmentDiffers, SegmentScan
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.fetch import Fetch, SegmentGone, fetches
+from tiered.remote.fetch import BUFFER_BYTES, ByteCache, Fetch, Prefetch, SegmentGone, fetches
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.pins import Pin
-from tiered.remote.prefetch import BUFFER_BYTES, Prefetch
 from tiered.remote.root_view import RootCache, RootView
 from tiered.remote.snapshots import Past
 from tiered.remote.topics import being_deleted

@@ -9,15 +9,13 @@ from uuid import UUID
 
 from tiered.errors import CorruptionError, LogDestroyedError
 from tiered.format.framed_object import MAX_OBJECT_BYTES
-from tiered.format.keys import root_key, topic_key
+from tiered.format.keys import FLAG_MAINTAINER, root_key, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.invariants import check_root
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
-from tiered.remote.cache import Cache
-from tiered.remote.catalog_view import CatalogView
-from tiered.remote.pages import PageCache
-from tiered.remote.refusal import uncovered
+from tiered.remote.catalog_view import CatalogView, PageCache
+from tiered.remote.fetch import Cache
 from tiered.store.base import Get, Missing, NotModified, Object, Steps
 
 ROOT_CACHE_BYTES = 4 * 1024 * 1024
@@ -133,7 +131,7 @@ class RootView:
             return root
         snapshot = CatalogView(root, self.pages)
         for row in rows:
-            flaw = yield from uncovered(snapshot, row)
+            flaw = yield from _uncovered(snapshot, row)
             if flaw:
                 raise CorruptionError(f"{root.where}: {flaw}", path_or_key=self.key, offset=row.base, hint=_CHECK_HINT)
         return root
@@ -205,3 +203,20 @@ class RootView:
             f"{self.name}: the catalog {self.key} was there and is gone: the partition was destroyed",
             hint="records that were not uploaded are still on local disk; nothing was deleted there",
         )
+
+
+def _uncovered(snapshot: CatalogView, row: Row) -> Steps[str]:
+    """Return why the catalog lacks the range of a committed row, ``""`` if it has the range or it was trimmed.
+
+    A maintainer may have replaced the row by others over the same range; a writer's row stays as it was.
+    """
+    if row.next <= snapshot.start_offset:
+        return ""
+    if row.next > snapshot.next_offset:
+        return f"ends at offset {snapshot.next_offset}, the committed row {row.base}..{row.next} is beyond it"
+    found = yield from snapshot.at(max(row.base, snapshot.start_offset))
+    if found is None:
+        return f"no row holds offset {row.base}"
+    if not found.flags & FLAG_MAINTAINER and found != row:
+        return f"offset {row.base} is held by {found}, not by the committed {row}"
+    return ""

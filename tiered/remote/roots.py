@@ -1,4 +1,4 @@
-"""Roots of a topic: loading, and creation with the topic.
+"""Roots of a topic: loading, creation with the topic, and the list of all that a bucket holds.
 
 A topic's roots are made before its registry entry. Once the entry exists, a missing root is lost. Roots are made
 create-only, in groups. Repeating it finds the existing roots and changes nothing.
@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tiered.errors import CommitUnknownError, CorruptionError
 from tiered.format.framed_object import MAX_OBJECT_BYTES
-from tiered.format.keys import Role, root_key
+from tiered.format.keys import Role, parse_partition_key, partition_prefix, root_key
 from tiered.format.root import Root, decode_root, encode_root
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.invariants import check_root
@@ -36,7 +36,7 @@ from tiered.store.base import (
     Time,
     Together,
 )
-from tiered.store.steps import results_of, side_by_side
+from tiered.store.steps import Listing, results_of, side_by_side
 
 ROOTS_TOGETHER = 64
 """Roots made or read in one group. The driver limits the concurrent requests."""
@@ -123,3 +123,43 @@ def _same_commit(found: Root | None, sent: Root | None) -> bool:
 def _groups(partitions: Sequence[int]) -> Iterator[Sequence[int]]:
     for at in range(0, len(partitions), ROOTS_TOGETHER):
         yield partitions[at : at + ROOTS_TOGETHER]
+
+
+_LAST = "~"
+"""Character above all that our keys contain after a partition's prefix."""
+
+
+def list_partitions() -> Steps[set[tuple[UUID, int]]]:
+    """Return (topic id, partition) of all prefixes that hold an object.
+
+    For ``check``, ``repair`` and the sweep of strays, which alone list the bucket. The listing reads at most one page
+    of each partition, then jumps past the partition's prefix. It costs about one LIST for each partition that fills a
+    page, and nothing for foreign keys.
+    """
+    found: set[tuple[UUID, int]] = set()
+    listing = Listing("")
+    while listing.more:
+        for entry in (yield from listing.page()):
+            owner = parse_partition_key(entry.key)
+            if owner is not None:
+                found.add(owner)
+        behind = _behind(listing.after)
+        if not behind:
+            break
+        listing.after = behind
+    return found
+
+
+def _behind(key: str) -> str:
+    """Return the key after which the listing continues; ``""`` if no partition can follow."""
+    owner = parse_partition_key(key)
+    if owner is not None:
+        return partition_prefix(*owner) + _LAST
+    # A foreign key: jump to the next folder of two hex digits, or continue in this one.
+    for number in range(256):
+        folder = f"{number:02x}"
+        if key.startswith(f"{folder}/"):
+            return key
+        if f"{folder}/" > key:
+            return max(folder, key)
+    return ""

@@ -1,4 +1,4 @@
-"""Shared parts of merge and compaction: reads a segment of the bucket batch by batch, writes a new one.
+"""Rewriting of segments batch by batch, for compaction and erasure. Merging and re-encoding, which keep all records.
 
 ::
 
@@ -7,22 +7,28 @@
 Peak memory is a piece and the read-ahead, two parts, a batch and the indexes of one segment, for any size of input and
 output. Nothing touches a disk. Output lies under the claim of a maintainer. Until its row is committed it is an orphan,
 and a later claim proves it dead.
+
+Offset and time index are rebuilt. Transaction indexes, producers and leader epochs are copied or joined. Nothing is
+committed here.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
+from tiered.config import MAX_INT, TopicConfig
 from tiered.errors import CorruptionError, TieredError
-from tiered.format.batch import BatchHeader, least_timestamp
+from tiered.format.batch import BatchHeader, decode_records, least_timestamp, read_header, rebuild_batch, recoded_batch
 from tiered.format.bundle import SectionKind, decode_leader_epochs, encode_bundle
+from tiered.format.codecs import Codec, configured
 from tiered.format.header import Buffer
 from tiered.format.kernels import crc32c
 from tiered.format.keys import (
+    FLAG_ABORTED_TXNS,
     FLAG_HOLE,
     FLAG_MAINTAINER,
     FLAG_STAGED,
@@ -38,13 +44,11 @@ from tiered.model import EpochEntry, Row, SealedIndexes, TopicPartition
 from tiered.plan.maintenance import PART_BYTES, READ_AHEAD_BYTES, READ_BYTES
 from tiered.plan.read import ByteRange, SegmentRange
 from tiered.plan.side_files import NO_PRODUCERS
-from tiered.remote.assembly import SegmentScan
-from tiered.remote.cache import ByteCache
-from tiered.remote.fetch import Fetch, SegmentGone
+from tiered.remote.assembly import MAX_BATCH_BYTES, SegmentScan
+from tiered.remote.fetch import ByteCache, Fetch, Prefetch, SegmentGone
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.prefetch import Prefetch
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS, row_of, verify_sent
-from tiered.store.base import Capabilities, Steps
+from tiered.store.base import Capabilities, NewId, Steps
 from tiered.store.unique_upload import ObjectWriter, put_unique
 
 Spend = Callable[[int], None]
@@ -275,3 +279,147 @@ def hole(base: int, end: int, uid: str, claim_epoch: int, leader_epoch: int) -> 
         flags=FLAG_HOLE | FLAG_MAINTAINER,
         leader_epoch=leader_epoch,
     )
+
+
+def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
+    """Return the row of a new segment over exactly the offsets of adjacent ``rows``.
+
+    Batches are read, verified and concatenated, never decoded. Producers and leader epochs are those of the last input.
+    Raises SegmentGone, CorruptionError if an input contradicts the catalog.
+    """
+    output = SegmentOutput(shop, rows, (yield NewId()))
+
+    def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+        # mutant merge-copies-batches
+        yield from output.append(batch, header)
+        return True
+
+    try:
+        txn_index = b""
+        yield from shop.read(in_turn(rows), add_batch)
+        for row in rows:
+            output.stats.count(row.records, row.min_ts, row.max_ts)
+            if row.flags & FLAG_ABORTED_TXNS:
+                txn_index += yield from shop.lookup.section(row, SectionKind.TXN_INDEX)
+        snapshot, epochs = yield from shop.beside(rows)
+        row = yield from output.finish(txn_index, snapshot, epochs)
+        _check_merged(shop, rows, row)
+    except (TieredError, SegmentGone):
+        yield from output.abandon()
+        raise
+    return row
+
+
+def _check_merged(shop: Workshop, rows: Sequence[Row], merged: Row) -> None:
+    """Raise CorruptionError unless the new segment has the offsets, bytes and records of its inputs."""
+    expected = (rows[0].base, rows[-1].next, sum(row.size for row in rows), sum(row.records for row in rows))
+    if (merged.base, merged.next, merged.size, merged.records) != expected:
+        raise CorruptionError(
+            f"{shop.tp}: {len(rows)} rows of {expected} became {merged}: nothing was replaced", offset=rows[0].base
+        )
+
+
+_LEGACY_MAGICS = 2  # 0 and 1
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Wanted encoding of batches. ``codec`` None: each batch keeps its codec.
+
+    ::
+
+        message formats 0 and 1      become format 2: offsets, keys, values, timestamps and their type stay
+        format 2, another codec      the same records, byte for byte, recompressed: header, producer and sequence stay
+        markers, empty batches       stay as they are: they have no codec
+    """
+
+    codec: Codec | None
+    level: int | None = None
+
+    @classmethod
+    def from_config(cls, config: TopicConfig) -> Encoding:
+        """Return the encoding of a topic's ``compression.type``; ``producer`` keeps each batch's codec."""
+        return cls(None) if config.compression_type == "producer" else cls(*configured(config))
+
+    def holds(self, header: BatchHeader) -> bool:
+        """Return True if a batch has this encoding already."""
+        if header.magic < _LEGACY_MAGICS:
+            return False
+        return self.codec in (None, header.codec) or header.is_control or not header.records_count
+
+    def encode(self, header: BatchHeader, batch: Buffer) -> bytes:
+        """Return a verified batch in this encoding. Raises CorruptionError if its records cannot be read."""
+        codec = header.codec if self.codec is None else self.codec
+        if header.magic < _LEGACY_MAGICS:
+            batch = rebuild_batch(header, list(decode_records(batch)), codec=Codec.NONE)
+            header = read_header(batch)
+            if codec is Codec.NONE:
+                return batch
+        return recoded_batch(header, batch, codec, self.level)
+
+
+class TooLarge(Exception):
+    """Rewritten segment or batch that would exceed its size limit."""
+
+
+def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | None]:
+    """Return the row of the new segment; None if all batches have the encoding already.
+
+    Reads to the first batch that has not, then all. Raises TooLarge, SegmentGone, CorruptionError if the segment is not
+    the one in the catalog.
+    """
+    if not (yield from _needs_it(shop, row, encoding)):
+        return None
+    output = SegmentOutput(shop, [row], (yield NewId()))
+
+    def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+        data: Buffer = batch
+        if not encoding.holds(header):
+            data = encoding.encode(header, batch)
+            header = read_header(data)
+        if len(data) > MAX_BATCH_BYTES or output.written[0] + len(data) > MAX_INT:
+            raise TooLarge
+        output.stats.count(header.records_count, -1, header.max_timestamp)
+        # mutant reencode-copies-batches
+        yield from output.append(data, header)
+        return True
+
+    try:
+        yield from shop.read(in_turn([row]), add_batch)
+        output.stats.count(0, row.min_ts, -1)  # no record has another timestamp than before
+        has_txns = row.flags & FLAG_ABORTED_TXNS
+        txn_index = (yield from shop.lookup.section(row, SectionKind.TXN_INDEX)) if has_txns else b""
+        snapshot, epochs = yield from shop.beside([row])
+        made = yield from output.finish(txn_index, snapshot, epochs)
+        _check_reencoded(shop, row, made)
+    except (TieredError, SegmentGone, TooLarge):
+        yield from output.abandon()
+        raise
+    return made
+
+
+def _needs_it(shop: Workshop, row: Row, encoding: Encoding) -> Steps[bool]:
+    """Return True if a batch lacks the encoding. Reads nothing ahead, because the first batch usually decides."""
+    found = False
+
+    def add_batch(header: BatchHeader, _batch: memoryview) -> Steps[bool]:
+        nonlocal found
+        yield from ()
+        found = not encoding.holds(header)
+        return not found
+
+    yield from replace(shop, ahead_bytes=0).read(in_turn([row]), add_batch)
+    return found
+
+
+def _check_reencoded(shop: Workshop, row: Row, made: Row) -> None:
+    """Raise CorruptionError unless offsets, records and times stay the same."""
+    kept = [(each.base, each.next, each.records, each.min_ts, each.max_ts) for each in (row, made)]
+    if kept[0] != kept[1]:
+        raise CorruptionError(
+            f"{shop.tp}: a segment of {kept[0]} (first and next offset, records, least and greatest timestamp) became "
+            f"one of {kept[1]}: nothing was replaced",
+            path_or_key=shop.lookup.log_key(row),
+            offset=row.base,
+            hint="run check",
+        )

@@ -33,10 +33,12 @@ from tiered.format.kernels import crc32c
 from tiered.format.keys import FLAG_STAGED, Role, decision_key, index_key_of, split_uid, staged_key, staged_uid
 from tiered.format.root import Root
 from tiered.model import Row, SealedSegment
+from tiered.plan.catalog_edit import spill
 from tiered.plan.commit import Intent, Stamp
 from tiered.plan.ownership import Refusal, RefusalReason, sink_refused
-from tiered.plan.pages import spill
 from tiered.plan.sink_commit import HandoverIntent, StageIntent
+from tiered.remote.catalog_view import store_pages
+from tiered.remote.committer import StoreClock, refusal_error
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     LOOK,
@@ -49,12 +51,9 @@ from tiered.remote.conditional_put import (
     deadline_after,
     update,
 )
-from tiered.remote.pages import store_pages
-from tiered.remote.refusal import refusal_error
 from tiered.remote.root_history import store_copy
 from tiered.remote.root_view import RootView, root_get
 from tiered.remote.roots import ROOTS_TOGETHER, PartitionIds, root_body
-from tiered.remote.store_clock import StoreClock
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS, row_of, verify_sent
 from tiered.store.base import (
     Capabilities,

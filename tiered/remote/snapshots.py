@@ -48,9 +48,8 @@ from tiered.format.root import (
     is_begun,
 )
 from tiered.plan.invariants import check_root
-from tiered.remote.catalog_view import CatalogView
+from tiered.remote.catalog_view import CatalogView, PageCache
 from tiered.remote.conditional_put import Cell, NextBody, deadline_after, read_cell, replace_once, stored_bytes
-from tiered.remote.pages import PageCache
 from tiered.remote.pins import snapshot_hint
 from tiered.remote.root_history import history
 from tiered.remote.root_view import RootView, root_get

@@ -32,9 +32,8 @@ from tiered.format.root import Root, decode_root
 from tiered.format.rows import Rows
 from tiered.model import Row, TopicPartition
 from tiered.plan.invariants import check_page, check_root
-from tiered.remote.catalog_view import CatalogView, rows_inside
+from tiered.remote.catalog_view import CatalogView, Content, PageCache, read_pages, rows_inside
 from tiered.remote.gc.audit import audited
-from tiered.remote.pages import Content, PageCache, read_pages
 from tiered.remote.pins import read_pin
 from tiered.remote.root_view import RootView, root_get, two_names
 from tiered.remote.segment_rewriter import hole

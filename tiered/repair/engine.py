@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.remote.topics import list_topics, no_topics
 from tiered.repair.disk import plan_disk
 from tiered.repair.plan import Ground, RepairAction, RepairOptions, RepairPlan, Workbench

@@ -21,8 +21,8 @@ from tiered.errors import TieredError
 from tiered.format.keys import Role
 from tiered.local.directory.read_only_log import LogView
 from tiered.model import TopicPartition
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
+from tiered.remote.fetch import ByteCache
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.segment_rewriter import Workshop
 from tiered.remote.topics import TopicEntry

@@ -17,7 +17,7 @@ from tiered.errors import ConfigError, CorruptionError, TieredError, UnknownTopi
 from tiered.format.kernels import crc32c
 from tiered.format.keys import partition_prefix, topic_key
 from tiered.model import TopicPartition
-from tiered.remote.list_partitions import list_partitions
+from tiered.remote.roots import list_partitions
 from tiered.remote.topics import (
     MAX_ENTRY_BYTES,
     STATE_DELETED,

@@ -42,13 +42,13 @@ from tiered.format.page import PageKind, Pointers
 from tiered.format.root import STATE_OPEN, Root
 from tiered.format.rows import NO_TRASH, Rows, Trash
 from tiered.model import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, EpochEntry, Row, TrashEntry
+from tiered.plan.catalog_edit import Garbage, spill
 from tiered.plan.commit import Stamp
 from tiered.plan.invariants import check_root
 from tiered.plan.ownership import SPARK_VOLUME, Refusal
-from tiered.plan.pages import Garbage, spill
 from tiered.plan.rebuild import VERSION_STEP, Objects, chain, rebuilt
 from tiered.plan.sink_commit import StageIntent
-from tiered.remote.catalog_view import CatalogView
+from tiered.remote.catalog_view import CatalogView, PageCache, read_pages, store_pages
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     Cell,
@@ -60,13 +60,11 @@ from tiered.remote.conditional_put import (
     stored_bytes,
 )
 from tiered.remote.gc.garbage import page_key_of, trash_page
-from tiered.remote.pages import PageCache, read_pages, store_pages
-from tiered.remote.root_history import copy_root
+from tiered.remote.root_history import copy_root, find_newest_copy
 from tiered.remote.root_view import root_get
 from tiered.remote.roots import root_body
 from tiered.remote.segment_rewriter import hole
 from tiered.remote.sink_commit import read_decision
-from tiered.remote.stale_root_check import find_newest_copy
 from tiered.repair.copies import (
     Copies,
     PartitionObjects,

@@ -38,9 +38,9 @@ from tiered.plan.retention import has_wrong_times, row_age_from_ms
 from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.reader import RemotePartition
+from tiered.remote.root_history import left_without_root, require_newest_root
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, KeptRoot, Past, load_snapshot
-from tiered.remote.stale_root_check import left_without_root, require_newest_root
 from tiered.remote.topics import TopicEntry, list_topics, load_topic, no_topics
 from tiered.store.base import Now, Steps
 from tiered.times import Time, parse_time

@@ -58,7 +58,7 @@ from tiered.model import Position, Row, SealedIndexes, TopicPartition
 from tiered.plan.pull import Exchange, Held, Pull, decide_pull
 from tiered.plan.side_files import NO_PRODUCERS, SideFileVerdict
 from tiered.remote.assembly import SegmentScan
-from tiered.remote.cache import ByteCache
+from tiered.remote.fetch import ByteCache
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.pins import Pin
 from tiered.remote.topics import TopicEntry

@@ -62,9 +62,9 @@ from tiered.plan.ownership import SPARK_VOLUME
 from tiered.plan.pull import Pull
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.positions import load_positions
+from tiered.remote.root_history import require_newest_root
 from tiered.remote.root_view import RootView
 from tiered.remote.roots import ROOTS_TOGETHER
-from tiered.remote.stale_root_check import require_newest_root
 from tiered.remote.topics import STATE_DELETED, TopicEntry, list_topics, load_entry
 from tiered.restore.plan import PartitionRestore, choose_rows
 from tiered.restore.pull import PartitionPull, add_positions, need_space, topic_infos, write_checkpoints

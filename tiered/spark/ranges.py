@@ -32,9 +32,8 @@ from tiered.plan.read import (
     latest_offset,
     plan_tiers,
 )
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.fetch import SegmentGone
+from tiered.remote.fetch import ByteCache, SegmentGone
 from tiered.remote.reader import SegmentReader
 from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from tiered.spark.slices import PartitionSlice, filled_segment

@@ -43,7 +43,7 @@ from tiered.format.keys import check_topic_name
 from tiered.format.root import STATE_OPEN
 from tiered.model import Row
 from tiered.plan.sink_commit import once_id
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.remote.sink_commit import Landed, Sink, need_partition
 from tiered.remote.topics import TopicEntry, load_topic, register_topic
 from tiered.spark.schema import WriteSchema

@@ -36,7 +36,7 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import ConfigError, LogDestroyedError, RemoteUnavailableError
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
-from tiered.plan.backoff import backoff_seconds
+from tiered.plan.pacing import backoff_seconds
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import SegmentGone
 from tiered.spark.options import ReadOptions, StreamOptions

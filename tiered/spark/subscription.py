@@ -29,8 +29,8 @@ from tiered.local.transactions.group_positions import GroupTable
 from tiered.model import AbortedTxn, Position, TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.read.topic import PartitionStream
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog_view import CatalogView
+from tiered.remote.fetch import ByteCache
 from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView

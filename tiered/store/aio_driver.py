@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import TieredError
 from tiered.format.locks import Signal
-from tiered.plan.backoff import backoff_seconds
+from tiered.plan.pacing import backoff_seconds
 from tiered.store.base import (
     AioStore,
     Backoff,

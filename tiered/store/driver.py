@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import ConfigError, TieredError
-from tiered.plan.backoff import backoff_seconds
+from tiered.plan.pacing import backoff_seconds
 from tiered.store.base import (
     Backoff,
     Begin,

@@ -16,7 +16,7 @@ from tiered.clock import Clock, SystemClock
 from tiered.config import MEMORY_BYTES, StoreLimits
 from tiered.errors import RemoteUnavailableError
 from tiered.metrics import Metric, metric
-from tiered.plan.token_bucket import TokenBucket
+from tiered.plan.pacing import TokenBucket
 from tiered.store.base import (
     Get,
     Object,

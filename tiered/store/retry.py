@@ -18,7 +18,7 @@ import tenacity
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import ConfigError, NotFoundError, RemotePermissionError, RemoteUnavailableError
-from tiered.plan.backoff import backoff_seconds
+from tiered.plan.pacing import backoff_seconds
 from tiered.store.base import (
     ACCESS_DENIED,
     CompleteUpload,

@@ -18,9 +18,9 @@ from tiered.format.root import CompactedRange
 from tiered.model import Row, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.survivors import Pairs, Survivors, txns_before
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.compact_parts import CompactionPart, Round, RowGroup, inputs_of, plan_round, rewrite_part, scan_part
+from tiered.remote.fetch import ByteCache
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.segment_rewriter import Workshop
 from tiered.remote.topics import TopicEntry

@@ -34,8 +34,8 @@ from tiered.plan.maintenance import PIN_MS, ROUTINE, MaintenanceKind
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.gc.deletion import resume_topic_deletion, start_deletion
+from tiered.remote.gc.orphans import sweep_strays
 from tiered.remote.gc.sink_orphans import sweep_decisions
-from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.maintain import Maintainer
 from tiered.remote.pins import BEGUN_MS, Pin
 from tiered.remote.reader import RemotePartition

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from tiered.errors import TieredError
-from tiered.plan.backoff import backoff_seconds
+from tiered.plan.pacing import backoff_seconds
 from tiered.store.base import (
     Backoff,
     Begin,

@@ -21,7 +21,7 @@ from tiered.engine.status import PartitionView
 from tiered.errors import ConfigError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import Row, TopicPartition
-from tiered.plan.pauses import Pause
+from tiered.plan.pacing import Pause
 from tiered.testing.clock import FakeClock
 
 OPENED: list[Desk] = []

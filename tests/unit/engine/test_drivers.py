@@ -17,7 +17,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PauseFile
 from tiered.model import Row
 from tiered.plan import commit
-from tiered.plan.pauses import ALL_TOPICS, Pause
+from tiered.plan.pacing import ALL_TOPICS, Pause
 from tiered.store.base import StoreRequest
 
 SEGMENTS = 4

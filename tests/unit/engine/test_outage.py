@@ -9,7 +9,7 @@ import pytest
 from tests.unit.engine.desk import DOWN, Desk
 from tests.unit.engine.world import World
 from tiered.engine.partition import EngineLimits
-from tiered.plan.backoff import BACKOFF_MAX_SECONDS
+from tiered.plan.pacing import BACKOFF_MAX_SECONDS
 
 PARTITIONS, SEGMENTS = 20, 250
 HOURS = 3

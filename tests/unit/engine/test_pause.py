@@ -16,7 +16,7 @@ from tiered.engine.partition import EngineLimits
 from tiered.engine.reports import StepKind
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PAUSE_NAME, PauseFile
-from tiered.plan.pauses import ALL_TOPICS, Pause
+from tiered.plan.pacing import ALL_TOPICS, Pause
 
 PAUSE = Pause(5, "the bucket moves")
 

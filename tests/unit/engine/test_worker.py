@@ -15,7 +15,7 @@ from tiered.engine.partition import EngineLimits
 from tiered.engine.reports import Level, StepKind
 from tiered.errors import CommitUnknownError, ConfigError, FencedError
 from tiered.local.disk.uploader_files import PartitionUpload
-from tiered.plan.backoff import BACKOFF_MAX_SECONDS
+from tiered.plan.pacing import BACKOFF_MAX_SECONDS
 
 CAP_MS = int(BACKOFF_MAX_SECONDS * 1000)
 

@@ -12,11 +12,10 @@ from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
 from tiered.format.root import STATE_DELETING, STATE_OPEN, STATE_SEALED, Root, decode_root, encode_root
 from tiered.format.rows import Rows
 from tiered.model import TRASH_MAINTAINER, Row
-from tiered.plan.catalog_edit import TrimIntent
+from tiered.plan.catalog_edit import Garbage, TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, create_root
 from tiered.plan.invariants import check_root
 from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof, decide_claim, hold, is_own_claim, since
-from tiered.plan.pages import Garbage
 from tiered.plan.root_lower_bounds import HELD_LIMIT, held_ids
 
 

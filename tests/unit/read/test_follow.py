@@ -27,7 +27,7 @@ from tiered.errors import (
 )
 from tiered.format.locks import Signal
 from tiered.model import NewRecord
-from tiered.plan.poll_interval import PollInterval
+from tiered.plan.pacing import PollInterval
 from tiered.testing.clock import FakeClock
 
 IDLE_S = 100.0

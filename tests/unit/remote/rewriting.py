@@ -18,14 +18,13 @@ from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.cleaning import LogState
 from tiered.plan.maintenance import READ_AHEAD_BYTES, CompactionPlanner
 from tiered.plan.survivors import OFFSET_BITS, Pairs, Survivors, SurvivorsBuilder, code_of, txns_before
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.compact import Compaction
 from tiered.remote.compact_parts import CompactionPart, Round, plan_round, rewrite_part, scan_part
+from tiered.remote.fetch import ByteCache
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.merge import merge_rows
-from tiered.remote.segment_rewriter import Workshop
+from tiered.remote.segment_rewriter import Workshop, merge_rows
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Get, Object, Steps
 from tiered.store.driver import Runner, drive

@@ -14,8 +14,7 @@ from tiered.format.root import encode_root
 from tiered.format.rows import ROW_BYTES
 from tiered.model import Row, TopicPartition
 from tiered.plan.retention import plan_remote_expiry
-from tiered.remote.cache import ByteCache
-from tiered.remote.fetch import read_bundle, read_range
+from tiered.remote.fetch import ByteCache, read_bundle, read_range
 from tiered.remote.reader import SharedCaches
 from tiered.store.base import Get, Object
 from tiered.store.layers import LayeredStore

@@ -14,9 +14,7 @@ import pytest
 from tiered.errors import RemoteUnavailableError, TieredError
 from tiered.model import Row, TopicPartition
 from tiered.plan.read import ByteRange, SegmentRange
-from tiered.remote.cache import ByteCache
-from tiered.remote.fetch import Fetch
-from tiered.remote.prefetch import REQUESTS_AHEAD, Prefetch
+from tiered.remote.fetch import REQUESTS_AHEAD, ByteCache, Fetch, Prefetch
 from tiered.store.aio_driver import adrive_stream
 from tiered.store.base import Begin, Emit, Get, Object, Outcome, Steps, StoreRequest, Take
 from tiered.store.driver import drive_stream

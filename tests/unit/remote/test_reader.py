@@ -26,12 +26,10 @@ from tiered.format.root import STATE_DELETING, Root, encode_root
 from tiered.format.rows import Rows
 from tiered.format.segment_indexes import OffsetIndex
 from tiered.model import AbortedTxn, NewRecord, Row, TopicPartition
-from tiered.plan.commit import Stamp
-from tiered.plan.housekeeping import StateIntent
+from tiered.plan.commit import Stamp, StateIntent
 from tiered.plan.read import READ_LIMITS, ReadLimits
 from tiered.remote.assembly import SegmentDiffers, SegmentScan
-from tiered.remote.cache import ByteCache
-from tiered.remote.prefetch import REQUESTS_AHEAD
+from tiered.remote.fetch import REQUESTS_AHEAD, ByteCache
 from tiered.remote.reader import MAX_REFRESHES
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past

@@ -36,10 +36,9 @@ from tiered.format.segment_builder import SegmentStats
 from tiered.format.segment_indexes import decode_txns
 from tiered.model import AbortedTxn, NewRecord, Row, TimestampType
 from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind
-from tiered.remote import maintain, reencode
+from tiered.remote import maintain, segment_rewriter
 from tiered.remote.maintain import ActionResult
-from tiered.remote.reencode import Encoding
-from tiered.remote.segment_rewriter import Workshop, hole
+from tiered.remote.segment_rewriter import Encoding, Workshop, hole
 from tiered.store.base import Delete, Get, Object, Put, Steps
 
 pytestmark = pytest.mark.usefixtures("both_catalogs")
@@ -229,7 +228,7 @@ def test_holes_and_what_others_append_or_trim_meanwhile(monkeypatch: pytest.Monk
     maintainer = bucket.maintainer(ZSTD)
     first = bucket.root.rows.row(1)
     trim = MaintenanceAction(MaintenanceKind.RETENTION, 0, first.next, "test")
-    steps, done = reencode.reencode_row, list[int]()
+    steps, done = segment_rewriter.reencode_row, list[int]()
 
     def raced(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | None]:
         made = yield from steps(shop, row, encoding)
@@ -280,7 +279,7 @@ def test_what_would_be_too_large_stays_and_is_said(monkeypatch: pytest.MonkeyPat
         bucket.log.fill(200, start=100)
         bucket.log.add(seal(batches(200, 300, codec=Codec.GZIP)))
         plain = TopicConfig(compression_type="uncompressed")
-        monkeypatch.setattr(reencode, limit, 20_000)
+        monkeypatch.setattr(segment_rewriter, limit, 20_000)
         done = reencoded(bucket, plain)
         monkeypatch.undo()
         assert done.note.endswith("larger than one may be: 1")

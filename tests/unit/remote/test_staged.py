@@ -15,7 +15,7 @@ from tiered.format.bundle import decode_bundle
 from tiered.format.keys import FLAG_STAGED, index_key
 from tiered.model import NewRecord
 from tiered.plan.read import READ_LIMITS, ReadLimits
-from tiered.remote.cache import ByteCache
+from tiered.remote.fetch import ByteCache
 from tiered.remote.reader import SharedCaches
 from tiered.remote.sink_commit import upload_staged
 from tiered.store.base import Get, Object

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tiered.errors import NotFoundError, RemoteUnavailableError, TieredError
-from tiered.plan.backoff import backoff_bound_seconds, backoff_seconds
+from tiered.plan.pacing import backoff_bound_seconds, backoff_seconds
 from tiered.store.aio_driver import adrive
 from tiered.store.base import (
     ABSENT,

@@ -9,7 +9,7 @@ import pytest
 
 from tiered.errors import ClosedError, ConfigError, NotFoundError, RemoteUnavailableError
 from tiered.model import BytesSource
-from tiered.plan.token_bucket import TokenBucket
+from tiered.plan.pacing import TokenBucket
 from tiered.store.base import (
     ABSENT,
     AbortUpload,

@@ -11,8 +11,8 @@ from tests.support.admin import check
 from tests.unit.remote.building import RemoteLog
 from tiered.check.check import CheckOptions
 from tiered.errors import ConfigError
-from tiered.remote.gc.strays import sweep_strays
-from tiered.remote.list_partitions import list_partitions
+from tiered.remote.gc.orphans import sweep_strays
+from tiered.remote.roots import list_partitions
 from tiered.store.aio_driver import adrive
 from tiered.store.base import ABSENT, List, ListPage, Outcome, Put, Steps, StoreRequest
 from tiered.store.directory import DirectoryStore

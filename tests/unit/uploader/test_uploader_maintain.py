@@ -17,7 +17,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PauseFile
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
-from tiered.plan.pauses import Pause
+from tiered.plan.pacing import Pause
 from tiered.program.maintenance_loop import EVERY_MS, MaintenanceLoop, UpkeepView
 from tiered.program.uploader_status import talk
 from tiered.remote.maintain import Maintainer

@@ -23,7 +23,7 @@ from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import JOURNAL_NAME, OFFSET_CHECKPOINT_NAME
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.pauses import ALL_TOPICS, Pause
+from tiered.plan.pacing import ALL_TOPICS, Pause
 from tiered.program.settings import parse_http
 from tiered.program.uploader_status import UnsafeReason, reasons_of, verdict, wait_line
 from tiered.store.location import StoreLocation

@@ -13,7 +13,7 @@ from tests.integration.uploader.logs import make_log
 from tiered.errors import ConfigError, NotFoundError, TieredError, UnknownTopicError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PauseFile
-from tiered.plan.pauses import ALL_TOPICS
+from tiered.plan.pacing import ALL_TOPICS
 from uploader.cli import program
 
 

@@ -47,7 +47,7 @@ from tiered.plan.cleaning import (
     cleaning_candidate,
 )
 from tiered.plan.offset_map import ENTRY_BYTES
-from tiered.plan.token_bucket import TokenBucket
+from tiered.plan.pacing import TokenBucket
 
 LOGGER = logging.getLogger("tiered.local")
 

@@ -38,7 +38,7 @@ from tiered.local.disk.directory_files import refuse_newer
 from tiered.local.disk.files import Files, SmallFile
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock, LockTerms
 from tiered.model import Position, TopicPartition
-from tiered.plan.pauses import ALL_TOPICS, Pause
+from tiered.plan.pacing import ALL_TOPICS, Pause
 from tiered.plan.root_lower_bounds import RootLowerBounds, held_ids
 
 OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"

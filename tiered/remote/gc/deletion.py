@@ -17,7 +17,7 @@ from dataclasses import replace
 from tiered.errors import RemotePermissionError
 from tiered.format.keys import Role, partition_prefix
 from tiered.format.root import STATE_DELETING, Root
-from tiered.plan.housekeeping import StateIntent
+from tiered.plan.commit import StateIntent
 from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.catalog import Catalog
 from tiered.remote.gc.audit import note_destroyed

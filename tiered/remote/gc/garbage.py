@@ -29,7 +29,7 @@ from tiered.format.page import MAX_PAGE_BYTES, Content, PageKind, Pointers, deco
 from tiered.format.root import Root
 from tiered.format.rows import NO_TRASH, Rows, Trash
 from tiered.model import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
-from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent
+from tiered.plan.commit import GcDoneIntent, GcFloorIntent
 from tiered.plan.maintenance import MAX_DELETE_KEYS, collectable
 from tiered.remote.catalog import Catalog
 from tiered.remote.gc.audit import AUDITED_KEYS, write_line

@@ -1,4 +1,4 @@
-"""Orphans: objects that no root ever named, and that none can name any more.
+"""Orphans, which no root ever named and none can name any more, and strays, which lie below no topic.
 
 A key contains role and claim epoch. An epoch that a newer claim has ended never commits again, and no epoch adopts
 another's uploads. So an object of a dead epoch is an orphan unless the newest root names it, in its rows, pages or
@@ -6,6 +6,19 @@ trash, or in what these name. Keys are listed before the root is read: what came
 
 A page that cannot be read ends the sweep, because its contents are unknown. While a reader has a pin nothing is
 deleted: its root may have been put back, and may name objects that the newest does not.
+
+A stray lies below a topic id that no registry entry names, and that none can ever name again.
+
+::
+
+    keys of the bucket, listed first ── entries, read after the listing ── a topic id without an entry
+        ├─ each partition with an audit line `destroyed`        a topic id is never reused: deleted
+        └─ anything else                                        the entry may be lost or late: all of it stays
+    objects below probe/, left by a process that died while it probed the store: deleted
+    unfinished multipart uploads ── of partitions with an audit line `destroyed`: aborted
+
+A process that stalls during a topic's destruction leaves the first kind. Nothing is deleted before it is a day old.
+Listing the bucket costs about one LIST a partition.
 """
 
 from __future__ import annotations
@@ -13,15 +26,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
+from uuid import UUID
 
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError
 from tiered.format.keys import (
+    PROBE_PREFIX,
     PageName,
     SegmentName,
     join_uid,
     parse_page_key,
     parse_segment_key,
+    parse_staged_key,
     partition_prefix,
+    root_key,
     staged_prefix,
 )
 from tiered.format.page import PageKind, Pointers
@@ -30,14 +47,15 @@ from tiered.format.rows import Rows, Trash
 from tiered.model import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TrashEntry
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import CatalogView
-from tiered.remote.gc.audit import AUDITED_KEYS, is_refused_line, write_line
+from tiered.remote.catalog_view import CatalogView, PageCache, PageGone, read_pages
+from tiered.remote.gc.audit import AUDITED_KEYS, is_refused_line, note_destroyed, was_destroyed, write_line
 from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.gc.sink_orphans import dead_of, delete_staged, staged_objects
-from tiered.remote.pages import PageCache, PageGone, read_pages
 from tiered.remote.pins import drop_stale, read_pins, snapshot_hint
 from tiered.remote.root_view import RootView
+from tiered.remote.roots import list_partitions
 from tiered.remote.snapshots import KeptRoot, is_held_still, list_snapshots
+from tiered.remote.topics import list_topics
 from tiered.store.base import AbortUpload, ListEntry, Now, Steps
 from tiered.store.steps import Listing, delete_keys, list_unfinished
 
@@ -263,3 +281,74 @@ def _drop_trash(root: Root, entry: TrashEntry, candidates: dict[str, T]) -> Step
             rows = yield from trash_page(root.page_key(pointer), [PageKind.LEAF])
             if rows is not None:
                 _drop(candidates, rows)
+
+
+def sweep_strays(*, delete: bool) -> Steps[Swept]:
+    """Find the strays of the whole bucket; with ``delete`` delete them.
+
+    Raises CorruptionError for an unreadable registry entry: its topic is unknown then, and nothing is deleted.
+    """
+    listed = yield from list_partitions()
+    named = {entry.topic_id for entry in (yield from list_topics())}
+    found = Swept()
+    for topic_id, partition in sorted(listed, key=lambda owner: (owner[0].hex, owner[1])):
+        if topic_id not in named and (yield from was_destroyed(topic_id, partition)):
+            yield from _sweep_destroyed(topic_id, partition, found, delete=delete)
+    yield from _sweep_probes(found, delete=delete)
+    try:
+        yield from _sweep_stray_uploads(found, abort=delete)
+    except (RemotePermissionError, ConfigError) as error:  # a role that may not list, or a store that cannot
+        found.unlisted = f"{error.message} ({error.hint})"
+    return found
+
+
+def _sweep_probes(found: Swept, *, delete: bool) -> Steps[None]:
+    """Delete the objects of probes that were cut short, or whose role must not delete them."""
+    listing = Listing("", PROBE_PREFIX)  # the maintainer's role may list "", and not each prefix below
+    while listing.more:
+        below = [entry for entry in (yield from listing.page()) if entry.key.startswith(PROBE_PREFIX)]
+        old = [entry for entry in below if listing.age_ms(entry) >= ORPHAN_MS]
+        found.add(old)
+        if delete:
+            found.failed += yield from delete_keys([entry.key for entry in old])
+        if not listing.after.startswith(PROBE_PREFIX):
+            return
+
+
+def _sweep_stray_uploads(found: Swept, *, abort: bool) -> Steps[None]:
+    """Find, and with ``abort`` abort, old unfinished multipart uploads below destroyed partitions.
+
+    Listings of objects do not show them. Without a lifecycle rule the bucket keeps their parts for ever.
+    """
+    listed, date_ms = yield from list_unfinished("")
+    date_ms = date_ms or (yield Now()).now_ms
+    destroyed: dict[tuple[UUID, int], bool] = {}
+    for each in listed:
+        parsed = parse_segment_key(each.key) or parse_staged_key(each.key)
+        if parsed is None or date_ms - each.started_ms < ORPHAN_MS:
+            continue
+        owner = parsed.topic_id, parsed.partition
+        if owner not in destroyed:
+            destroyed[owner] = yield from was_destroyed(*owner)
+        if destroyed[owner]:
+            found.uploads.append((each.key, each.upload_id))
+    for key, upload_id in found.uploads if abort else ():
+        yield AbortUpload(key, upload_id)
+
+
+def _sweep_destroyed(topic_id: UUID, partition: int, found: Swept, *, delete: bool) -> Steps[None]:
+    """Find, and with ``delete`` delete, old objects below a destroyed partition, its root last."""
+    last = root_key(topic_id, partition)
+    noted = rooted = False
+    listing = Listing(partition_prefix(topic_id, partition))
+    while listing.more:
+        old = [entry for entry in (yield from listing.page()) if listing.age_ms(entry) >= ORPHAN_MS]
+        rooted = rooted or any(entry.key == last for entry in old)
+        found.add(old)
+        if delete and old and not noted:
+            yield from note_destroyed(topic_id, partition, {"strays": len(old)})
+            noted = True
+        if delete:
+            found.failed += yield from delete_keys([entry.key for entry in old if entry.key != last])
+    if delete and rooted:
+        found.failed += yield from delete_keys([last])  # the root last, as in ``destroy``

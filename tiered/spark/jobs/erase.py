@@ -33,7 +33,7 @@ from tiered.program.erasure import (
     plan_table,
     question,
 )
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.remote.topics import TopicEntry
 from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.spark.subscription import planning_pool

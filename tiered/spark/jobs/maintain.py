@@ -20,7 +20,7 @@ from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.survivors import PAIR_BYTES, SURVIVOR_BYTES
 from tiered.program.application import Application, confirm, split_topic
 from tiered.program.output import columns, counted, human_bytes
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.spark.jobs import two_phase

@@ -42,10 +42,9 @@ from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.plan.offset_map import OffsetMap, TxnsBefore
 from tiered.plan.survivors import OFFSET_BITS, PAIR_BYTES, Pairs, Survivors, SurvivorsBuilder, code_of, txns_before
-from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.claim import owner_of
+from tiered.remote.committer import owner_of
 from tiered.remote.compact_parts import (
     CompactionPart,
     Round,
@@ -56,9 +55,10 @@ from tiered.remote.compact_parts import (
     rewrite_part,
     scan_part,
 )
+from tiered.remote.fetch import ByteCache
 from tiered.remote.lookup import SegmentLookup
+from tiered.remote.root_history import require_newest_root
 from tiered.remote.segment_rewriter import Workshop
-from tiered.remote.stale_root_check import require_newest_root
 from tiered.remote.topics import TopicEntry, load_topic_to_read
 from tiered.spark.jobs.run import JobRunner, Receipt, Task, receipts_of
 from tiered.spark.worker import capabilities_of, worker_store

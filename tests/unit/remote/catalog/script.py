@@ -12,7 +12,7 @@ from tiered.format.keys import split_uid
 from tiered.model import Row
 from tiered.plan.ownership import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.claim import Claim
+from tiered.remote.committer import Claim
 from tiered.remote.roots import PartitionIds, make_roots
 from tiered.store.base import Get, Outcome, Put, PutResult, PutStatus, Steps, StoreRequest
 from tiered.store.driver import drive

@@ -21,8 +21,7 @@ from tiered.format.rows import NO_ROWS, Rows
 from tiered.model import Row
 from tiered.plan.commit import Stamp, create_root
 from tiered.remote import catalog_view
-from tiered.remote.catalog_view import CatalogView
-from tiered.remote.pages import PageCache
+from tiered.remote.catalog_view import CatalogView, PageCache
 from tiered.store.base import ABSENT, Put, Steps
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

@@ -19,7 +19,7 @@ from tiered.errors import (
 from tiered.model import EpochEntry
 from tiered.plan.ownership import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.claim import Claim, owner_of
+from tiered.remote.committer import Claim, owner_of
 from tiered.store.base import Delete
 
 

@@ -17,9 +17,8 @@ from tiered.format.root import Root, decode_root, encode_root
 from tiered.plan.ownership import VolumeProof
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.remote.catalog import Catalog
-from tiered.remote.list_partitions import list_partitions
 from tiered.remote.root_view import HeldRoot, RootCache, RootView
-from tiered.remote.roots import ROOTS_TOGETHER
+from tiered.remote.roots import ROOTS_TOGETHER, list_partitions
 from tiered.remote.topics import (
     Registrant,
     TopicEntry,

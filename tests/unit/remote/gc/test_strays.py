@@ -23,8 +23,7 @@ from tiered.format.keys import (
 from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote.gc.audit import audited, note_destroyed, was_destroyed
 from tiered.remote.gc.deletion import destroy, resume_topic_deletion, start_deletion
-from tiered.remote.gc.orphans import Swept
-from tiered.remote.gc.strays import sweep_strays
+from tiered.remote.gc.orphans import Swept, sweep_strays
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
 from tiered.remote.topics import load_entry, register_topic
 from tiered.store.base import (

@@ -18,8 +18,8 @@ from tiered.model import Row
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.commit import Shape
 from tiered.remote.catalog import Catalog
+from tiered.remote.catalog_view import PageCache, read_pages
 from tiered.remote.gc.garbage import Collected, Collector
-from tiered.remote.pages import PageCache, read_pages
 from tiered.store.base import (
     ABSENT,
     List,

@@ -15,7 +15,7 @@ from tiered.format.root import CompactedRange, Root, decode_root, encode_root
 from tiered.format.rows import Rows, Tally, Trash
 from tiered.model import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE, Row
 from tiered.model import TrashEntry as Entry
-from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
+from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent, spill
 from tiered.plan.commit import (
     AppendIntent,
     ClaimIntent,
@@ -29,7 +29,6 @@ from tiered.plan.commit import (
 )
 from tiered.plan.invariants import check_page, check_root
 from tiered.plan.ownership import Refusal, VolumeProof
-from tiered.plan.pages import spill
 
 TOPIC_ID = UUID(int=9)
 TINY = Shape(leaf_rows=4, tail_rows=6, fan_out=3, root_leaves=5, small_leaf=2, trash_entries=9, trash_page=5)

@@ -13,7 +13,7 @@ from tiered.errors import CommitUnknownError, ConfigError, NotFoundError
 from tiered.format.keys import index_key, segment_key, snap_key
 from tiered.format.root import STATE_DELETING
 from tiered.model import Row
-from tiered.plan.housekeeping import StateIntent
+from tiered.plan.commit import StateIntent
 from tiered.remote.root_history import history
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots

@@ -14,7 +14,7 @@ from tests.unit.remote.paged.model import TINY
 from tiered.check.check import CheckOptions
 from tiered.inspect.small_files import small_items
 from tiered.model import TRASH_LIST, TRASH_ROWS, TRASH_TREE, BytesSource
-from tiered.plan.housekeeping import GcFloorIntent
+from tiered.plan.commit import GcFloorIntent
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.gc.garbage import page_key_of

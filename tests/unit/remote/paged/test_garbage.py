@@ -19,9 +19,9 @@ from tiered.format.keys import PageName, Role, index_key, join_uid, page_key, pi
 from tiered.format.root import encode_complete_snapshot, encode_root
 from tiered.model import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE, TopicPartition
 from tiered.plan.maintenance import MaintenanceKind, newest_trimmed
+from tiered.remote.catalog_view import PageCache
 from tiered.remote.gc.garbage import Collected
 from tiered.remote.maintain import ALL_GOES, Maintainer
-from tiered.remote.pages import PageCache
 from tiered.store.base import (
     Delete,
     Deleted,

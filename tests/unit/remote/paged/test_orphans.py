@@ -24,7 +24,7 @@ from tiered.format.keys import (
 )
 from tiered.format.root import STATE_DELETING, encode_root
 from tiered.model import TopicPartition
-from tiered.plan.housekeeping import StateIntent
+from tiered.plan.commit import StateIntent
 from tiered.plan.maintenance import ORPHAN_MS, PIN_MS
 from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.gc.orphans import Swept, sweep

@@ -17,7 +17,7 @@ from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.keys import FLAG_MAINTAINER, index_key, segment_key
 from tiered.model import Row
 from tiered.plan.catalog_edit import ReplaceIntent
-from tiered.plan.housekeeping import GcFloorIntent
+from tiered.plan.commit import GcFloorIntent
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import Collector

@@ -23,7 +23,7 @@ from tiered.format.root import (
     is_begun,
 )
 from tiered.model import TopicPartition
-from tiered.plan.housekeeping import StateIntent
+from tiered.plan.commit import StateIntent
 from tiered.remote.gc.orphans import drop_kept, sweep
 from tiered.remote.pins import BEGUN_MS, read_pins
 from tiered.remote.root_view import RootView

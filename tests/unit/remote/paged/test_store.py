@@ -20,11 +20,9 @@ from tiered.format.keys import FLAG_MAINTAINER, hist_key, parse_hist_key, parse_
 from tiered.format.root import CompactedRange, Root, decode_root, encode_root
 from tiered.model import Row
 from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
-from tiered.plan.commit import SHAPE
-from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent, StateIntent
+from tiered.plan.commit import SHAPE, GcDoneIntent, GcFloorIntent, StateIntent
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import CatalogView
-from tiered.remote.pages import PageCache, PageGone
+from tiered.remote.catalog_view import CatalogView, PageCache, PageGone
 from tiered.remote.root_history import HIST_AGE_MS, HIST_EVERY, HIST_KEPT
 from tiered.remote.root_view import RootView
 from tiered.store.base import ABSENT, Delete, Get, List, ListPage, Object, Put, PutStatus, Steps, StoreRequest

@@ -1,0 +1,170 @@
+"""A process that commits to a catalog: its claim, its clock, and the errors of refused intents.
+
+A claim carries a random token and every append commit an id. Both are passed to ``persist`` and must be durable on the
+volume *before* the root that carries them is sent. Written afterwards, a crash in between would lock the rightful owner
+out. ``persist`` replaces opaque text (None: unchanged). The text holds the last id that is known to be in the root, and
+all ids that may be on their way. So the volume can prove whichever of them landed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tiered.errors import (
+    ConfigError,
+    FencedError,
+    NotFoundError,
+    OffsetGapError,
+    OffsetOutOfRangeError,
+    TieredError,
+)
+from tiered.format.root import RoleState, Root
+from tiered.plan.catalog_edit import TrimIntent
+from tiered.plan.commit import AppendIntent, ClaimIntent, Intent
+from tiered.plan.ownership import LOCAL_VOLUME, SPARK_VOLUME, Refusal, RefusalReason, VolumeProof, hold
+from tiered.store.base import Object, Time
+
+Persist = Callable[[str | None, str | None], None]
+"""``persist(token, last_append)`` returns once both are fsynced. None leaves one unchanged. May raise."""
+
+
+def owner_of(program: str) -> str:
+    """Return the holder's name in a claim of this process: ``host:pid`` and the program."""
+    return f"{socket.gethostname()}:{os.getpid()} {program}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Granted claim. ``leader_epoch``: under which this volume writes from ``next_offset`` on.
+
+    ``resumes``: the local log must begin at ``next_offset``, under ``leader_epoch`` (a fresh volume). ``previous``: the
+    role before this claim. ``dated_ahead``: a sentence if the catalog's date was ahead of the store's clock before,
+    ``""`` if not.
+    """
+
+    epoch: int
+    leader_epoch: int
+    next_offset: int
+    resumes: bool
+    previous: RoleState
+    root: Root
+    dated_ahead: str = ""
+
+    @property
+    def not_recovered(self) -> str:
+        """Return a sentence about records that a fresh volume may lack, ``""`` if none can be missing.
+
+        None is missing if the claim before was this volume's own, a sink's (whose records are all objects), a handover,
+        or that of a repair, which has no volume.
+        """
+        before = self.previous.volume
+        if not self.resumes or not self.previous.epoch:
+            return ""
+        if before == self.root.writer.volume or before in ("", SPARK_VOLUME, LOCAL_VOLUME):
+            return ""
+        return (
+            f"{self.root.topic}-{self.root.partition} resumes at offset {self.next_offset}: if volume {before}, "
+            f"claimed by {self.previous.owner}, appended beyond it, only its disk has these records"
+        )
+
+
+def known_to(volume: VolumeProof, token: str, last_append: str) -> VolumeProof:
+    """Return the proof with the ids that this process has persisted since ``volume`` was read."""
+    return replace(volume, token=hold(volume.token, token), last_append=hold(volume.last_append, last_append))
+
+
+MAX_CLOCK_LEAD_MS = 3_600_000
+"""Most that this machine's clock may be ahead of the store's at a commit, because grace times count from commits.
+
+A machine whose clock is behind commits by the store's clock. Otherwise what it removed would be past its grace at once.
+This machine's clock is compared, not the root's ``ts_ms``, which never goes back. After one commit dated ahead
+(``file://`` has only the machine's clock), ``ts_ms`` would block commits until real time has caught up. Instead each
+commit on such a root adds a millisecond. Its grace times last longer, never shorter.
+"""
+
+
+class StoreClock:
+    """Store's clock, estimated from the dates of its answers. ``name``: the partition's, for messages."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._date: tuple[int, float] | None = None  # in ms, and the monotonic instant at which it was so
+
+    def note(self, got: object, time: Time) -> None:
+        """Record the date of the store's answer ``got``, which arrived at ``time``."""
+        if isinstance(got, Object) and got.date_ms:
+            self._date = (got.date_ms, time.monotonic)
+
+    def ahead_of_store_ms(self, at_ms: int, time: Time) -> int:
+        """Return by how many ms ``at_ms`` is ahead of the store's clock; 0 before the first answer with a date."""
+        if self._date is None:
+            return 0
+        date_ms, read_at = self._date
+        return at_ms - date_ms - int((time.monotonic - read_at) * 1000)
+
+    def ahead(self, time: Time) -> bool:
+        """Return True if this machine's clock seems to be far ahead.
+
+        After a sleep the machine's time is right, but its monotonic clock did not count the sleep. A new answer
+        decides.
+        """
+        return self.ahead_of_store_ms(time.now_ms, time) > MAX_CLOCK_LEAD_MS
+
+    def trusted_ms(self, time: Time) -> int:
+        """Return this machine's time, or the store's if the two are far apart."""
+        return time.now_ms if self.agrees(time) else time.now_ms - self.ahead_of_store_ms(time.now_ms, time)
+
+    def agrees(self, time: Time) -> bool:
+        """Return True if this machine's clock is near the store's, judged by the answers so far."""
+        return abs(self.ahead_of_store_ms(time.now_ms, time)) <= MAX_CLOCK_LEAD_MS
+
+    def commit_ms(self, time: Time) -> int:
+        """Return a commit's time: this machine's, or the store's if later. Raises ConfigError if it is far ahead."""
+        ahead_ms = self.ahead_of_store_ms(time.now_ms, time)
+        if self.ahead(time):
+            raise ConfigError(
+                f"{self._name}: this commit would be dated {ahead_ms} ms later than the store's clock",
+                hint="set the clock of this machine: objects are kept for a grace time counted from it",
+            )
+        return time.now_ms - min(ahead_ms, 0)
+
+
+def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
+    """Return the error for an intent that was refused before anything was sent."""
+    if refusal.reason is RefusalReason.FENCED:
+        return FencedError(refusal.message, hint=refusal.hint)
+    if refusal.reason is RefusalReason.GAP and isinstance(intent, AppendIntent):
+        return OffsetGapError(refusal.message, start=root.next_offset, end=intent.rows[0].base, hint=refusal.hint)
+    if refusal.reason is RefusalReason.GAP and isinstance(intent, ClaimIntent) and intent.volume is not None:
+        joints, end = intent.volume.joints or (), root.next_offset
+        following = min((at for at in joints if at > end), default=end)
+        return OffsetGapError(refusal.message, start=end, end=following, hint=refusal.hint)
+    if refusal.reason is RefusalReason.GONE:
+        return NotFoundError(refusal.message, hint=refusal.hint)
+    if refusal.reason is RefusalReason.OUT_OF_RANGE and isinstance(intent, TrimIntent):
+        return OffsetOutOfRangeError(
+            refusal.message,
+            requested=intent.offset,
+            earliest=root.start_offset,
+            latest=root.next_offset,
+            hint=refusal.hint,
+        )
+    return ConfigError(refusal.message, hint=refusal.hint)
+
+
+class Exclusive:
+    """Guard of one commit at a time. A second commit raises ConfigError. Abandoned steps release it."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._lock = name, threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise ConfigError(f"{self._name}: a commit of this catalog is under way", hint="commit one after the other")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
