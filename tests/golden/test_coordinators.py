@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,6 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.coordinator_records import (
-    GROUP_RECORDS,
-    TRANSACTION_RECORDS,
     TxnState,
     TxnValue,
     decode_group_key,
@@ -29,11 +27,9 @@ from tiered.format.coordinator_records import (
     encode_transaction_key,
     group_partition,
     group_protocol,
-    record_as_json,
 )
-from tiered.format.kafka_struct import Layout, read_struct, write_struct
 from tiered.format.kernels import Record
-from tiered.format.wire import WireReader, WireWriter
+from tiered.inspect.items import Content
 from tiered.model import Position
 from tiered.plan.transactions import TransactionChange, TransactionCoordinator
 
@@ -56,23 +52,10 @@ def printed(fixtures: Path, partition: str, decoder: str) -> Iterator[tuple[Any,
             yield json.loads(key), None if value == DELETED else json.loads(value)
 
 
-def as_printed(value: TxnValue) -> dict[str, Any]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in value.partitions or ():
-        topics.setdefault(topic, []).append(partition)
-    partitions = [{"topic": t, "partitionIds": numbers} for t, numbers in topics.items()]
-    shown = {
-        "producerId": value.producer_id,
-        "producerEpoch": value.producer_epoch,
-        "transactionTimeoutMs": value.timeout_ms,
-        "transactionStatus": int(value.state),
-        "transactionPartitions": None if value.partitions is None else partitions,
-        "transactionLastUpdateTimestampMs": value.last_update_ms,
-        "transactionStartTimestampMs": value.start_ms,
-    }
-    if value.client_version:
-        shown["clientTransactionVersion"] = value.client_version
-    return shown
+def decoded(record: Record, decoder: str) -> tuple[Any, Any] | None:
+    """Key and value as ``inspect`` decodes them; None for what it shows raw."""
+    found = Content(deep=True, data=True, decoder=decoder).fields(record)
+    return (found["decoded"]["key"], found["decoded"]["value"]) if "decoded" in found else None
 
 
 def test_transaction_records(kafka_fixtures: Path) -> None:
@@ -81,12 +64,9 @@ def test_transaction_records(kafka_fixtures: Path) -> None:
     for record, (key, value) in zip(records_of(kafka_fixtures, "__transaction_state-0"), expected, strict=True):
         assert record.key is not None
         assert record.value is not None
-        transactional_id = decode_transaction_key(record.key)
-        decoded = decode_transaction(record.value)
-        assert key == {"type": "0", "data": {"transactionalId": transactional_id}}
-        assert value == {"version": "1", "data": as_printed(decoded)}
-        assert encode_transaction_key(transactional_id) == record.key
-        assert encode_transaction(decoded) == record.value
+        assert decoded(record, "transactions") == (key, value)
+        assert encode_transaction_key(decode_transaction_key(record.key)) == record.key
+        assert encode_transaction(decode_transaction(record.value)) == record.value
         count += 1
     assert count == 362
 
@@ -106,23 +86,37 @@ def test_a_broker_s_log_replays_into_its_last_states(kafka_fixtures: Path) -> No
     assert {step.transactional_id for step in coordinator.recover()} == unfinished
 
 
-def test_positions_are_the_bytes_of_the_broker(kafka_fixtures: Path) -> None:
-    count = 0
-    for record in records_of(kafka_fixtures, "__consumer_offsets-0"):
+def test_positions_and_groups_of_the_broker(kafka_fixtures: Path) -> None:
+    printed_records = printed(kafka_fixtures, "__consumer_offsets-0", "offsets-decoder")
+    positions = 0
+    for record, (key, value) in zip(records_of(kafka_fixtures, "__consumer_offsets-0"), printed_records, strict=True):
         assert record.key is not None
         number, group, tp = decode_group_key(record.key)
+        assert str(number) == key["type"]
         if tp is None:
-            assert (number == 1, group_protocol(number, record.value)) in {
-                (False, "consumer"),
-                (False, ""),
-                (False, None),
-            }
+            protocol = group_protocol(number, record.value)
+            assert (decoded(record, "offsets"), protocol) in {(None, "consumer"), (None, ""), (None, None)}
             continue
+        assert decoded(record, "offsets") == (key, value)
         assert encode_position_key(group, tp) == record.key
-        if record.value is not None:
-            assert encode_position(decode_position(record.value), version=4) == record.value
-            count += 1
-    assert count == 10
+        positions += value is not None
+    assert positions == 10
+
+
+@pytest.mark.parametrize(
+    ("version", "value"),
+    [(0, ""), (1, "0000000000000009"), (2, ""), (3, ""), (4, "01001000000000000000000000000000000009")],
+    ids=["first", "expiry", "without", "epoch", "topic id in a tag"],
+)
+def test_a_position_of_every_version_is_read(version: int, value: str) -> None:
+    epoch, metadata = "00000002" if version >= 3 else "", "03ce94" if version == 4 else "0002ce94"
+    data = bytes.fromhex(f"{version:04x}" + "0000000000000007" + epoch + metadata + "00000000000003e8" + value)
+    assert decode_position(data) == Position(7, 2 if version >= 3 else -1, "Δ", 1_000)
+    for end in range(len(data)):
+        with pytest.raises(CorruptionError):
+            decode_position(data[:end])
+    with pytest.raises(CorruptionError):
+        decode_position(data + b"\0")
 
 
 def test_a_position_in_the_version_that_we_write() -> None:
@@ -130,7 +124,7 @@ def test_a_position_in_the_version_that_we_write() -> None:
     written = encode_position(position)
     assert written.hex() == "0003" + "0000000000000007" + "00000002" + "0002ce94" + "00000000000003e8"
     assert decode_position(written) == position
-    with pytest.raises(CorruptionError, match="unknown version 9"):
+    with pytest.raises(CorruptionError, match="version 9 is not in"):
         decode_position(b"\x00\x09" + written[2:])
 
 
@@ -141,75 +135,15 @@ def test_a_group_has_the_partition_of_java_s_hash() -> None:
     assert [group_partition(name, 50) for name in names] == [96354 % 50, 109829509 % 50, 916 % 50, 1772394 % 50, 0]
 
 
-def again(data: bytes, layout: Layout) -> bytes:
-    """The value read and written once more."""
-    reader, version = layout.open(data, "value")
-    others: dict[int, bytes] = {}
-    values = read_struct(reader, layout.value, version, others)
-    reader.end()
-    return layout.encode(values, version, others.items())
-
-
-def test_consumer_offsets(kafka_fixtures: Path) -> None:
-    expected = printed(kafka_fixtures, "__consumer_offsets-0", "offsets-decoder")
-    kinds: dict[int, int] = {}
-    for record, (key, value) in zip(records_of(kafka_fixtures, "__consumer_offsets-0"), expected, strict=True):
-        assert record.key is not None
-        assert record_as_json(record, GROUP_RECORDS) == (key, value)
-        number = int.from_bytes(record.key[:2], "big")
-        kinds[number] = kinds.get(number, 0) + 1
-        layout = GROUP_RECORDS[number]
-        reader = WireReader(record.key[2:], "key")
-        writer = WireWriter()
-        write_struct(writer, layout.key, read_struct(reader, layout.key, 0), 0)
-        assert writer.to_bytes() == record.key[2:]
-        if record.value is not None:
-            assert again(record.value, layout) == record.value
-    assert (kinds.pop(1), kinds.pop(2), sum(kinds.values())) == (13, 6, 9)
-
-
-@pytest.mark.parametrize(
-    ("partition", "layouts"),
-    [("__transaction_state-0", TRANSACTION_RECORDS), ("__consumer_offsets-0", GROUP_RECORDS)],
-)
-def test_nothing_that_is_cut_or_longer_is_read(
-    kafka_fixtures: Path, partition: str, layouts: Mapping[int, Layout]
-) -> None:
+def test_no_transaction_that_is_cut_or_longer_is_read(kafka_fixtures: Path) -> None:
     """Every prefix of every value: CorruptionError, and never anything else."""
-    for record in list(records_of(kafka_fixtures, partition))[:40]:
-        assert record.key is not None
-        if record.value is None:
-            continue
+    for record in list(records_of(kafka_fixtures, "__transaction_state-0"))[:40]:
+        assert record.value is not None
         for end in range(len(record.value)):
             with pytest.raises(CorruptionError):
-                record_as_json(record._replace(value=record.value[:end]), layouts)
+                decode_transaction(record.value[:end])
         with pytest.raises(CorruptionError, match="1 bytes too many"):
-            record_as_json(record._replace(value=record.value + b"\0"), layouts)
-        if layouts is TRANSACTION_RECORDS:
-            for end in range(len(record.value)):
-                with pytest.raises(CorruptionError):
-                    decode_transaction(record.value[:end])
-            with pytest.raises(CorruptionError, match="1 bytes too many"):
-                decode_transaction(record.value + b"\0")
-
-
-def test_groups_as_the_admin_client_reports_them(kafka_fixtures: Path) -> None:
-    committed: dict[tuple[str, str], dict[str, Any]] = {}
-    for record in records_of(kafka_fixtures, "__consumer_offsets-0"):
-        key, value = record_as_json(record, GROUP_RECORDS)
-        if key["type"] != "1":
-            continue
-        place = (key["data"]["group"], f"{key['data']['topic']}-{key['data']['partition']}")
-        if value is None:
-            committed.pop(place, None)
-        else:
-            committed[place] = {name: value["data"][name] for name in ("offset", "leaderEpoch", "metadata")}
-    reported = json.loads((kafka_fixtures / "expected" / MAIN / "__consumer_offsets-0.groups.json").read_text())
-    assert committed == {
-        (group, topic_partition): facts
-        for group, offsets in reported.items()
-        for topic_partition, facts in offsets.items()
-    }
+            decode_transaction(record.value + b"\0")
 
 
 def test_the_coordinator_writes_what_the_broker_wrote(kafka_fixtures: Path) -> None:

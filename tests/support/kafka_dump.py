@@ -9,25 +9,20 @@ offset of a batch whose largest timestamp is the entry's; timestamps rise.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from tiered.check.inspection import batches
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, ControlType, control_type, decode_records, read_header
 from tiered.format.batch_scanner import MIN_TAIL_BYTES, hop
-from tiered.format.control import control_message
-from tiered.format.coordinator_records import UnknownRecordError, record_as_json
-from tiered.format.kafka_struct import Layout
+from tiered.format.control import coordinator_epoch
 from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
 from tiered.format.segment_indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex, decode_txns
 from tiered.inspect.items import (
-    COORDINATORS,
     BatchItem,
     BatchWindow,
     Content,
@@ -48,7 +43,14 @@ BOOTSTRAP_NAME = "bootstrap.checkpoint"
 _SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT = "\ufffd".encode()
-_JSON_ESCAPE = re.compile(r"\\(u00[0-9a-f]{2}|.)", re.DOTALL)
+
+CONTROLLER_RECORDS = {
+    ControlType.LEADER_CHANGE: "LeaderChange:",
+    ControlType.SNAPSHOT_HEADER: "SnapshotHeader",
+    ControlType.SNAPSHOT_FOOTER: "SnapshotFooter",
+    ControlType.KRAFT_VERSION: "KRaftVersion",
+    ControlType.KRAFT_VOTERS: "KRaftVoters",
+}
 
 Pairs = dict[str, list[tuple[int, int]]]
 
@@ -81,12 +83,7 @@ class _Run:
                 flags.add(word)
             else:
                 self.names.append(word)
-        self._layouts: Mapping[int, Layout] | None = None
-        if "--offsets-decoder" in flags:
-            self._layouts = COORDINATORS["offsets"]
-        elif "--transaction-log-decoder" in flags:
-            self._layouts = COORDINATORS["transactions"]
-        self._data = "--print-data-log" in flags or self._layouts is not None
+        self._data = "--print-data-log" in flags
         self._content = Content(deep=self._data or "--deep-iteration" in flags, data=self._data)
         self._metadata = "--skip-record-metadata" not in flags
         self._window = BatchWindow(max_bytes=max_bytes)
@@ -142,16 +139,8 @@ class _Run:
         """Return both in the words of Kafka's tool, None for what it leaves out."""
         if not self._data:
             return None, None
-        if self._layouts is None:
-            key, value = record.key, record.value
-            return None if key is None else java_text(key), None if value is None else java_text(value)
-        try:
-            decoded, content = record_as_json(record, self._layouts)
-        except UnknownRecordError as unknown:
-            return unknown.told, None
-        except CorruptionError as damage:
-            return f"Error at offset {record.offset}, skipping. {damage.message}", None
-        return java_json(decoded), "<DELETE>" if content is None else java_json(content)
+        key, value = record.key, record.value
+        return None if key is None else java_text(key), None if value is None else java_text(value)
 
     def _index(self, name: str, suffix: str, data: bytes) -> None:
         base = base_of(name)
@@ -287,12 +276,6 @@ def java_text(data: bytes) -> str:
     return _SURROGATE.sub(_REPLACEMENT, data).decode("utf-8", "replace")
 
 
-def java_json(value: Any) -> str:
-    """Compact JSON as Kafka's tool writes it: control characters in upper-case hex, all else as it is."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return _JSON_ESCAPE.sub(lambda m: "\\u" + m[1][1:].upper() if len(m[1]) > 1 else m[0], text)
-
-
 def snapshot_heading(name: str) -> str:
     """What stands above the batches of a KRaft snapshot. Raises ValueError for a name that is none."""
     if name == BOOTSTRAP_NAME:
@@ -372,17 +355,11 @@ def producer_line(entry: ProducerEntry) -> str:
 
 
 def _control(record: Record) -> str:
+    """A control record. The fields of those of Kafka's controllers are left out."""
     kind = control_type(record)
-    try:
-        name, data = control_message(record)
-    except CorruptionError as damage:
-        return f"controlType: {kind.name} ({damage.message})"
     if kind in (ControlType.ABORT, ControlType.COMMIT):
-        return f"endTxnMarker: {name} coordinatorEpoch: {data['coordinatorEpoch']}"
-    if kind is ControlType.UNKNOWN:
-        return f"controlType: {name}({data['type']})"
-    colon = ":" if kind is ControlType.LEADER_CHANGE else ""
-    return f"{name}{colon} {java_json(data)}"
+        return f"endTxnMarker: {kind.name} coordinatorEpoch: {coordinator_epoch(record)}"
+    return f"{CONTROLLER_RECORDS.get(kind, 'controlType: UNKNOWN')}"
 
 
 def _header_keys(headers: Headers) -> str:

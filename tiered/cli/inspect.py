@@ -8,7 +8,7 @@ import click
 
 from tiered.config import parse_bytes
 from tiered.inspect.items import DECODERS, RECORD_DECODERS, BatchWindow, Content
-from tiered.inspect.run import DumpOptions, DumpRun
+from tiered.inspect.run import DumpRun
 from tiered.program.application import Application, Command, pass_application
 
 
@@ -37,26 +37,19 @@ def command(app: Application, *, names: tuple[str, ...], **options: Any) -> int:
       tiered inspect __consumer_offsets-0 --log-dir data --records --json
       tiered inspect s3://acme-logs/prod/3f/.../00000000000000000000-0123.log --json
     """
-    wanted = _wanted(options)
+    decoder, max_bytes = str(options["decoder"]), options["max_bytes"]
+    chosen = decoder in ("offsets", "transactions")
+    data = bool(options["records"]) or chosen or options["key_decoder"] != "auto" or options["value_decoder"] != "auto"
+    content = Content(
+        deep=data or bool(options["deep"]),
+        data=data,
+        key=options["key_decoder"],
+        value=options["value_decoder"],
+        decoder=decoder,
+    )
+    window = BatchWindow(options["begin"], options["limit"], None if max_bytes is None else parse_bytes(max_bytes))
     app.out.start("inspect", files=0, findings=0)
-    run = DumpRun(app, wanted)
+    run = DumpRun(app, content, window)
     for name in names:
         run.dump(name, is_only=len(names) == 1)
     return run.finish()
-
-
-def _wanted(options: dict[str, Any]) -> DumpOptions:
-    decoder = str(options["decoder"])
-    chosen = decoder in ("offsets", "transactions")
-    data = bool(options["records"]) or chosen or options["key_decoder"] != "auto" or options["value_decoder"] != "auto"
-    max_bytes = options["max_bytes"]
-    return DumpOptions(
-        Content(
-            deep=data or bool(options["deep"]),
-            data=data,
-            key=options["key_decoder"],
-            value=options["value_decoder"],
-        ),
-        BatchWindow(options["begin"], options["limit"], None if max_bytes is None else parse_bytes(max_bytes)),
-        decoder,
-    )

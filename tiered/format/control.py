@@ -1,4 +1,4 @@
-"""Control records: transaction markers and the notes that Kafka's controllers leave in a log.
+"""Control records: transaction markers, and the notes of Kafka's controllers, of which only the type is read.
 
 ::
 
@@ -12,30 +12,13 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Any
 
 from tiered.errors import CorruptionError
-from tiered.format.kafka_struct import Layout, as_json, read_struct
 from tiered.format.kernels import Record
 from tiered.model import NewRecord
 
 _KEY = struct.Struct(">hh")
 _MARKER = struct.Struct(">hi")
-
-_VOTERS = "[{voterId:i32 voterDirectoryId+1:uuid}]"
-CONTROL_RECORDS = {
-    2: Layout("LeaderChange", "", f"leaderId:i32 voters:{_VOTERS} grantingVoters:{_VOTERS}", 1),
-    3: Layout("SnapshotHeader", "", "lastContainedLogTimestamp:i64"),
-    4: Layout("SnapshotFooter", "", ""),
-    5: Layout("KRaftVersion", "", "kRaftVersion:i16"),
-    6: Layout(
-        "KRaftVoters",
-        "",
-        "voters:[{voterId:i32 voterDirectoryId:uuid endpoints:[{name:str host:str port:u16}] "
-        "kRaftVersionFeature:{minSupportedVersion:i16 maxSupportedVersion:i16}}]",
-    ),
-}
-"""Layouts of control record values by the type in their key, without the transaction markers (0 and 1)."""
 
 
 class ControlType(enum.IntEnum):
@@ -79,17 +62,3 @@ def coordinator_epoch(record: Record) -> int:
 def marker(kind: ControlType, coordinator_epoch: int, timestamp: int) -> NewRecord:
     """Return the record of an ABORT or COMMIT marker, to be encoded as transactional and control."""
     return NewRecord(value=_MARKER.pack(0, coordinator_epoch), key=_KEY.pack(0, kind), timestamp=timestamp)
-
-
-def control_message(record: Record) -> tuple[str, dict[str, Any]]:
-    """Return Kafka's name of a control record and its fields. Raises ``CorruptionError``."""
-    kind = control_type(record)
-    if kind in (ControlType.ABORT, ControlType.COMMIT):
-        return kind.name, {"coordinatorEpoch": coordinator_epoch(record)}
-    layout = CONTROL_RECORDS.get(int(kind))
-    if layout is None:
-        return kind.name, {"type": int.from_bytes((record.key or b"")[2:4], "big", signed=True)}
-    reader, version = layout.open(record.value or b"", layout.title)
-    if not 0 <= version <= layout.highest:
-        raise reader.error(f"version {version} is not in 0..{layout.highest}")
-    return layout.title, {"version": version, **as_json(read_struct(reader, layout.value, version))}

@@ -2,10 +2,10 @@
 
 ==================== ======================================================================================
 int8 ... int64       big-endian
-string, bytes        length i16 (bytes: i32), -1 for null, then UTF-8
+string               length i16, -1 for null, then UTF-8
 array                count i32, -1 for null
 *compact* string,    the same with length + 1 as unsigned varint, 0 for null: "flexible" versions
-bytes, array
+array
 tagged fields        at the end of a flexible struct: count, then (tag, size, bytes) each, tags rising
 ==================== ======================================================================================
 """
@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.pure_kernels import as_bytes
 
 MAX_TAGGED_FIELDS = 64
 _MAX_VARINT_BYTES = 5
@@ -101,16 +100,6 @@ class WireReader:
         if text is None:
             raise self.error("a string is null")
         return text
-
-    def nullable_bytes(self) -> bytes | None:
-        length = self._length(short=False)
-        return None if length == -1 else self.raw(length)
-
-    def blob(self) -> bytes:
-        data = self.nullable_bytes()
-        if data is None:
-            raise self.error("bytes are null")
-        return data
 
     def nullable_array(self, item: Callable[[], T], *, item_bytes: int) -> tuple[T, ...] | None:
         """Read an array by calling ``item`` per element; None for null. ``item_bytes`` is the minimum of one."""
@@ -197,12 +186,6 @@ class WireWriter:
     def string(self, text: str | None) -> None:
         data = None if text is None else text.encode("utf-8")
         self.length(-1 if data is None else len(data), short=True)
-        self.raw(data or b"")
-
-    def blob(self, data: bytes | None) -> None:
-        """Write bytes. Raises ``TypeError`` for a buffer whose items are not single bytes."""
-        data = None if data is None else as_bytes(data)
-        self.length(-1 if data is None else len(data))
         self.raw(data or b"")
 
     def tagged(self, fields: Mapping[int, bytes]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,15 +16,17 @@ from tiered.check.inspection import WINDOW_BYTES, batches
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, control_type, decode_records, read_header, verify_batch
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, decompress
-from tiered.format.control import control_message
+from tiered.format.control import ControlType, coordinator_epoch
 from tiered.format.coordinator_records import (
-    GROUP_RECORDS,
+    NO_ID,
     OFFSETS_TOPIC,
-    TRANSACTION_RECORDS,
     TRANSACTION_STATE_TOPIC,
-    record_as_json,
+    TxnValue,
+    decode_group_key,
+    decode_position,
+    decode_transaction,
+    decode_transaction_key,
 )
-from tiered.format.kafka_struct import Layout
 from tiered.format.kernels import Record
 from tiered.format.keys import MAX_INT64
 from tiered.format.legacy import Message, inner_messages, read_message, verify_message
@@ -40,31 +42,33 @@ DECODERS = ("auto", "utf-8", "hex", "base64", "json", "integer", "long")
 RECORD_DECODERS = ("auto", "offsets", "transactions", "none")
 """Decoders of whole records. ``auto``: by the topic."""
 
-COORDINATORS: Mapping[str, Mapping[int, Layout]] = {"offsets": GROUP_RECORDS, "transactions": TRANSACTION_RECORDS}
-"""Layouts by the name of the decoder."""
-
 _NUMBER_BYTES = {"integer": 4, "long": 8}
 _PLACES = {"index_entry": "offset", "time_index_entry": "offset", "aborted_txn": "last_offset"}
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Parts of records to show. ``deep``: records at all; ``data``: also their keys and values."""
+    """Parts of records to show. ``deep``: records at all; ``data``: also their keys and values.
+
+    ``decoder``: that of whole records, ``offsets``, ``transactions`` or ``none``.
+    """
 
     deep: bool = False
     data: bool = False
     key: str = "auto"
     value: str = "auto"
-    layouts: Mapping[int, Layout] | None = None
+    decoder: str = "none"
 
     def fields(self, record: Record) -> dict[str, Any]:
         """Return JSON fields: ``key``, ``value``, ``headers``, ``encoding``; ``decoded`` for coordinators' records."""
         if not self.data:
             return {"header_keys": [name for name, _ in record.headers]}
         found = encoded_fields(shown(record.key, self.key), shown(record.value, self.value), record.headers)
-        if self.layouts is not None:
-            decoded, undecoded = self._decoded(record)
-            found |= {"undecoded": undecoded} if decoded is None else {"decoded": decoded}
+        if self.decoder != "none":
+            try:
+                found["decoded"] = _decoded(record, self.decoder)
+            except CorruptionError as damage:
+                found["undecoded"] = damage.message
         return found
 
     def text(self, record: Record) -> str:
@@ -81,23 +85,57 @@ class Content:
         note = f" ({fields['undecoded']})" if "undecoded" in fields else ""
         return f" key {_plain(record.key, self.key)} value {_plain(record.value, self.value)}{headers}{note}"
 
-    def _decoded(self, record: Record) -> tuple[dict[str, Any] | None, str]:
-        if self.layouts is None:
-            return None, ""
-        try:
-            key, value = record_as_json(record, self.layouts)
-        except CorruptionError as damage:
-            return None, damage.message
-        return {"key": key, "value": value}, ""
 
-
-def layouts_for(decoder: str, directory: str) -> Mapping[int, Layout] | None:
-    """Return the layouts for a file in the directory named ``directory``."""
+def decoder_for(decoder: str, directory: str) -> str:
+    """Return the decoder of whole records for a file in the directory named ``directory``."""
     if decoder != "auto":
-        return COORDINATORS.get(decoder)
+        return decoder
     folder = folder_named(directory)
     topic = folder.tp.topic if isinstance(folder, PartitionFolder) else ""
-    return {OFFSETS_TOPIC: COORDINATORS["offsets"], TRANSACTION_STATE_TOPIC: COORDINATORS["transactions"]}.get(topic)
+    return {OFFSETS_TOPIC: "offsets", TRANSACTION_STATE_TOPIC: "transactions"}.get(topic, "none")
+
+
+def _decoded(record: Record, decoder: str) -> dict[str, Any]:
+    """Return key and value of a coordinator's record with the names of Kafka's own tool. Raises CorruptionError.
+
+    Only positions and transactions are decoded.
+    """
+    if record.key is None:
+        raise CorruptionError(f"the record at offset {record.offset} has no key", offset=record.offset)
+    number, key, value = 0, dict[str, Any](), dict[str, Any]()
+    if decoder == "transactions":
+        key = {"transactionalId": decode_transaction_key(record.key)}
+        value = {} if record.value is None else _transaction(decode_transaction(record.value))
+    else:
+        number, group, tp = decode_group_key(record.key)
+        if tp is None:
+            raise CorruptionError(f"record type {number} is not decoded", offset=record.offset)
+        key = {"group": group, "topic": tp.topic, "partition": tp.partition}
+        if record.value is not None:
+            found = decode_position(record.value)
+            value = {"offset": found.offset, "leaderEpoch": found.leader_epoch, "metadata": found.metadata}
+            value["commitTimestamp"] = found.committed_ms
+    version = "" if record.value is None else str(int.from_bytes(record.value[:2], "big"))
+    return {
+        "key": {"type": str(number), "data": key},
+        "value": None if record.value is None else {"version": version, "data": value},
+    }
+
+
+def _transaction(value: TxnValue) -> dict[str, Any]:
+    partitions = [{"topic": topic, "partitionIds": numbers} for topic, numbers in value.by_topic().items()]
+    return {
+        "producerId": value.producer_id,
+        **({} if value.previous_producer_id == NO_ID else {"previousProducerId": value.previous_producer_id}),
+        **({} if value.next_producer_id == NO_ID else {"nextProducerId": value.next_producer_id}),
+        "producerEpoch": value.producer_epoch,
+        "transactionTimeoutMs": value.timeout_ms,
+        "transactionStatus": int(value.state),
+        "transactionPartitions": None if value.partitions is None else partitions,
+        "transactionLastUpdateTimestampMs": value.last_update_ms,
+        "transactionStartTimestampMs": value.start_ms,
+        **({"clientTransactionVersion": value.client_version} if value.client_version else {}),
+    }
 
 
 def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:
@@ -252,14 +290,13 @@ class RecordItem:
         return f"{start} {found['control_type']}{details}"
 
     def _control(self) -> dict[str, Any]:
-        kind = control_type(self.record).name
+        kind = control_type(self.record)
+        if kind not in (ControlType.ABORT, ControlType.COMMIT):
+            return {"control_type": kind.name}
         try:
-            _, data = control_message(self.record)
+            return {"control_type": kind.name, "coordinator_epoch": coordinator_epoch(self.record)}
         except CorruptionError as damage:
-            return {"control_type": kind, "undecoded": damage.message}
-        if "coordinatorEpoch" in data:
-            return {"control_type": kind, "coordinator_epoch": data["coordinatorEpoch"]}
-        return {"control_type": kind, "control_data": data}
+            return {"control_type": kind.name, "undecoded": damage.message}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import glob
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tiered.check.findings import Findings, Severity
@@ -25,7 +25,7 @@ from tiered.errors import (
 )
 from tiered.format.keys import FLAG_HOLE, FLAG_STAGED, index_key, root_key, segment_key
 from tiered.format.local_names import log_name
-from tiered.inspect.items import BatchItem, BatchWindow, Content, Item, Tail, layouts_for, log_items
+from tiered.inspect.items import BatchItem, BatchWindow, Content, Item, Tail, decoder_for, log_items
 from tiered.inspect.small_files import check_name, is_known, is_log, small_items
 from tiered.local.directory.read_only_log import DirectoryView, PartitionFolder, folder_named
 from tiered.local.disk.directory_files import CLEAN_SHUTDOWN_NAME
@@ -52,21 +52,13 @@ _PATTERN = re.compile(r"[*?\[]")
 _FILE_URL = "file://"
 
 
-@dataclass(frozen=True, slots=True)
-class DumpOptions:
-    """Options of a run. ``decoder``: of whole records; ``content`` has no layouts yet: the topic decides them."""
-
-    content: Content
-    window: BatchWindow
-    decoder: str = "auto"
-
-
 class DumpRun:
     """Dump of one command's files. Not thread-safe."""
 
-    def __init__(self, app: Application, wanted: DumpOptions) -> None:
+    def __init__(self, app: Application, content: Content, window: BatchWindow) -> None:
         self._app = app
-        self._wanted = wanted
+        self._content = content
+        self._window = window
         self._refused: list[TieredError] = []
         self._staged: dict[str, int] = {}
         self.files = 0
@@ -83,7 +75,7 @@ class DumpRun:
             return
         for folder in unlisted:
             self._refuse(folder, alone=False)
-        window = self._wanted.window
+        window = self._window
         if window.offset is not None:
             alone = window.max_batches is not None or window.max_bytes is not None
             files = holding(files, window.offset, alone=alone, staged=self._staged)
@@ -125,13 +117,12 @@ class DumpRun:
             self._item(name, item)
 
     def _items(self, name: str, short: str, source: ByteSource) -> Iterator[Item]:
-        wanted = self._wanted
         if is_log(short):
             directory = Path(name).absolute().parent.name if "://" not in name else ""
-            content = replace(wanted.content, layouts=layouts_for(wanted.decoder, directory))
-            window = replace(wanted.window, offset=max(0, wanted.window.start - self._staged.get(name, 0)))
+            content = replace(self._content, decoder=decoder_for(self._content.decoder, directory))
+            window = replace(self._window, offset=max(0, self._window.start - self._staged.get(name, 0)))
             return log_items(short, source, window, content)
-        return small_items(short, source, start=wanted.window.start)
+        return small_items(short, source, start=self._window.start)
 
     def _item(self, name: str, item: Item) -> None:
         out = self._app.out

@@ -264,8 +264,8 @@ def test_internal_topics_are_decoded_by_their_name(cli: Cli, kafka_fixtures: Pat
     offsets = records("__consumer_offsets-0")
     assert offsets[2]["decoded"]["key"]["data"] == {"group": "g-classic", "topic": "orders", "partition": 0}
     assert offsets[2]["decoded"]["value"]["data"]["offset"] == 3
-    assert offsets[16]["decoded"]["value"] is None
-    assert offsets[16]["value"] is None
+    assert [each["value"] for each in offsets if each.get("decoded", {"value": 1})["value"] is None] == [None] * 3
+    assert "record type 2 is not decoded" in {each.get("undecoded") for each in offsets}
     states = records("__transaction_state-0")
     assert states[0]["decoded"]["key"]["type"] == "0"
     assert "decoded" not in records("__transaction_state-0", "--decoder", "none")[0]
@@ -273,7 +273,7 @@ def test_internal_topics_are_decoded_by_their_name(cli: Cli, kafka_fixtures: Pat
     assert "decoded" not in records("orders-0")[0]
     assert "undecoded" in records("orders-0", "--decoder", "offsets")[0]
     leader = records("__cluster_metadata-0")[0]
-    assert (leader["control_type"], leader["control_data"]["leaderId"]) == ("LEADER_CHANGE", 1)
+    assert leader["control_type"] == "LEADER_CHANGE"
     assert "decoded" not in leader
     marker = next(record for record in records("txn-0") if "control_type" in record)
     assert (marker["control_type"], marker["coordinator_epoch"]) == ("ABORT", 6)

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
-from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.control import CONTROL_RECORDS
 from tiered.format.coordinator_records import (
-    GROUP_RECORDS,
-    MEMBER_FIELDS,
-    TRANSACTION_RECORDS,
     TxnState,
     TxnValue,
-    UnknownRecordError,
+    decode_group_key,
+    decode_position,
     decode_transaction,
     decode_transaction_key,
     encode_transaction,
     encode_transaction_key,
-    record_as_json,
+    group_protocol,
 )
-from tiered.format.kafka_struct import Field, FieldType, Layout, fields_of, read_struct
-from tiered.format.kernels import Record
-from tiered.format.wire import MAX_TAGGED_FIELDS, WireReader, WireWriter
+from tiered.format.wire import MAX_TAGGED_FIELDS, WireReader
 from tiered.model import TopicPartition
 
 int16, int32, int64 = (st.integers(-(2**n), 2**n - 1) for n in (15, 31, 63))
@@ -47,47 +40,6 @@ txn_values = st.builds(
     int16,
     st.just(()) | st.just(((7, b"later"), (9, b""))),
 )
-SIMPLE = {
-    "i8": st.integers(-(2**7), 2**7 - 1),
-    "i16": int16,
-    "i32": int32,
-    "i64": int64,
-    "u16": st.integers(0, 2**16 - 1),
-    "str": text,
-    "bytes": st.binary(max_size=9),
-    "uuid": st.uuids(),
-}
-LAYOUTS = [
-    layout
-    for layouts in (GROUP_RECORDS, TRANSACTION_RECORDS, CONTROL_RECORDS, MEMBER_FIELDS)
-    for layout in layouts.values()
-]
-OFFSET, GROUP = GROUP_RECORDS[1], GROUP_RECORDS[2]
-
-
-def struct_of(fields: tuple[Field, ...], version: int) -> st.SearchStrategy[dict[str, Any]]:
-    plain = {field.name: kind_of(field.kind, version) for field in fields if field.is_plain(version)}
-    tagged = {field.name: kind_of(field.kind, version) for field in fields if field.tag >= 0}
-    return st.fixed_dictionaries(plain, optional=tagged)
-
-
-def kind_of(kind: FieldType, version: int) -> st.SearchStrategy[Any]:
-    if kind.item is not None:
-        found: st.SearchStrategy[Any] = st.lists(kind_of(kind.item, version), max_size=2)
-    else:
-        found = struct_of(kind.fields, version) if kind.name == "{" else SIMPLE[kind.name]
-    return st.none() | found if kind.nullable else found
-
-
-def read(data: bytes, layout: Layout) -> dict[str, Any]:
-    reader, version = layout.open(data, layout.title)
-    found = read_struct(reader, layout.value, version)
-    reader.end()
-    return found
-
-
-def shown(key: bytes, value: bytes | None = None) -> tuple[Any, Any]:
-    return record_as_json(Record(7, 0, key, value, ()), GROUP_RECORDS)
 
 
 @given(txn_values)
@@ -100,132 +52,74 @@ def test_keys_round_trip(name: str) -> None:
     assert decode_transaction_key(encode_transaction_key(name)) == name
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.title)
-@settings(max_examples=40)  # of each layout, in each of its versions
-@given(st.data())
-def test_every_value_of_the_table_round_trips(layout: Layout, data: st.DataObject) -> None:
-    for version in range(layout.highest + 1):
-        values = data.draw(struct_of(fields_of(layout.value), version))
-        if version < layout.flexible:
-            values = {field.name: values[field.name] for field in fields_of(layout.value) if field.is_plain(version)}
-        assert read(layout.encode(values, version), layout) == values
+def test_a_transaction_of_version_0_is_read() -> None:
+    data = bytes.fromhex(
+        "0000" "0000000000000001" "0002" "00000003" "01"
+        "00000001" "000174" "00000002" "00000000" "00000004"
+        "0000000000000005" "0000000000000006"
+    )  # fmt: skip
+    both = (TopicPartition("t", 0), TopicPartition("t", 4))
+    assert decode_transaction(data) == TxnValue(1, 2, 3, TxnState.ONGOING, both, 5, 6)
 
 
-def test_older_versions_leave_out_what_they_do_not_know() -> None:
-    offset = {
-        "offset": 5,
-        "leaderEpoch": 3,
-        "metadata": "m",
-        "commitTimestamp": 1000,
-        "expireTimestamp": 2000,
-        "topicId": UUID(int=9),
-    }
-    known = ("offset", "metadata", "commitTimestamp")
-    extra = ((), ("expireTimestamp",), (), ("leaderEpoch",), ("leaderEpoch", "topicId"))
-    for version, more in enumerate(extra):
-        assert read(OFFSET.encode(offset, version), OFFSET) == {name: offset[name] for name in (*known, *more)}
-    member = {
-        "memberId": "m",
-        "groupInstanceId": "i",
-        "clientId": "c",
-        "clientHost": "h",
-        "rebalanceTimeout": 1,
-        "sessionTimeout": 2,
-        "subscription": b"s",
-        "assignment": b"a",
-    }
-    group = {
-        "protocolType": "consumer",
-        "generation": 1,
-        "protocol": "range",
-        "leader": "m",
-        "currentStateTimestamp": 7,
-        "members": [member],
-    }
-    seen = [read(GROUP.encode(group, version), GROUP) for version in range(5)]
-    assert [
-        (
-            v.get("currentStateTimestamp"),
-            v["members"][0].get("groupInstanceId"),
-            v["members"][0].get("rebalanceTimeout"),
-        )
-        for v in seen
-    ] == [
-        (None, None, None),
-        (None, None, 1),
-        (7, None, 1),
-        (7, "i", 1),
-        (7, "i", 1),
-    ]
-    value = TxnValue(1, 2, 3, TxnState.ONGOING, (TopicPartition("t", 0),), 4, 5, client_version=2)
-    assert decode_transaction(encode_transaction(value, version=0)).client_version == 0
+@pytest.mark.parametrize(
+    ("key", "value", "group", "protocol"),
+    [
+        ("0002000167", "00030008636f6e73756d657200000001", "g", "consumer"),
+        ("0002000167", "000409636f6e73756d657200000001", "g", "consumer"),
+        ("0002000167", None, "g", ""),
+        ("0003000167", "000000000001", "g", "consumer"),
+        ("000b000167", "000000000001", "g", "share"),
+        ("0011000167", "000000000001", "g", "streams"),
+        ("0011000167", None, "g", ""),
+        ("000500016700016d", "0000", "", None),
+        ("0063ff", "0000", "", None),
+    ],
+    ids=["classic", "flexible", "deleted", "consumer", "share", "streams", "gone", "member", "unknown"],
+)
+def test_groups_of_every_protocol(key: str, value: str | None, group: str, protocol: str | None) -> None:
+    number, name, tp = decode_group_key(bytes.fromhex(key))
+    assert (name, tp, group_protocol(number, None if value is None else bytes.fromhex(value))) == (
+        group,
+        None,
+        protocol,
+    )
 
 
-def test_tags_that_are_not_known_are_skipped() -> None:
-    writer = WireWriter(flexible=True)
-    writer.int16(4)
-    writer.int64(5)
-    writer.int32(-1)
-    writer.string("")
-    writer.int64(6)
-    writer.tagged({3: b"later", 200: b""})
-    assert read(writer.to_bytes(), OFFSET) == {"offset": 5, "leaderEpoch": -1, "metadata": "", "commitTimestamp": 6}
+GOOD = encode_transaction(TxnValue(1, 0, 1, TxnState.EMPTY))
 
 
-def test_records_of_newer_group_protocols_are_told_apart() -> None:
-    with pytest.raises(UnknownRecordError, match="unknown record type 99 at offset 7"):
-        shown(b"\x00\x63rest")
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"\x00\x02" + GOOD[2:], "version 2"),
+        (b"\xff\xff" + GOOD[2:], "version -1"),
+        (GOOD[:16] + b"\x09" + GOOD[17:], "9 is no state"),
+        (GOOD[:17] + b"\xff\xff\xff\xff\x0f" + GOOD[18:], "items cannot be in"),
+        (GOOD[:17] + b"\xff\xff\xff\xff\x7f" + GOOD[18:], "more than 32 bits"),
+        (GOOD[:17] + b"\x80\x80\x80\x80\x80" + GOOD[18:], "more than 32 bits"),
+        (GOOD[:-1] + b"\x01\x02\x01\x00", "tag 2 has 1 bytes, not 2"),
+    ],
+)
+def test_hostile_transactions(data: bytes, what: str) -> None:
+    with pytest.raises(CorruptionError, match=what):
+        decode_transaction(data)
 
 
-def test_bytes_that_are_not_what_they_seem() -> None:
-    good = encode_transaction(TxnValue(1, 0, 1, TxnState.EMPTY))
-    for data, what in (
-        (b"\x00\x02" + good[2:], "version 2"),
-        (b"\xff\xff" + good[2:], "version -1"),
-        (good[:16] + b"\x09" + good[17:], "9 is no state"),
-        (good[:17] + b"\xff\xff\xff\xff\x0f" + good[18:], "items cannot be in"),
-        (good[:17] + b"\xff\xff\xff\xff\x7f" + good[18:], "more than 32 bits"),
-        (good[:17] + b"\x80\x80\x80\x80\x80" + good[18:], "more than 32 bits"),
-    ):
-        with pytest.raises(CorruptionError, match=what):
-            decode_transaction(data)
-    for data, what in (
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
         (b"\x00\x01\x00\x01x", "version 1 is not 0"),
         (b"\x00\x00\xff\xff", "a string is null"),
         (b"\x00\x00\xff\xfe", "-2 are needed"),
         (b"\x00\x00\x00\x02\xff\xfe", "not UTF-8"),
         (b"\x00\x00\x00\x01xy", "1 bytes too many"),
-    ):
-        with pytest.raises(CorruptionError, match=what):
-            decode_transaction_key(data)
-    for data, what in ((b"\xff\xff", "type -1"), (b"\x00", "1 bytes left"), (b"\x00\x02\x00\x00x", "too many")):
-        with pytest.raises(CorruptionError, match=what):
-            shown(data)
-    for key in (b"\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00", b"\x00\x02\x00\x00"):
-        with pytest.raises(UnknownRecordError, match="unknown version 5 of record type"):
-            shown(key, b"\x00\x05")
-    empty = GROUP.encode(
-        {
-            "protocolType": "",
-            "generation": 0,
-            "protocol": None,
-            "leader": None,
-            "currentStateTimestamp": -1,
-            "members": [],
-        },
-        3,
-    )
-    with pytest.raises(CorruptionError, match="2147483647 items"):
-        read(empty[:-4] + b"\x7f\xff\xff\xff", GROUP)
-    with pytest.raises(CorruptionError, match="an array is null"):
-        read(empty[:-4] + b"\xff\xff\xff\xff", GROUP)
-
-
-def test_a_topic_id_has_sixteen_bytes() -> None:
-    offset = {"offset": 5, "leaderEpoch": -1, "metadata": "", "commitTimestamp": 6, "topicId": UUID(int=9)}
-    good = OFFSET.encode(offset, 4)
-    with pytest.raises(CorruptionError, match="topicId: 15 bytes left where 16 are needed"):
-        read(good[:-17] + b"\x0f" + good[-16:-1], OFFSET)
+        (b"\x00", "1 bytes left"),
+    ],
+)
+def test_hostile_keys(data: bytes, what: str) -> None:
+    with pytest.raises(CorruptionError, match=what):
+        decode_transaction_key(data)
 
 
 @pytest.mark.parametrize(
@@ -241,27 +135,24 @@ def test_hostile_tags(data: bytes, what: str) -> None:
         WireReader(data, "it", flexible=True).tagged()
 
 
-def test_null_bytes() -> None:
-    assert WireReader(b"\xff\xff\xff\xff", "it").nullable_bytes() is None
-    with pytest.raises(CorruptionError, match="bytes are null"):
-        WireReader(b"\x00", "it", flexible=True).blob()
-
-
-def test_values_that_do_not_fit() -> None:
-    with pytest.raises(ConfigError, match="32768 does not fit 2 bytes"):
-        encode_transaction(TxnValue(1, 2**15, 1, TxnState.EMPTY))
-    with pytest.raises(ConfigError, match="version 0 or 1"):
-        encode_transaction(TxnValue(1, 0, 1, TxnState.EMPTY), version=2)
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda: encode_transaction(TxnValue(1, 2**15, 1, TxnState.EMPTY)), "32768 does not fit 2 bytes"),
+        (lambda: encode_transaction_key(""), "is empty"),
+        (lambda: encode_transaction_key("\ud800"), "no Unicode text"),
+        (lambda: encode_transaction_key("x" * 32768), "32768 does not fit 2 bytes"),
+    ],
+    ids=["epoch", "empty", "surrogate", "long"],
+)
+def test_values_that_do_not_fit(call: object, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        call()  # type: ignore[operator]  # each is a function
 
 
 @given(st.binary(max_size=60))
 def test_noise_is_refused_or_read_but_never_anything_else(data: bytes) -> None:
-    decoders = (decode_transaction_key, decode_transaction, shown)
-    for decode in decoders:
-        for version in (b"", b"\x00\x00", b"\x00\x01", b"\x00\x04"):
+    for decode in (decode_transaction_key, decode_transaction, decode_group_key, decode_position):
+        for version in (b"", b"\x00\x00", b"\x00\x01", b"\x00\x02", b"\x00\x04"):
             with contextlib.suppress(CorruptionError):
-                decode(version + data)  # type: ignore[operator]  # each takes the bytes
-    for layout in LAYOUTS:
-        for version in range(layout.highest + 1):
-            with contextlib.suppress(CorruptionError):
-                read(version.to_bytes(2, "big") + data, layout)
+                decode(version + data)
