@@ -275,7 +275,11 @@ def page_key(topic_id: UUID, partition: int, name: PageName) -> str:
 
 def segment_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
     """Return the key of the ``.log`` object of a catalog row, or of a name for a future upload."""
-    return _segment_stem(topic_id, partition, segment) + ".log"
+    role, epoch, base, uid, staged = segment_name(segment) if isinstance(segment, Row) else segment
+    if staged:
+        return staged_key(topic_id, partition, uid)
+    stem = f"s/{role}{_epoch_hex(epoch)}/{bounded(base, MAX_INT64, 'base offset'):020d}-{check_uid(uid)}"
+    return f"{partition_prefix(topic_id, partition)}{stem}.log"
 
 
 def index_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
@@ -309,12 +313,16 @@ def _txn_hash(txn: str) -> str:
 
 def check_txn(txn: str) -> str:
     """Return the transaction id if a key can hold it. Raises ConfigError."""
-    if not txn or len(_quoted(txn)) > MAX_TXN_CHARS or not txn.isprintable():
+    return _quotable(txn, MAX_TXN_CHARS, "transaction id")
+
+
+def _quotable(text: str, limit: int, what: str) -> str:
+    if not text or len(_quoted(text)) > limit or not text.isprintable():
         raise ConfigError(
-            f"transaction id {txn[:80]!r} is not allowed",
-            hint=f"printable text that takes 1 to {MAX_TXN_CHARS} characters, percent-encoded",
+            f"{what} {text[:80]!r} is not allowed",
+            hint=f"printable text that takes 1 to {limit} characters, percent-encoded",
         )
-    return txn
+    return text
 
 
 def _quoted(txn: str) -> str:
@@ -329,13 +337,7 @@ def decision_key(txn: str, batch: int, generation: int = 0) -> str:
 
 def check_group_name(name: str, what: str = "group") -> str:
     """Return the name of a group or a member. Raises ConfigError."""
-    limit = MAX_GROUP_CHARS if what == "group" else MAX_MEMBER_CHARS
-    if not name or len(_quoted(name)) > limit or not name.isprintable():
-        raise ConfigError(
-            f"{what} name {name[:80]!r} is not allowed",
-            hint=f"printable text that takes 1 to {limit} characters, percent-encoded",
-        )
-    return name
+    return _quotable(name, MAX_GROUP_CHARS if what == "group" else MAX_MEMBER_CHARS, f"{what} name")
 
 
 def group_prefix(group: str) -> str:
@@ -608,17 +610,6 @@ def split_uid(uid: str) -> tuple[int, int]:
 def join_uid(id_hi: int, id_lo: int) -> str:
     """Join the halves of :func:`split_uid`."""
     return (id_hi.to_bytes(8, "big", signed=True) + id_lo.to_bytes(8, "big", signed=True)).hex()
-
-
-def _segment_stem(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
-    role, epoch, base, uid, staged = segment_name(segment) if isinstance(segment, Row) else segment
-    if staged:
-        return staged_prefix(topic_id, partition) + check_uid(uid)
-    if not (0 <= epoch <= MAX_INT32 and 0 <= base <= MAX_INT64 and _UID.fullmatch(uid)):
-        bounded(epoch, MAX_INT32, "claim epoch")
-        bounded(base, MAX_INT64, "base offset")
-        check_uid(uid)
-    return f"{partition_prefix(topic_id, partition)}s/{role}{epoch:08x}/{base:020d}-{uid}"
 
 
 def _partition_of(match: re.Match[str] | None) -> tuple[UUID, int] | None:

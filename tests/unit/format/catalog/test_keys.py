@@ -135,10 +135,10 @@ def test_builders_refuse_what_no_key_can_hold() -> None:
 
 def test_local_names() -> None:
     assert local_names.log_name(42) == "00000000000000000042.log"
-    assert keys.index_name(42) == "00000000000000000042.index"
-    assert keys.time_index_name(42) == "00000000000000000042.timeindex"
-    assert keys.txn_index_name(42) == "00000000000000000042.txnindex"
-    assert keys.snapshot_name(2**63 - 1) == "09223372036854775807.snapshot"
+    assert local_names.index_name(42) == "00000000000000000042.index"
+    assert local_names.time_index_name(42) == "00000000000000000042.timeindex"
+    assert local_names.txn_index_name(42) == "00000000000000000042.txnindex"
+    assert local_names.snapshot_name(2**63 - 1) == "09223372036854775807.snapshot"
     assert local_names.parse_local_name("00000000000000000042.log") == LocalFile(42, ".log")
     assert local_names.parse_local_name("00000000000000000042.timeindex.swap") == LocalFile(42, ".timeindex", ".swap")
     for other in (
