@@ -16,7 +16,7 @@ from tiered.format import kernels
 from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.batch_scanner import cut
 from tiered.format.columns import ColumnReader, Columns, Int64s
-from tiered.format.pure_kernels import ArrowBinary, ArrowBuffers, ArrowColumns
+from tiered.format.kernel_values import ArrowBinary, ArrowBuffers, ArrowColumns
 from tiered.model import TopicPartition
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-# Part of _kernels.pyx: rows of Arrow columns -> batches, each byte copied once. ``column_encoder`` is the twin in numpy, and
+# Part of _kernels.pyx: rows of Arrow columns -> batches, each byte copied once. ``columns`` is the twin in numpy, and
 # takes what is odd.
 
 cdef enum:
-    RECORD_OVERHEAD_BYTES = 36  # as ``column_encoder`` has them: batches are cut alike
+    RECORD_OVERHEAD_BYTES = 36  # as ``columns`` has them: batches are cut alike
     HEADER_OVERHEAD_BYTES = 10
     MOST_VIEWS = 16
 

@@ -1,10 +1,10 @@
 # cython: language_level=3, auto_pickle=False
 """The compiled twin of ``pure_kernels``: a whole batch at a time, one pass that measures and one that writes.
 
-A ``def`` without a docstring is the twin of that name in ``pure_kernels``. *Odd* input (a subclass, another
-buffer than ``bytes``, a size beyond the limit, a time before 1970) is left to the pure twin, which encodes or refuses
-it: this file raises no error of the product. Only exact ``list``, ``tuple``, ``bytes``, ``str`` and ``int`` are
-accepted: none of these runs Python code between the two passes.
+A ``def`` without a docstring is the twin of that name in ``pure_kernels``, or ``_kernels.pyi`` describes it. *Odd*
+input (a subclass, another buffer than ``bytes``, a size beyond the limit, a time before 1970) is left to the pure twin,
+which encodes or refuses it: this file raises no error of the product. Only exact ``list``, ``tuple``, ``bytes``,
+``str`` and ``int`` are accepted: none of these runs Python code between the two passes.
 
 The memory of a batch is allocated once its size is known and below the limit, and is filled to the last byte.
 """

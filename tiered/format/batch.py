@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from tiered.format import kernels, legacy, pure_kernels
+from tiered.format import kernels, legacy
 from tiered.format.batch_scanner import walk_headers as walk
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, compress, decompress
 from tiered.format.control import ControlType, control_type, marker
@@ -34,8 +34,9 @@ from tiered.format.header import (
     header_of_message,
     read_header,
 )
+from tiered.format.kernel_values import BatchForm, Shown
 from tiered.format.kernels import ConsumerRecord, Record, assign_offsets, crc32c, scan
-from tiered.format.pure_kernels import BatchForm, Shown, as_bytes, chosen
+from tiered.format.pure_kernels import as_bytes, chosen
 from tiered.model import NewRecord, TimestampType
 
 __all__ = [
@@ -139,7 +140,7 @@ def records_extent(buf: Buffer, header: BatchHeader) -> tuple[int, int, int] | N
     None means that the fast path does not apply: use :func:`decode_records`, which also reports damage. Raises
     CorruptionError if decompression fails.
     """
-    if header.magic < 2 or kernels.records_extent is pure_kernels.records_extent:
+    if header.magic < 2 or kernels.AT_WORK == kernels.PURE:
         return None
     data, count, offset, timestamp, append_time, begin = _payload(buf, header, MAX_DECOMPRESSED_BYTES)
     found = kernels.records_extent(data, count, offset, timestamp, begin)

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from tiered.errors import CorruptionError
 from tiered.format import kernels
 from tiered.format.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, Buffer, read_header
-from tiered.format.pure_kernels import Survey
+from tiered.format.kernel_values import Survey
 from tiered.format.segment_indexes import IndexPace
 
 MIN_TAIL_BYTES = 17

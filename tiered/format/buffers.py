@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tiered.format.pure_kernels import Block
+from tiered.format.kernel_values import Block
 
 _LARGER = (1, 2, 4)
 """Factors of the needed size at which an idle buffer is accepted, in search order."""

@@ -25,7 +25,9 @@ from tiered.format import kernels
 from tiered.format.batch import BatchHeader, decode_records, encode_joined
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, decompress
 from tiered.format.header import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_BIT, MAX_BATCH_BYTES, Buffer
-from tiered.format.pure_kernels import MIN_RECORD_BYTES, BatchFiller, Elements, EncoderColumns, header_name, read_varint
+from tiered.format.kernel_values import BatchFiller, Elements, EncoderColumns
+from tiered.format.pure_kernels import MIN_RECORD_BYTES, read_varint
+from tiered.format.records import header_name
 from tiered.model import Headers, TimestampType
 from tiered.partitioner import murmur2
 

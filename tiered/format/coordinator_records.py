@@ -120,7 +120,6 @@ def _java_hash(text: str) -> int:
 
 
 def encode_position_key(group: str, tp: TopicPartition) -> bytes:
-    """Return the key of a position."""
     writer = WireWriter()
     writer.int16(_POSITION)
     writer.string(group)

@@ -7,41 +7,47 @@ the import fail unless the compiled one is used. Both also decide what an instal
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from tiered.format import pure_kernels
-from tiered.format.records import ConsumerRecord, Record
+from tiered.format.pure_kernels import encode_record_at as encode_record_at
 
-__all__ = [
-    "AT_WORK",
-    "HASH_SECRET",
-    "PURE",
-    "ConsumerRecord",
-    "KeyTable",
-    "Record",
-    "arrow_columns",
-    "arrow_rows",
-    "assign_offsets",
-    "batch_filler",
-    "batch_records",
-    "consumer_records",
-    "crc32c",
-    "decode_records",
-    "encode_batch",
-    "encode_record_at",
-    "encode_records",
-    "group",
-    "intact_header",
-    "key_hashes",
-    "murmur2",
-    "records_extent",
-    "run_batches",
-    "run_records",
-    "scan",
-    "survey",
-]
+if TYPE_CHECKING:
+    from tiered.format import _kernels as typed
 
-_PURE_ALONE = {"AT_WORK", "HASH_SECRET", "PURE", "encode_record_at"}
-"""Names of ``__all__`` that have no compiled twin."""
+    ConsumerRecord = typed.ConsumerRecord
+    KeyTable = typed.KeyTable
+    Record = typed.Record
+    arrow_columns = typed.arrow_columns
+    arrow_rows = typed.arrow_rows
+    assign_offsets = typed.assign_offsets
+    batch_filler = typed.batch_filler
+    batch_records = typed.batch_records
+    consumer_records = typed.consumer_records
+    crc32c = typed.crc32c
+    decode_records = typed.decode_records
+    encode_batch = typed.encode_batch
+    encode_records = typed.encode_records
+    group = typed.group
+    intact_header = typed.intact_header
+    key_hashes = typed.key_hashes
+    murmur2 = typed.murmur2
+    records_extent = typed.records_extent
+    run_batches = typed.run_batches
+    run_records = typed.run_records
+    scan = typed.scan
+    survey = typed.survey
+
+_TWINS = (
+    *("ConsumerRecord", "KeyTable", "Record", "assign_offsets", "consumer_records", "crc32c", "decode_records"),
+    *("encode_records", "murmur2", "run_batches", "scan", "survey"),
+)
+"""Names that both twins have."""
+_COMPILED_ALONE = (
+    *("arrow_columns", "arrow_rows", "batch_filler", "batch_records", "encode_batch", "group", "intact_header"),
+    *("key_hashes", "records_extent", "run_records"),
+)
+"""Functions that return None in pure Python: their callers take the steps one by one."""
 _ELSEWHERE = ("AccumulatedBatch", "AccumulatedRecord", "Accumulator", "PlainLock", "TurnLock")
 """Compiled names with other importers: ``tiered.format.accumulator``, ``tiered.local.disk.plain_lock``."""
 HASH_SECRET = os.urandom(16)
@@ -49,74 +55,36 @@ HASH_SECRET = os.urandom(16)
 _NO_EXTENSION = "TIERED_NO_EXTENSION"
 _REQUIRE_EXTENSION = "TIERED_REQUIRE_EXTENSION"
 PURE = "pure Python"
+AT_WORK: str = PURE
+"""Kernels in use, in words: ``pure Python``, or ``compiled`` and by what."""
 
 
 def _asked(name: str) -> bool:
     return os.environ.get(name, "") not in ("", "0")
 
 
-AT_WORK: str = PURE
-"""Kernels in use, in words: ``pure Python``, or ``compiled`` and by what."""
+def _odd(*_arguments: object, **_named: object) -> None:
+    """Return None: in pure Python no input has a fast path."""
 
-KeyTable = pure_kernels.KeyTable
-arrow_columns = pure_kernels.arrow_columns
-arrow_rows = pure_kernels.arrow_rows
-assign_offsets = pure_kernels.assign_offsets
-batch_filler = pure_kernels.batch_filler
-batch_records = pure_kernels.batch_records
-consumer_records = pure_kernels.consumer_records
-crc32c = pure_kernels.crc32c
-decode_records = pure_kernels.decode_records
-encode_batch = pure_kernels.encode_batch
-encode_record_at = pure_kernels.encode_record_at
-encode_records = pure_kernels.encode_records
-group = pure_kernels.group
-intact_header = pure_kernels.intact_header
-key_hashes = pure_kernels.key_hashes
-murmur2 = pure_kernels.murmur2
-records_extent = pure_kernels.records_extent
-run_batches = pure_kernels.run_batches
-run_records = pure_kernels.run_records
-scan = pure_kernels.scan
-survey = pure_kernels.survey
 
+_selected: object = pure_kernels
 _why_not = f"{_NO_EXTENSION} is set"
 if not _asked(_NO_EXTENSION):
     try:
         from tiered.format import _kernels
 
-        if _missing := [
-            name for name in (*__all__, *_ELSEWHERE) if name not in _PURE_ALONE and not hasattr(_kernels, name)
-        ]:
+        if _missing := [name for name in (*_TWINS, *_COMPILED_ALONE, *_ELSEWHERE) if not hasattr(_kernels, name)]:
             raise ImportError(
                 f"they were built from other sources, without {_missing[0]}: `make setup` builds them again"
             )
     except ImportError as error:
         _why_not = str(error)
     else:
-        ConsumerRecord = _kernels.ConsumerRecord  # type: ignore[misc]
-        KeyTable = _kernels.KeyTable  # type: ignore[assignment,misc]
-        Record = _kernels.Record  # type: ignore[misc]
+        _selected = _kernels
         AT_WORK = f"compiled ({_kernels.COMPILED})"
-        arrow_columns = _kernels.arrow_columns
-        arrow_rows = _kernels.arrow_rows
-        assign_offsets = _kernels.assign_offsets
-        batch_filler = _kernels.batch_filler
-        batch_records = _kernels.batch_records
-        consumer_records = _kernels.consumer_records
-        crc32c = _kernels.crc32c
-        decode_records = _kernels.decode_records
-        encode_batch = _kernels.encode_batch
-        encode_records = _kernels.encode_records
-        group = _kernels.group
-        intact_header = _kernels.intact_header
-        key_hashes = _kernels.key_hashes
-        murmur2 = _kernels.murmur2
-        records_extent = _kernels.records_extent
-        run_batches = _kernels.run_batches
-        run_records = _kernels.run_records
-        scan = _kernels.scan
-        survey = _kernels.survey
+
+globals().update({name: getattr(_selected, name) for name in _TWINS})
+globals().update({name: getattr(_selected, name, _odd) for name in _COMPILED_ALONE})
 
 if AT_WORK == PURE and _asked(_REQUIRE_EXTENSION):
     raise ImportError(f"{_REQUIRE_EXTENSION} is set and the compiled kernels are not at work: {_why_not}")

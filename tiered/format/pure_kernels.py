@@ -3,7 +3,7 @@
 The compiled twin, ``_kernels``, has some of these functions, with the same arguments, results and exceptions
 (``kernels`` selects the twin). This twin is the oracle of differential tests, the fallback without a compiler, and
 the slow path of the compiled twin. *Odd* input is input that the compiled fast path does not take: damaged, of an
-old format, or of rare types. A function returns None for it, and its caller takes the steps one by one.
+old format, or of rare types.
 
 One record inside a v2 batch (section "Record" of Kafka's message format; every integer a zigzag varint)::
 
@@ -18,19 +18,31 @@ or value is null, and a name that is not UTF-8 is decoded like in Java.
 
 from __future__ import annotations
 
-import codecs
 import struct
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import blake2b
 from itertools import chain
-from typing import Literal, NamedTuple, Protocol, TypeVar, overload
+from typing import TypeVar
 
 from tiered import partitioner
 from tiered.errors import CorruptionError, InvalidTimestampError
-from tiered.format.records import ConsumerRecord, Record
-from tiered.model import HeaderName, Headers, NewRecord, RecordMetadata, TopicPartition
+from tiered.format.kernel_values import (  # noqa: F401  the compiled twin takes some of these from here
+    ArrowBinary,
+    ArrowBuffers,
+    BatchForm,
+    Block,
+    Buffer,
+    Kept,
+    KeptRun,
+    KeysPut,
+    PutRun,
+    Shown,
+    Survey,
+)
+from tiered.format.records import ConsumerRecord, Record, header_name
+from tiered.model import HeaderName, Headers, NewRecord
 
 MIN_RECORD_BYTES = 7  # length, attributes, two deltas, two lengths and a header count of one byte each
 _BATCH = struct.Struct(">qi4xbI2xi8xq14xi")  # base, length, magic, CRC, last delta, max timestamp, records count
@@ -47,7 +59,6 @@ _SPAN = 8192  # values -_SPAN .. _SPAN-1 take at most two bytes and come out of 
 _WIDE_SPAN = 2**27  # values 0 .. _WIDE_SPAN-1 take two look-ups
 _MASK64 = 2**64 - 1
 _PLAIN = 2**62
-Buffer = bytes | bytearray | memoryview
 _BYTE_FORMATS = ("B", "b", "c")
 _MAX_VARINT_SHIFT = 35
 _MAX_VARLONG_SHIFT = 70
@@ -86,96 +97,6 @@ def _wheel() -> Callable[[Buffer, int], int]:
 def crc32c(data: Buffer, value: int = 0, /) -> int:
     """Return the CRC-32C of ``data``, continued from ``value``, the CRC of the bytes before it."""
     return _wheel()(data, value)
-
-
-class Block(bytearray):
-    """Reusable buffer. It is refilled only when no view of it is left, so readers need not copy."""
-
-    __slots__ = ()
-
-
-class KeysPut(NamedTuple):
-    """Result of putting the records of a batch: ``records`` examined; ``newest`` is the last offset put, or -1.
-
-    ``full``: no room for the next record with a key. ``odd``: the caller must take the next record, or what follows the
-    last one.
-    """
-
-    records: int
-    newest: int
-    full: bool
-    odd: bool
-
-
-class Kept(NamedTuple):
-    """Result of filtering a batch: the number of records kept, and of those removed for each reason.
-
-    ``sets_horizon``: a tombstone stays, and the batch has no delete horizon yet. ``data``: the kept records, encoded
-    against ``base_timestamp``; ``max_timestamp`` is their greatest. ``data`` None: the batch stays unchanged, or none
-    of its records stay.
-    """
-
-    records: int
-    superseded: int
-    expired: int
-    no_key: int
-    sets_horizon: bool
-    data: bytes | None
-    base_timestamp: int
-    max_timestamp: int
-
-
-class PutRun(NamedTuple):
-    """Result of putting consecutive batches: the first ``used`` bytes, ``batches`` in number, hold ``records``
-    examined.
-
-    ``newest``: the last offset covered, -1: none. ``full``: the last batch was put only up to that offset, as the next
-    key found no room. ``alone``: each record was put, is within the offsets of its batch, and has no producer.
-    """
-
-    used: int
-    batches: int
-    records: int
-    newest: int
-    full: bool
-    alone: bool
-
-
-class KeptRun(NamedTuple):
-    """Result of filtering the first ``used`` bytes of consecutive batches, up to offset ``next`` (exclusive).
-
-    ``data``: the batches that stay; None: all stay unchanged. ``rebuilt`` of them hold fewer records or have one of the
-    new ``horizons``. ``read`` records were examined; ``records`` stay, the others are counted by reason.
-    """
-
-    used: int
-    next: int
-    data: bytes | None
-    batches: int
-    read: int
-    records: int
-    superseded: int
-    expired: int
-    no_key: int
-    rebuilt: int
-    horizons: int
-
-
-class Shown(NamedTuple):
-    """Location of a batch for a reader, and the bounds of the records it wants.
-
-    ``kind`` is the batch's timestamp type. ``end`` and ``until_ms`` are exclusive; None: no bound.
-    """
-
-    topic: str
-    partition: int
-    kind: int
-    leader_epoch: int
-    tier: str
-    start: int
-    end: int | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
 
 
 def _wrap64(n: int) -> int:
@@ -273,63 +194,6 @@ def encode_records(records: Sequence[NewRecord], base_timestamp: int) -> tuple[b
         add(small[n] if n < span else encode_varint(n))
         add(body)
     return join(parts), base_timestamp + largest
-
-
-class BatchForm(NamedTuple):
-    """Settings of the batches that :func:`encode_batch` makes for one topic and partition.
-
-    ``keyed``: a record needs a key. ``attributes``: those of the header. ``mutable``: the batch is a ``bytearray``.
-    ``given``: a record may also be a (value, key) pair or a value, as in ``append_many``. Timestamps are at most
-    ``before_ms`` older and ``after_ms`` newer than the clock, except with LogAppendTime. ``place``: the partition that
-    the metadata names; None: no metadata.
-    """
-
-    keyed: bool
-    most_bytes: int
-    attributes: int
-    mutable: bool
-    given: bool
-    before_ms: int
-    after_ms: int
-    place: TopicPartition | None = None
-
-
-NO_PRODUCER = (-1, -1, -1)
-"""Id, epoch and base sequence of a batch without a producer."""
-
-
-def encode_batch(  # noqa: PLR0917 - names would cost more than the encoding of a record
-    records: Sequence[object],
-    form: BatchForm,
-    now_ms: int,
-    append_time_ms: int,
-    base_offset: int,
-    leader_epoch: int,
-    producer: tuple[int, int, int],
-    crc: int = 0,
-) -> tuple[bytes | bytearray, tuple[int, int, int, int, int], int, int, RecordMetadata | None] | None:
-    """Return (one uncompressed v2 batch, its facts, its first timestamp, the CRC of its file, its metadata).
-
-    The facts are size, last offset, number of records, lowest and highest timestamp. ``crc`` is the CRC-32C of the file
-    before the batch. ``now_ms`` replaces a timestamp of -1. None: the input is odd, such as a buffer other than
-    ``bytes``, a record without a key if the topic is ``keyed``, a timestamp out of bounds, or more than
-    ``form.most_bytes``. The caller then takes the steps one by one, which report the error. This twin always returns
-    None.
-    """
-    return None
-
-
-def group(
-    records: Iterable[object], partitions: int, fixed: int, keyless: int
-) -> tuple[tuple[object, ...], list[tuple[int, Sequence[object]]]] | None:
-    """Group ``append_many``'s records by partition: return all of them, and (partition, its records) in order.
-
-    A record is a ``NewRecord``, a (value, key) pair, or a value. ``fixed`` is the partition of all; -1: Kafka's
-    partitioner chooses among ``partitions``. ``keyless`` is the partition of records without a key. None: the input is
-    odd, such as an iterator or a value that is not ``bytes``, and the caller examines each record itself. This twin
-    always returns None.
-    """
-    return None
 
 
 class KeyTable:
@@ -480,35 +344,6 @@ def _decode_field(data: bytes, position: int, end: int, what: str) -> tuple[byte
     if n > end - position:
         raise CorruptionError(f"{what} length {n} exceeds the record", position=position)
     return data[position : position + n], position + n
-
-
-def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
-    """Return one U+FFFD for each sequence that Java's ``new String(bytes, UTF_8)`` replaces by one.
-
-    The only difference from Python's "replace" is a surrogate (ED A0..BF ..): Java replaces its bytes as one.
-    """
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    data, at = error.object, error.start
-    if data[at] == 0xED and data[at + 1 : at + 2] >= b"\xa0" and _continues(data, at + 1):
-        return "\ufffd", at + 2 + _continues(data, at + 2)
-    return "\ufffd", error.end
-
-
-def _continues(data: bytes, at: int) -> bool:
-    return at < len(data) and data[at] & 0xC0 == 0x80
-
-
-_AS_JAVA = "tiered-as-java"
-codecs.register_error(_AS_JAVA, _replace_as_java)
-
-
-def header_name(raw: bytes) -> str:
-    """Decode a header's name; one that is not UTF-8 becomes a :class:`~tiered.model.HeaderName` with its bytes."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return HeaderName.from_bytes(raw.decode("utf-8", _AS_JAVA), raw)
 
 
 def _decode_headers(data: bytes, position: int, end: int, count: int) -> tuple[Headers, int]:
@@ -695,25 +530,6 @@ def scan(  # noqa: PLR0917 - the state of a walk, in its order
     return at, first, expected, total if total < 0 else crc32c(view[:at], total)
 
 
-def intact_header(batch: Buffer, header: type[T]) -> T | None:
-    """Return the header of exactly one whole v2 batch with a valid CRC and count, as the NamedTuple ``header``.
-
-    None: the batch is another one or damaged, and the caller decodes it to report the error. This twin always returns
-    None.
-    """
-    return None
-
-
-def records_extent(
-    data: Buffer, count: int, base_offset: int, base_timestamp: int, begin: int
-) -> tuple[int, int, int] | None:
-    """Return (lowest offset, highest offset, lowest timestamp >= 0 or -1) of ``count`` records in ``data[begin:]``.
-
-    None: there are no records, or one is odd or damaged, and the caller decodes them. This twin always returns None.
-    """
-    return None
-
-
 def run_batches(batches: memoryview, kind: type[T], header: type, first: object, start: int) -> Iterator[T] | None:
     """Yield each of consecutive verified batches as ``kind``, a NamedTuple of ``first``, its ``header`` and a view of
     it.
@@ -744,28 +560,6 @@ def _run_batches(  # noqa: PLR0917 - as run_batches
         if fields[0] + fields[6] >= start:
             yield made(kind, (first, made(header, fields), batches[at:end]))  # type: ignore[type-var]
         at = end
-
-
-class Survey(NamedTuple):
-    """Result of :func:`survey` for a run of batches. Positions are relative to the buffer, ranges half-open.
-
-    ``used`` bytes hold offsets ``first`` to ``next``. The last batch begins at ``last_at``; the walk expected offset
-    ``before`` there. ``since`` and ``largest`` are the index pace after it. ``offset_entries``: native int32 pairs
-    (relative offset, position in the file). ``time_entries``: native int64 pairs (timestamp, relative offset).
-    """
-
-    used: int
-    first: int
-    next: int
-    last_at: int
-    before: int
-    first_timestamp: int
-    producers: bool
-    transactional: bool
-    since: int
-    largest: tuple[int, int]
-    offset_entries: bytes
-    time_entries: bytes
 
 
 def survey(
@@ -833,24 +627,6 @@ def survey(
     )
 
 
-def batch_records(batch: Buffer, shown: Shown | None) -> Iterator[Record] | Iterator[ConsumerRecord] | None:
-    """Return the records of the one whole v2 batch in ``batch``: all, or those that ``shown`` selects.
-
-    None: the caller must read the header itself, as for a compressed batch. This twin always returns None. The CRC is
-    not checked.
-    """
-    return None
-
-
-def run_records(batches: Buffer, shown: Shown) -> Iterator[ConsumerRecord] | None:
-    """Return what a reader sees of consecutive whole v2 batches: no control records, and only within ``shown``.
-
-    Timestamp type and leader epoch are those of each batch. None: the caller takes batch after batch; this twin always
-    returns None. CRCs are not checked.
-    """
-    return None
-
-
 def chosen(records: Iterator[Record], shown: Shown) -> Iterator[ConsumerRecord]:
     """Yield the decoded records within the reader's offset and time bounds; stop at its end."""
     topic, partition, kind, epoch, tier, start, end, since_ms, until_ms = shown
@@ -864,125 +640,3 @@ def chosen(records: Iterator[Record], shown: Shown) -> Iterator[ConsumerRecord]:
         if end is not None and offset >= end:
             return
         yield ConsumerRecord(topic, partition, offset, timestamp, kind, key, value, headers, epoch, tier)
-
-
-class ArrowBinary(NamedTuple):
-    """Buffers of an Arrow ``binary`` or ``list`` array (a list's ``data`` is empty); ``validity`` None: no nulls."""
-
-    ends: Buffer
-    data: Buffer
-    validity: Buffer | None
-    nulls: int
-
-
-class ArrowBuffers(NamedTuple):
-    """Rows as the buffers of Arrow arrays; None: that column was not requested. ``headers``: lists, names, values."""
-
-    rows: int
-    offsets: Buffer
-    timestamps: Buffer | None
-    kinds: Buffer | None
-    keys: ArrowBinary | None
-    values: ArrowBinary | None
-    headers: tuple[ArrowBinary, ArrowBinary, ArrowBinary] | None
-
-
-class ArrowColumns(Protocol):
-    """Collector of batches for the buffers of Arrow arrays. ``size_bytes``: their records, uncompressed."""
-
-    rows: int
-    size_bytes: int
-
-    def add(self, batch: Buffer) -> bool:
-        """Add one verified v2 batch. Return False, adding nothing, if it is odd or has no room beside the others."""
-
-    def finish(self) -> ArrowBuffers:
-        """Return everything that was added, and empty the collector."""
-
-
-def arrow_columns(  # noqa: PLR0917 - the bounds, in their order
-    names: Collection[str], start: int, end: int | None, since: int | None, until: int | None, micros: bool
-) -> ArrowColumns | None:
-    """Return a collector for the columns ``names`` and the offsets, in Arrow's buffers.
-
-    Only records of ``start <= offset < end`` and ``since <= timestamp < until`` become rows (None: no bound).
-    ``micros``: timestamps become microseconds. This twin always returns None: ``columns.ColumnReader`` takes its place.
-    """
-    return None
-
-
-Elements = tuple[Buffer | None, Buffer | None, Buffer | None, int]
-"""Arrow ``binary`` or ``string`` array: validity, offsets, data, and the index of its first element."""
-
-
-class EncoderColumns(Protocol):
-    """Columns of records, made by :func:`arrow_rows`."""
-
-    def largest(self) -> int:
-        """Return what ``RecordColumns.largest`` returns."""
-
-    def run_ends(self, room: int) -> list[int]:
-        """Return what ``RecordColumns.run_ends`` returns."""
-
-    def by_partition(self, partitions: int, keyless: int, given: Buffer | None) -> list[tuple[int, Buffer | None]]:
-        """Return each partition with rows, ascending, and the indexes of its rows (int64; None: all rows).
-
-        ``given`` is the partition of each row (int64; -1, and None: unspecified). Unspecified rows go where Kafka's
-        producer puts their key, or to ``keyless``. Raises IndexError for a partition that does not exist, ValueError.
-        """
-
-
-def arrow_rows(
-    count: int,
-    values: Elements,
-    keys: Elements,
-    timestamps: Buffer,
-    headers: tuple[Buffer, Elements, Elements] | None,
-) -> EncoderColumns | None:
-    """Return ``count`` records as columns. ``timestamps`` are resolved, int64. ``headers``: int64 bounds of each
-    record's headers in the columns of names and values, then these columns.
-
-    Nothing is copied, and the memory stays referenced. None if an element is outside its data; this twin always returns
-    None.
-    """
-    return None
-
-
-B_co = TypeVar("B_co", bound=Buffer, covariant=True)
-
-
-class BatchFiller(Protocol[B_co]):
-    """Rows of columns for a batch: their number, upper bound of bytes, first, lowest and highest timestamp."""
-
-    count: int
-    size_bytes: int
-    first: int
-    least: int
-    greatest: int
-
-    def add(self, rows: EncoderColumns, order: Buffer | None, at: int) -> int:
-        """Add rows at the indexes ``order`` (int64; None: all), from its position ``at`` on, while they fit.
-
-        Returns the position of the first that does not fit; one row alone always fits. Raises IndexError.
-        """
-
-    def finish(self, base_offset: int, leader_epoch: int, attributes: int, append_time_ms: int) -> B_co:
-        """Return one uncompressed v2 batch of all added rows, and empty the filler. Raises ValueError without rows."""
-
-
-@overload
-def batch_filler(room: int, lend: Literal[False] = False) -> BatchFiller[bytes] | None: ...
-@overload
-def batch_filler(room: int, lend: Literal[True]) -> BatchFiller[bytes | memoryview] | None: ...
-def batch_filler(room: int, lend: bool = False) -> BatchFiller[bytes | memoryview] | None:
-    """Return a filler of batches whose rows have at most ``room`` bytes, by ``RecordColumns.sizes``.
-
-    ``lend``: large batches are read-only views of memory that is refilled once no view is left. This twin always
-    returns None: ``columns`` takes its place.
-    """
-    return None
-
-
-def key_hashes(count: int, keys: Elements) -> bytes | None:
-    """Return Kafka's hash of each of ``count`` keys, uint32; 0 for a null. None as for :func:`arrow_rows`."""
-    return None

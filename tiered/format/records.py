@@ -8,12 +8,13 @@ read, or its iterator is gone. Records, keys and values without references are r
 
 from __future__ import annotations
 
+import codecs
 import datetime as _dt
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any, ClassVar, Self
 
-from tiered.model import Headers
+from tiered.model import HeaderName, Headers
 
 _EPOCH = _dt.datetime(1970, 1, 1, tzinfo=_dt.UTC)
 
@@ -174,3 +175,32 @@ class ConsumerRecord(Fields):
     def datetime(self) -> _dt.datetime:
         """The timestamp as an aware UTC datetime."""
         return datetime_of(self.timestamp)
+
+
+def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
+    """Return one U+FFFD for each sequence that Java's ``new String(bytes, UTF_8)`` replaces by one.
+
+    The only difference from Python's "replace" is a surrogate (ED A0..BF ..): Java replaces its bytes as one.
+    """
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    data, at = error.object, error.start
+    if data[at] == 0xED and data[at + 1 : at + 2] >= b"\xa0" and _continues(data, at + 1):
+        return "\ufffd", at + 2 + _continues(data, at + 2)
+    return "\ufffd", error.end
+
+
+def _continues(data: bytes, at: int) -> bool:
+    return at < len(data) and data[at] & 0xC0 == 0x80
+
+
+_AS_JAVA = "tiered-as-java"
+codecs.register_error(_AS_JAVA, _replace_as_java)
+
+
+def header_name(raw: bytes) -> str:
+    """Decode a header's name; one that is not UTF-8 becomes a :class:`~tiered.model.HeaderName` with its bytes."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return HeaderName.from_bytes(raw.decode("utf-8", _AS_JAVA), raw)

@@ -32,9 +32,9 @@ from tiered.format.batch import (
 )
 from tiered.format.batch_scanner import first_of
 from tiered.format.header import Buffer
+from tiered.format.kernel_values import Kept, KeptRun
 from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.format.pure_kernels import Kept, KeptRun
 from tiered.model import AbortedTxn
 from tiered.plan.offset_map import NOTHING_BEFORE, CleanedTxns, OffsetMap, PassedRun, TxnsBefore
 

@@ -17,8 +17,8 @@ from tiered.format.batch import BatchHeader, decode_records, verify_batch
 from tiered.format.batch_scanner import first_of
 from tiered.format.control import ControlType, control_type
 from tiered.format.header import Buffer
+from tiered.format.kernel_values import Kept, KeptRun, KeysPut, PutRun
 from tiered.format.kernels import HASH_SECRET, KeyTable, Record
-from tiered.format.pure_kernels import Kept, KeptRun, KeysPut, PutRun
 from tiered.model import AbortedTxn
 
 DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024

@@ -25,8 +25,8 @@ import numpy.typing as npt
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, verify_batch
 from tiered.format.header import Buffer
+from tiered.format.kernel_values import Kept, KeptRun
 from tiered.format.kernels import crc32c
-from tiered.format.pure_kernels import Kept, KeptRun
 from tiered.model import AbortedTxn
 from tiered.plan.offset_map import DIGEST_BYTES, CleanedTxns, TxnsBefore
 

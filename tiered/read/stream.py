@@ -30,9 +30,9 @@ from tiered.format.batch import (
     verify_batch,
 )
 from tiered.format.batch_scanner import BatchRun, walk_headers
+from tiered.format.kernel_values import Shown
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.locks import Signal
-from tiered.format.pure_kernels import Shown
 from tiered.model import AbortedTxn, EpochEntry, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
 from tiered.plan.visibility import Hidden

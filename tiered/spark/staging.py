@@ -41,7 +41,7 @@ from tiered.format.columns import (
     rows_of,
 )
 from tiered.format.header import HEADER_BYTES, Buffer
-from tiered.format.pure_kernels import BatchFiller, EncoderColumns
+from tiered.format.kernel_values import BatchFiller, EncoderColumns
 from tiered.format.segment_builder import LEADER_EPOCH, BuiltSegment, SegmentBuilder
 from tiered.local.partition.validation import RecordRules
 from tiered.model import Row

@@ -13,7 +13,7 @@ from tests.golden.foreign import Answer, OddBatch, golden_answers, odd_batches
 from tests.golden.foreign_ours import appending, reading
 from tests.integration.servers.commands import require
 from tests.integration.servers.kafka_foreign import ask, read_by_kafka
-from tiered.format.pure_kernels import header_name
+from tiered.format.records import header_name
 
 EDGES = bytes.fromhex("417f808f909fa0bfc0c1c2dfe0e1ecedeeeff0f1f3f4f5f7f8fdff")
 """Bytes at which a UTF-8 decoder changes its mind."""

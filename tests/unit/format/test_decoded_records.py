@@ -19,7 +19,7 @@ from tests.unit.format.twins import compiled, needs_both
 from tiered.format import kernels, pure_kernels, records
 from tiered.format.batch import consumer_records, decode_records, encode_batch
 from tiered.format.codecs import Codec
-from tiered.format.pure_kernels import Shown
+from tiered.format.kernel_values import Shown
 from tiered.model import NewRecord
 
 FIELDS = ("t", 3, 42, 1_700_000_000_000, 1, b"k", b"v", [("h", b"x"), ("n", None)], 5, "remote")

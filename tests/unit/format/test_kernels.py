@@ -29,8 +29,8 @@ from tiered.config import MAX_LONG, TopicConfig
 from tiered.format import kernels, pure_kernels
 from tiered.format.batch import MAX_BATCH_BYTES, BatchProducer, encode_batch
 from tiered.format.codecs import Codec
+from tiered.format.kernel_values import NO_PRODUCER, BatchForm
 from tiered.format.kernels import crc32c
-from tiered.format.pure_kernels import NO_PRODUCER, BatchForm
 from tiered.local.partition.validation import RecordRules
 from tiered.model import NewRecord, TimestampType
 
@@ -39,10 +39,10 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_kernels_at_work_are_those_that_were_asked_for() -> None:
     if os.environ.get("TIERED_NO_EXTENSION"):
-        assert (kernels.AT_WORK, kernels.encode_batch) == ("pure Python", pure_kernels.encode_batch)
+        assert (kernels.AT_WORK, kernels.encode_records) == ("pure Python", pure_kernels.encode_records)
     if os.environ.get("TIERED_REQUIRE_EXTENSION"):
         assert kernels.AT_WORK.startswith("compiled (Cython ")
-        assert kernels.encode_batch is not pure_kernels.encode_batch
+        assert kernels.encode_records is not pure_kernels.encode_records
 
 
 def test_who_requires_the_extension_is_told_that_it_is_not_at_work() -> None:

@@ -27,8 +27,9 @@ from tiered.format.batch import (
 )
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec, decompress
+from tiered.format.kernel_values import Block, Shown
 from tiered.format.kernels import ConsumerRecord, Record, crc32c
-from tiered.format.pure_kernels import Block, Shown, encode_record_at, encode_varint
+from tiered.format.pure_kernels import encode_record_at, encode_varint
 from tiered.model import HeaderName, NewRecord, TimestampType
 from tiered.plan.read import Tier
 from tiered.read.stream import TierBatch
@@ -128,7 +129,6 @@ def test_the_extent_of_records_is_that_of_the_decoded_ones(
     data, count = b"".join(parts), len(parts) + more
     found, ended, _ = drained(lambda: pure_kernels.decode_records(data, count, base, at, None))
     told = compiled.records_extent(memoryview(before + data), count, base, at, len(before))
-    assert pure_kernels.records_extent(data, count, base, at, 0) is None
     if ended is not None or not found:
         assert told is None
         return
@@ -315,7 +315,6 @@ def test_runs_are_their_batches_one_after_the_other() -> None:
         for held in (data, bytearray(data), memoryview(data), memoryview(Block(data))):
             assert drained(lambda held=held, shown=shown: compiled.run_records(held, shown)) == wanted
         assert compiled.run_records(data[:-1], shown) is None
-        assert pure_kernels.run_records(data, shown) is None
 
 
 def test_a_damaged_run_is_the_same_damage_to_both() -> None:

@@ -18,16 +18,16 @@ compiled: Any = importlib.import_module(COMPILED) if importlib.util.find_spec(CO
 
 needs_both = pytest.mark.skipif(compiled is None, reason="the compiled kernels are not built (make setup)")
 
-NAMES = [name for name in kernels.__all__ if hasattr(pure_kernels, name) and hasattr(compiled, name)]
+NAMES = (*kernels._TWINS, *kernels._COMPILED_ALONE)
 
 
 @contextmanager
 def at_work(twin: Any) -> Iterator[None]:
-    """Within it the functions that both twins have are those of ``twin``."""
+    """Within it the kernels are those of ``twin``."""
     before = {name: getattr(kernels, name) for name in NAMES}
     try:
         for name in NAMES:
-            setattr(kernels, name, getattr(twin, name))
+            setattr(kernels, name, getattr(twin, name, kernels._odd))
         yield
     finally:
         for name, function in before.items():

@@ -17,5 +17,5 @@ TurnLock = locks.PlainLock
 if kernels.AT_WORK != kernels.PURE:
     from tiered.format import _kernels
 
-    PlainLock = _kernels.PlainLock  # type: ignore[assignment,misc]
-    TurnLock = _kernels.TurnLock  # type: ignore[assignment,misc]
+    PlainLock = _kernels.PlainLock  # type: ignore[misc]
+    TurnLock = _kernels.TurnLock  # type: ignore[misc]

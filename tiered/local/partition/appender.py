@@ -22,7 +22,7 @@ from tiered.errors import (
 from tiered.format import kernels
 from tiered.format.batch import read_header
 from tiered.format.coordinator_records import is_state_log
-from tiered.format.pure_kernels import NO_PRODUCER as NOT_NUMBERED
+from tiered.format.kernel_values import NO_PRODUCER as NOT_NUMBERED
 from tiered.local.disk.lock import FORKS
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import APPEND, PartitionContext

@@ -36,8 +36,8 @@ from tiered.format.batch import (
 from tiered.format.batch_scanner import BatchWalk, corrupt_at, hop
 from tiered.format.codecs import Codec, configured, has_linked_blocks
 from tiered.format.header import KNOWN_BITS, LOG_APPEND_TIME_BIT, MAX_BATCH_BYTES, TRANSACTIONAL_BIT
+from tiered.format.kernel_values import NO_PRODUCER, BatchForm
 from tiered.format.kernels import Record, crc32c
-from tiered.format.pure_kernels import NO_PRODUCER, BatchForm
 from tiered.local.segment.active import BatchFacts
 from tiered.model import NO_TIMESTAMP, NewRecord, PackedBatch, TimestampType
 

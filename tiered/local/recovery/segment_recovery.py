@@ -28,8 +28,8 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES
 from tiered.format.batch_scanner import NO_LIMIT, BatchPosition, BatchWalk, Offsets, hop
 from tiered.format.header import BatchHeader
+from tiered.format.kernel_values import Survey
 from tiered.format.local_names import TXN_INDEX_SUFFIX, txn_index_name
-from tiered.format.pure_kernels import Survey
 from tiered.format.segment_indexes import IndexPace
 from tiered.local.disk.files import Files
 from tiered.local.disk.partition_files import tells_of_producers

@@ -9,8 +9,8 @@ from pathlib import Path
 from tiered.config import MAX_INT
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
+from tiered.format.kernel_values import Survey
 from tiered.format.local_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name, time_index_name, txn_index_name
-from tiered.format.pure_kernels import Survey
 from tiered.format.segment_indexes import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,

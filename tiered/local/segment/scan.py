@@ -14,7 +14,7 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, read_header, verify_batch
 from tiered.format.batch_scanner import MIN_TAIL_BYTES, NO_LIMIT, BatchPosition, BatchWalk, Offsets
 from tiered.format.buffers import BufferPool
-from tiered.format.pure_kernels import Block
+from tiered.format.kernel_values import Block
 from tiered.local.disk.files import Files
 
 BUFFER_BYTES = 256 * 1024

@@ -16,8 +16,8 @@ from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.batch_scanner import BatchRun, Offsets, walk_headers
 from tiered.format.codecs import Codec
+from tiered.format.kernel_values import Block
 from tiered.format.local_names import log_name
-from tiered.format.pure_kernels import Block
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.write_log import WriteLog

@@ -1,0 +1,221 @@
+"""Values that cross between the hot loops and their callers: buffers, settings, results, and columns of Arrow."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, TypeVar
+
+from tiered.model import TopicPartition
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Block(bytearray):
+    """Reusable buffer. It is refilled only when no view of it is left, so readers need not copy."""
+
+    __slots__ = ()
+
+
+class Shown(NamedTuple):
+    """Location of a batch for a reader, and the bounds of the records it wants.
+
+    ``kind`` is the batch's timestamp type. ``end`` and ``until_ms`` are exclusive; None: no bound.
+    """
+
+    topic: str
+    partition: int
+    kind: int
+    leader_epoch: int
+    tier: str
+    start: int
+    end: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
+class BatchForm(NamedTuple):
+    """Settings of the batches that :func:`encode_batch` makes for one topic and partition.
+
+    ``keyed``: a record needs a key. ``attributes``: those of the header. ``mutable``: the batch is a ``bytearray``.
+    ``given``: a record may also be a (value, key) pair or a value, as in ``append_many``. Timestamps are at most
+    ``before_ms`` older and ``after_ms`` newer than the clock, except with LogAppendTime. ``place``: the partition that
+    the metadata names; None: no metadata.
+    """
+
+    keyed: bool
+    most_bytes: int
+    attributes: int
+    mutable: bool
+    given: bool
+    before_ms: int
+    after_ms: int
+    place: TopicPartition | None = None
+
+
+NO_PRODUCER = (-1, -1, -1)
+"""Id, epoch and base sequence of a batch without a producer."""
+
+
+class KeysPut(NamedTuple):
+    """Result of putting the records of a batch: ``records`` examined; ``newest`` is the last offset put, or -1.
+
+    ``full``: no room for the next record with a key. ``odd``: the caller must take the next record, or what follows the
+    last one.
+    """
+
+    records: int
+    newest: int
+    full: bool
+    odd: bool
+
+
+class Kept(NamedTuple):
+    """Result of filtering a batch: the number of records kept, and of those removed for each reason.
+
+    ``sets_horizon``: a tombstone stays, and the batch has no delete horizon yet. ``data``: the kept records, encoded
+    against ``base_timestamp``; ``max_timestamp`` is their greatest. ``data`` None: the batch stays unchanged, or none
+    of its records stay.
+    """
+
+    records: int
+    superseded: int
+    expired: int
+    no_key: int
+    sets_horizon: bool
+    data: bytes | None
+    base_timestamp: int
+    max_timestamp: int
+
+
+class PutRun(NamedTuple):
+    """Result of putting consecutive batches: the first ``used`` bytes, ``batches`` in number, hold ``records``
+    examined.
+
+    ``newest``: the last offset covered, -1: none. ``full``: the last batch was put only up to that offset, as the next
+    key found no room. ``alone``: each record was put, is within the offsets of its batch, and has no producer.
+    """
+
+    used: int
+    batches: int
+    records: int
+    newest: int
+    full: bool
+    alone: bool
+
+
+class KeptRun(NamedTuple):
+    """Result of filtering the first ``used`` bytes of consecutive batches, up to offset ``next`` (exclusive).
+
+    ``data``: the batches that stay; None: all stay unchanged. ``rebuilt`` of them hold fewer records or have one of the
+    new ``horizons``. ``read`` records were examined; ``records`` stay, the others are counted by reason.
+    """
+
+    used: int
+    next: int
+    data: bytes | None
+    batches: int
+    read: int
+    records: int
+    superseded: int
+    expired: int
+    no_key: int
+    rebuilt: int
+    horizons: int
+
+
+class Survey(NamedTuple):
+    """Result of :func:`survey` for a run of batches. Positions are relative to the buffer, ranges half-open.
+
+    ``used`` bytes hold offsets ``first`` to ``next``. The last batch begins at ``last_at``; the walk expected offset
+    ``before`` there. ``since`` and ``largest`` are the index pace after it. ``offset_entries``: native int32 pairs
+    (relative offset, position in the file). ``time_entries``: native int64 pairs (timestamp, relative offset).
+    """
+
+    used: int
+    first: int
+    next: int
+    last_at: int
+    before: int
+    first_timestamp: int
+    producers: bool
+    transactional: bool
+    since: int
+    largest: tuple[int, int]
+    offset_entries: bytes
+    time_entries: bytes
+
+
+Elements = tuple[Buffer | None, Buffer | None, Buffer | None, int]
+"""Arrow ``binary`` or ``string`` array: validity, offsets, data, and the index of its first element."""
+
+
+class ArrowBinary(NamedTuple):
+    """Buffers of an Arrow ``binary`` or ``list`` array (a list's ``data`` is empty); ``validity`` None: no nulls."""
+
+    ends: Buffer
+    data: Buffer
+    validity: Buffer | None
+    nulls: int
+
+
+class ArrowBuffers(NamedTuple):
+    """Rows as the buffers of Arrow arrays; None: that column was not requested. ``headers``: lists, names, values."""
+
+    rows: int
+    offsets: Buffer
+    timestamps: Buffer | None
+    kinds: Buffer | None
+    keys: ArrowBinary | None
+    values: ArrowBinary | None
+    headers: tuple[ArrowBinary, ArrowBinary, ArrowBinary] | None
+
+
+class ArrowColumns(Protocol):
+    """Collector of batches for the buffers of Arrow arrays. ``size_bytes``: their records, uncompressed."""
+
+    rows: int
+    size_bytes: int
+
+    def add(self, batch: Buffer) -> bool:
+        """Add one verified v2 batch. Return False, adding nothing, if it is odd or has no room beside the others."""
+
+    def finish(self) -> ArrowBuffers:
+        """Return everything that was added, and empty the collector."""
+
+
+class EncoderColumns(Protocol):
+    """Columns of records, made by :func:`arrow_rows`."""
+
+    def largest(self) -> int:
+        """Return what ``RecordColumns.largest`` returns."""
+
+    def run_ends(self, room: int) -> list[int]:
+        """Return what ``RecordColumns.run_ends`` returns."""
+
+    def by_partition(self, partitions: int, keyless: int, given: Buffer | None) -> list[tuple[int, Buffer | None]]:
+        """Return each partition with rows, ascending, and the indexes of its rows (int64; None: all rows).
+
+        ``given`` is the partition of each row (int64; -1, and None: unspecified). Unspecified rows go where Kafka's
+        producer puts their key, or to ``keyless``. Raises IndexError for a partition that does not exist, ValueError.
+        """
+
+
+B_co = TypeVar("B_co", bound=Buffer, covariant=True)
+
+
+class BatchFiller(Protocol[B_co]):
+    """Rows of columns for a batch: their number, upper bound of bytes, first, lowest and highest timestamp."""
+
+    count: int
+    size_bytes: int
+    first: int
+    least: int
+    greatest: int
+
+    def add(self, rows: EncoderColumns, order: Buffer | None, at: int) -> int:
+        """Add rows at the indexes ``order`` (int64; None: all), from its position ``at`` on, while they fit.
+
+        Returns the position of the first that does not fit; one row alone always fits. Raises IndexError.
+        """
+
+    def finish(self, base_offset: int, leader_epoch: int, attributes: int, append_time_ms: int) -> B_co:
+        """Return one uncompressed v2 batch of all added rows, and empty the filler. Raises ValueError without rows."""
