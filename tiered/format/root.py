@@ -45,7 +45,7 @@ CLEANED_LIMIT = 64
 """Limit of compacted ranges with a delete horizon of their own."""
 
 SNAPSHOT_FIELDS = ("kept", "begun", "snapshot")
-"""Fields that precede the root's own in a snapshot of a root (``format.user_snapshot``)."""
+"""Fields that precede the root's own in a snapshot of a root (``encode_complete_snapshot``)."""
 
 STATE_OPEN = "open"
 STATE_SEALED = "sealed"

@@ -14,7 +14,7 @@ too, but its creator may have been killed before its check. It is not readable, 
 deletes it.
 
 A name is never deleted but replaced by compare-and-swap: a late DELETE would delete a later snapshot of this name. Each
-body is unique (``format.user_snapshot``), so that a creator recognizes its own, and a late PUT changes nothing. The
+body is unique (``format.root``), so that a creator recognizes its own, and a late PUT changes nothing. The
 note of a deletion stays until its topic is deleted: 40 bytes.
 """
 

@@ -41,7 +41,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> type[UnreadableFiles]:
             for module in (
                 "local.directory.log_directory",
                 "local.directory.read_only_log",
-                "inspect.targets",
+                "inspect.run",
                 "admin",
             ):
                 monkeypatch.setattr(f"tiered.{module}.PosixFiles", lambda: self)
