@@ -123,7 +123,7 @@ def upload_cost(rounds: int) -> list[Figure]:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder, sink() as port:
         url = f"http://127.0.0.1:{port}"
         segment = _sealed(Path(folder) / "segment.log")
-        store = S3Store(S3Target("bench", endpoint_url=url, region="us-east-1", path_style=True))
+        store = S3Store(S3Target("bench", endpoint_url=url, region="us-east-1"))
         client = boto3.Session().client("s3", endpoint_url=url, region_name="us-east-1")
 
         def ours() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from tiered.config import parse_duration_ms
 from tiered.engine.disk import LogDirectory
 from tiered.engine.drain import DrainMode
 from tiered.engine.reports import Exit
-from tiered.engine.wait import follow
+from tiered.engine.wait import NAMES, follow, shown
 from tiered.errors import ConfigError, LockedError, UnknownTopicError
 from tiered.format.coordinator_records import is_state_log
 from tiered.local.directory.read_only_log import LogView
@@ -36,7 +35,7 @@ from tiered.program.settings import LIMIT_OPTIONS, setting_option
 from tiered.store.aio_driver import DaemonLoop
 from uploader import health, telemetry
 from uploader.config import Settings, resolve
-from uploader.service import Service, ServicePlace, Signals, serve
+from uploader.service import Service, ServicePlace, serve
 from uploader.telemetry import Notify
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,9 +60,6 @@ _WORK = (
     setting_option("sidecar_held"),
     *LIMIT_OPTIONS,
 )
-
-NAMES = 5
-"""Most partitions that one sentence names."""
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -155,9 +151,8 @@ def run(config_path: str | None, debug: bool, dry_run: bool, **flags: Any) -> No
         _print_plan(settings, DrainMode.ALL)
         return
     form = _configure_logs(settings, debug)
-    signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: _settings(flags, config_path))
     service = Service(_place(settings), settings, notify=Notify())
-    _end(_run(serve(service, signals=signals)), form)
+    _end(_run(serve(service, reload=lambda: _settings(flags, config_path))), form)
 
 
 @program.command()
@@ -223,7 +218,6 @@ def _sync(
     """Upload here, or wait for the running uploader. Change over if that one starts or ends meanwhile."""
     clock = SystemClock()
     begun = clock.monotonic()
-    signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: settings)
 
     def progress(text: str) -> None:
         if form == "text":
@@ -235,7 +229,7 @@ def _sync(
         left_ms = None if timeout_ms is None else max(0, timeout_ms - spent_ms)
         service = Service(_place(settings), settings)
         try:
-            running = serve(service, oneshot=mode, timeout_ms=left_ms, signals=signals, progress=progress)
+            running = serve(service, oneshot=mode, timeout_ms=left_ms, reload=lambda: settings, progress=progress)
             return _run(running), service.committed
         except LockedError:
             directory = LogDirectory(settings.place()[0], clock=clock, ids=SystemIds())
@@ -398,6 +392,4 @@ def _committed(counts: Mapping[TopicPartition, int]) -> str:
     total = sum(counts.values())
     if not total:
         return "nothing to commit: this disk notes that the bucket holds all; `tiered check` asks the bucket"
-    names = [str(tp) for tp in sorted(counts)]
-    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
-    return f"{counted(total, 'record')} committed in {', '.join(names[:NAMES])}{more}"
+    return f"{counted(total, 'record')} committed in {shown([str(tp) for tp in sorted(counts)])}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -457,12 +458,18 @@ async def serve(
     *,
     oneshot: DrainMode | None = None,
     timeout_ms: int | None = None,
-    signals: Signals | None = None,
+    reload: Callable[[], Settings] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Exit:
-    """Run a service with its signals: SIGTERM and SIGINT drain, SIGHUP reloads."""
+    """Run a service with its signals: SIGTERM and SIGINT drain, SIGHUP reloads. Without ``reload`` it has none.
+
+    ``reload`` reads the settings again; its errors leave the old ones.
+    """
     loop = asyncio.get_running_loop()
-    handlers = signals.handlers(service) if signals is not None else {}
+    handlers: dict[int, Callable[[], object]] = {}
+    if reload is not None:
+        handlers = dict.fromkeys((signal.SIGTERM, signal.SIGINT), service.drain)
+        handlers[signal.SIGHUP] = lambda: service.reload_from(reload)
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     try:
@@ -470,18 +477,3 @@ async def serve(
     finally:
         for number in handlers:
             loop.remove_signal_handler(number)
-
-
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """Signals of a service. ``reload`` reads the settings again; its errors leave the old ones."""
-
-    drain: tuple[int, ...]
-    reload_on: int
-    reload: Callable[[], Settings]
-
-    def handlers(self, service: Service) -> dict[int, Callable[[], object]]:
-        """Return handlers by signal number."""
-        found: dict[int, Callable[[], object]] = dict.fromkeys(self.drain, service.drain)
-        found[self.reload_on] = lambda: service.reload_from(self.reload)
-        return found

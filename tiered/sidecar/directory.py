@@ -61,7 +61,7 @@ class BrokerDirectory(LogDirectory):
 
     def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
         """Return the segments with their ends; none reaches over a missing link. Raises CorruptionError."""
-        return self._mirror.segments_of(tp, bases)
+        return self._mirror.folder(tp).there(bases)
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
         self._mirror.add_owner_hint(tp, error)
@@ -75,9 +75,10 @@ class BrokerDirectory(LogDirectory):
         """
         del exact
         found = super().extent(tp, exact=False)
-        if self._mirror.begun(tp):
+        folder = self._mirror.folder(tp)
+        if folder.begun:
             return found
-        start = self._mirror.start(tp, found.local_start_offset)
+        start = folder.start(found.local_start_offset)
         return LogExtent(start, start, self._mirror.joints(tp))
 
     def seal(self) -> bool:
@@ -87,5 +88,5 @@ class BrokerDirectory(LogDirectory):
     def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
         """Begin the log at the links; in a new directory, where the bucket ends. Return False: nothing is postponed."""
         with self._busy:
-            self._mirror.start_log(tp, granted.next_offset, resumes=granted.resumes, producers=granted.producers)
+            self._mirror.folder(tp).start_log(granted.next_offset, resumes=granted.resumes, producers=granted.producers)
         return False

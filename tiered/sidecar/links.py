@@ -1,6 +1,7 @@
-"""Notes of where the links beside a broker begin. A removed link would leave no trace between two others.
+"""The private folder of one partition beside a broker: links to its segments, small files, and notes of the links.
 
-``tiered-links`` in a partition of the private directory, as Kafka writes its checkpoints::
+``tiered-links`` notes where links begin, as Kafka writes its checkpoints. A removed link would leave no trace between
+two others::
 
     0            version
     3            lines that follow
@@ -14,17 +15,59 @@ offset at or above the end of the links, or a link that is not noted. Neither co
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tiered.errors import CorruptionError, NewerFormatError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    DataLocalError,
+    LocalIOError,
+    LocalPermissionError,
+    NewerFormatError,
+    NotFoundError,
+    OffsetGapError,
+)
+from tiered.format.batch_scanner import Offsets
+from tiered.format.local_names import (
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    local_name,
+    log_name,
+    partition_dir,
+    snapshot_name,
+)
 from tiered.local.disk.files import Files, SmallFile
+from tiered.local.disk.partition_files import EPOCHS_NAME, local_files, log_bases, snapshot_offsets
+from tiered.local.disk.topics import PARTITION_METADATA_NAME
+from tiered.local.disk.uploader_files import PartitionUpload
+from tiered.local.segment.scan import LogFile
+from tiered.local.segment.side_files import snapshot_after
+from tiered.model import TopicPartition
+from tiered.plan.lineage import rewritten
+from tiered.plan.side_files import NO_PRODUCERS
+
+COPIED_BYTES = 4 * 1024**2
+"""Bytes read and written at once where a segment of the broker is copied in part."""
 
 LINKS_NAME = "tiered-links"
 VERSION = 0
+LINKING_NAME = "tiered-linking"
+BEGUN_NAME = "tiered-begun"
+"""Empty file in a partition whose claim stood: links made from then on are the log of this directory."""
+STARTS_IN_NAME = "tiered-starts-in"
+"""File with the base of the segment in which the broker's log started when it was first linked. A new bucket begins
+there.
+"""
+TAKEN_BACK_NAME = "tiered-taken-back"
+"""File with the offset from which links were taken back. Only the next claim proves whether the bucket has it."""
+DELETED = ".deleted"
+"""Suffix that the broker appends to the name of a file a minute before it removes it."""
 
 
 class Lost(NamedTuple):
@@ -34,50 +77,337 @@ class Lost(NamedTuple):
     after: int
 
 
-class LinkNotes:
-    """The notes of one private directory. One thread writes at a time."""
+class LinkedPart(NamedTuple):
+    """Part of the broker's segment ``base`` that is linked as the segment from ``start`` to ``after``.
 
-    def __init__(self, files: Files) -> None:
+    It begins at byte ``position``. A part that is not the whole file is a copy.
+    """
+
+    base: int
+    start: int
+    after: int
+    position: int
+
+
+def read_or_empty(files: Files, path: Path) -> bytes:
+    """Return the bytes of a small file, none if it is absent."""
+    try:
+        return files.read(path)
+    except NotFoundError:
+        return b""
+
+
+class LinkFolder:
+    """The folder of one partition in the private directory ``path`` beside ``broker``. One thread at a time."""
+
+    def __init__(self, tp: TopicPartition, broker: Path, path: Path, files: Files) -> None:
+        self.tp = tp
+        self.broker = broker
+        self.theirs, self.ours = broker / partition_dir(tp), path / partition_dir(tp)
         self._files = files
-        self._notes: dict[Path, SmallFile[tuple[int, ...]]] = {}
+        note = self.ours / LINKS_NAME
+        self._note: SmallFile[tuple[int, ...]] = SmallFile(note, files, partial(_decode_of, note))
 
-    def read(self, folder: Path) -> tuple[int, ...]:
+    # ------------------------------------------------------------------ where links begin and end
+
+    def bases(self) -> list[int]:
+        """Return where the existing files begin, the empty one at the end included; none without a folder."""
+        return log_bases(self._files, self.ours) if self._files.is_directory(self.ours) else []
+
+    def noted(self) -> tuple[int, ...]:
         """Return the noted offsets, ascending; none without a note. Raises CorruptionError.
 
         Costs one ``stat`` while nothing changed.
         """
-        return self._note(folder).load() or ()
+        return self._note.load() or ()
 
-    def write(self, folder: Path, offsets: Sequence[int]) -> None:
+    def note(self, offsets: Sequence[int]) -> None:
         """Replace the note, durably, unless it has these offsets already."""
-        if list(self.read(folder)) != list(offsets):
-            self._note(folder).store(encode(offsets), tuple(offsets))
+        if list(self.noted()) != list(offsets):
+            self._note.store(encode(offsets), tuple(offsets))
 
-    def _note(self, folder: Path) -> SmallFile[tuple[int, ...]]:
-        note = self._notes.get(folder)
-        if note is None:
-            path = folder / LINKS_NAME
-            note = self._notes[folder] = SmallFile(path, self._files, partial(_decode_of, path))
-        return note
-
-    def offsets(self, folder: Path, linked: Sequence[int]) -> list[int]:
+    def offsets(self, linked: Sequence[int]) -> list[int]:
         """Return where links begin, existing (``linked``) or missing, and the end of the last."""
-        return sorted({*linked, *(offset for offset in self.read(folder) if linked and offset < linked[-1])})
+        return sorted({*linked, *(offset for offset in self.noted() if linked and offset < linked[-1])})
 
-    def there(self, folder: Path, linked: Sequence[int]) -> list[tuple[int, int]]:
+    def there(self, linked: Sequence[int]) -> list[tuple[int, int]]:
         """Return the existing links with their ends. A link ends where the next one begins, even if that is missing."""
         there = frozenset(linked)
-        return [pair for pair in itertools.pairwise(self.offsets(folder, linked)) if pair[0] in there]
+        return [pair for pair in itertools.pairwise(self.offsets(linked)) if pair[0] in there]
 
-    def lost(self, folder: Path, linked: Sequence[int], committed: int) -> list[Lost]:
+    def lost(self, linked: Sequence[int], committed: int) -> list[Lost]:
         """Return missing links with offsets beyond ``committed``, the end of the bucket."""
         there = frozenset(linked)
-        pairs = itertools.pairwise(self.offsets(folder, linked))
+        pairs = itertools.pairwise(self.offsets(linked))
         return [Lost(base, after) for base, after in pairs if base not in there and after > committed]
+
+    def end(self) -> int | None:
+        """Return where the links end. Remove an empty file that a killed process placed beyond it.
+
+        A link whose file the broker cut at its first offset is empty, too: its noted end is still the end.
+        """
+        bases = self.bases()
+        while len(bases) > 1 and not self._size(bases[-2]) and not self._is_the_brokers(bases[-2]):
+            self._files.unlink(self.ours / log_name(bases.pop()))
+        return bases[-1] if bases else None
+
+    def is_another_copy(self) -> bool:
+        """Return True if the broker has none of the linked files: it fetches its replica again.
+
+        The leader's retention may have deleted linked segments. The epoch reveals another leader's records later.
+        """
+        return not any(self._is_the_brokers(base) for base in self.bases())
+
+    def _is_the_brokers(self, base: int) -> bool:
+        ours, theirs = (self._files.state(folder / log_name(base)) for folder in (self.ours, self.theirs))
+        return ours is not None and theirs is not None and ours.inode == theirs.inode
+
+    def _size(self, base: int) -> int:
+        state = self._files.state(self.ours / log_name(base))
+        return 0 if state is None else state.size
+
+    def _place(self, end: int) -> None:
+        """Write the empty file that marks the end of the links."""
+        self._files.close(self._files.open_write(self.ours / log_name(end)))
+
+    # ------------------------------------------------------------------ the claim
+
+    @property
+    def begun(self) -> bool:
+        """Return True if a claim of this partition was committed. Before that the links are not a log yet."""
+        return self._files.state(self.ours / BEGUN_NAME) is not None
+
+    def start(self, linked: int) -> int:
+        """Return where a new bucket begins, for a log whose links begin at ``linked``."""
+        noted = self.read(STARTS_IN_NAME)
+        return int(noted) if noted else linked
+
+    def start_log(self, at: int, *, resumes: bool, producers: bytes = b"") -> None:
+        """Begin after a claim. The bucket ends ``at`` this offset.
+
+        With ``resumes``, or the first time, delete links below or beside it. ``producers`` are those at the bucket's
+        end, stored where the broker has no snapshot of them. Raises OffsetGapError if the broker has other records for
+        offsets that the bucket holds.
+        """
+        taken_back = self.read(TAKEN_BACK_NAME)
+        if taken_back and int(taken_back) < at:
+            raise rewritten(str(self.tp), int(taken_back), at)
+        if taken_back:
+            self._files.unlink(self.ours / TAKEN_BACK_NAME)
+        bases = self.bases()
+        if resumes or (at > bases[0] and not self.begun):
+            kept = self.offsets(bases) if at in bases else []
+            self.note([base for base in kept if base >= at] or [at])
+            for base in reversed([base for base in bases if base < at or at not in bases]):
+                self._files.unlink(self.ours / log_name(base))
+            self._place(at)
+        if resumes and self._files.state(self.ours / snapshot_name(at)) is None:
+            self._files.replace(self.ours / snapshot_name(at), producers or NO_PRODUCERS)
+        self._files.replace(self.ours / BEGUN_NAME, b"")
+
+    # ------------------------------------------------------------------ links are made
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a small file of this folder, none if it is absent."""
+        return read_or_empty(self._files, self.ours / name)
+
+    def adopt(self, base: int, epochs: bytes, *, starts_in: int) -> None:
+        """Make the folder, with links from ``base`` on and none yet."""
+        self._files.make_directory(self.ours)
+        self.copy_small_files(epochs)
+        self._files.replace(self.ours / STARTS_IN_NAME, b"%d" % starts_in)
+        self.note([base])
+        self._place(base)
+
+    def copy_small_files(self, epochs: bytes) -> None:
+        """Copy the topic's id and the leader epochs, as they were read before any link is made."""
+        metadata = read_or_empty(self._files, self.theirs / PARTITION_METADATA_NAME)
+        for name, data in ((PARTITION_METADATA_NAME, metadata), (EPOCHS_NAME, epochs)):
+            if data and self.read(name) != data:
+                self._files.replace(self.ours / name, data)
+
+    def link(self, part: LinkedPart, *, may_have_gaps: bool) -> None:
+        """Link a segment, its log last: a visible log is whole. Its side files come first."""
+        files, linking, theirs = self._files, self.ours / LINKING_NAME, self.theirs / log_name(part.base)
+        files.unlink(linking)
+        if part.position:
+            self._copy_log(theirs, linking, part.position)
+        else:
+            self._link_file(log_name(part.base), linking)
+        try:
+            self._need_whole(linking, part.start, part.after, may_have_gaps=may_have_gaps)
+        except CorruptionError as damage:
+            raise _damaged(damage, linking, theirs) from damage
+        for name in (*(local_name(part.start, suffix) for suffix in INDEX_SUFFIXES), snapshot_name(part.after)):
+            files.unlink(self.ours / name)
+            if (part.start != part.base or part.position) and name != snapshot_name(part.after):
+                continue  # the broker's index counts from another base, or of more
+            try:
+                self._link_file(name, self.ours / name)
+            except NotFoundError:
+                continue  # an index is rebuilt from the log; of transactions and producers there may be none
+        now, linked = files.state(theirs), files.state(linking)
+        if not part.position and now is not None and linked is not None and now.inode != linked.inode:
+            raise exchanging(self.tp)  # its indexes may be those of the other file
+        noted = self.offsets(self.bases())
+        self.note([*(base for base in noted if base <= part.start), part.after])
+        self._place(part.after)
+        files.rename(linking, self.ours / log_name(part.start))
+        files.sync_directory(self.ours)
+
+    def _link_file(self, name: str, target: Path) -> None:
+        try:
+            try:
+                self._files.link(self.theirs / name, target)
+            except NotFoundError:
+                self._files.link(self.theirs / f"{name}{DELETED}", target)
+        except LocalIOError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EXDEV:
+                raise self._on_another_disk() from error
+            if isinstance(error, LocalPermissionError):
+                error.hint = (
+                    "run it as the user of the broker: of another one's files Linux links only those that the user may "
+                    "write, too (fs.protected_hardlinks)"
+                )
+            raise
+
+    def _on_another_disk(self) -> ConfigError:
+        name, where = self.theirs.name, self.theirs.resolve()
+        return ConfigError(
+            f"{name} lies in {where}, on another file system than {self.ours.parent}: no file can be linked",
+            hint=f"one private directory serves one file system: move the partition's files into {self.broker} (while "
+            "the broker stands still), or, if all its partitions lie there, name a directory there: --log-dir DIR",
+        )
+
+    def _copy_log(self, theirs: Path, linking: Path, position: int) -> None:
+        """Copy the rest of a merged segment. Its begin is linked or in the bucket, and a link shows a whole file."""
+        files = self._files
+        with LogFile(files, theirs) as log:
+            handle = files.open_write(linking)
+            try:
+                for at in range(position, log.size(), COPIED_BYTES):
+                    data = log.read_at(at, min(COPIED_BYTES, log.size() - at))
+                    files.write_at(handle, data, at - position)
+                files.sync(handle)
+            finally:
+                files.close(handle)
+
+    def _need_whole(self, linking: Path, base: int, after: int, *, may_have_gaps: bool) -> None:
+        """Raise OffsetGapError unless the link has all offsets of its segment; the broker may have rewritten it."""
+        with LogFile(self._files, linking) as log:
+            size, last = log.size(), base - 1
+            for span, _ in log.segment(0, size, Offsets(base, after)):
+                last = span.last_offset
+        if last < base or (last + 1 < after and not may_have_gaps):
+            raise OffsetGapError(
+                f"{self.tp}: the broker's segment {base} reaches to offset {last + 1}, the next one begins "
+                f"at {after}: it was rewritten while it was looked at",
+                start=last + 1,
+                end=after,
+                hint="the next look tries again; if this stays, the topic was truncated, or compacted once (see "
+                "--sidecar-compacted)",
+            )
+
+    # ------------------------------------------------------------------ links are removed
+
+    def withdraw(self, base: int) -> None:
+        """End the links at ``base``. Write the empty log first: a broker's file is never cut, and a kill may follow.
+
+        The upload checkpoint may be late, but the next claim is not: the offset is noted before that.
+        """
+        before, starts_in = self.read(TAKEN_BACK_NAME), self.read(STARTS_IN_NAME)
+        self._files.replace(self.ours / TAKEN_BACK_NAME, b"%d" % (min(base, int(before)) if before else base))
+        if starts_in and base < int(starts_in):  # a cut below it takes the log start along
+            self._files.replace(self.ours / STARTS_IN_NAME, b"%d" % base)
+        self._files.replace(self.ours / log_name(base), b"")
+        for file in local_files(self._files, self.ours):
+            if file.base > base or (file.base == base and file.suffix not in {LOG_SUFFIX, SNAPSHOT_SUFFIX}):
+                self._files.unlink(self.ours / local_name(file.base, file.suffix, file.work))
+
+    def delete_committed(self, committed: int) -> int:
+        """Delete the committed links but the newest, which proves whose log this is. Return the bytes still linked."""
+        if self.end() is None:
+            return 0
+        bases = self._mend_end(self.bases())
+        done = [base for base, after in itertools.pairwise(bases) if after <= committed]
+        first = done[-1] if done else bases[0]
+        lost = [base for base, _ in self.lost(bases, committed)]
+        self.note([base for base in self.offsets(bases) if base >= min([first, *lost])])
+        for base in done[:-1]:
+            self._files.unlink(self.ours / log_name(base))
+        for file in local_files(self._files, self.ours):
+            if file.base < first:
+                self._files.unlink(self.ours / local_name(file.base, file.suffix, file.work))
+        return sum(self._size(base) for base in bases if base >= first and base not in done)
+
+    def _mend_end(self, bases: list[int]) -> list[int]:
+        """Return ``bases`` with the end of the links, if the empty file that marks it was removed.
+
+        Offsets noted beyond the last existing link were linked, too, but for the last: they are lost.
+        """
+        noted = self.noted()
+        if self._size(bases[-1]) and noted and noted[-1] > bases[-1]:
+            self._place(noted[-1])
+            return [*bases, noted[-1]]
+        return bases
+
+    def derive_snapshots(self, upload: PartitionUpload | None) -> None:
+        """Write the producers at the end of each link of which the broker has no snapshot.
+
+        A broker before 2.8 keeps the newest ones. The next link is judged by it once this link is deleted.
+        """
+        bases, there = self.bases(), set(snapshot_offsets(self._files, self.ours))
+        first = self.offsets(bases)[:1]
+        if not (there and upload and upload.reaches_below(min(first, default=0))):
+            there.update(first)  # the log begins there: no producer is before it
+        for base, after in self.there(bases):
+            if after in there or base not in there:  # beyond a lost link producers may be missing
+                continue
+            try:
+                self._files.replace(
+                    self.ours / snapshot_name(after), snapshot_after(self._files, self.ours, base, bases)
+                )
+            except CorruptionError:
+                return  # the upload of that link names the damage
+            there.add(after)
+
+
+def exchanging(tp: TopicPartition) -> DataLocalError:
+    """Return the error of a partition whose segments the broker swaps at this moment."""
+    return DataLocalError(
+        f"{tp}: the broker is exchanging segments: nothing is linked meanwhile",
+        hint="wait: the next scan tries again; if the broker crashed, start it, which completes the exchange",
+    )
+
+
+def _damaged(damage: CorruptionError, linking: Path, theirs: Path) -> CorruptionError:
+    """Return the error with the path of the broker's file in place of the link's temporary name."""
+    return CorruptionError(
+        damage.message.replace(str(linking), str(theirs)),
+        path_or_key=str(theirs),
+        position=damage.position,
+        offset=damage.offset,
+        hint="the broker's segment is damaged: neither it nor what follows is linked; let the broker fetch it from "
+        "another replica, or follow that one",
+    )
 
 
 def encode(offsets: Sequence[int]) -> bytes:
+    """Return the bytes of a note."""
     return "".join(f"{number}\n" for number in (VERSION, len(offsets), *offsets)).encode()
+
+
+def decode(data: bytes) -> tuple[int, ...]:
+    """Return the offsets of a note. Raises CorruptionError."""
+    lines = data.decode("ascii", "replace").splitlines()
+    if not all(line.isdecimal() for line in lines) or len(lines) < 2:
+        raise CorruptionError("it is not a list of offsets", position=0)
+    version, count, *offsets = map(int, lines)
+    if version != VERSION:
+        raise NewerFormatError(f"it has version {version}, not {VERSION}", position=0)
+    if count != len(offsets) or offsets != sorted(set(offsets)):
+        raise CorruptionError(f"it announces {count} ascending offsets and has {len(offsets)} lines", position=0)
+    return tuple(offsets)
 
 
 def _decode_of(path: Path, data: bytes) -> tuple[int, ...]:
@@ -92,19 +422,6 @@ def _decode_of(path: Path, data: bytes) -> tuple[int, ...]:
         raise CorruptionError(
             f"{path} cannot be read: {error.message}",
             path_or_key=str(path),
-            hint="it tells which links there were, and nothing is uploaded without it. If no file of "
-            f"{path.parent} was removed by hand, stop this and remove it: it is made anew from the links",
+            hint="it says which links there were, and nothing is uploaded without it. If no file of "
+            f"{path.parent} was removed by hand, stop this and remove it: it is made again from the links",
         ) from error
-
-
-def decode(data: bytes) -> tuple[int, ...]:
-    """Return the offsets. Raises CorruptionError."""
-    lines = data.decode("ascii", "replace").splitlines()
-    if not all(line.isdecimal() for line in lines) or len(lines) < 2:
-        raise CorruptionError("it is not a list of offsets", position=0)
-    version, count, *offsets = map(int, lines)
-    if version != VERSION:
-        raise NewerFormatError(f"it has version {version}, not {VERSION}", position=0)
-    if count != len(offsets) or offsets != sorted(set(offsets)):
-        raise CorruptionError(f"it announces {count} ascending offsets and has {len(offsets)} lines", position=0)
-    return tuple(offsets)

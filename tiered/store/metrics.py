@@ -214,40 +214,35 @@ class Meter:
 class Outages:
     """Logger of the outages of one store. Thread-safe."""
 
-    def __init__(self, url: str, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, clock: Clock) -> None:
         self._url = url
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._lock = threading.Lock()
-        self._failed = 0
+        self._failed = 0  # attempts in a row without a response
         self._since = 0.0
 
-    def failed(self, why: str) -> None:
-        """Count an attempt without a response."""
+    def heard(self, answer: Outcome | BaseException) -> None:
+        """Count the outcome or exception of an attempt: a write that may have landed got no response."""
+        if isinstance(answer, PutResult) and answer.status is PutStatus.UNKNOWN:
+            self._count_failure(answer.cause)
+        elif isinstance(answer, RemoteUnavailableError):
+            self._count_failure(answer.message)
+        elif self._failed and not isinstance(answer, BaseException):
+            with self._lock:
+                ended, self._failed = self._failed >= OUTAGE_ATTEMPTS, 0
+                seconds = self._clock.monotonic() - self._since
+            if ended:
+                self._warn("outage_ended", f"{self._url} answers again, after {seconds:.0f} s")
+
+    def _count_failure(self, why: str) -> None:
         with self._lock:
             self._failed += 1
             if self._failed == 1:
                 self._since = self._clock.monotonic()
             begins = self._failed == OUTAGE_ATTEMPTS
         if begins:
-            self._say(logging.WARNING, "outage_began", f"{self._url} does not answer, requests are retried: {why}")
+            self._warn("outage_began", f"{self._url} does not answer, requests are retried: {why}")
 
-    def answered(self) -> None:
-        """Count an attempt with any response."""
-        with self._lock:
-            ended, self._failed = self._failed >= OUTAGE_ATTEMPTS, 0
-            seconds = self._clock.monotonic() - self._since
-        if ended:
-            self._say(logging.WARNING, "outage_ended", f"{self._url} answers again, after {seconds:.0f} s")
-
-    def heard(self, answer: Outcome | BaseException) -> None:
-        """Count the outcome or exception of an attempt: a write that may have landed got no response."""
-        if isinstance(answer, PutResult) and answer.status is PutStatus.UNKNOWN:
-            self.failed(answer.cause)
-        elif isinstance(answer, RemoteUnavailableError):
-            self.failed(answer.message)
-        elif self._failed and not isinstance(answer, BaseException):
-            self.answered()
-
-    def _say(self, level: int, event: str, text: str) -> None:
+    def _warn(self, event: str, text: str) -> None:
         # The daemon distinguishes its lines by these two attributes (uploader.telemetry).
-        _logger.log(level, "%s", text, extra={"tiered_event": event, "tiered_fields": {"remote": self._url}})
+        _logger.warning("%s", text, extra={"tiered_event": event, "tiered_fields": {"remote": self._url}})

@@ -6,15 +6,11 @@ reports "lost" about our own landed write, so the steps that sent them decide.
 
 A store that refuses to delete several keys at once (it wants ``Content-MD5``, or has no such request) gets one request
 for each key, which is repeated by itself.
-
-The first attempt goes to the store directly: only failed requests pay the 39 us that tenacity needs.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
-
-import tenacity
+import itertools
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import ConfigError, NotFoundError, RemotePermissionError, RemoteUnavailableError
@@ -85,62 +81,22 @@ class Retries:
         """Do nothing."""
 
     def _repeated(self, request: StoreRequest) -> Attempt:
+        """Send a request until it is answered. Raise the error of the last attempt at the deadline."""
         begun = self.clock.monotonic()
-        try:
-            outcome: Outcome = yield request
-            return outcome
-        except RemoteUnavailableError as error:
-            if isinstance(request, _ONCE):
-                raise
-            first = error
-        return (yield from self._again(request, first, begun))
-
-    def _again(self, request: StoreRequest, first: RemoteUnavailableError, begun: float) -> Attempt:
-        """Repeat a request whose first attempt failed. Tenacity decides, and the driver waits and sends."""
-        retrying = tenacity.Retrying(**self._options(begun))
-        state = tenacity.RetryCallState(retrying, None, (), {})
-        retrying.begin()
-        state.set_exception((type(first), first, first.__traceback__))
-        try:
-            while True:
-                decided = retrying.iter(state)
-                if isinstance(decided, tenacity.DoSleep):
-                    state.prepare_for_next_attempt()
-                    yield Sleep(float(decided))
-                elif isinstance(decided, tenacity.DoAttempt):
-                    try:
-                        state.set_result((yield request))
-                    except RemoteUnavailableError as error:
-                        state.set_exception((type(error), error, error.__traceback__))
-                else:
-                    outcome: Outcome = decided
-                    return outcome
-        finally:
-            del state, first
-
-    def _options(self, begun: float) -> dict[str, Any]:
-        """Return tenacity's keyword arguments for one request whose first attempt began at ``begun``."""
-
-        def stop(state: tenacity.RetryCallState) -> bool:
-            return self.clock.monotonic() - begun + state.upcoming_sleep > self._deadline_seconds
-
-        def wait(state: tenacity.RetryCallState) -> float:
-            return backoff_seconds(state.attempt_number, self._ids.random())
-
-        def give_up(state: tenacity.RetryCallState) -> NoReturn:
-            last = state.outcome.exception() if state.outcome is not None else None
-            if not isinstance(last, RemoteUnavailableError):
-                raise RemoteUnavailableError("no attempt was made")
-            if state.attempt_number == 1:
-                raise last
-            seconds = self.clock.monotonic() - begun
-            raise RemoteUnavailableError(
-                f"{last.message}; gave up after {state.attempt_number} attempts in {seconds:.1f} s", hint=last.hint
-            ) from last
-
-        return {
-            "retry": tenacity.retry_if_exception_type(RemoteUnavailableError),
-            "wait": wait,
-            "stop": stop,
-            "retry_error_callback": give_up,
-        }
+        for attempt in itertools.count(1):
+            try:
+                outcome: Outcome = yield request
+                return outcome
+            except RemoteUnavailableError as error:
+                if isinstance(request, _ONCE):
+                    raise
+                seconds = backoff_seconds(attempt, self._ids.random())
+                passed = self.clock.monotonic() - begun
+                if passed + seconds > self._deadline_seconds:
+                    if attempt == 1:
+                        raise
+                    raise RemoteUnavailableError(
+                        f"{error.message}; gave up after {attempt} attempts in {passed:.1f} s", hint=error.hint
+                    ) from error
+            yield Sleep(seconds)
+        raise AssertionError("the deadline ends it")

@@ -92,10 +92,8 @@ class S3Target:
     expected_bucket_owner: str | None = None
     sse: str | None = None
     sse_kms_key_id: str | None = None
-    path_style: bool | None = None
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
     read_timeout_seconds: float = READ_TIMEOUT_SECONDS
-    pool_connections: int = POOL_CONNECTIONS
 
     @property
     def url(self) -> str:
@@ -145,16 +143,16 @@ class S3Target:
         ``when_required``: several servers refuse the defaults of the SDK. The payload is not signed, as its CRC32C is
         in a signed header and hashing it again would double the cost of an upload.
         """
-        path_style = self.path_style if self.path_style is not None else self.endpoint_url is not None
+        style = "auto" if self.endpoint_url is None else "path"
         return {
             "signature_version": "s3v4",
             "retries": {"total_max_attempts": 1, "mode": "standard"},
             "connect_timeout": self.connect_timeout_seconds,
             "read_timeout": self.read_timeout_seconds,
-            "max_pool_connections": self.pool_connections,
+            "max_pool_connections": POOL_CONNECTIONS,
             "request_checksum_calculation": "when_required",
             "response_checksum_validation": "when_required",
-            "s3": {"addressing_style": "path" if path_style else "auto", "payload_signing_enabled": False},
+            "s3": {"addressing_style": style, "payload_signing_enabled": False},
         }
 
 

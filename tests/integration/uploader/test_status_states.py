@@ -12,8 +12,6 @@ import pytest
 from tests.integration.uploader.daemons import Daemon, call, status
 from tests.integration.uploader.logs import make_log
 from tests.support.engine import seen_views
-from tests.support.moto import locked_moto
-from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.engine.reports import Level, Report
 from tiered.local.disk.files import DiskSpace, PosixFiles
 from tiered.store.base import Get
@@ -42,17 +40,6 @@ def test_safe(directory: Path, url: str) -> None:
         code, lines, told = status(*place)
         assert (code, lines[0], told["safe"], told["reason"], told["reasons"]) == (0, "safe", True, None, [])
         assert str(daemon.process.pid) in told["uploader"]["running"]
-
-
-def test_refused(directory: Path) -> None:
-    with locked_moto() as server, FaultProxy(server) as proxy:
-        proxy.add(Fault(FaultKind.ERROR, status=403, code="AccessDenied", times=-1))
-        place = ("--log-dir", str(directory), "--remote", f"s3://bucket/p?endpoint={proxy.url}")
-        with Daemon(*place, **KEYS) as daemon:
-            daemon.wait_for("failed")
-            line = expect(directory, "refused", "uploads are refused since 20")
-            assert ", 200 records on this disk only: t-0: " in line
-            assert "403" in line
 
 
 def test_without_a_server_of_status_the_note_beside_the_lock_says_it(
@@ -94,15 +81,6 @@ def test_paused(directory: Path, url: str) -> None:
         assert "(the bucket moves)" in line
 
 
-def test_behind(directory: Path, url: str) -> None:
-    place = ("--log-dir", str(directory), "--remote", url)
-    with Daemon(*place, "--lag-limit", "1ms", "--bytes-per-second", "100") as daemon:
-        daemon.wait_for("claimed")
-        expect(directory, "behind", "uploads are behind since 20")
-        daemon.kill()
-    expect(directory, "stopped", "no uploader runs, 200 records on this disk only")
-
-
 def test_damaged(directory: Path, url: str) -> None:
     path = directory / "t-0" / f"{0:020d}.log"
     data = bytearray(path.read_bytes())
@@ -116,15 +94,6 @@ def test_damaged(directory: Path, url: str) -> None:
         assert "segment 0 of" in line
         daemon.kill()
     assert "segment 0 of" in expect(directory, "damaged", "something is damaged", "--remote", url)
-
-
-def test_offline(directory: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    place = ("--log-dir", str(directory), "--remote", f"s3://bucket/p?endpoint=http://127.0.0.1:{port}")
-    with Daemon(*place, **KEYS) as daemon:
-        daemon.wait_for("failed")
-        expect(directory, "unavailable", "the store is not available since 20")
 
 
 def test_an_uploader_that_hangs(directory: Path, url: str) -> None:

@@ -76,29 +76,3 @@ def test_exit_statuses_and_hints(tmp_path: Path) -> None:
     assert absent.returncode == 10
     assert "there is no log directory" in absent.stderr
     assert "Traceback" not in absent.stderr
-    unnamed = call("sync", "--log-dir", str(tmp_path))
-    assert (unnamed.returncode, "--remote s3://bucket/prefix" in unnamed.stderr) == (2, True)
-    unknown = call("sync", "--log-dir", str(tmp_path), "--remote", url, TIERED_UPLOADER_UPLODS="3")
-    assert (unknown.returncode, "did you mean TIERED_UPLOADER_UPLOADS?" in unknown.stderr) == (2, True)
-    assert call("sync", "--uplods", "3").returncode == 2
-
-
-def test_a_log_whose_bucket_belongs_to_another_volume_is_fenced(tmp_path: Path) -> None:
-    first, url = tmp_path / "first", f"file://{tmp_path / 'store'}"
-    make_log(first, records=60, partitions=1)
-    assert call("sync", "--log-dir", str(first), "--remote", url).returncode == 0
-    with open_log(first) as log:
-        topic_id = log.partition(T0).topic_id
-    second = tmp_path / "second"
-    with open_log(second) as log:
-        log.create_topic("t", 1, topic_id=topic_id)
-        append(log, T0, 1)
-    fenced = call("sync", "--log-dir", str(second), "--remote", url)
-    assert fenced.returncode == 11, fenced.stderr
-    assert "repair rejoin" in fenced.stderr
-    checkpoint = json.loads((second / "tiered-offset-checkpoint").read_text())
-    assert [entry["fenced"] for entry in checkpoint["partitions"]] == [True]
-    third = tmp_path / "third"
-    make_log(third, records=10, partitions=1)
-    other = call("sync", "--log-dir", str(third), "--remote", url)
-    assert (other.returncode, "another prefix or directory" in other.stderr) == (2, True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.uploader.daemons import call
-from tests.integration.uploader.logs import T0, T1, judge, make_log, open_log
+from tests.integration.uploader.logs import T0, judge, make_log, open_log
 from tests.integration.uploader.stores import Hasty
 from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.support.proxy import Fault, FaultKind, FaultProxy
@@ -28,14 +28,6 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with locked_moto() as url:
         make_bucket(url, "logs")
         yield url
-
-
-async def test_one_shot_over_http(tmp_path: Path, endpoint: str) -> None:
-    make_log(tmp_path / "log")
-    place = ServicePlace(tmp_path / "log", StoreLocation.parse("s3://logs/prod", endpoint_url=endpoint))
-    ending = await Service(place, Settings(http=None)).run(oneshot=DrainMode.ALL)
-    assert ending.code == 0, ending.reason
-    assert judge("s3://logs/prod", tmp_path / "log", [T0, T1], endpoint=endpoint) == 10
 
 
 async def test_multipart_over_http(tmp_path: Path, endpoint: str) -> None:

@@ -19,7 +19,6 @@ NOT_OF_A_DISK = (
     "aiobotocore",
     "asyncio",
     "ssl",
-    "tenacity",
     "rich",
     "tiered.log",
     "tiered.topic",

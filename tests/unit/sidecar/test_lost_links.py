@@ -1,11 +1,10 @@
-"""Somebody removes links of a private directory by hand: they are made again, or said to be gone, never passed over."""
+"""Links that were removed by hand: the loss is reported with its remedy, and never passed over."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,14 @@ from tests.support.engine import sealed_in
 from tests.unit.sidecar.broker import Broker, mirror_of, read, sidecar, values
 from tests.unit.sidecar.killing import killed_at_each_effect
 from tiered.clock import SystemClock, SystemIds
-from tiered.errors import CorruptionError, DataLocalError, NewerFormatError, OffsetGapError
-from tiered.format.local_names import log_name, snapshot_name
+from tiered.errors import CorruptionError, NewerFormatError, OffsetGapError
+from tiered.format.local_names import log_name
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.partition_files import log_bases
 from tiered.model import TopicPartition
 from tiered.sidecar.directory import BrokerDirectory
-from tiered.sidecar.links import LINKS_NAME, LinkNotes, Lost, decode, encode
-from tiered.sidecar.mirror import BEGUN_NAME, beside
+from tiered.sidecar.links import BEGUN_NAME, LINKS_NAME, LinkFolder, Lost, decode, encode
+from tiered.sidecar.mirror import beside
 
 T = TopicPartition("t", 0)
 
@@ -32,7 +31,7 @@ def folder_of(broker: Broker) -> Path:
 
 
 def noted(broker: Broker) -> list[int]:
-    return list(LinkNotes(PosixFiles()).read(folder_of(broker)))
+    return list(LinkFolder(T, broker.path, beside(broker.path), PosixFiles()).noted())
 
 
 def linked(broker: Broker, sealed: int, **more: Any) -> int:
@@ -56,14 +55,14 @@ def begun(request: pytest.FixtureRequest, broker: Broker, url: str) -> bool:
     return bool(request.param)
 
 
-@pytest.mark.parametrize("lost", [(1,), (2, 3), (1, 3), (4,), (0, 1, 2), (5,), (4, 5), (1, 5)])
-def test_a_link_that_somebody_removed_is_made_again_where_the_broker_has_it(
-    broker: Broker, finished: Path, url: str, lost: tuple[int, ...], begun: bool
-) -> None:
-    """The gap between a link and the end of all links (5) counts, too."""
+def test_a_lost_link_is_made_again_in_a_new_folder(broker: Broker, finished: Path, url: str, begun: bool) -> None:
     end = linked(broker, 5)
-    for number in lost:
-        (folder_of(broker) / log_name(broker.bases[number])).unlink()
+    (folder_of(broker) / log_name(broker.bases[2])).unlink()
+    ending = sidecar(broker.path, url)
+    remedy = f"stop this and remove {folder_of(broker)}: links are made again"
+    assert (ending.code, remedy in ending.hint) == (14, True), ending
+    assert read(url, "t") == below(finished, broker.bases[2])
+    shutil.rmtree(folder_of(broker))
     before = broker.contents()
     ending = sidecar(broker.path, url)
     assert (ending.code, broker.contents()) == (0, before), ending
@@ -71,9 +70,7 @@ def test_a_link_that_somebody_removed_is_made_again_where_the_broker_has_it(
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_a_link_that_the_broker_cannot_give_again_ends_the_uploads_there(
-    broker: Broker, finished: Path, url: str, lost: int, begun: bool
-) -> None:
+def test_a_lost_link_ends_the_uploads_there(broker: Broker, finished: Path, url: str, lost: int, begun: bool) -> None:
     """The segment before it reached over the hole, and its records were missing in the bucket without a word."""
     linked(broker, 4)
     broker.retain(4)
@@ -129,7 +126,7 @@ def test_the_newest_links_are_missed_with_their_end(
     assert read(url, "t") == below(finished, broker.bases[5])
 
 
-def test_of_several_links_the_first_is_told_that_cannot_be_made_again(broker: Broker, finished: Path, url: str) -> None:
+def test_of_several_lost_links_the_first_is_reported(broker: Broker, finished: Path, url: str) -> None:
     linked(broker, 5)
     broker.retain(3)
     for number in (1, 2, 3):
@@ -139,22 +136,18 @@ def test_of_several_links_the_first_is_told_that_cannot_be_made_again(broker: Br
     gap = mirror.broken[T]
     assert isinstance(gap, OffsetGapError)
     assert (gap.start, gap.end) == (broker.bases[1], broker.bases[2])
-    assert log_bases(PosixFiles(), folder_of(broker)) == [broker.bases[0], *broker.bases[3:6]]
+    assert log_bases(PosixFiles(), folder_of(broker)) == [broker.bases[0], *broker.bases[4:6]]
     assert sidecar(broker.path, url).code == 14
     assert read(url, "t") == below(finished, broker.bases[1])
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_a_lost_link_of_a_partition_that_the_broker_has_no_more(
-    broker: Broker, finished: Path, url: str, gone: bool
-) -> None:
+def test_a_lost_link_of_a_partition_that_the_broker_has_no_more(broker: Broker, finished: Path, url: str) -> None:
     linked(broker, 4)
     (folder_of(broker) / log_name(broker.bases[2])).unlink()
-    if gone:
-        broker.folder.rename(broker.path / f"t-0.{'0' * 32}-delete")
+    broker.folder.rename(broker.path / f"t-0.{'0' * 32}-delete")
     ending = sidecar(broker.path, url)
-    assert (ending.code, "is gone: it linked offsets" in str(ending)) == ((14, True) if gone else (0, False)), ending
-    assert read(url, "t") == below(finished, broker.bases[2 if gone else 4])
+    assert (ending.code, "is gone: it linked offsets" in str(ending)) == (14, True), ending
+    assert read(url, "t") == below(finished, broker.bases[2])
 
 
 def test_what_was_let_go_on_purpose_is_not_missing(broker: Broker, finished: Path, url: str) -> None:
@@ -196,48 +189,6 @@ def test_what_the_checkpoint_does_not_tell_the_claim_does(broker: Broker, finish
     assert read(url, "t") == below(finished, end)
 
 
-@pytest.mark.parametrize(("first", "end", "dropped"), [(1, 2, None), (1, 4, 3), (1, 3, 1), (0, 4, 3), (0, 4, 1)])
-def test_a_link_is_made_again_of_what_the_cleaner_made_of_its_segment(
-    broker: Broker, finished: Path, url: str, first: int, end: int, dropped: int | None
-) -> None:
-    """Segment 2 is lost, or 1 where it is cleaned alone: of a merged one exactly its offsets are copied."""
-    compacted = {"compacted": ("t",)}
-    broker.clean([T])
-    broker.roll(1)
-    assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 0
-    last = linked(broker, 5, **compacted)
-    lost = 1 if dropped is None else 2
-    path = folder_of(broker) / log_name(broker.bases[lost])
-    index = path.with_suffix(".index")
-    path.unlink()
-    if dropped is None:
-        kept = broker.folder / log_name(broker.bases[1])
-        data = kept.read_bytes()
-        kept.unlink()
-        kept.write_bytes(data[: len(data)])
-    else:
-        broker.merge(first, end, dropped)
-    mirror_of(broker, **compacted).scan()
-    assert log_bases(PosixFiles(), folder_of(broker)) == noted(broker) == broker.bases[:6]
-    source = finished / "t-0" / log_name(broker.bases[lost])
-    assert path.read_bytes() == source.read_bytes()
-    assert index.exists() == (dropped is None)
-    ending = sidecar(broker.path, url, sidecar_compacted=("t",))
-    assert ending.code == 0, ending
-    assert read(url, "t") == below(finished, last)
-
-
-def test_what_the_cleaner_left_nothing_of_is_not_made_again(broker: Broker, finished: Path, url: str) -> None:
-    broker.clean([T])
-    broker.roll(1)
-    assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 0
-    linked(broker, 5, compacted=("t",))
-    (folder_of(broker) / log_name(broker.bases[2])).unlink()
-    broker.merge(1, 4, 2)
-    assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 14
-    assert read(url, "t") == below(finished, broker.bases[2])
-
-
 def test_a_log_that_was_written_again_gives_no_link_of_before(
     broker: Broker, finished: Path, other: Path, url: str
 ) -> None:
@@ -255,53 +206,24 @@ def test_a_log_that_was_written_again_gives_no_link_of_before(
     assert read(url, "t") == expected
 
 
-def test_the_producers_at_the_end_of_a_lost_link_stay(broker: Broker) -> None:
-    """The broker removes its snapshots before its segments."""
-    linked(broker, 4)
-    name = snapshot_name(broker.bases[3])
-    inode = (folder_of(broker) / name).stat().st_ino
-    (folder_of(broker) / log_name(broker.bases[2])).unlink()
-    (broker.folder / name).unlink()
-    mirror_of(broker).scan()
-    assert (folder_of(broker) / name).stat().st_ino == inode
-
-
-def test_why_the_broker_does_not_give_it_now_is_told(broker: Broker) -> None:
-    linked(broker, 4)
-    (folder_of(broker) / log_name(broker.bases[1])).unlink()
-    moved = broker.folder / log_name(broker.bases[2])
-    moved.rename(moved.with_name(f"{moved.name}.swap"))
-    mirror = mirror_of(broker)
-    mirror.scan()
-    assert isinstance(mirror.broken[T], DataLocalError)
-    moved.with_name(f"{moved.name}.swap").rename(moved)
-    mirror.scan()
-    assert mirror.broken == {}
-    assert log_bases(PosixFiles(), folder_of(broker)) == broker.bases[:5]
-
-
-@pytest.mark.parametrize("retained", [False, True])
-def test_a_running_uploader_is_told_anew(broker: Broker, retained: bool) -> None:
+def test_a_running_uploader_sees_a_loss_and_its_end(broker: Broker) -> None:
     directory = BrokerDirectory(broker.path, beside(broker.path), clock=SystemClock(), ids=SystemIds())
     broker.roll(4)
     directory.acquire()
 
-    def told() -> tuple[bool, list[tuple[int, int]]]:
+    def seen() -> tuple[bool, list[tuple[int, int]]]:
         look = directory.scan()
         return look.gone == [T], [(each.base, each.end) for each in sealed_in(look)]
 
     pairs = list(itertools.pairwise(broker.bases[:5]))
-    assert told() == (False, pairs)
+    assert seen() == (False, pairs)
     lost = folder_of(broker) / log_name(broker.bases[2])
-    os.link(lost, lost.with_name("kept"))
-    lost.unlink()
-    if retained:
-        broker.retain(4)
-        assert told() == (True, [*pairs[:2], pairs[3]])
-        assert told() == (False, [])
-        lost.with_name("kept").rename(lost)
-        assert told() == (True, pairs)
-    assert told() == (False, [])
+    lost.rename(lost.with_name("kept"))
+    assert seen() == (True, [*pairs[:2], pairs[3]])
+    assert seen() == (False, [])
+    lost.with_name("kept").rename(lost)
+    assert seen() == (True, pairs)
+    assert seen() == (False, [])
     directory.release()
 
 
@@ -319,34 +241,16 @@ def test_a_link_that_goes_after_the_look_is_missed_by_the_scan(broker: Broker) -
     directory.release()
 
 
-@pytest.fixture
-def dying_after_a_loss(broker: Broker, url: str, tmp_path: Path) -> Iterator[None]:
+@pytest.mark.long
+def test_whatever_is_lost_after_a_kill_is_missed(broker: Broker, finished: Path, url: str, tmp_path: Path) -> None:
+    """Each link that the killed look left is lost in turn, and the broker has it no more: never a silent gap."""
     broker.roll(1)
     assert sidecar(broker.path, url).code == 0
-    linked(broker, 4)
-    (folder_of(broker) / log_name(broker.bases[2])).unlink()
+    linked(broker, 3)
     broker.roll(5)
-    return killed_at_each_effect(broker, tmp_path, mirror_of)
-
-
-@pytest.mark.long
-def test_killed_while_it_links_again_it_goes_on(
-    broker: Broker, finished: Path, url: str, dying_after_a_loss: Iterator[None]
-) -> None:
-    for _ in dying_after_a_loss:
-        ending = sidecar(broker.path, url)
-        assert ending.code == 0, ending
-        assert read(url, "t") == below(finished, broker.bases[5])
-
-
-@pytest.mark.long
-def test_whatever_is_lost_after_a_kill_is_missed(
-    broker: Broker, finished: Path, url: str, dying_after_a_loss: Iterator[None]
-) -> None:
-    """Each link that the killed look left is lost in turn, and the broker has it no more: never a silent gap."""
     saved = broker.path.with_name("saved-broker")
     shutil.copytree(broker.path, saved)
-    for _ in dying_after_a_loss:
+    for _ in killed_at_each_effect(broker, tmp_path, mirror_of):
         there = log_bases(PosixFiles(), folder_of(broker))
         lost = [base for base in there[1:-1] if (folder_of(broker) / log_name(base)).stat().st_size]
         (folder_of(broker) / log_name(lost[-1])).unlink()
@@ -359,12 +263,11 @@ def test_whatever_is_lost_after_a_kill_is_missed(
         shutil.copytree(saved, broker.path)
 
 
-def test_links_of_a_release_before_are_noted_at_the_first_look(broker: Broker, finished: Path, url: str) -> None:
+def test_a_note_that_is_missing_is_written_at_the_next_look(broker: Broker, url: str) -> None:
     linked(broker, 4)
     (folder_of(broker) / LINKS_NAME).unlink()
     mirror_of(broker).scan()
     assert noted(broker) == broker.bases[:5]
-    broker.retain(4)
     (folder_of(broker) / log_name(broker.bases[1])).unlink()
     assert sidecar(broker.path, url).code == 14
 
@@ -398,18 +301,22 @@ def test_a_claim_narrows_the_note(broker: Broker, finished: Path, url: str) -> N
 
 
 def test_the_note(tmp_path: Path) -> None:
-    notes = LinkNotes(PosixFiles())
-    assert notes.read(tmp_path) == ()
-    notes.write(tmp_path, [0, 5, 9])
-    assert (tmp_path / LINKS_NAME).read_bytes() == encode([0, 5, 9]) == b"0\n3\n0\n5\n9\n"
-    assert LinkNotes(PosixFiles()).read(tmp_path) == (0, 5, 9)
-    assert notes.offsets(tmp_path, [0, 9]) == [0, 5, 9]
-    assert notes.offsets(tmp_path, [0, 7]) == [0, 5, 7]
-    assert notes.lost(tmp_path, [0, 9, 12], -1) == [Lost(5, 9)]
-    assert notes.lost(tmp_path, [0, 9, 12], 8) == [Lost(5, 9)]
-    assert notes.lost(tmp_path, [0, 9, 12], 9) == []
-    assert notes.lost(tmp_path, [5, 9], 0) == [Lost(0, 5)]
-    assert notes.lost(tmp_path, [], -1) == []
+    def made() -> LinkFolder:
+        return LinkFolder(T, tmp_path / "broker", tmp_path, PosixFiles())
+
+    folder = made()
+    folder.ours.mkdir()
+    assert folder.noted() == ()
+    folder.note([0, 5, 9])
+    assert (folder.ours / LINKS_NAME).read_bytes() == encode([0, 5, 9]) == b"0\n3\n0\n5\n9\n"
+    assert made().noted() == (0, 5, 9)
+    assert folder.offsets([0, 9]) == [0, 5, 9]
+    assert folder.offsets([0, 7]) == [0, 5, 7]
+    assert folder.lost([0, 9, 12], -1) == [Lost(5, 9)]
+    assert folder.lost([0, 9, 12], 8) == [Lost(5, 9)]
+    assert folder.lost([0, 9, 12], 9) == []
+    assert folder.lost([5, 9], 0) == [Lost(0, 5)]
+    assert folder.lost([], -1) == []
     for wrong in (b"", b"0\n", b"0\n1\n", b"0\n2\n5\n0\n", b"0\n1\n-5\n", b"0\n1\nx\n", b"\xff"):
         with pytest.raises(CorruptionError):
             decode(wrong)

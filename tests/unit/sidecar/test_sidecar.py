@@ -28,7 +28,6 @@ from tiered.errors import (
     ConfigError,
     CorruptionError,
     DataLocalError,
-    LocalIOError,
     LockedError,
     LogDestroyedError,
     NotFoundError,
@@ -47,7 +46,8 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import SealedIndexes, TopicPartition
 from tiered.sidecar.directory import BrokerDirectory
-from tiered.sidecar.mirror import BEGUN_NAME, HELD_BYTES, INTERNAL, LINKING_NAME, Mirror, beside
+from tiered.sidecar.links import BEGUN_NAME, LINKING_NAME
+from tiered.sidecar.mirror import HELD_BYTES, INTERNAL, Mirror, beside
 from tiered.store.base import Delete
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
@@ -966,22 +966,6 @@ def test_the_settings(tmp_path: Path) -> None:
     assert resolve({"sidecar": "x", "log_dir": "y"}, {}, None).log_dir == Path("y")
     with pytest.raises(ConfigError, match="topic name"):
         resolve({"sidecar": "x", "sidecar_compacted": "a b"}, {}, None)
-
-
-def test_the_links_end_is_named_where_they_do_not_meet() -> None:
-    with pytest.raises(OffsetGapError) as gap:
-        Mirror._need_joint(T, 5, 9)
-    assert (gap.value.start, gap.value.end, gap.value.exit_code) == (5, 9, 14)
-
-
-def test_a_file_is_linked_once(tmp_path: Path) -> None:
-    (tmp_path / "one").write_bytes(b"1")
-    PosixFiles().link(tmp_path / "one", tmp_path / "two")
-    assert (tmp_path / "two").stat().st_nlink == 2
-    with pytest.raises(LocalIOError):
-        PosixFiles().link(tmp_path / "one", tmp_path / "two")
-    with pytest.raises(NotFoundError):
-        PosixFiles().link(tmp_path / "none", tmp_path / "three")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,14 +122,12 @@ def test_environment_and_arguments() -> None:
 
 
 def test_path_style_goes_with_an_endpoint() -> None:
-    def style(endpoint_url: str | None, path_style: bool | None = None) -> str:
+    def style(endpoint_url: str | None) -> str:
         target = StoreLocation.parse("s3://logs", environ={}, endpoint_url=endpoint_url).s3
-        return str(replace(target, path_style=path_style).config_arguments()["s3"]["addressing_style"])
+        return str(target.config_arguments()["s3"]["addressing_style"])
 
     assert style(None) == "auto"
     assert style("http://h") == "path"
-    assert style("http://h", path_style=False) == "auto"
-    assert style(None, path_style=True) == "path"
 
 
 async def test_opened_stores_share_a_memory_name() -> None:

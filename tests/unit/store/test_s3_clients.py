@@ -64,7 +64,7 @@ def test_stores_of_one_endpoint_share_a_client_also_one_after_the_other() -> Non
 
 @pytest.mark.parametrize(
     "other",
-    [{"endpoint_url": "http://127.0.0.1:10"}, {"region": "eu-west-1"}, {"path_style": False}, {"pool_connections": 3}],
+    [{"endpoint_url": "http://127.0.0.1:10"}, {"region": "eu-west-1"}, {"read_timeout_seconds": 3.0}],
 )
 def test_other_settings_have_a_client_of_their_own(other: dict[str, Any]) -> None:
     clients = S3Clients()
@@ -139,7 +139,7 @@ def test_connections_are_closed_with_the_last_store_and_only_some_clients_are_ke
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clients, closed = S3Clients(idle=2), []
-    targets = [dataclasses.replace(TARGET, pool_connections=1 + at) for at in range(4)]
+    targets = [dataclasses.replace(TARGET, read_timeout_seconds=1.0 + at) for at in range(4)]
     held = [clients.lease(target) for target in targets]
     for at, client in enumerate(held):
         monkeypatch.setattr(client.boto, "close", lambda at=at: closed.append(at))

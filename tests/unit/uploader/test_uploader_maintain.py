@@ -11,6 +11,8 @@ import pytest
 
 import tiered
 import uploader.upkeep
+from tests.support.uploaded import RETAINED, upload_topics
+from tiered.clock import SystemClock, SystemIds
 from tiered.engine.reports import Step, StepKind
 from tiered.errors import CorruptionError, RemoteUnavailableError
 from tiered.local.disk.files import PosixFiles
@@ -21,7 +23,8 @@ from tiered.plan.pacing import Pause
 from tiered.program.maintenance_loop import EVERY_MS, MaintenanceLoop, UpkeepView
 from tiered.program.uploader_status import talk
 from tiered.remote.maintain import Maintainer
-from tiered.store.location import StoreLocation
+from tiered.store.base import Steps
+from tiered.store.location import StoreLocation, open_store
 from uploader.config import Settings, resolve
 from uploader.service import Service, ServicePlace
 from uploader.telemetry import Telemetry
@@ -161,3 +164,21 @@ def test_what_it_does_and_what_fails_is_told() -> None:
     ]
     first = list(talk({**report, "maintenance": as_json(UpkeepView(began_ms=1, doing="t-0 merge"))}))
     assert first == ["maintenance at t-0 merge; rounds: 0; nothing had to be done"]
+
+
+def test_a_lease_that_another_maintainer_takes_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the claim and the commit of an action."""
+    store, clock, ids = open_store(upload_topics(tmp_path, RETAINED)), SystemClock(), SystemIds()
+    mine, other = (MaintenanceLoop(store, owner=name, clock=clock, ids=ids) for name in ("mine", "other"))
+    claimed = Maintainer._claimed
+
+    def raced(self: Maintainer) -> Steps[None]:
+        yield from claimed(self)
+        if self._owner == "mine":
+            other.turn()
+
+    monkeypatch.setattr(Maintainer, "_claimed", raced)
+    mine.turn()
+    assert (mine.view.fenced, other.view.fenced, sum(other.view.actions.values())) == (1, 0, 1)
+    assert [each.value for each in mine.view.metrics() if each.name == "tiered_maintenance_fenced_total"] == [1]
+    store.close()
