@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.engine.desk import row, segment, topic_id, tp
 from tiered.engine import partition
-from tiered.engine.failure import Failure, FailureKind, FailureStreak
-from tiered.engine.partition import NONE_MS, EngineLimits, Partition, Phase, RefusedCommit, SegmentUpload
+from tiered.engine.failure import NONE_MS, Failure, FailureKind, FailureStreak
+from tiered.engine.partition import EngineLimits, Partition, Phase, RefusedCommit, SegmentUpload
 from tiered.plan.pacing import Pause
 
 LIMITS = EngineLimits(commit_wait_ms=250, commit_segments=2)

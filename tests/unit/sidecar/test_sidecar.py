@@ -20,13 +20,9 @@ from tests.unit.sidecar.broker import Broker, batch_starts, finished_log, mirror
 from tests.unit.sidecar.killing import killed_at_each_effect
 from tiered.check.findings import Severity
 from tiered.clock import SystemClock, SystemIds
-from tiered.engine.journal import Journal
-from tiered.engine.partition import SegmentRef
 from tiered.engine.scanner import Look
-from tiered.engine.steps import BucketSteps
 from tiered.errors import (
     ConfigError,
-    CorruptionError,
     DataLocalError,
     LockedError,
     LogDestroyedError,
@@ -43,15 +39,12 @@ from tiered.local.disk.directory_files import CLEANER_NAME, LOG_START_NAME, RECO
 from tiered.local.disk.files import FileState, PosixFiles, translate
 from tiered.local.disk.partition_files import log_bases
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.sealed import SealedLocalSegment
-from tiered.model import SealedIndexes, TopicPartition
+from tiered.model import TopicPartition
 from tiered.sidecar.directory import BrokerDirectory
 from tiered.sidecar.links import BEGUN_NAME, LINKING_NAME
 from tiered.sidecar.mirror import HELD_BYTES, INTERNAL, Mirror, beside
 from tiered.store.base import Delete
-from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
-from tiered.store.unique_upload import PartSizes
 from uploader.config import Settings, resolve
 
 T = TopicPartition("t", 0)
@@ -1019,32 +1012,6 @@ def test_a_flipped_bit_is_told_by_the_brokers_name_of_the_file(broker: Broker, f
     shutil.rmtree(link.parent)
     assert sidecar(broker.path, url).code == 0
     judge(url, finished, end)
-
-
-def test_a_file_that_is_cut_while_it_is_uploaded_is_told_by_the_brokers_name(broker: Broker, url: str) -> None:
-    broker.roll(2)
-    first = broker.folder / log_name(0)
-
-    class Cutting(BrokerDirectory):
-        def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
-            found = super().segment(tp, ref)
-            assert found.descriptor.size_bytes == first.stat().st_size
-            os.truncate(first, 100)
-            found.indexes = lambda: SealedIndexes(b"", b"", leader_epochs=())  # type: ignore[method-assign]
-            return found
-
-    directory = Cutting(broker.path, beside(broker.path), clock=SystemClock(), ids=SystemIds())
-    directory.acquire()
-    (ref, _) = sealed_in(directory.scan())
-    journal = Journal(directory.path, directory.files)
-    with closing(StoreLocation.parse(url).open()) as store, closing(journal):
-        steps = BucketSteps(store.url, directory, lambda: journal, owner="o", sizes=PartSizes())
-        granted = drive(store, steps.claim(T))
-        with pytest.raises(CorruptionError) as cut:
-            drive(store, steps.upload(T, ref, granted.claim_epoch))
-    directory.release()
-    assert cut.value.path_or_key == str(first)
-    assert str(first) in cut.value.message
 
 
 def test_a_checkpoint_of_a_newer_broker_asks_for_an_upgrade(broker: Broker, url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import TypeVar
 
 import pytest
 
@@ -23,17 +24,19 @@ from tiered.store.base import (
     Put,
     PutStatus,
     Steps,
+    Store,
     StoreRequest,
     Time,
     Together,
 )
-from tiered.store.driver import drive
+from tiered.store.driver import TOGETHER_REQUESTS, drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
 ERROR = FaultKind.ERROR
+T = TypeVar("T")
 
 
 def all_requests(seen: list[object]) -> Steps[str]:
@@ -64,21 +67,31 @@ def expected() -> list[object]:
     ]
 
 
-def test_sync_driver_carries_out_every_request() -> None:
-    seen: list[object] = []
-    store = FaultStore(MemoryStore(), [Fault(ERROR, key="broken")])
-    assert drive(store, all_requests(seen), clock=FakeClock(), ids=SeededIds(7)) == "done"
-    assert seen == expected()
+FACES = pytest.mark.parametrize("face", ["threads", "asyncio"])
 
 
-async def test_async_driver_carries_out_the_same() -> None:
+def run(face: str, store: Store, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
+    """Run the steps by one of the drivers. On asyncio, raise AssertionError for a task that is left."""
+    clock, ids = FakeClock(), SeededIds(7)
+    if face == "threads":
+        return drive(store, steps, clock=clock, ids=ids, together=together)
+
+    async def on_a_loop() -> T:
+        aio = ThreadedAioStore(store)
+        try:
+            return await adrive(aio, steps, clock=clock, ids=ids, sleep=clock.aio_sleep, together=together)
+        finally:
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            await aio.close()
+
+    return asyncio.run(on_a_loop())
+
+
+@FACES
+def test_every_request_is_carried_out(face: str) -> None:
     seen: list[object] = []
-    store = ThreadedAioStore(FaultStore(MemoryStore(), [Fault(ERROR, key="broken")]))
-    clock = FakeClock()
-    steps = all_requests(seen)
-    assert await adrive(store, steps, clock=clock, ids=SeededIds(7), sleep=clock.aio_sleep) == "done"
+    assert run(face, FaultStore(MemoryStore(), [Fault(ERROR, key="broken")]), all_requests(seen)) == "done"
     assert seen == expected()
-    await store.close()
 
 
 def failing_together(finished: list[str]) -> Steps[None]:
@@ -88,28 +101,18 @@ def failing_together(finished: list[str]) -> Steps[None]:
         finished.append("closed")
 
 
+@FACES
 @pytest.mark.parametrize("together", [1, 2, 4])
-def test_together_finishes_all_and_raises_the_first(together: int) -> None:
+def test_together_finishes_all_and_raises_the_first(face: str, together: int) -> None:
     faults = [
         Fault(ERROR, key="bad", error=NotFoundError("bad")),
         Fault(ERROR, key="worse", error=RemoteUnavailableError("worse")),
     ]
     store, finished = FaultStore(MemoryStore(), faults), list[str]()
     with pytest.raises(NotFoundError, match="bad"):
-        drive(store, failing_together(finished), together=together)
+        run(face, store, failing_together(finished), together=together)
     assert sorted(key for _, key in store.calls) == ["a", "b", "bad", "worse"]
     assert finished == ["closed"]
-
-
-async def test_async_together_finishes_all_and_raises_the_first() -> None:
-    faults = [Fault(ERROR, key="bad", error=NotFoundError("bad")), Fault(ERROR, key="worse")]
-    inner, finished = FaultStore(MemoryStore(), faults), list[str]()
-    store = ThreadedAioStore(inner)
-    with pytest.raises(NotFoundError, match="bad"):
-        await adrive(store, failing_together(finished))
-    assert sorted(key for _, key in inner.calls) == ["a", "b", "bad", "worse"]
-    assert (finished, asyncio.all_tasks()) == (["closed"], {asyncio.current_task()})
-    await store.close()
 
 
 def telling_together() -> Steps[list[str]]:
@@ -117,15 +120,12 @@ def telling_together() -> Steps[list[str]]:
     return [each.code if isinstance(each, TieredError) else type(each).__name__ for each in found]
 
 
+@FACES
 @pytest.mark.parametrize("together", [1, 4])
-async def test_together_tells_every_error_to_steps_that_want_them(together: int) -> None:
-    faults = [Fault(ERROR, key="bad", times=2, error=NotFoundError("bad")), Fault(ERROR, key="worse", times=2)]
-    inner = FaultStore(MemoryStore(), faults)
-    expected = ["Missing", "not_found", "remote_unavailable", "Missing"]
-    assert drive(inner, telling_together(), together=together) == expected
-    store = ThreadedAioStore(inner)
-    assert await adrive(store, telling_together(), together=together) == expected
-    await store.close()
+def test_together_returns_every_error_to_steps_that_want_them(face: str, together: int) -> None:
+    faults = [Fault(ERROR, key="bad", error=NotFoundError("bad")), Fault(ERROR, key="worse")]
+    found = run(face, FaultStore(MemoryStore(), faults), telling_together(), together=together)
+    assert found == ["Missing", "not_found", "remote_unavailable", "Missing"]
 
 
 class OneFails:
@@ -180,18 +180,11 @@ def six() -> Steps[int]:
     return len((yield Together(tuple(Get(str(i)) for i in range(6)))))
 
 
-def test_together_is_bounded() -> None:
+@FACES
+def test_together_is_bounded(face: str) -> None:
     store = Peak(3)
-    assert drive(store, six(), together=3) == 6
+    assert run(face, store, six(), together=3) == 6
     assert store.peak == 3
-
-
-async def test_async_together_is_bounded() -> None:
-    inner = Peak(3)
-    store = ThreadedAioStore(inner)
-    assert await adrive(store, six(), together=3) == 6
-    assert inner.peak == 3
-    await store.close()
 
 
 class Endless:

@@ -10,12 +10,13 @@ from click.testing import CliRunner
 
 import tiered
 from tiered import __version__
+from tiered.engine.drain import DrainMode
 from tiered.errors import ConfigError
 from tiered.local.directory.figures import MAX_GROUP_LAGS, group_metrics
 from tiered.local.transactions.group_positions import GroupLag
 from tiered.metrics import metric
 from tiered.model import Position, TopicPartition
-from tiered.program.settings import DAEMON, PLACE
+from tiered.program.settings import DAEMON, PLACE, parse_http
 from tiered.store.metrics import StoreMetrics
 from tiered.testing.clock import FakeClock
 from uploader.cli import program
@@ -176,3 +177,49 @@ def test_nothing_is_uploaded_to_a_store_that_ends_with_the_process(tmp_path: Pat
     with pytest.raises(ConfigError, match="memory://x is of one process: what is uploaded there is gone when it ends"):
         program.main(line, standalone_mode=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_come_from_flag_environment_file_default_in_this_order(tmp_path: Path) -> None:
+    path = tmp_path / "tiered.toml"
+    text = 'log_dir = "/file"\nremote = "s3://b/${STAGE}"\njson = true\n[uploader]\nscan = "2s"\nuploads = 8\n'
+    path.write_text(text)
+    environ = {"STAGE": "prod", "TIERED_LOG_DIR": "/env", "TIERED_UPLOADER_UPLOADS": "9", "TIERED_OTHER": "x"}
+    found = resolve({"uploads": 10, "scan": None, "drain": "sealed"}, environ, path)
+    assert (found.log_dir, found.remote, found.uploads, found.scan) == (Path("/env"), "s3://b/prod", 10, 2000)
+    assert (found.drain, found.http) == (DrainMode.SEALED, ("127.0.0.1", 9464))
+    assert resolve({}, {}, None) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[uploader]\nuplods = 1", "the key uplods is not known .did you mean uploads?"),
+        ("log-dri = 'x'", "the key log-dri is not known"),
+        ("memory = '1GiB'", r"the key memory is not known .memory belongs in the table .uploader."),
+        ("[uploder]\nuploads = 1", r"the key uploder is not known .did you mean uploader\?"),
+        ("uploader = 3", "uploader is not a table"),
+        ("[uploader]\nuploads = 0", "0 is not a whole number of at least 1"),
+        ("[uploader]\nuploads = true", "not a whole number"),
+        ("[uploader]\nscan = 'soon'", "soon"),
+        ("[uploader]\nscan = 5", "scan in .*: 5 has no unit .5s"),
+        ("[uploader]\nhttp = 9464", "9464 is not a text"),
+        ("[uploader]\nhttp = 'x:y'", "is not host:port"),
+        ("[uploader]\ndrain = 'most'", "none of inflight, sealed, all"),
+        ("[uploader]\nscan = [1]", r"not a text or a number"),
+        ("remote = '${NOWHERE}'", "is not in the environment"),
+        ("[uploader]\nseal-idle = '1m'\nseal_idle = '2m'", "seal_idle is given twice"),
+        ("= 3", "is not TOML"),
+    ],
+)
+def test_wrong_settings_are_refused_with_their_place(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "tiered.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message) as raised:
+        resolve({}, {}, path)
+    assert "tiered.toml" in str(raised.value)
+
+
+def test_the_http_address() -> None:
+    assert parse_http("off") is None
+    assert parse_http("[::1]:80") == ("::1", 80)
+    assert parse_http(":0") == ("127.0.0.1", 0)
