@@ -67,13 +67,6 @@ class OverAiobotocore(OnServer):
         return BlockingStore(make)
 
 
-class Moto(OnServer):
-    server = "moto"
-    verifies_checksum = False
-    completes_once = False
-    tells_unknown_uploads = False
-
-
 class Minio(OnServer):
     server = "minio"
     lists_keys_below_keys = False
@@ -111,14 +104,6 @@ class LocalStack(OnServer):
         expect_equal(listed(store, "b/"), ["b/1", "b/10", "b/2"])
         landed(store.execute(Put("ü", b"", ABSENT)))
         expect_equal((listed(store), listed(store, limit=2)), ([*keys, "ü"], keys))
-
-
-class TestMotoOverBoto3(Moto, OverBoto3):
-    pass
-
-
-class TestMotoOverAiobotocore(Moto, OverAiobotocore):
-    pass
 
 
 class TestMinioOverBoto3(Minio, OverBoto3):
