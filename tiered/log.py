@@ -66,9 +66,9 @@ from tiered.remote.topics import TopicEntry
 from tiered.store.base import Blocking, Steps, Store
 from tiered.store.driver import Runner
 from tiered.store.limit import Limits
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics, request_metrics
-from tiered.store.retry import RETRY_DEADLINE_SECONDS
+from tiered.store.options import RETRY_DEADLINE_SECONDS, StoreOptions
 from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, Topic
 from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction, checked_timeout_ms
 

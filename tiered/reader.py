@@ -34,9 +34,8 @@ from tiered.read.stream import ReadRange, ReadRequest, TierStream
 from tiered.read.topic import TopicReads, arrow_of, release_steps
 from tiered.store.base import Blocking, Steps
 from tiered.store.driver import Runner
-from tiered.store.location import StoreOptions
 from tiered.store.metrics import StoreMetrics
-from tiered.store.retry import RETRY_DEADLINE_SECONDS
+from tiered.store.options import RETRY_DEADLINE_SECONDS, StoreOptions
 from tiered.times import Time
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from tiered.engine.reports import Exit
 from tiered.errors import ClosedError, ConfigError, RemoteUnavailableError, TieredError
 from tiered.program.settings import PLACE
 from tiered.store.aio_driver import DaemonLoop
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from uploader.config import Settings
 from uploader.service import Service, ServicePlace
 

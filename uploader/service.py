@@ -37,8 +37,9 @@ from tiered.program.uploader_status import reasons_of, worst
 from tiered.remote.committer import owner_of
 from tiered.sidecar.directory import BrokerDirectory
 from tiered.store.limit import Limits
-from tiered.store.location import DEFAULTS, StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
+from tiered.store.options import DEFAULTS, StoreOptions
 from uploader import health
 from uploader.config import Settings
 from uploader.health import HealthServer, Probes

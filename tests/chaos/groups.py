@@ -26,7 +26,8 @@ from tiered.clock import SystemClock
 from tiered.errors import NotFoundError
 from tiered.group.admin import load_group
 from tiered.store.driver import drive
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 
 WORKERS, PARTITIONS = 8, 32
 LEASE_S = TIMES.lease_ms / 1000

@@ -13,8 +13,9 @@ from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import AioStore, Store
 from tiered.store.directory import DirectoryStore
 from tiered.store.limit import Limits
-from tiered.store.location import StoreLocation, StoreOptions, ThreadedAioStore
+from tiered.store.location import StoreLocation, ThreadedAioStore
 from tiered.store.memory import MemoryStore
+from tiered.store.options import StoreOptions
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import S3Target
 from tiered.testing.faults import FaultStore

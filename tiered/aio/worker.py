@@ -20,7 +20,7 @@ from tiered.store.threads import ThreadPool
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
     from tiered.config import S3Keywords
-    from tiered.store.location import StoreOptions
+    from tiered.store.options import StoreOptions
 
 WORKER_THREADS = 4
 """Threads of one open log or reader. Further calls wait for one."""

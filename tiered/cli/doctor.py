@@ -48,7 +48,8 @@ from tiered.program.uploader_status import ask_uploader
 from tiered.store.base import Get, Head, List, ListPage, Object, Store
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.driver import drive
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.store.s3 import lifecycle_rules
 from tiered.store.s3_requests import S3Target
 from tiered.times import format_time

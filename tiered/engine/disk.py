@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -169,18 +170,22 @@ class OpenDisk:
             log.new_leader_epoch(leader_epoch)
 
 
-class LogDirectory(Scanner):
-    """A log directory, locked by ``tiered-uploader.lock`` between ``acquire`` and ``release``. Thread-safe."""
+class LogDirectory:
+    """One log directory, locked by ``tiered-uploader.lock`` between ``acquire`` and ``release``. Thread-safe."""
 
     def __init__(self, path: Path, *, clock: Clock, ids: IdSource, files: Files | None = None) -> None:
-        super().__init__(path, files or PosixFiles(), clock)
+        self.path = path
+        self.files: Files = files or PosixFiles()
         self.claims = Claims(path, self.files)
+        self._clock = clock
         self._ids = ids
+        self._scanner = Scanner(path, self.files, clock, segments=self.segments_of)
         self._lock: DirectoryLock = uploader_lock(path, self.files)
+        self._checkpoint = self._scanner.checkpoint
         self._request = SealRequest(path, self.files)
         self._busy = threading.RLock()
         self._noting = PlainLock()
-        self._requested_pauses = PauseFile(path, self.files)  # apart from that of the thread that scans
+        self._pauses = PauseFile(path, self.files)
         self._seen: tuple[FileState | None, ...] = ()
         self._resuming: dict[TopicPartition, Granted] = {}  # empty logs that will begin where the bucket ends
 
@@ -215,7 +220,7 @@ class LogDirectory(Scanner):
         Raise CorruptionError if a partition's directory is gone that held records which no bucket has.
         """
         self._lock.check()
-        uploads = self.checkpoint.read()
+        uploads = self._checkpoint.read()
         for tp, end in sorted(find_gone(self.path, self.files, uploads).items()):
             if tp not in uploads or uploads[tp].end_offset < end:
                 raise gone_error(self.path, tp, end)
@@ -223,6 +228,11 @@ class LogDirectory(Scanner):
     def release(self) -> None:
         """Release the lock."""
         self._lock.release()
+
+    @property
+    def volume_id(self) -> str:
+        """Return the volume's id in claims."""
+        return self._scanner.volume_id
 
     def scan(self, *, whole: bool = True) -> Look:
         """Return what changed since the last scan. Raise LocalIOError if the directory was removed or replaced.
@@ -232,7 +242,7 @@ class LogDirectory(Scanner):
         with self._busy:
             self._lock.check()
             self._seen = self._news()
-            return super().scan(whole=whole)
+            return self._scanner.scan(whole=whole)
 
     def has_news(self) -> bool:
         """Return True if topics were made, changed, deleted, paused or resumed since the last scan; two ``stat``.
@@ -246,34 +256,51 @@ class LogDirectory(Scanner):
 
     def pauses(self) -> Mapping[str, Pause]:
         """Return the topics whose uploads are paused, or ``ALL_TOPICS``."""
-        return self._requested_pauses.read()
+        return self._pauses.read()
 
     def pause(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]]) -> None:
         """Store the pauses that ``edit`` returns. Raises the errors of ``edit``, LockedError."""
-        self._requested_pauses.change(edit, self._clock)
+        self._pauses.change(edit, self._clock)
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
         """Return the partitions that the last scan could not read, with the error: nothing of them is uploaded."""
-        return dict(self.broken)
+        return dict(self._scanner.broken)
+
+    def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
+        """Return the sealed segments, as (base, end), for ``.log`` files at ``bases``: each reaches to the next."""
+        del tp
+        return itertools.pairwise(bases)
 
     def topics(self) -> dict[str, TopicInfo]:
         """Return the topics by name."""
         with self._busy:
-            return super().topics()
+            return self._scanner.topics()
+
+    def topic_id(self, tp: TopicPartition) -> UUID:
+        """Return Kafka's topic id of a partition."""
+        return self._scanner.topic_id(tp)
+
+    def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
+        """Return a sealed segment for reading."""
+        return self._scanner.segment(tp, ref)
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
         """Do nothing: the error already names the owner's files."""
+
+    def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
+        """Return the leader epochs of a partition."""
+        return self._scanner.leader_epochs(tp)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
         """Return the bounds of the local log now. ``exact`` reads the active segment, if the log has no writer.
 
         The result never comes from the last scan: a log that got its first records since must not look empty.
         """
-        if exact and not self.writer():
+        if exact and not self._scanner.writer():
             with LogView.open(self.path, clock=self._clock, files=self.files) as view:
                 positions = view.partition(tp).positions()
             return LogExtent(positions.local_start_offset, positions.end_offset)
-        return LogExtent(*self.bounds(tp))
+        return LogExtent(*self._scanner.extent(tp))
 
     def seal(self) -> bool:
         """Roll every active segment. Return True if the writer was asked to, False if it was done here."""
@@ -350,12 +377,16 @@ class LogDirectory(Scanner):
         """
         with self._noting:
             self._lock.check()
-            self.checkpoint.update(uploads)
-            return len(self.checkpoint.read())
+            self._checkpoint.update(uploads)
+            return len(self._checkpoint.read())
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
         """Return the checkpoint's entry of each partition."""
-        return self.checkpoint.read()
+        return self._checkpoint.read()
+
+    def disk(self) -> tuple[int, int] | None:
+        """Return the free bytes, and the used percentage."""
+        return self._scanner.free_space()
 
     def _open(self) -> LocalLog:
         self._lock.check()

@@ -280,7 +280,7 @@ class DirectoryRun:
         return by_writer
 
     async def _check_disk(self) -> None:
-        space = await in_thread(self._directory.free_space)
+        space = await in_thread(self._directory.disk)
         if space is None:
             return
         free, used = space

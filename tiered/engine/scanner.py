@@ -139,36 +139,49 @@ def _noted_anew(
 
 
 class Scanner:
-    """Finder of changes in a log directory since the last scan. One thread at a time."""
+    """Finder of changes in a log directory since the last scan. One thread at a time.
 
-    def __init__(self, path: Path, files: Files, clock: Clock) -> None:
-        self.path = path
-        self.files = files
+    ``segments``: returns the sealed ones of a partition, as (base, end), for ``.log`` files at these bases.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        files: Files,
+        clock: Clock,
+        *,
+        segments: Callable[[TopicPartition, Sequence[int]], Iterable[tuple[int, int]]] = lambda _, bases: (
+            itertools.pairwise(bases)
+        ),
+    ) -> None:
+        self.directory = directory
+        self._files = files
         self._clock = clock
+        self._segments = segments
         self._known: dict[TopicPartition, _LastScan] = {}
         self._since_ms: dict[tuple[TopicPartition, int], int] = {}  # first byte of segments that are not reported yet
-        self._topic_ids: dict[UUID, UUID] = {}  # one object for all partitions of a topic
-        self._recovery_points = OffsetsFile(path, RECOVERY_POINT_NAME, files)
-        self.checkpoint = UploadCheckpoint(path, files)
-        self._pause_file = PauseFile(path, files)
+        self._ids: dict[UUID, UUID] = {}  # one object for all partitions of a topic
+        self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
+        self.checkpoint = UploadCheckpoint(directory, files)
+        self._pause_file = PauseFile(directory, files)
         self._pauses: Mapping[str, Pause] = {}
-        self._positions_file = PositionsFile(path, files)
+        self._positions_file = PositionsFile(directory, files)
         self._positions: Mapping[TopicPartition, Positions] | None = None
         self._writer = "?"
         self._topics_seen: FileState | None = None
         self._configs: dict[str, TopicConfig] = {}
         self.broken: dict[TopicPartition, TieredError] = {}
-        self._watch = FolderWatch(path, files)
+        self._watch = FolderWatch(directory, files)
 
     @property
     def volume_id(self) -> str:
         """Return Kafka's ``directory.id``. Raises NotFoundError if this is no log directory."""
-        path = self.path / META_PROPERTIES_NAME
+        path = self.directory / META_PROPERTIES_NAME
         try:
-            meta = decode_meta_properties(self.files.read(path).decode())
+            meta = decode_meta_properties(self._files.read(path).decode())
         except NotFoundError:
             raise NotFoundError(
-                f"{self.path} is not a log directory: it has no {META_PROPERTIES_NAME}",
+                f"{self.directory} is not a log directory: it has no {META_PROPERTIES_NAME}",
                 hint="name the directory that the application opens, or start the application first",
             ) from None
         if meta.directory_id is None:
@@ -231,11 +244,11 @@ class Scanner:
 
         One ``stat`` while the file stays.
         """
-        state = self.files.state(self.path / TOPICS_NAME)
+        state = self._files.state(self.directory / TOPICS_NAME)
         if state == self._topics_seen:
             return []
         try:
-            topics = read_topics(self.path, self.files)
+            topics = read_topics(self.directory, self._files)
         except (CorruptionError, LocalIOError):
             return []  # an open of the log reports it
         self._topics_seen = state
@@ -246,11 +259,11 @@ class Scanner:
 
     def writer(self) -> str:
         """Return the holder in ``.lock``'s note, empty without a living one. Only taking the lock is proof."""
-        return living(DirectoryLock(self.path, self.files).holder())
+        return living(DirectoryLock(self.directory, self._files).holder())
 
     def topics(self) -> dict[str, TopicInfo]:
         """Return the topics with id, partitions and settings; for a broker's directory only those it has."""
-        topics = read_topics(self.path, self.files)
+        topics = read_topics(self.directory, self._files)
         for tp, known in self._known.items():
             have = topics.get(tp.topic)
             if have is None or have.partitions <= tp.partition:
@@ -267,10 +280,10 @@ class Scanner:
         """Return a sealed segment for reading. Raises NotFoundError if the newest scan has not found the partition."""
         known = self._known.get(tp)
         if known is None:
-            raise NotFoundError(f"{tp} is not in {self.path}", hint="the next scan sees what became of it")
+            raise NotFoundError(f"{tp} is not in {self.directory}", hint="the next scan sees what became of it")
         epochs = self.leader_epochs(tp)
         log = OwningLog(
-            self.path / partition_dir(tp),
+            self.directory / partition_dir(tp),
             tp,
             known.topic_id,
             self._interval_bytes(tp),
@@ -278,13 +291,13 @@ class Scanner:
             read_only=True,
         )
         return SealedLocalSegment(
-            self.files, log, ref.base, ref.end, size_bytes=ref.size_bytes, appended_ms=ref.first_ms
+            self._files, log, ref.base, ref.end, size_bytes=ref.size_bytes, appended_ms=ref.first_ms
         )
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Return ``leader-epoch-checkpoint``; empty if missing or damaged (the log's writer rebuilds it)."""
         try:
-            return decode_epochs(self.files.read(self.path / partition_dir(tp) / EPOCHS_NAME).decode())
+            return decode_epochs(self._files.read(self.directory / partition_dir(tp) / EPOCHS_NAME).decode())
         except (NotFoundError, CorruptionError, UnicodeDecodeError):
             return ()
 
@@ -292,35 +305,30 @@ class Scanner:
         """Return the result of the last scan. Raises NotFoundError if there is no such partition."""
         known = self._known.get(tp)
         if known is None or known.seen is None:
-            raise NotFoundError(f"{tp} is not in {self.path}")
+            raise NotFoundError(f"{tp} is not in {self.directory}")
         return known.seen
 
-    def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
-        """Return the sealed segments, as (base, end), for ``.log`` files at ``bases``: each reaches to the next."""
-        del tp
-        return itertools.pairwise(bases)
-
-    def bounds(self, tp: TopicPartition) -> tuple[int, int]:
+    def extent(self, tp: TopicPartition) -> tuple[int, int]:
         """Return first offset and lower bound of the end from the files: the last scan may predate the first record.
 
         Raises NotFoundError if there is no such partition, or if its files are renamed again and again.
         """
         seen = self.seen(tp)
-        folder = self.path / partition_dir(tp)
+        folder = self.directory / partition_dir(tp)
         for _ in range(LOOKS):
-            bases = log_bases(self.files, folder)
-            active = self.files.state(folder / f"{bases[-1]:020d}{LOG_SUFFIX}") if bases else None
+            bases = log_bases(self._files, folder)
+            active = self._files.state(folder / f"{bases[-1]:020d}{LOG_SUFFIX}") if bases else None
             if active is not None:
                 return bases[0], _least_end(bases[-1], active.size, seen.flushed_offset)
         raise NotFoundError(f"{tp}: its active segment is not to be found", hint="the next scan sees what became of it")
 
     def free_space(self) -> tuple[int, int] | None:
         """Return free bytes and the used percentage, None where the file system reports no size."""
-        space = self.files.space(self.path)
+        space = self._files.space(self.directory)
         return None if space is None else (space.free, 100 - (100 * space.free) // max(1, space.total))
 
     def _partitions(self) -> list[TopicPartition]:
-        found = DirectoryView.read(self.path, self.files).partitions
+        found = DirectoryView.read(self.directory, self._files).partitions
         known = {tp: tp for tp in self._known}  # one object for each name
         return [known.get(tp, tp) for tp in found if not is_state_log(tp.topic)]
 
@@ -328,11 +336,11 @@ class Scanner:
         known = self._known.get(tp)
         if known is None:
             known = self._known[tp] = _LastScan(self._read_topic_id(tp))
-        folder = self.path / partition_dir(tp)
-        bases = log_bases(self.files, folder)
+        folder = self.directory / partition_dir(tp)
+        bases = log_bases(self._files, folder)
         if not bases:
             return None
-        active = self.files.state(folder / f"{bases[-1]:020d}{LOG_SUFFIX}")
+        active = self._files.state(folder / f"{bases[-1]:020d}{LOG_SUFFIX}")
         if active is None:
             raise NotFoundError(f"{tp}: the active segment was renamed during the scan")
         config = self._configs.get(tp.topic)
@@ -349,7 +357,7 @@ class Scanner:
             seal_ms=NO_TOPIC_SEAL_MS if config is None else config.seal_ms,
         )
         known.grows, known.active_ns = known.seen is None or known.seen.active_bytes != active.size, active.modified_ns
-        segments, reported = tuple(self.segments_of(tp, bases)), set(known.reported)
+        segments, reported = tuple(self._segments(tp, bases)), set(known.reported)
         sealed = tuple([self._sealed(tp, folder, *each) for each in segments if each[0] not in reported])
         known.reported = tuple([base for base, _ in segments])
         before, known.seen = known.seen, seen
@@ -367,7 +375,7 @@ class Scanner:
             known.active_since_ms = min(modified_ms, self._clock.now_ms())
 
     def _sealed(self, tp: TopicPartition, folder: Path, base: int, end: int) -> SegmentRef:
-        state = self.files.state(folder / f"{base:020d}{LOG_SUFFIX}")
+        state = self._files.state(folder / f"{base:020d}{LOG_SUFFIX}")
         if state is None:
             raise NotFoundError(f"segment {base} was deleted during the scan")
         since_ms = self._since_ms.pop((tp, base), state.modified_ns // 1_000_000)
@@ -377,10 +385,10 @@ class Scanner:
         return self._configs.get(tp.topic, TopicConfig()).index_interval_bytes
 
     def _read_topic_id(self, tp: TopicPartition) -> UUID:
-        found = read_topic_id(self.path / partition_dir(tp), self.files)
+        found = read_topic_id(self.directory / partition_dir(tp), self._files)
         if found is None:
             raise NotFoundError(f"{tp}: there is no {PARTITION_METADATA_NAME}")
-        return self._topic_ids.setdefault(found, found)
+        return self._ids.setdefault(found, found)
 
 
 def _least_end(active_base: int, active_bytes: int, flushed: int) -> int:

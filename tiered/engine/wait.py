@@ -24,7 +24,8 @@ from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.uploader_files import PartitionUpload, PauseFile
 from tiered.model import TopicPartition
 from tiered.plan.pacing import ALL_TOPICS, Pause
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 
 UPLOAD_CHECK_S = 1.0
 """Interval in seconds between checks of a wait for sealed segments without an uploader."""

@@ -40,7 +40,8 @@ from tiered.program.output import counted
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.store.driver import drive
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.store.sources import ObjectSource
 
 EXIT_CORRUPTION = CorruptionError.exit_code

@@ -9,7 +9,8 @@ from tiered.errors import ConfigError, NotFoundError
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.store.base import Store
 from tiered.store.limit import Limits
-from tiered.store.location import StoreLocation, StoreOptions, split_query
+from tiered.store.location import StoreLocation, split_query
+from tiered.store.options import StoreOptions
 
 
 def store_options(app: Application, url: str) -> S3Keywords:

@@ -19,7 +19,8 @@ from tiered.remote.root_view import RootCache, RootView
 from tiered.remote.snapshots import AsOf, KeptRoot, Past
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read, need_open
 from tiered.store.base import Steps, Store
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.times import Time
 
 

@@ -50,7 +50,7 @@ class BrokerDirectory(LogDirectory):
         with self._busy:
             self._lock.check()  # a look makes missing directories of partitions
             self._mirror.scan()
-            again = [tp for tp in sorted(self._mirror.taken_back) if self.forget(tp)]
+            again = [tp for tp in sorted(self._mirror.taken_back) if self._scanner.forget(tp)]
             look = super().scan()
             look.gone[:0] = again
             return look

@@ -23,7 +23,8 @@ from tiered.spark.write_options import WriteOptions
 from tiered.store.base import Capabilities, Store
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.driver import drive
-from tiered.store.location import StoreOptions, open_store
+from tiered.store.location import open_store
+from tiered.store.options import StoreOptions
 
 _stores: dict[tuple[object, ...], Store] = {}
 _probed: WeakKeyDictionary[Store, Capabilities] = WeakKeyDictionary()

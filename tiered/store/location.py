@@ -37,10 +37,10 @@ from tiered.store.directory import DirectoryStore
 from tiered.store.directory_files import refuse_overlap, require_store_folder
 from tiered.store.key_rules import check_key
 from tiered.store.layers import AioLayeredStore, Layer, LayeredStore
-from tiered.store.limit import Limits
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import Meter, StoreMetrics
-from tiered.store.retry import RETRY_DEADLINE_SECONDS, Retries
+from tiered.store.options import DEFAULTS, StoreOptions
+from tiered.store.retry import Retries
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import (
     KMS,
@@ -88,27 +88,6 @@ AIO_THREADS = 8
 
 LEAST_TIMEOUT_SECONDS = 0.1
 """Shortest timeout of a request, whatever the deadline is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOptions:
-    """Options for a store. Every interface of one log gets the same value, so that none ignores a limit.
-
-    ``limits`` may be shared by stores of both kinds. ``create`` makes the folder of a ``file://`` URL.
-    ``notice_outages``: log when the store stops responding and when it responds again.
-    """
-
-    clock: Clock | None = None
-    ids: IdSource | None = None
-    metrics: StoreMetrics | None = None
-    deadline_seconds: float = RETRY_DEADLINE_SECONDS
-    limits: Limits | None = None
-    create: bool = True
-    notice_outages: bool = False
-
-
-DEFAULTS = StoreOptions()
-"""Options with retries only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,7 @@ from tiered.store.base import (
     StoreRequest,
 )
 from tiered.store.layers import Attempt, Sleep
-
-RETRY_DEADLINE_SECONDS = 30.0
-"""Time after the first attempt of a request at which the last repeat may begin."""
+from tiered.store.options import RETRY_DEADLINE_SECONDS
 
 _ONCE = (Put, CompleteUpload)
 """Requests that are never repeated: the attempt before may have landed."""

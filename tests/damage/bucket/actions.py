@@ -14,7 +14,7 @@ from tiered.errors import TieredError
 from tiered.model import TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.reader import Reader
-from tiered.store.location import StoreOptions
+from tiered.store.options import StoreOptions
 from tiered.testing.clock import START_MS
 
 Values = dict[int, bytes]

@@ -13,7 +13,7 @@ from tiered.model import TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.reader import Reader
 from tiered.repair.plan import RepairOptions, RepairPlan
-from tiered.store.location import StoreOptions
+from tiered.store.options import StoreOptions
 
 Lost = dict[TopicPartition, tuple[int, int]]
 SEGMENT, NEXT = (5, 10), (10, 12)

@@ -7,7 +7,8 @@ from typing import Any
 
 from tiered.clock import SystemIds
 from tiered.store.base import AioStore
-from tiered.store.location import DEFAULTS, StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import DEFAULTS, StoreOptions
 
 
 @dataclass(frozen=True)

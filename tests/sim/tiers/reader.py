@@ -13,7 +13,7 @@ from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.reader import Reader
 from tiered.store.layers import LayeredStore
-from tiered.store.location import StoreOptions
+from tiered.store.options import StoreOptions
 from tiered.store.retry import Retries
 
 if TYPE_CHECKING:

@@ -38,9 +38,9 @@ from tiered.remote.topics import decode_topic
 from tiered.store.base import Get, List, ListPage, Object
 from tiered.store.driver import drive
 from tiered.store.layers import AioLayeredStore, LayeredStore
-from tiered.store.location import StoreOptions
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
+from tiered.store.options import StoreOptions
 from tiered.store.retry import Retries
 from tiered.testing.clock import SeededIds
 from uploader.metrics import Metrics

@@ -21,7 +21,8 @@ from tiered.remote.gc import deletion
 from tiered.remote.topics import register_topic, update_topic
 from tiered.store.base import ABSENT, Delete, Get, Object, Put
 from tiered.store.driver import drive
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.testing.clock import FakeClock
 from tiered.times import format_time
 

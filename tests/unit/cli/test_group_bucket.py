@@ -15,7 +15,8 @@ from tiered.group.member import GroupSettings, Member
 from tiered.model import Position, TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.store.driver import drive
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.testing.clock import FakeClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

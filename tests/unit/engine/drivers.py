@@ -19,7 +19,8 @@ from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.log import Log
 from tiered.store.base import Outcome, Put, Store, StoreRequest
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from uploader.component import AttachedUploader
 from uploader.config import Settings
 from uploader.service import Service, ServicePlace

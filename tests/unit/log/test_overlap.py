@@ -12,7 +12,8 @@ import tiered.aio
 from tests.support.admin import restore
 from tiered.errors import ConfigError
 from tiered.restore.plan import RestoreOptions
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from uploader.config import Settings
 
 

@@ -19,7 +19,8 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import uploader_lock
 from tiered.log import Log
 from tiered.model import TopicPartition
-from tiered.store.location import StoreLocation, StoreOptions, open_store
+from tiered.store.location import StoreLocation, open_store
+from tiered.store.options import StoreOptions
 from uploader import Settings, Uploader
 from uploader.service import Service, ServicePlace, serve
 

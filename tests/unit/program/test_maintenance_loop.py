@@ -24,7 +24,8 @@ from tiered.remote.topics import load_topic
 from tiered.store.base import List, Store, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.testing.clock import FakeClock, SeededIds
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")

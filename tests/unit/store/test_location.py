@@ -10,9 +10,10 @@ import pytest
 
 from tiered.errors import ConfigError
 from tiered.store.base import ABSENT, Get, Object, Put
-from tiered.store.location import StoreLocation, StoreOptions, open_store
+from tiered.store.location import StoreLocation, open_store
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
+from tiered.store.options import StoreOptions
 
 GOOD = {
     "s3://logs": "s3://logs",

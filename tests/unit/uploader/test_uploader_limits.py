@@ -36,8 +36,9 @@ from tiered.store.base import (
     StoreRequest,
 )
 from tiered.store.limit import Limits, Slots
-from tiered.store.location import DEFAULTS, StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
+from tiered.store.options import DEFAULTS, StoreOptions
 from tiered.store.sources import PIECE_BYTES
 from tiered.store.unique_upload import PartSizes
 from tiered.testing.clock import FakeClock, SeededIds

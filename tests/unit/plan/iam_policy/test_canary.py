@@ -25,7 +25,8 @@ from tests.unit.plan.iam_policy.work import read, samples, write
 from tiered.errors import TieredError
 from tiered.spark.source import TieredDataSource
 from tiered.store.base import ABSENT, Get, Put
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from uploader.config import resolve
 
 CANARY = {

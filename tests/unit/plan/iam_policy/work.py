@@ -20,7 +20,8 @@ from tiered.spark.staging import Job
 from tiered.spark.write_options import WriteOptions
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.driver import drive
-from tiered.store.location import StoreLocation, StoreOptions
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.testing.clock import FakeClock
 from uploader.config import Settings
 

@@ -31,8 +31,9 @@ from tiered.remote.positions import refuse_logged
 from tiered.remote.topics import load_topic_to_read
 from tiered.store.base import Capabilities
 from tiered.store.driver import drive
-from tiered.store.location import StoreOptions, open_store
+from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics
+from tiered.store.options import StoreOptions
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
 from uploader import Uploader
 
