@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from tiered.engine.drain import DrainMode
 from tiered.engine.journal import Journal
 from tiered.engine.partition import EngineLimits
 from tiered.engine.runner import DirectoryRun
+from tiered.errors import LocalIOError
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.disk.uploader_files import PartitionUpload
+from tiered.model import TopicPartition
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
@@ -77,3 +81,28 @@ async def test_a_look_that_is_asked_for_as_the_daemon_stops_keeps_nothing_alive(
     assert task.done() or turns > 1  # by then a look has begun, which is waited for
     await asyncio.wait([task], timeout=60)
     assert task.cancelled()
+
+
+async def test_a_checkpoint_that_cannot_be_written_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, tp = runner_of(tmp_path), TopicPartition("t", 0)
+    monkeypatch.setattr("tiered.engine.runner.NOTE_RETRY_SECONDS", 0.001)
+    note, failures = runner._directory.note, [LocalIOError("no space left on device")]
+
+    def noted(uploads: Mapping[TopicPartition, PartitionUpload]) -> int:
+        if failures:
+            raise failures.pop()
+        return note(uploads)
+
+    runner._directory.acquire()
+    monkeypatch.setattr(runner._directory, "note", noted)
+    noting = asyncio.create_task(runner._keep_noting())
+    runner._record_upload(tp, PartitionUpload(7, 1))
+    async with asyncio.timeout(60):
+        while tp not in runner._directory.uploads():
+            await asyncio.sleep(0.001)
+    assert runner._directory.uploads()[tp].end_offset == 7
+    noting.cancel()
+    await asyncio.wait([noting])
+    runner._directory.release()

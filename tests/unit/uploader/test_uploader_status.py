@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from uploader import health
 from uploader.config import Settings
 from uploader.health import HealthServer, Probes
 from uploader.service import Service, ServicePlace
+from uploader.telemetry import LOGGER_NAME, JsonFormatter, TextFormatter
 
 
 async def test_a_directory_that_cannot_be_read_is_not_ready(tmp_path: Path) -> None:
@@ -163,3 +166,22 @@ async def test_the_health_server_answers_and_is_not_impressed_by_rubbish() -> No
         assert b"404" in await ask(server.port, b"GET /../../etc/passwd HTTP/1.1\r\n\r\n")
     finally:
         await server.close()
+
+
+def test_a_log_line_has_its_event_its_fields_and_its_traceback() -> None:
+    try:
+        raise ConfigError("because")
+    except ConfigError as error:
+        caught = (type(error), error, error.__traceback__)
+    record = logging.LogRecord(LOGGER_NAME, logging.ERROR, "", 0, "%s", ("t-0: because",), caught)
+    record.tiered_event, record.tiered_fields = "failed", {"topic": "t", "partition": 0}
+    line = json.loads(JsonFormatter().format(record))
+    found = (line["level"], line["event"], line["message"], line["topic"], line["partition"])
+    assert found == ("error", "failed", "t-0: because", "t", 0)
+    assert "Traceback" in line["traceback"]
+    text, _, traceback = TextFormatter().format(record).partition("\n")
+    assert text == "ERROR   failed t-0: t-0: because"
+    assert traceback.startswith("Traceback")
+    others = logging.LogRecord("botocore", logging.WARNING, "", 0, "slow", (), None)
+    assert json.loads(JsonFormatter().format(others))["logger"] == "botocore"
+    assert TextFormatter().format(others) == "WARNING botocore: slow"
