@@ -87,7 +87,7 @@ class SyncRun:
         self._ends = ends
         self._heeds_pauses = not claims  # a claim sends nothing, and a log cannot begin without
         pauses = self._tiering.pauses.read() if self._heeds_pauses else {}
-        found = [_DiskState.read(self._tiering, tp, end, anew=claims) for tp, end in ends.items()]
+        found = [_DiskState.read(self._tiering, tp, end, claims=claims) for tp, end in ends.items()]
         partitions = run_apart(partial(self._carry, found, pauses))
         self._tiering.copied.update({tp: p.copied for tp, p in partitions.items() if p.copied is not None})
         return {tp: error for tp, end in ends.items() if (error := self._verdict(partitions[tp], end)) is not None}
@@ -211,18 +211,18 @@ class _DiskState:
     copied: Positions | None
 
     @classmethod
-    def read(cls, tiering: Tiering, tp: TopicPartition, end: int, *, anew: bool) -> _DiskState:
+    def read(cls, tiering: Tiering, tp: TopicPartition, end: int, *, claims: bool) -> _DiskState:
         """Read the segments below ``end``; none of a partition that will be claimed again."""
         log = tiering.local.partition(tp)
         at = log.positions()
         start, held = at.uploaded_offset, None
-        catalog = None if anew else tiering.steps.held(tp)
+        catalog = None if claims else tiering.steps.held(tp)
         if catalog is not None and catalog.root is not None:
             start = catalog.root.next_offset
             held = (catalog.claim_epoch, start)
         sealed = [
             SegmentRef(segment.base_offset, segment.end_offset, segment.size_bytes, segment.appended_ms)
-            for segment in ([] if anew else log.sealed_segments(start))
+            for segment in ([] if claims else log.sealed_segments(start))
             if segment.base_offset < end
         ]
         seen = PartitionSeen(

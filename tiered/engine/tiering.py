@@ -177,7 +177,7 @@ class Tiering:
             if unclaimed:
                 raise RemoteUnavailableError(
                     f"topic {info.name} was never uploaded from {self.local.directory}, and without"
-                    f" {self.store.url} nobody knows at which offset it goes on: {error.message}",
+                    f" {self.store.url} it is not known at which offset it goes on: {error.message}",
                     hint=error.hint or "try again when the store answers",
                 ) from error
             _logger.warning("topic %s is not checked against %s now: %s", info.name, self.store.url, error)

@@ -244,7 +244,7 @@ class Mirror:
         """Read one of the broker's checkpoints. Raises CorruptionError: damage never counts as empty."""
         lost = (
             "what of the broker's logs is safe, compacted or deleted is not known: nothing is linked meanwhile; a "
-            "running broker writes it anew within a minute"
+            "running broker writes it again within a minute"
         )
         return OffsetsFile(self.broker, name, self._files).read_whole(lost)
 
@@ -265,8 +265,8 @@ class Mirror:
             raise CorruptionError(
                 f"{path} cannot be read: {error}",
                 path_or_key=str(path),
-                hint="without it nobody can tell whether another leader wrote the log again: nothing of the partition "
-                "is linked meanwhile; a running broker writes it anew at its next election",
+                hint="only it shows whether another leader wrote the log again: nothing of the partition is "
+                "linked meanwhile; a running broker writes it again at its next election",
             ) from error
         return data
 
@@ -524,8 +524,8 @@ class Mirror:
         ours = self.path / partition_dir(tp)
         if isinstance(error, FencedError):  # a repair would write to what is linked
             error.hint = (
-                f"if this broker's log is the one to go on with, stop this and remove {ours}: links are made anew from "
-                "where the bucket ends, of what the broker still has"
+                f"if this broker's log is the one to go on with, stop this and remove {ours}: links are made again "
+                "from where the bucket ends, of what the broker still has"
             )
         elif isinstance(error, LogDestroyedError):
             held = DirectoryView.read(self.path, self._files).partitions
@@ -546,7 +546,7 @@ class Mirror:
         if not isinstance(damage, NewerFormatError):
             damage.hint = (
                 "neither it nor what follows is uploaded; once the broker has a whole copy, fetched from another "
-                f"replica, stop this and remove {link.parent}: what the bucket lacks is linked anew"
+                f"replica, stop this and remove {link.parent}: what the bucket lacks is linked again"
             )
 
     def _delete_committed(self, ours: Iterable[TopicPartition]) -> tuple[int, dict[TopicPartition, TieredError]]:

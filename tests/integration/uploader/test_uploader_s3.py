@@ -1,4 +1,4 @@
-"""The whole way over HTTP: aiobotocore against a server that speaks S3, multipart uploads included."""
+"""The whole way over HTTP: aiobotocore against a server that speaks S3, in parts of which one is refused."""
 
 from __future__ import annotations
 
@@ -28,19 +28,6 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with locked_moto() as url:
         make_bucket(url, "logs")
         yield url
-
-
-async def test_multipart_over_http(tmp_path: Path, endpoint: str) -> None:
-    with open_log(tmp_path / "log") as log:
-        log.create_topic("t", 1)
-        for _ in range(12):
-            log.partition(T0).append_batches(encode_batch([NewRecord(b"v" * 1_000_000, timestamp=1)]))
-    place = ServicePlace(tmp_path / "log", StoreLocation.parse("s3://logs/parts", endpoint_url=endpoint))
-    settings = Settings(http=None, multipart_above=MIN_PART_BYTES, part_size=MIN_PART_BYTES)
-    ending = await Service(place, settings).run(oneshot=DrainMode.ALL)
-    assert ending.code == 0, ending.reason
-    assert '"op":"part"' in (tmp_path / "log" / "tiered-uploader.journal").read_text()
-    assert judge("s3://logs/parts", tmp_path / "log", [T0], endpoint=endpoint) == 1
 
 
 @pytest.mark.parametrize(("status", "code", "slow_downs"), [(503, "SlowDown", 3), (500, "InternalError", 0)])
