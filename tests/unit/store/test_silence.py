@@ -36,18 +36,6 @@ class Hanging(StoreAround):
         return self.inner.execute(request)
 
 
-class AioHanging(ThreadedAioStore):
-    """The same for asyncio."""
-
-    def __init__(self, meanwhile: Callable[[], None]) -> None:
-        super().__init__(MemoryStore("silence"))
-        self._meanwhile = meanwhile
-
-    async def execute(self, request: StoreRequest) -> Outcome:
-        self._meanwhile()
-        return await super().execute(request)
-
-
 class Watch:
     """Ages that a look each second sees while a request hangs for half a minute."""
 
@@ -73,17 +61,16 @@ class Watch:
         assert (self.age(), self.metrics.overdue(self.clock.monotonic())) == (0.0, None)
 
 
-def test_a_hanging_request_has_an_age() -> None:
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+async def test_a_hanging_request_has_an_age(face: str) -> None:
     watch = Watch()
-    LayeredStore(Hanging(watch.look), Meter("memory://", watch.metrics, clock=watch.clock)).execute(Get("k"))
-    watch.judge()
-
-
-async def test_the_same_for_asyncio() -> None:
-    watch = Watch()
-    store = AioLayeredStore(AioHanging(watch.look), Meter("memory://", watch.metrics, clock=watch.clock))
-    await store.execute(Get("k"))
-    await store.close()
+    meter = Meter("memory://", watch.metrics, clock=watch.clock)
+    if face == "threads":
+        LayeredStore(Hanging(watch.look), meter).execute(Get("k"))
+    else:
+        store = AioLayeredStore(ThreadedAioStore(Hanging(watch.look)), meter)
+        await store.execute(Get("k"))
+        await store.close()
     watch.judge()
 
 
