@@ -1,7 +1,7 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: man help demo test test-fast lint docs browse format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore
+.PHONY: man help demo test test-fast lint docs browse format test-servers test-terraform test-spark-alone crash crash-matrix chaos explore
 .PHONY: spark-restarts sim mutants cases bench wheels release-check clean setup
 
 VENV   ?= .venv
@@ -95,9 +95,6 @@ spark-restarts: $(STAMP)  ## a stream into the sink whose driver is killed at ni
 chaos: $(STAMP)  ## processes behind a network that breaks requests, killed and stopped at random (MINUTES=10, STORE=minio, SEED=n)
 	@$(PY) -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED))
 	@$(PY) -m tests.chaos.groups $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
-
-sweep: $(STAMP)  ## failed requests of syncs, daemons, repairs: 1,500 cases of the sweep (CASES=n for another number, SEED=n repeats a run)
-	@TIERED_SWEEP_SEED=$(SEED) $(PY) -m tests.sweeps.requests $(if $(CASES),$(CASES),1500)
 
 explore: $(STAMP)  ## every interleaving of the protocol's requests within a bound (minutes; FAULTS=n and BOUND=states go deeper, SCENE=name)
 	@$(PY) -m tests.explore $(if $(FAULTS),--faults $(FAULTS)) $(if $(BOUND),--bound $(BOUND)) $(if $(SCENE),--scene $(SCENE))

@@ -41,7 +41,7 @@ TOGETHER = (
 )
 """Files and folders whose tests share what is dear to make: each runs on one process."""
 
-LONG = ("tests/sim/", "tests/explore/", "tests/crash/", "tests/property/", "tests/sweeps/", "tests/integration/")
+LONG = ("tests/sim/", "tests/explore/", "tests/crash/", "tests/property/", "tests/integration/")
 """Where single tests take seconds: they begin early, so that no process ends with one of them alone."""
 
 FIRST = "tests/spark/"
