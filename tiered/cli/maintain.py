@@ -36,7 +36,6 @@ from tiered.program.output import (
     Progress,
     columns,
     counted,
-    duration_in_words,
     human_bytes,
     metrics_option,
     write_metrics,
@@ -361,12 +360,11 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
     for plan in plans:
         for note in plan.notes:
             app.out.warn(f"{plan.tp}: {note}")
-    actions, waiting = sum(len(plan.actions) for plan in plans), _waiting_lines(plans)
+    actions = sum(len(plan.actions) for plan in plans)
     fields: dict[str, Any] = {"dry_run": done is None, "actions": actions}
     fields["partitions"] = [_fields(plan, swept.get(plan.tp)) for plan in plans]
     if done is None:
-        text = _table(plans) if actions else ["nothing is to be done now" if waiting else "nothing is to be done"]
-        text += waiting
+        text = _table(plans) if actions else ["nothing is to be done"]
     else:
         fields["done"] = [_done_fields(one) for one in done]
         read, written = sum(one.bytes_read for one in done), sum(one.bytes_written for one in done)
@@ -492,18 +490,6 @@ def _table(plans: list[MaintenancePlan]) -> list[str]:
     return [*columns(header, rows), f"{counted(requests, 'request')}; garbage: {human_bytes(garbage)}{gone}"]
 
 
-def _waiting_lines(plans: Sequence[MaintenancePlan]) -> list[str]:
-    """Return a line for each action that will be due later."""
-    return [
-        f"{plan.tp}: {each.kind} of "
-        f"{counted(each.rows_in, 'object' if each.kind is MaintenanceKind.COLLECT else 'segment')} "
-        f"(offsets {each.start} to {each.end}) is due in {duration_in_words(each.due_ms - plan.planned_ms)}, "
-        f"by {each.setting}"
-        for plan in plans
-        for each in plan.waiting
-    ]
-
-
 def _fields(plan: MaintenancePlan, swept: Swept | None) -> dict[str, Any]:
     orphans = {} if swept is None else {"orphans": dataclasses.asdict(swept)}
     return orphans | {
@@ -512,17 +498,6 @@ def _fields(plan: MaintenancePlan, swept: Swept | None) -> dict[str, Any]:
         "version": plan.version,
         "actions": [_action_fields(action) for action in plan.actions],
         "notes": list(plan.notes),
-        "waiting": [
-            {
-                "action": each.kind.value,
-                "start_offset": each.start,
-                "end_offset": each.end,
-                "rows_in": each.rows_in,
-                "due_ms": each.due_ms,
-                "setting": each.setting,
-            }
-            for each in plan.waiting
-        ],
     }
 
 

@@ -13,7 +13,7 @@ Sizes are those of the rows of one root: segments that are being uploaded, or on
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -102,30 +102,13 @@ class MaintenanceAction:
 
 
 @dataclass(frozen=True, slots=True)
-class DueAction:
-    """Action that becomes due at ``due_ms``, by ``setting``, if nothing else changes. ``rows_in``: rows or objects."""
-
-    kind: MaintenanceKind
-    start: int
-    end: int
-    rows_in: int
-    due_ms: int
-    setting: str
-
-
-@dataclass(frozen=True, slots=True)
 class MaintenancePlan:
-    """Actions for one partition at ``version`` of its root. ``notes``: what is not done, and why.
-
-    ``waiting``: the earliest future action of each kind.
-    """
+    """Actions for one partition at ``version`` of its root. ``notes``: what is not done, and why."""
 
     tp: TopicPartition
     version: int
     actions: tuple[MaintenanceAction, ...] = ()
     notes: tuple[str, ...] = ()
-    waiting: tuple[DueAction, ...] = ()
-    planned_ms: int = 0
 
 
 class RowPlanner(Protocol):
@@ -187,37 +170,8 @@ class WrongTimes:
 # -- merging ---------------------------------------------------------------------------------------------------------
 
 
-class _Neighbours:
-    """Rows side by side that may become one. Each full or ended group is passed to ``take``."""
-
-    def __init__(self, most_bytes: int, take: Callable[[Sequence[Row]], None]) -> None:
-        self._most = most_bytes
-        self._take = take
-        self._group: list[Row] = []
-        self._bytes = 0
-
-    def add(self, row: Row) -> None:
-        """Add the row that follows the one before."""
-        group = self._group
-        if group and (
-            self._bytes + row.size > self._most
-            or row.next - 1 - group[0].base > MAX_RELATIVE_OFFSET
-            or len(group) == MAX_GROUP_ROWS
-        ):
-            self.end()
-        self._group.append(row)
-        self._bytes += row.size
-
-    def end(self) -> None:
-        """End the group: the next row is not merged."""
-        group, self._group, self._bytes = self._group, [], 0
-        for part in _worth_it(group):
-            self._take(part)
-
-
 class MergePlanner:
-    """Planner of merges of neighbouring small rows, fed piece by piece in offset order. Keeps two groups and its
-    result.
+    """Planner of merges of neighbouring small rows, fed piece by piece in offset order. Keeps a group and its result.
 
     A row is merged ``merge.idle.ms`` after its newest record: until then its uploader may still read it back.
     """
@@ -227,50 +181,40 @@ class MergePlanner:
         self._most = config.merged_up_to_bytes
         self._config = config
         self._now_ms = now_ms
-        self._at_rest = _Neighbours(self._most, self._found_group)
-        self._all = _Neighbours(self._most, self._found_waiting)
+        self._group: list[Row] = []
+        self._bytes = 0
         self._found: list[MaintenanceAction] = []
         self._rows = 0
-        self._waiting: DueAction | None = None
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add the rows that follow those before."""
         for row in rows:
-            small = row.size < self._small and row.size <= self._most
-            for neighbours, taken in (
-                (self._all, small),
-                (self._at_rest, small and self._rests_from_ms(row) <= self._now_ms),
+            rests_from_ms = row_age_from_ms(row, self._config) + self._config.merge_idle_ms
+            if row.size >= self._small or row.size > self._most or rests_from_ms > self._now_ms:
+                self._end_group()
+                continue
+            group = self._group
+            if group and (
+                self._bytes + row.size > self._most
+                or row.next - 1 - group[0].base > MAX_RELATIVE_OFFSET
+                or len(group) == MAX_GROUP_ROWS
             ):
-                if taken:
-                    neighbours.add(row)
-                else:
-                    neighbours.end()
+                self._end_group()
+            self._group.append(row)
+            self._bytes += row.size
 
     def finish(self) -> list[MaintenanceAction]:
         """Return all merges, in offset order."""
-        self._at_rest.end()
+        self._end_group()
         return self._found[:MAX_MERGES]
 
-    def waiting(self) -> DueAction | None:
-        """Return the merge that is due next, from rows that are still too young."""
-        self._all.end()
-        return self._waiting
-
-    def _rests_from_ms(self, row: Row) -> int:
-        return row_age_from_ms(row, self._config) + self._config.merge_idle_ms
-
-    def _found_group(self, group: Sequence[Row]) -> None:
-        if len(self._found) < MAX_MERGES and self._rows < MAX_MERGED_ROWS:
-            self._found.append(self._action(group))
-            self._rows += len(group)
-
-    def _found_waiting(self, group: Sequence[Row]) -> None:
-        rests = sorted(self._rests_from_ms(row) for row in group if row.size)
-        due_ms = rests[MERGE_LEAST_ROWS - 1]  # fewer old ones are not worth a merge
-        if due_ms > self._now_ms and (self._waiting is None or due_ms < self._waiting.due_ms):
-            self._waiting = DueAction(
-                MaintenanceKind.MERGE, group[0].base, group[-1].next, len(group), due_ms, "merge.idle.ms"
-            )
+    def _end_group(self) -> None:
+        """End the group: the next row is not merged with it."""
+        group, self._group, self._bytes = self._group, [], 0
+        for part in _worth_it(group):
+            if len(self._found) < MAX_MERGES and self._rows < MAX_MERGED_ROWS:
+                self._found.append(self._action(part))
+                self._rows += len(part)
 
     def _action(self, group: Sequence[Row]) -> MaintenanceAction:
         size = sum(row.size for row in group)
@@ -479,18 +423,6 @@ def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
     if kept is not None:
         due &= (columns["id_hi"] != kept.id_hi) | (columns["id_lo"] != kept.id_lo)
     return root.trash.where(due)
-
-
-def waiting_collection(root: Root, *, config: TopicConfig, now_ms: int) -> DueAction | None:
-    """Return when the next garbage becomes collectable; None if some is already, or there is none."""
-    kept = collectable(root, limit=root.version, now_ms=MAX_LONG, grace_ms=config.gc_grace_ms)
-    if not len(kept):
-        return None
-    due_ms = int(kept.columns["removed_ms"].min()) + config.gc_grace_ms
-    bases = kept.columns["base"]
-    if due_ms <= now_ms:
-        return None
-    return DueAction(MaintenanceKind.COLLECT, int(bases.min()), int(bases.max()), len(kept), due_ms, "gc.grace.ms")
 
 
 def collection_action(root: Root, *, config: TopicConfig, now_ms: int) -> MaintenanceAction | None:

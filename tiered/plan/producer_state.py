@@ -43,7 +43,7 @@ from tiered.plan.producer import (
     ProducerBatch,
     follows,
 )
-from tiered.plan.visibility import CompletedTxn, OpenTxn, OpenTxns
+from tiered.plan.visibility import CompletedTxn, OpenTxn
 
 DEFAULT_EXPIRATION_MS = 86_400_000
 """Kafka's ``producer.id.expiration.ms``: an idle producer is dropped after a day."""
@@ -79,7 +79,7 @@ class ProducerState:
 
     def __init__(self, log_start: int = 0, *, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
         self._producers: dict[int, Producer] = {}
-        self._txns = OpenTxns()
+        self._txns: dict[int, int] = {}  # open transactions: first offset, which rises with each, to producer id
         self._expiration_ms = expiration_ms
         self._generation = 0
         self._log_start = self._map_end = self._snapshot_offset = log_start
@@ -144,7 +144,7 @@ class ProducerState:
     def complete_append(self, completed: Iterable[CompletedTxn], end_offset: int) -> None:
         """Complete an append after its index entries: the log ends at ``end_offset``, also without producers."""
         for txn in completed:
-            self._txns.end(txn)
+            self._txns.pop(txn.first_offset, None)
         self._map_end = end_offset
 
     def replay(self, batch: ProducerBatch) -> CompletedTxn | None:
@@ -156,7 +156,7 @@ class ProducerState:
         self._generation += 1
         txn = self._put(batch, batch.base_offset, ())
         if txn is not None:
-            self._txns.end(txn)
+            self._txns.pop(txn.first_offset, None)
         self._map_end = batch.base_offset + batch.offset_delta + 1
         return txn
 
@@ -176,7 +176,7 @@ class ProducerState:
             producer.add(BatchSpan(batch.last_sequence, last, batch.offset_delta, batch.timestamp))
             if batch.transactional and producer.txn_first_offset == NO_OFFSET:
                 producer.txn_first_offset = base
-                self._txns.add(base, batch.producer_id)
+                self._txns[base] = batch.producer_id
             return None
         first = producer.txn_first_offset
         producer.txn_first_offset = NO_OFFSET
@@ -187,7 +187,7 @@ class ProducerState:
         over = {*ended, first}
         if isinstance(ended, set):
             ended.add(first)
-        stable = self._txns.stable_after(base, over)
+        stable = next((other for other in self._txns if other not in over), base + 1)
         return CompletedTxn(batch.producer_id, first, base, batch.marker.abort, stable)
 
     # -- what is stable --------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class ProducerState:
     @property
     def first_unstable_offset(self) -> int | None:
         """Earliest first offset of a transaction without marker, but at least the log's start; None without one."""
-        first = self._txns.first_unstable
+        first = next(iter(self._txns), None)
         return None if first is None else max(first, self._log_start)
 
     def last_stable_offset(self, end: int) -> int:
@@ -251,7 +251,8 @@ class ProducerState:
             for producer_id, producer in producers.items()
             if not producer.is_expired(now_ms, self._expiration_ms)
         }
-        self._txns.load((p.txn_first_offset, i) for i, p in self._producers.items() if p.txn_first_offset != NO_OFFSET)
+        opened = [(p.txn_first_offset, i) for i, p in self._producers.items() if p.txn_first_offset != NO_OFFSET]
+        self._txns = dict(sorted(opened))
         self._log_start = log_start
         self._map_end = self._snapshot_offset = log_start if snapshot is None else snapshot.offset
 
@@ -274,11 +275,11 @@ class ProducerState:
 
     def open_txns(self) -> Iterator[tuple[int, int]]:
         """Iterate over (first offset, producer id) of the ongoing transactions, in order."""
-        return iter(self._txns)
+        return iter(self._txns.items())
 
     def describe_open_txns(self) -> list[OpenTxn]:
         """Return the ongoing transactions with facts about their producers, by first offset."""
-        found = ((first, producer_id, self._producers[producer_id]) for first, producer_id in self._txns)
+        found = ((first, producer_id, self._producers[producer_id]) for first, producer_id in self._txns.items())
         return [OpenTxn(i, p.epoch, first, p.timestamp, p.coordinator_epoch) for first, i, p in found]
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 ::
 
-    batches, in order ─> ProducerState ─> OpenTxns ─> the last stable offset: nothing at or above it is shown
+    batches, in order ─> ProducerState ─> the last stable offset: nothing at or above it is shown
     transaction indexes ─> aborted_within ─> Hidden ─> below it, aborted records are not
 
 Kafka's rules: docs/kafka-semantics.md#read-committed and #last-stable-offset.
@@ -11,8 +11,7 @@ Kafka's rules: docs/kafka-semantics.md#read-committed and #last-stable-offset.
 from __future__ import annotations
 
 import bisect
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tiered.format.header import BatchHeader
@@ -100,40 +99,3 @@ class OpenTxn(NamedTuple):
     first_offset: int
     last_timestamp: int
     coordinator_epoch: int
-
-
-class OpenTxns:
-    """Open transactions by first offset. Appends come in rising order, so insertion keeps ``_ongoing`` sorted."""
-
-    __slots__ = ("_ongoing",)
-
-    def __init__(self) -> None:
-        self._ongoing: OrderedDict[int, int] = OrderedDict()
-
-    def load(self, open_txns: Iterable[tuple[int, int]]) -> None:
-        """Replace everything by (first offset, producer id) of the ongoing transactions."""
-        self._ongoing = OrderedDict(sorted(open_txns))
-
-    def add(self, first_offset: int, producer_id: int) -> None:
-        """Begin a transaction; ``first_offset`` is above all earlier ones."""
-        self._ongoing[first_offset] = producer_id
-
-    def stable_after(self, marker_offset: int, ended: Collection[int]) -> int:
-        """Return the last stable offset right after a marker that ends the transactions beginning at ``ended``."""
-        return next((first for first in self._ongoing if first not in ended), marker_offset + 1)
-
-    def end(self, txn: CompletedTxn) -> None:
-        """Drop a transaction whose marker and index entry are written."""
-        self._ongoing.pop(txn.first_offset, None)
-
-    @property
-    def first_unstable(self) -> int | None:
-        """First offset of the earliest ongoing transaction."""
-        return next(iter(self._ongoing), None)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Iterate over (first offset, producer id) of the ongoing transactions, in order."""
-        return iter(self._ongoing.items())
-
-    def __len__(self) -> int:
-        return len(self._ongoing)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiered.arguments import offset_or_none
 from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError, TieredError
@@ -41,6 +41,7 @@ from tiered.store.steps import blocking
 from tiered.times import Time, parse_time
 
 if TYPE_CHECKING:
+    from tiered.local.partition.read_log import ReadLog
     from tiered.remote.reader import RemotePartition
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
@@ -80,37 +81,6 @@ class Part(NamedTuple):
     start: int
     end: int | None
     hidden: Hidden | None
-
-
-class LocalPartition(Protocol):
-    """Methods of the hot tier that a stream calls (``local.partition.read_log.ReadLog`` has them)."""
-
-    def positions(self) -> Positions:
-        """Return the start and end offsets of this disk."""
-
-    def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[BatchRun]:
-        """Yield verified whole batches in runs, from the batch that holds ``start_offset``."""
-
-    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """Return the first (offset, timestamp) at or after ``timestamp``."""
-
-    def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that touch the range."""
-
-    def last_stable_offset(self) -> int:
-        """Return the end of a ``read_committed`` read."""
-
-    def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """Return leader epochs and their first offsets, ascending."""
-
-    def watch(self, signal: Signal) -> bool:
-        """Set ``signal`` after each append and at the close. Return False if another process appends here."""
-
-    def unwatch(self, signal: Signal) -> None:
-        """Undo :meth:`watch`."""
-
-    def stamp(self) -> object:
-        """Return a value that normally changes with each append of another process. It costs two ``stat`` calls."""
 
 
 class Cursor:
@@ -182,7 +152,7 @@ class ReadRequest(NamedTuple):
 class TierStream:
     """Both tiers of one partition; ``local`` or ``remote`` may be None, not both. Not thread-safe: one per reader."""
 
-    def __init__(self, tp: TopicPartition, *, local: LocalPartition | None, remote: RemotePartition | None) -> None:
+    def __init__(self, tp: TopicPartition, *, local: ReadLog | None, remote: RemotePartition | None) -> None:
         self.tp = tp
         self._local = local
         self._remote = remote

@@ -21,13 +21,11 @@ from tiered.read.stream import (
     ISOLATION_LEVELS,
     ON_TRIMMED,
     Cursor,
-    LocalPartition,
     Part,
     ReadRange,
     ReadRequest,
     TierBatch,
     TierStream,
-    Window,
 )
 from tiered.store.base import Emit, Steps
 from tiered.store.driver import Runner
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from tiered.arrow import ArrowDecoder
+    from tiered.local.partition.read_log import ReadLog
     from tiered.remote.reader import RemotePartition
 
 
@@ -56,7 +55,7 @@ class PartitionStream:
         cls,
         tp: TopicPartition,
         *,
-        local: LocalPartition | None,
+        local: ReadLog | None,
         remote: RemotePartition | None,
         runner: Runner | None = None,
     ) -> PartitionStream:
@@ -86,12 +85,6 @@ class PartitionStream:
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         return self._runner.run(self.steps.offset_for_time(timestamp))
-
-    def windows(self, wanted: ReadRange) -> list[Window]:
-        return self._runner.run(self.steps.windows(wanted))
-
-    def pruned_segments(self, wanted: ReadRange) -> int:
-        return self._runner.run(self.steps.pruned_segments(wanted))
 
     def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Iterator[TierBatch]:
         """Yield what ``TierStream.batches`` emits."""

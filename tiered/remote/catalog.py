@@ -61,7 +61,7 @@ from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof, hold, sin
 from tiered.plan.retention import dated
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds, held_ids
 from tiered.remote.catalog_view import PageGone, store_pages, with_pages
-from tiered.remote.committer import MAX_CLOCK_LEAD_MS, Claim, Exclusive, Persist, StoreClock, known_to, refusal_error
+from tiered.remote.committer import MAX_CLOCK_LEAD_MS, Claim, Exclusive, Persist, StoreClock, refusal_error
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     LOOK,
@@ -440,7 +440,9 @@ class Catalog(RootView):
             nonlocal before, proof, sent
             before = seen.value
             if volume is not None:
-                proof = known_to(volume, self._kept.token, self._kept.last_append)
+                kept = self._kept  # ids that this process has persisted since ``volume`` was read
+                token_ids, append_ids = hold(volume.token, kept.token), hold(volume.last_append, kept.last_append)
+                proof = replace(volume, token=token_ids, last_append=append_ids)
             intent = ClaimIntent(role, owner, proof, token if role is Role.WRITER else "")
             stamp = self._stamp(role, before.roles[role.value].epoch, owner, (yield NewId()), (yield Now()))
             planned = intent.apply(before, stamp)

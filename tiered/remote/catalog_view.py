@@ -318,25 +318,13 @@ class CatalogView:
         held = self._cache.get(identity)
         return held if held is not None else read.get(identity)
 
-    def _children(self, pointer: Pointer) -> Steps[Pointers]:
-        held = self._cache.get(pointer.identity)
-        if held is None:
-            (held,) = yield from read_pages(self.root, PageKind.INNER, (pointer,), self._cache)
-        return held if isinstance(held, Pointers) else NO_POINTERS
-
-    def _rows(self, pointer: Pointer) -> Steps[Rows]:
-        held = self._cache.get(pointer.identity)
-        if held is None:
-            (held,) = yield from read_pages(self.root, PageKind.LEAF, (pointer,), self._cache)
-        return held if isinstance(held, Rows) else NO_ROWS
-
     def _times_from(self, pointer: Pointer, kind: PageKind) -> Steps[list[tuple[int, int]]]:
         """Return the time ranges of the live part of the first page; -1 as the smallest where there is none."""
-        if kind is PageKind.LEAF:
-            rows = yield from self._rows(pointer)
-            return [_times_of(rows.slice(rows.first_above(self.start_offset)))]
-        children = yield from self._children(pointer)
-        alive = list(children.slice(children.first_above(self.start_offset)))
+        (page,) = yield from read_pages(self.root, kind, (pointer,), self._cache)
+        live = page.slice(page.first_above(self.start_offset))
+        if isinstance(live, Rows):
+            return [_times_of(live)]
+        alive = list(live)
         told = alive and alive[0].base >= self.start_offset and alive[0].min_ts >= 0
         found = [] if told or not alive else (yield from self._times_from(alive[0], PageKind.LEAF))
         return [*found, *((child.min_ts, child.max_ts) for child in (alive if told else alive[1:]))]

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tiered.errors import (
     ConfigError,
@@ -25,7 +25,7 @@ from tiered.errors import (
 from tiered.format.root import RoleState, Root
 from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Intent
-from tiered.plan.ownership import LOCAL_VOLUME, SPARK_VOLUME, Refusal, RefusalReason, VolumeProof, hold
+from tiered.plan.ownership import LOCAL_VOLUME, SPARK_VOLUME, Refusal, RefusalReason
 from tiered.store.base import Object, Time
 
 Persist = Callable[[str | None, str | None], None]
@@ -70,11 +70,6 @@ class Claim:
             f"{self.root.topic}-{self.root.partition} resumes at offset {self.next_offset}: if volume {before}, "
             f"claimed by {self.previous.owner}, appended beyond it, only its disk has these records"
         )
-
-
-def known_to(volume: VolumeProof, token: str, last_append: str) -> VolumeProof:
-    """Return the proof with the ids that this process has persisted since ``volume`` was read."""
-    return replace(volume, token=hold(volume.token, token), last_append=hold(volume.last_append, last_append))
 
 
 MAX_CLOCK_LEAD_MS = 3_600_000

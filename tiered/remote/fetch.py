@@ -124,7 +124,7 @@ class Fetch:
         if held is None:
             row = self.segment.row
             chunk_end = min(max(chunk_start + self.chunk_bytes, end), row.size)
-            held = yield from read_range(tp, self.key, row, chunk_start, chunk_end)
+            held = yield from read_range(tp, self.key, row, chunk_start, chunk_end, row.size)
             cache.put((self.key, chunk_start), held)
         return memoryview(held)[start - chunk_start : end - chunk_start]
 
@@ -149,16 +149,13 @@ def fetches(
         position, seek = piece.end, False
 
 
-def read_range(tp: TopicPartition, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
-    """Return exactly the bytes ``start`` to ``end`` of the ``.log`` of ``row``. Raises SegmentGone, CorruptionError."""
-    wanted = Get(key, start, end)
-    return _checked(tp, wanted, row, (yield wanted), row.size).data
+def read_range(tp: TopicPartition, key: str, row: Row, start: int, end: int, size: int) -> Steps[bytes]:  # noqa: PLR0917
+    """Return exactly the bytes ``start`` to ``end`` of one of the objects of ``row``, which has ``size`` bytes.
 
-
-def read_bundle(tp: TopicPartition, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
-    """Return exactly the bytes ``start`` to ``end`` of the index bundle of ``row``. Raises as :func:`read_range`."""
+    Raises SegmentGone, CorruptionError.
+    """
     wanted = Get(key, start, end)
-    return _checked(tp, wanted, row, (yield wanted), row.idx_len).data
+    return _checked(tp, wanted, row, (yield wanted), size).data
 
 
 def _checked(tp: TopicPartition, wanted: Get, row: Row, found: object, size: int) -> Object:

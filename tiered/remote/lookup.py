@@ -31,7 +31,7 @@ from tiered.plan.read import READ_LIMITS, ByteRange, ReadLimits, RequestSizes, S
 from tiered.plan.visibility import aborted_within, open_firsts, stable_offset
 from tiered.remote.assembly import IndexDoubtedError, SegmentScan
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.fetch import ByteCache, fetches, read_bundle
+from tiered.remote.fetch import ByteCache, fetches, read_range
 from tiered.store.base import Get, Object, Steps
 
 LOGGER = logging.getLogger("tiered.remote")
@@ -127,8 +127,8 @@ class SegmentLookup:
             return ByteRange(0, row.size)
         if row.size <= self.limits.unindexed_bytes or (self._doubted and self.log_key(row) in self._doubted):
             return ByteRange(0, row.size)
-        index = yield from self._offset_index(row)
-        wanted = byte_range(index.entries, row.size, start, end)
+        data = yield from self.section(row, SectionKind.OFFSET_INDEX)
+        wanted = byte_range(OffsetIndex.from_bytes(data, row.base).entries, row.size, start, end)
         if not wanted.size_bytes:  # an empty range would hide the wanted records
             key = self.log_key(row)
             what = f"the offset index of {key} has no bytes for offsets {start} to {end}"
@@ -186,14 +186,11 @@ class SegmentLookup:
         """
         last = yield from snapshot.last()
         if last is None:
-            return (yield from self._trimmed_producers(snapshot.root))
+            indexes = yield from self._trimmed(snapshot.root)
+            return b"" if indexes is None else indexes.producer_snapshot
         if last.flags & FLAG_STAGED:
             return b""
         return (yield from self.section(last, SectionKind.PRODUCER_SNAPSHOT))
-
-    def _trimmed_producers(self, root: Root) -> Steps[bytes]:
-        indexes = yield from self._trimmed(root)
-        return b"" if indexes is None else indexes.producer_snapshot
 
     def leader_epochs(self, snapshot: CatalogView) -> Steps[tuple[EpochEntry, ...]]:
         """Return the log's leader epochs up to the end of the remote tier, as its writer knew them; empty if unknown.
@@ -284,10 +281,6 @@ class SegmentLookup:
         scan.finish()
         return None
 
-    def _offset_index(self, row: Row) -> Steps[OffsetIndex]:
-        data = yield from self.section(row, SectionKind.OFFSET_INDEX)
-        return OffsetIndex.from_bytes(data, row.base)
-
     def forget(self, key: str) -> None:
         """Drop the bundle ``key`` from the cache, so that the next lookup reads it again."""
         self._indexes.drop(key)
@@ -295,7 +288,7 @@ class SegmentLookup:
     def _cached(self, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
         held = self._indexes.get((key, start))
         if held is None:
-            held = yield from read_bundle(self._tp, key, row, start, end)
+            held = yield from read_range(self._tp, key, row, start, end, row.idx_len)
             self._indexes.put((key, start), held)
         return held
 

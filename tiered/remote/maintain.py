@@ -21,7 +21,6 @@ from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.maintenance import (
     MAX_DELETE_KEYS,
     CompactionPlanner,
-    DueAction,
     MaintenanceAction,
     MaintenanceKind,
     MaintenancePlan,
@@ -31,7 +30,6 @@ from tiered.plan.maintenance import (
     WrongTimes,
     collection_action,
     retention_action,
-    waiting_collection,
 )
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.retention import RemoteExpiry, plan_remote_expiry
@@ -124,7 +122,6 @@ class Maintainer:
             return self._destruction(snapshot, kinds, now_ms)
         actions: list[MaintenanceAction] = []
         notes = list(self._catalog.clock_notes((yield Now())))
-        waiting: list[DueAction | None] = []
         wrong = WrongTimes(self._config)
         start = snapshot.start_offset
         if MaintenanceKind.RETENTION in kinds or begin_at is not None:
@@ -135,16 +132,11 @@ class Maintainer:
             if trim and trim.end == snapshot.next_offset:
                 notes.append(ALL_GOES)
         merges = MergePlanner(self._config, now_ms) if MaintenanceKind.MERGE in kinds else None
-        rewrites = yield from self._rewrites(snapshot, kinds, start, now_ms, merges, wrong)
-        actions += rewrites
-        if merges is not None and not any(action.kind is MaintenanceKind.COMPACT for action in rewrites):
-            waiting.append(merges.waiting())
+        actions += yield from self._rewrites(snapshot, kinds, start, now_ms, merges, wrong)
         if MaintenanceKind.COLLECT in kinds:
             collect = collection_action(snapshot.root, config=self._config, now_ms=now_ms)
             actions += [collect] if collect else []
-            waiting.append(None if collect else waiting_collection(snapshot.root, config=self._config, now_ms=now_ms))
-        later = tuple(each for each in waiting if each is not None)
-        return MaintenancePlan(self._tp, snapshot.version, tuple(actions), (*notes, *wrong.notes), later, now_ms)
+        return MaintenancePlan(self._tp, snapshot.version, tuple(actions), (*notes, *wrong.notes))
 
     def run(
         self,

@@ -103,15 +103,11 @@ def store_copy(root: Root, deadline: Deadline) -> Steps[None]:
 
 def copy_root(root: Root) -> Steps[None]:
     """Put a copy of ``root`` in one attempt. Log a warning if that fails: no removal depends on it."""
+    body = encode_root(root)
     try:
-        yield _copy_of(root)
+        yield Put(hist_key(root.topic_id, root.partition, root.version), body, ABSENT, crc32c(body))
     except TieredError as error:
         LOGGER.warning("hist_not_kept key=%s error=%s", root.key, error.message)
-
-
-def _copy_of(root: Root) -> Put:
-    body = encode_root(root)
-    return Put(hist_key(root.topic_id, root.partition, root.version), body, ABSENT, crc32c(body))
 
 
 def _compare(root: Root, copy: Root, key: str) -> None:

@@ -294,29 +294,30 @@ def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
         yield from output.append(batch, header)
         return True
 
-    try:
-        txn_index = b""
-        yield from shop.read(in_turn(rows), add_batch)
-        for row in rows:
-            output.stats.count(row.records, row.min_ts, row.max_ts)
-            if row.flags & FLAG_ABORTED_TXNS:
-                txn_index += yield from shop.lookup.section(row, SectionKind.TXN_INDEX)
-        snapshot, epochs = yield from shop.beside(rows)
-        row = yield from output.finish(txn_index, snapshot, epochs)
-        _check_merged(shop, rows, row)
-    except (TieredError, SegmentGone):
-        yield from output.abandon()
-        raise
-    return row
-
-
-def _check_merged(shop: Workshop, rows: Sequence[Row], merged: Row) -> None:
-    """Raise CorruptionError unless the new segment has the offsets, bytes and records of its inputs."""
+    for row in rows:
+        output.stats.count(row.records, row.min_ts, row.max_ts)
+    merged = yield from _copied(shop, rows, output, add_batch)
     expected = (rows[0].base, rows[-1].next, sum(row.size for row in rows), sum(row.records for row in rows))
     if (merged.base, merged.next, merged.size, merged.records) != expected:
         raise CorruptionError(
             f"{shop.tp}: {len(rows)} rows of {expected} became {merged}: nothing was replaced", offset=rows[0].base
         )
+    return merged
+
+
+def _copied(shop: Workshop, rows: Sequence[Row], output: SegmentOutput, take: Take) -> Steps[Row]:
+    """Read ``rows`` through ``take``, which appends to ``output``, and store it with what stands beside them."""
+    try:
+        yield from shop.read(in_turn(rows), take)
+        txn_index = b""
+        for row in rows:
+            if row.flags & FLAG_ABORTED_TXNS:
+                txn_index += yield from shop.lookup.section(row, SectionKind.TXN_INDEX)
+        snapshot, epochs = yield from shop.beside(rows)
+        return (yield from output.finish(txn_index, snapshot, epochs))
+    except (TieredError, SegmentGone, TooLarge):
+        yield from output.abandon()
+        raise
 
 
 _LEGACY_MAGICS = 2  # 0 and 1
@@ -384,17 +385,17 @@ def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | No
         yield from output.append(data, header)
         return True
 
-    try:
-        yield from shop.read(in_turn([row]), add_batch)
-        output.stats.count(0, row.min_ts, -1)  # no record has another timestamp than before
-        has_txns = row.flags & FLAG_ABORTED_TXNS
-        txn_index = (yield from shop.lookup.section(row, SectionKind.TXN_INDEX)) if has_txns else b""
-        snapshot, epochs = yield from shop.beside([row])
-        made = yield from output.finish(txn_index, snapshot, epochs)
-        _check_reencoded(shop, row, made)
-    except (TieredError, SegmentGone, TooLarge):
-        yield from output.abandon()
-        raise
+    output.stats.count(0, row.min_ts, -1)  # no record has another timestamp than before
+    made = yield from _copied(shop, [row], output, add_batch)
+    kept = [(each.base, each.next, each.records, each.min_ts, each.max_ts) for each in (row, made)]
+    if kept[0] != kept[1]:
+        raise CorruptionError(
+            f"{shop.tp}: a segment of {kept[0]} (first and next offset, records, least and greatest timestamp) became "
+            f"one of {kept[1]}: nothing was replaced",
+            path_or_key=shop.lookup.log_key(row),
+            offset=row.base,
+            hint="run check",
+        )
     return made
 
 
@@ -410,16 +411,3 @@ def _needs_it(shop: Workshop, row: Row, encoding: Encoding) -> Steps[bool]:
 
     yield from replace(shop, ahead_bytes=0).read(in_turn([row]), add_batch)
     return found
-
-
-def _check_reencoded(shop: Workshop, row: Row, made: Row) -> None:
-    """Raise CorruptionError unless offsets, records and times stay the same."""
-    kept = [(each.base, each.next, each.records, each.min_ts, each.max_ts) for each in (row, made)]
-    if kept[0] != kept[1]:
-        raise CorruptionError(
-            f"{shop.tp}: a segment of {kept[0]} (first and next offset, records, least and greatest timestamp) became "
-            f"one of {kept[1]}: nothing was replaced",
-            path_or_key=shop.lookup.log_key(row),
-            offset=row.base,
-            hint="run check",
-        )

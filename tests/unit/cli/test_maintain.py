@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import threading
 from pathlib import Path
@@ -345,27 +344,14 @@ def small(tmp_path: Path) -> str:
     return url
 
 
-def test_a_plan_says_when_a_merge_is_due_that_waits(cli: Cli, small: str) -> None:
-    seen = cli("maintain", "--dry-run", "--remote", small, "--json")
-    (waiting,) = seen.summary["partitions"][0]["waiting"]
-    assert waiting["due_ms"] > 0
-    del waiting["due_ms"]
-    expected = {"action": "merge", "start_offset": 0, "end_offset": 6, "rows_in": 6, "setting": "merge.idle.ms"}
-    assert waiting == expected
-    text = cli("maintain", "--dry-run", "--remote", small).text.splitlines()
-    assert text[0] == "nothing is to be done now"
-    line = r"t-0: merge of 6 segments \(offsets 0 to 6\) is due in \d+ minutes, by merge\.idle\.ms"
-    assert re.fullmatch(line, text[1])
-    assert len(text) == 2
-    assert cli("maintain", "--remote", small, "--dry-run").text.splitlines()[0] == "nothing is to be done now"
-    assert cli("maintain", "--dry-run", "--remote", small, "--only", "retention").text == "nothing is to be done\n"
+def test_a_merge_waits_for_its_rest(cli: Cli, small: str) -> None:
+    assert cli("maintain", "--dry-run", "--remote", small).text == "nothing is to be done\n"
 
 
 def test_the_rest_before_a_merge_is_a_setting(cli: Cli, small: str) -> None:
     assert cli("topic", "set", "t", "--remote", small, "merge.idle.ms=0").code == 0
     (partition,) = cli("maintain", "--dry-run", "--remote", small, "--json").summary["partitions"]
     assert [(action["action"], action["rows_in"]) for action in partition["actions"]] == [("merge", 6)]
-    assert partition["waiting"] == []
 
 
 def test_a_clock_that_is_400_days_ahead_expires_nothing_of_a_folder(
@@ -375,7 +361,7 @@ def test_a_clock_that_is_400_days_ahead_expires_nothing_of_a_folder(
     right = SystemClock.now_ms
     monkeypatch.setattr(SystemClock, "now_ms", lambda self: right(self) + 400 * 86_400_000)
     seen = cli("maintain", "--dry-run", "--remote", small)
-    assert seen.text.splitlines()[0] == "nothing is to be done now"
+    assert seen.text.splitlines()[0] == "nothing is to be done"
     assert "ms ahead of the store's, which is used instead: set it" in seen.err
     assert cli("maintain", "--remote", small, "--yes").code == 0
     with tiered.open_reader(small) as reader:

@@ -19,7 +19,6 @@ from tiered.plan.commit import MAX_APPEND_ROWS, Stamp, create_root
 from tiered.plan.maintenance import (
     MAX_GROUP_ROWS,
     CompactionPlanner,
-    DueAction,
     MaintenanceAction,
     MaintenanceKind,
     MergePlanner,
@@ -222,22 +221,6 @@ def test_only_rows_at_rest_are_merged_and_a_wrong_clock_pins_none(max_ts: int, a
     assert len(merges(rows)) == found
     minute = TopicConfig(segment_bytes=10_000, merge_idle_ms=60_000)
     assert len(merges(rows, minute)) == 1
-
-
-def test_a_merge_that_waits_is_told_with_the_time_at_which_it_is_due() -> None:
-    rows = [row(at, max_ts=NOW - 120_000 + at, appended_ms=NOW) for at in range(6)]
-    planner = MergePlanner(TopicConfig(segment_bytes=10_000), NOW)
-    planner.add(rows)
-    due_ms = NOW - 120_000 + 3 + HOUR  # four rows are worth a merge
-    assert planner.finish() == []
-    assert planner.waiting() == DueAction(MaintenanceKind.MERGE, 0, 600, 6, due_ms, "merge.idle.ms")
-
-
-def test_nothing_waits_where_there_is_nothing_to_merge() -> None:
-    for rows in ([row(at, max_ts=NOW) for at in range(3)], [row(at, size=5000, max_ts=NOW) for at in range(6)], []):
-        planner = MergePlanner(TopicConfig(segment_bytes=10_000), NOW)
-        planner.add(rows)
-        assert (planner.finish(), planner.waiting()) == ([], None)
 
 
 def test_a_row_larger_than_all_its_neighbours_together_is_not_written_again_for_them() -> None:
