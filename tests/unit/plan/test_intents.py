@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from uuid import UUID
 
-import pytest
-
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
-from tiered.format.root import STATE_DELETING, STATE_OPEN, STATE_SEALED, Root, decode_root, encode_root
+from tiered.format.root import STATE_DELETING, STATE_OPEN, STATE_SEALED, Root
 from tiered.format.rows import Rows
 from tiered.model import TRASH_MAINTAINER, Row
 from tiered.plan.catalog_edit import Garbage, TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, create_root
-from tiered.plan.invariants import check_root
 from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof, decide_claim, hold, is_own_claim, since
 from tiered.plan.root_lower_bounds import HELD_LIMIT, held_ids
 
@@ -33,40 +29,6 @@ def claimed(start_offset: int = 0) -> Root:
 
 def row(base: int, end: int, uid: int) -> Row:
     return Row(base, end, -5, 7, 100, 5, uid, -uid, 50, 1, end - base, 0, 0)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_random_appends_and_trims_agree_with_a_list_of_rows(seed: int) -> None:
-    rng = random.Random(seed)
-    start = rng.choice([0, 17, 2**63 - 100_000])
-    root, first, uid = claimed(start), start, 0
-    live: list[Row] = []
-    for step in range(60):
-        before, mark = root, stamp(step + 2, now_ms=rng.randrange(5_000))
-        end = live[-1].next if live else root.next_offset
-        if rng.random() < 0.6:
-            more = []
-            for _ in range(rng.randrange(1, 5)):
-                uid += 1
-                more.append(row(end, end + rng.randrange(1, 9), uid))
-                end = more[-1].next
-            after = AppendIntent(tuple(more), f"a{step}").apply(root, mark)
-            live += more
-        else:
-            offset = rng.randrange(first - 2, end + 2)
-            after = TrimIntent(offset).apply(root, mark)
-            if isinstance(after, Refusal):
-                assert after.reason is (RefusalReason.OUT_OF_RANGE if offset > end else RefusalReason.NOTHING)
-                continue
-            first = offset
-            live = [one for one in live if one.next > offset]
-        assert isinstance(after, Root)
-        root = after
-        assert check_root(root, before) == []
-        assert (list(root.rows), root.start_offset, root.next_offset) == (live, first, end)
-        assert root.commit.ts_ms == max(mark.now_ms, before.commit.ts_ms + 1)
-        assert len(root.trash) == root.removed.segments == uid - len(live)
-        assert decode_root(encode_root(root), key=root.key) == root
 
 
 def test_a_log_that_is_sealed_takes_no_claim_and_no_append() -> None:

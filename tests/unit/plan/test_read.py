@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tiered.errors import OffsetGapError, OffsetOutOfRangeError
 from tiered.format.rows import Rows
-from tiered.model import Positions, Row, TopicPartition
+from tiered.model import Row, TopicPartition
 from tiered.plan.read import (
     LocalSpan,
     ReadLimits,
@@ -30,14 +30,6 @@ TP = TopicPartition("flights", 0)
 
 def plan(start: int, end: int | None, local: LocalSpan | None, remote: RemoteSpan | None) -> list[tuple[str, int, int]]:
     return [(r.tier.value, r.start, r.end) for r in plan_tiers(TP, start, end, local=local, remote=remote)]
-
-
-def test_remote_below_what_this_disk_has_and_local_above() -> None:
-    local = LocalSpan(start_offset=40, end_offset=100, uploaded_offset=80)
-    remote = RemoteSpan(0, 80)
-    assert plan(0, None, local, remote) == [("remote", 0, 40), ("local", 40, 100)]
-    assert plan(50, 70, local, remote) == [("local", 50, 70)]
-    assert plan(10, 20, local, remote) == [("remote", 10, 20)]
 
 
 def test_one_tier_alone() -> None:
@@ -76,10 +68,6 @@ def test_an_empty_tier_has_no_earliest() -> None:
     assert earliest_offset(LocalSpan(90, 90, 90), RemoteSpan(90, 90)) == 90
     assert latest_offset(LocalSpan(0, 0, 0), RemoteSpan(20, 90)) == 90
     assert (earliest_offset(None, None), latest_offset(None, None)) == (0, 0)
-
-
-def test_a_span_of_a_partition_log() -> None:
-    assert LocalSpan.from_positions(Positions(0, 40, 80, 90, 100)) == LocalSpan(40, 100, 80)
 
 
 spans = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted)

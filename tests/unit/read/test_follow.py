@@ -27,7 +27,6 @@ from tiered.errors import (
 )
 from tiered.format.locks import Signal
 from tiered.model import NewRecord
-from tiered.plan.pacing import PollInterval
 from tiered.testing.clock import FakeClock
 
 IDLE_S = 100.0
@@ -326,17 +325,6 @@ def test_arguments(log: tiered.Log) -> None:
         topic.read(follow=True, idle_timeout="5 parsecs")
     with pytest.raises(ConfigError, match="follow"):
         topic.read(follow=1)  # type: ignore[arg-type]
-
-
-def test_the_poll_interval_follows_gaps_and_silence() -> None:
-    interval = PollInterval(0.0, 0.5, 10.0)
-    assert [interval.interval_s(at) for at in (0, 2, 8, 20, 1000)] == [0.5, 0.5, 2.0, 5.0, 10.0]
-    for at in (100, 120, 160):
-        interval.changed(at)
-    assert interval.interval_s(160) == 5.0
-    for at in range(170, 250, 10):
-        interval.changed(at)
-    assert interval.interval_s(240) == 2.5
 
 
 def test_compaction_under_a_read_skips_only_older_values(log: tiered.Log, clock: ScriptedClock) -> None:

@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.remote_face import RemoteFace
-from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog
-from tests.unit.remote.recording import RecordingStore
+from tests.unit.remote import maintaining
+from tests.unit.remote.building import TOPIC_ID
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.batch import decode_records
 from tiered.format.kernels import crc32c
 from tiered.format.keys import index_key, partition_prefix, pin_key, segment_key
-from tiered.model import TopicPartition
 from tiered.plan.maintenance import PIN_MS, MaintenanceKind
 from tiered.remote.gc.orphans import Swept
-from tiered.remote.maintain import ActionResult, Maintainer
+from tiered.remote.maintain import ActionResult
 from tiered.remote.pins import PIN_TRIES, RENEW_AGAIN_MS, RENEW_MS, Pin, SharedPin, read_pin, read_pins
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
@@ -30,15 +29,12 @@ from tiered.store.base import (
     Deleted,
     Get,
     List,
-    ListPage,
     Match,
     Outcome,
     Put,
     StoreRequest,
 )
 from tiered.store.driver import drive
-from tiered.store.memory import MemoryStore
-from tiered.testing.clock import FakeClock
 
 pytestmark = pytest.mark.usefixtures("both_catalogs")
 NO_GRACE = TopicConfig(gc_grace_ms=0, segment_bytes=20_000, merge_min_bytes=10_000)
@@ -47,15 +43,11 @@ PINS = partition_prefix(TOPIC_ID, 0) + "pin/"
 HOUR = 3600.0
 
 
-class Bucket:
+class Bucket(maintaining.Bucket):
     """Twenty small segments of one partition, without a grace time, a month old."""
 
     def __init__(self) -> None:
-        self.clock = FakeClock()
-        self.store = RecordingStore(MemoryStore(clock=self.clock))
-        self.log = RemoteLog(self.store, clock=self.clock)
-        self.log.fill(END)
-        self.clock.advance(31 * 24 * HOUR)
+        super().__init__(END)
         self.held: set[Pin] = set()
 
     def face(self, *, pinned: bool = True, past: Past | None = None) -> RemoteFace:
@@ -66,13 +58,10 @@ class Bucket:
 
     def maintain(self, *kinds: MaintenanceKind, begin_at: int | None = None) -> list[ActionResult]:
         """By somebody else: what its plan says is done."""
-        maintainer = Maintainer(TopicPartition(self.log.topic, 0), TOPIC_ID, NO_GRACE, owner="m:1")
+        maintainer = self.maintainer(NO_GRACE)
         plan = drive(self.store, maintainer.plan(kinds, begin_at=begin_at), clock=self.clock, ids=self.log.ids)
         assert plan is not None
-        return [
-            drive(self.store, maintainer.run(action, TRUSTED), clock=self.clock, ids=self.log.ids)
-            for action in plan.actions
-        ]
+        return [self.run(maintainer, action) for action in plan.actions]
 
     def live(self, begin_at: int) -> int:
         """Trim, merge, collection at once; the objects that were collected."""
@@ -89,14 +78,7 @@ class Bucket:
 
     def sweep(self, *, delete: bool) -> Swept:
         """By somebody else."""
-        maintainer = Maintainer(TopicPartition(self.log.topic, 0), TOPIC_ID, NO_GRACE, owner="m:1")
-        return drive(self.store, maintainer.sweep(delete=delete), clock=self.clock, ids=self.log.ids)
-
-    def keys(self, kind: str = "s/") -> set[str]:
-        """What is there below a partition's folder."""
-        page = self.store.inner.execute(List(partition_prefix(TOPIC_ID, 0) + kind))
-        assert isinstance(page, ListPage)
-        return {entry.key for entry in page.entries}
+        return drive(self.store, self.maintainer(NO_GRACE).sweep(delete=delete), clock=self.clock, ids=self.log.ids)
 
     @property
     def version(self) -> int:
@@ -192,12 +174,12 @@ def test_a_reader_that_slept_too_long_pins_the_newest_version_and_finds_what_was
     face = bucket.face()
     reading = face.read_batches(0)
     read = offsets(iter([next(reading)]))
-    (old,) = bucket.keys("pin/")
+    (old,) = bucket.objects("pin/")
     bucket.maintain(MaintenanceKind.MERGE)
     bucket.clock.advance(PIN_MS / 1000 + 1)
     assert bucket.collect() > 0
     assert read + offsets(reading) == list(range(END))
-    (new,) = bucket.keys("pin/")
+    (new,) = bucket.objects("pin/")
     assert new != old
     assert bucket.version in {version_of(put) for put in bucket.pin_puts()}
     assert "pin_expired" in caplog.text
@@ -218,7 +200,7 @@ def test_collectors_that_pass_each_version_are_an_error_and_no_pin_stays(bucket:
     with pytest.raises(RemoteUnavailableError, match="a collector passed each version that was pinned"):
         next(bucket.face().read_batches(END - 1))
     assert len(bucket.pin_puts()) == PIN_TRIES
-    assert (bucket.keys("pin/"), bucket.held) == (set(), set())
+    assert (bucket.objects("pin/"), bucket.held) == (set(), set())
 
 
 def test_a_pin_counts_from_when_it_was_sent_not_from_its_answer(bucket: Bucket) -> None:
@@ -294,11 +276,11 @@ def test_a_pin_goes_at_the_close_whenever_its_reader_was_cancelled(
     bucket.store.answer = answer
     with pytest.raises(KeyboardInterrupt):
         reading()
-    assert len(bucket.keys("pin/")) == (landed is (cancelled is Put))
+    assert len(bucket.objects("pin/")) == (landed is (cancelled is Put))
     bucket.store.answer = None
     for pin in list(bucket.held):  # as the close of a reader does
         drive(bucket.store, pin.drop(), clock=bucket.clock, ids=bucket.log.ids)
-    assert bucket.keys("pin/") == set()
+    assert bucket.objects("pin/") == set()
     assert bucket.held == set()
 
 
@@ -311,7 +293,7 @@ def test_a_pin_that_cannot_be_deleted_is_said_and_expires(bucket: Bucket, caplog
     bucket.store.answer = answer
     release(bucket, face)
     assert "pin_not_deleted" in caplog.text
-    assert len(bucket.keys("pin/")) == 1
+    assert len(bucket.objects("pin/")) == 1
 
 
 def test_a_pin_holds_an_older_version_when_its_snapshot_is_deleted(bucket: Bucket) -> None:
@@ -333,12 +315,12 @@ def test_a_sweep_takes_pins_that_expired_and_no_others(bucket: Bucket) -> None:
     second = bucket.face().read_batches(0)
     next(second)
     second.close()
-    (later,) = bucket.keys("pin/") - {first.key}
+    (later,) = bucket.objects("pin/") - {first.key}
     bucket.clock.advance(1)
     assert bucket.sweep(delete=False).failed == []
-    assert bucket.keys("pin/") == {first.key, later}
+    assert bucket.objects("pin/") == {first.key, later}
     assert bucket.sweep(delete=True).failed == []
-    assert bucket.keys("pin/") == {later}
+    assert bucket.objects("pin/") == {later}
 
 
 # -- a pin that one process makes and others keep ----------------------------------------------------------------------
@@ -349,7 +331,7 @@ def shared(bucket: Bucket) -> SharedPin:
     reading = bucket.face().read_batches(0)
     next(reading)
     reading.close()
-    (key,) = bucket.keys("pin/")
+    (key,) = bucket.objects("pin/")
     bucket.store.requests.clear()
     return SharedPin(key, "flights-0")
 

@@ -95,12 +95,6 @@ def test_everything_in_order() -> None:
         assert list(found) == []
 
 
-async def test_everything_in_order_on_asyncio() -> None:
-    store = AioNumbers()
-    assert [at async for at in adrive_stream(store, positions(Source(50)))] == list(range(0, 500, 10))
-    assert len(store.inner.asked) == 50
-
-
 async def test_nothing_is_asked_for_before_it_is_wanted_on_asyncio() -> None:
     store, source = AioNumbers(), Source(50)
     reading = adrive_stream(store, positions(source))
@@ -137,13 +131,6 @@ def test_bytes_and_requests_ahead_are_bounded() -> None:
 def test_one_request_larger_than_the_bound_still_goes() -> None:
     with stream(Source(4, 1000), max_bytes=1) as found:
         assert list(found) == [0, 1000, 2000, 3000]
-
-
-def test_reads_go_on_while_the_consumer_is_at_work() -> None:
-    source, store = Source(20), Numbers()
-    with stream(source, store, max_requests=2) as found:
-        assert [next(found) for _ in range(3)] == [0, 10, 20]
-        assert source.taken == 3 + 2 + 1
 
 
 def test_an_error_of_the_source_comes_behind_what_was_begun() -> None:

@@ -19,7 +19,7 @@ from tiered.errors import (
     NotFoundError,
     OffsetOutOfRangeError,
 )
-from tiered.format.batch import decode_records, encode_batch, read_header
+from tiered.format.batch import decode_records, encode_batch
 from tiered.format.keys import Role
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.root import STATE_DELETING, Root, encode_root
@@ -475,12 +475,6 @@ def test_an_empty_root(log: RemoteLog) -> None:
     reader = partition(log)
     assert list(reader.read_batches(0)) == []
     assert reader.last_stable_offset() == 0
-
-
-def test_headers_come_with_the_batches(log: RemoteLog) -> None:
-    log.fill(30)
-    for header, part in partition(log).read_headed(0):
-        assert header == read_header(part)
 
 
 class TestCache:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.format.legacy import message, wrapper
-from tests.unit.plan.cleaning.building import LogBuilder
-from tests.unit.plan.cleaning.rounds import clean, markers
 from tiered.config import DAY_MS
 from tiered.format.batch import BatchProducer, decode_records, encode_batch, least_timestamp, read_header, verify_batch
 from tiered.format.codecs import Codec
@@ -197,15 +195,3 @@ def test_an_empty_old_message_can_end_the_range() -> None:
     assert cleaned is not None
     header = verify_batch(cleaned)
     assert (header.magic, header.records_count, header.last_offset) == (2, 0, END - 1)
-
-
-def test_markers_of_a_round_are_in_the_output() -> None:
-    build = LogBuilder()
-    build.keys(1, producer=1, transactional=True)
-    build.end(1, ControlType.COMMIT)
-    build.roll()
-    done = clean(build.build(), 0)
-    assert markers(done.log.batches) == [1]
-    headers = [read_header(batch) for batch in done.log.batches]
-    assert [(header.base_offset, header.last_offset) for header in headers] == [(0, 0), (1, 1)]
-    assert done.stats.batches_read == 2

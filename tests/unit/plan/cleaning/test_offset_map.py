@@ -10,10 +10,8 @@ from tests.unit.format.twins import compiled, needs_both
 from tests.unit.plan.cleaning.building import LogBuilder
 from tests.unit.plan.cleaning.rounds import MemoryLog, build_map
 from tiered.errors import ConfigError
-from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType
 from tiered.format.pure_kernels import KeyTable
-from tiered.model import NewRecord
 from tiered.plan.cleaning import CleaningCandidate, cleaning_candidate
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, ENTRY_BYTES, OffsetMap, OffsetMapBuilder
 
@@ -94,22 +92,3 @@ def test_markers_and_aborted_records_name_no_key() -> None:
     log = build.build()
     offset_map = build_map(log, _candidate(log))
     assert (offset_map.get(b"1"), len(offset_map), offset_map.end_offset) == (0, 1, 3)
-
-
-def test_nothing_read_leaves_the_checkpoint_where_it_was() -> None:
-    offset_map = OffsetMap()
-    OffsetMapBuilder(offset_map, start_offset=17)
-    assert offset_map.end_offset == 17
-
-
-def test_what_was_read_is_counted() -> None:
-    builder = OffsetMapBuilder(OffsetMap(), start_offset=0)
-    batch = encode_batch([NewRecord(b"v", b"k", 1), NewRecord(b"v", None, 1)])
-    builder.add(batch)
-    assert (builder.records_read, builder.bytes_read) == (2, len(batch))
-
-
-def test_a_batch_below_the_start_moves_nothing_back() -> None:
-    builder = OffsetMapBuilder(OffsetMap(), start_offset=17)
-    builder.add(encode_batch([NewRecord(b"v", b"k", 1)], base_offset=3))
-    assert (builder.offset_map.end_offset, len(builder.offset_map)) == (17, 0)

@@ -50,13 +50,6 @@ def test_a_truncation_needs_a_reload_unless_it_cuts_nothing() -> None:
     assert log.state.pending_snapshot() is None
 
 
-def test_without_a_snapshot_the_state_begins_at_the_start_of_the_log() -> None:
-    log = Log()
-    log.append(data(0, txn=True))
-    log.state.load(None, log_start=3, now_ms=1000)
-    assert (len(log.state), log.state.map_end_offset, log.state.last_stable_offset(9)) == (0, 3, 9)
-
-
 def test_a_load_leaves_expired_producers_behind_and_keeps_open_transactions() -> None:
     log = Log()
     log.append(data(0, pid=1, ts=0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.unit.remote.catalog.script import TOPIC_ID, Desk, World
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import DAY_MS
@@ -24,7 +26,9 @@ from tiered.store.base import (
     ABSENT,
     List,
     ListPage,
+    Outcome,
     Put,
+    StoreRequest,
 )
 from tiered.store.memory import MemoryStore
 
@@ -63,6 +67,19 @@ class Place:
             row = self.objects(self.writer.row(self.end, self.end + 10))
             self.world.run(self.writer.catalog.append([row]))
             self.end += 10
+
+    def after_put(self, key: str, act: Callable[[], object], *, always: bool = False) -> None:
+        """Do ``act`` after the next PUT of ``key`` was carried out; after each of them with ``always``."""
+
+        def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+            outcome = carry_out()
+            if isinstance(request, Put) and request.key == key:
+                self.store.answer = None
+                act()
+                self.store.answer = answer if always else None
+            return outcome
+
+        self.store.answer = answer
 
     def trim(self, offset: int) -> None:
         self.world.run(self.maintainer.catalog.load())

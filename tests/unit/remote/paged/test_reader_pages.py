@@ -12,7 +12,6 @@ import pytest
 import tiered
 from tests.unit.check.building import RECORDS, TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
-from tiered.errors import CorruptionError
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.keys import FLAG_MAINTAINER, index_key, segment_key
 from tiered.model import Row
@@ -122,12 +121,3 @@ def test_a_lookup_by_time_goes_on_where_the_log_begins_now(log: Scenario, race: 
         (found,) = reader.topic(TOPIC).offsets_for_times(START_MS).values()
         assert found == (offset, START_MS + offset * 1000)
         assert len(race.seen) == 2
-
-
-def test_a_page_that_the_newest_root_names_is_lost(log: Scenario) -> None:
-    root = log.root()
-    key = root.page_key(root.leaves.pointer(0))
-    log.delete(key)
-    with tiered.open_reader(log.url) as reader, pytest.raises(CorruptionError, match="is gone") as error:
-        list(reader.topic(TOPIC).read(0))
-    assert error.value.path_or_key == key

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.unit.remote.catalog.script import TOPIC_ID
@@ -127,19 +129,14 @@ def test_a_name_is_never_deleted_and_no_put_that_comes_late_changes_what_stands_
 def test_one_that_is_deleted_while_it_is_made_says_so() -> None:
     place = Place()
     place.append(50)
-    execute, made = place.store.execute, [0]
 
-    def racing(request: StoreRequest) -> Outcome:
-        outcome = execute(request)
-        if isinstance(request, Put) and request.key == KEY and not made[0]:
-            made[0] = 1
-            place.world.run(delete_snapshot(view(), NAME))
-            place.trim(200)
-            place.wait()
-            place.collect()
-        return outcome
+    def deleted() -> None:
+        place.world.run(delete_snapshot(view(), NAME))
+        place.trim(200)
+        place.wait()
+        place.collect()
 
-    place.store.execute = racing  # type: ignore[method-assign]
+    place.after_put(KEY, deleted)
     with pytest.raises(NotFoundError, match="snapshot nightly was deleted while it was made"):
         place.world.run(create_snapshot(view(), NAME))
     assert len(under(place)) == DROPPED_BYTES
@@ -148,16 +145,7 @@ def test_one_that_is_deleted_while_it_is_made_says_so() -> None:
 def test_one_of_a_topic_that_is_deleted_meanwhile_holds_nothing() -> None:
     place = Place()
     place.append(4)
-    execute = place.store.execute
-
-    def racing(request: StoreRequest) -> Outcome:
-        outcome = execute(request)
-        if isinstance(request, Put) and request.key == KEY:
-            place.store.execute = execute  # type: ignore[method-assign]
-            place.world.run(place.maintainer.catalog.commit(StateIntent(STATE_DELETING)))
-        return outcome
-
-    place.store.execute = racing  # type: ignore[method-assign]
+    place.after_put(KEY, lambda: place.world.run(place.maintainer.catalog.commit(StateIntent(STATE_DELETING))))
     with pytest.raises(NotFoundError, match="is being deleted"):
         place.world.run(create_snapshot(view(), NAME))
     assert place.world.run(read_pins(place.root)).count == 0
@@ -166,18 +154,14 @@ def test_one_of_a_topic_that_is_deleted_meanwhile_holds_nothing() -> None:
 def test_roots_that_collectors_pass_again_and_again_leave_nothing_behind() -> None:
     place = Place()
     place.append(50)
-    execute, at = place.store.execute, [0]
+    offsets = itertools.count(50, 50)
 
-    def passing(request: StoreRequest) -> Outcome:
-        outcome = execute(request)
-        if isinstance(request, Put) and request.key == KEY:
-            at[0] += 50
-            place.trim(at[0])
-            place.wait()
-            place.collect()
-        return outcome
+    def passed() -> None:
+        place.trim(next(offsets))
+        place.wait()
+        place.collect()
 
-    place.store.execute = passing  # type: ignore[method-assign]
+    place.after_put(KEY, passed, always=True)
     with pytest.raises(RemoteUnavailableError, match="garbage collection overtook each attempt"):
         place.world.run(create_snapshot(view(), NAME))
     assert place.world.run(list_snapshots(view())) == []
@@ -185,39 +169,27 @@ def test_roots_that_collectors_pass_again_and_again_leave_nothing_behind() -> No
 
 def killed_over_it(place: Place) -> Root:
     """The root that somebody begins to keep, and is killed before the look that would tell whether it can be kept."""
-    root, execute = place.root, place.store.execute
+    root = place.root
 
-    class Killed(BaseException):
-        """The process is gone."""
+    def killed() -> None:
+        raise KeyboardInterrupt
 
-    def dying(request: StoreRequest) -> Outcome:
-        outcome = execute(request)
-        if isinstance(request, Put) and request.key == KEY:
-            raise Killed
-        return outcome
-
-    place.store.execute = dying  # type: ignore[method-assign]
-    with pytest.raises(Killed):
+    place.after_put(KEY, killed)
+    with pytest.raises(KeyboardInterrupt):
         place.world.run(create_snapshot(view(), NAME))
-    place.store.execute = execute  # type: ignore[method-assign]
     return root
 
 
 def test_who_began_one_that_another_has_made_since_learns_of_it() -> None:
     place = Place()
     place.append(4)
-    execute = place.store.execute
     other: list[Root] = []
 
-    def racing(request: StoreRequest) -> Outcome:
-        outcome = execute(request)
-        if isinstance(request, Put) and request.key == KEY and not other:
-            place.store.execute = execute  # type: ignore[method-assign]
-            place.append(1)
-            other.append(place.world.run(create_snapshot(view(), NAME)))
-        return outcome
+    def made() -> None:
+        place.append(1)
+        other.append(place.world.run(create_snapshot(view(), NAME)))
 
-    place.store.execute = racing  # type: ignore[method-assign]
+    place.after_put(KEY, made)
     with pytest.raises(NotFoundError, match="another process began it"):
         place.world.run(create_snapshot(view(), NAME))
     assert [(each.root, each.begun) for each in place.world.run(list_snapshots(view()))] == [(other[0], False)]
