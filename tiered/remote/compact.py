@@ -27,7 +27,7 @@ from tiered.plan.cleaning import CleaningCandidate, GroupScan, LogState, Segment
 from tiered.plan.maintenance import MAX_GROUP_ROWS, CompactionPlanner, RowPlanner, segment_state
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, OffsetMap, OffsetMapBuilder
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.fetch import SegmentGone
+from tiered.remote.fetch import SegmentGone, still_named
 from tiered.remote.root_view import RootView
 from tiered.remote.segment_rewriter import Rows, SegmentOutput, Workshop, in_turn
 from tiered.store.base import NewId, Steps
@@ -225,16 +225,8 @@ def feed(snapshot: CatalogView, at: int, planners: Sequence[RowPlanner]) -> Step
 def need_superseded(tp: TopicPartition, view: RootView, gone: SegmentGone) -> Steps[None]:
     """Raise CorruptionError if the newest root still names the missing object."""
     snapshot = yield from view.pin()
-    held = (yield from snapshot.at(gone.row.base)) if snapshot is not None else None
-    if snapshot is not None and held == gone.row:
-        raise CorruptionError(
-            f"{tp}: {gone.key} is gone and version {snapshot.version} of the catalog still names it (offsets "
-            f"{gone.row.base} to {gone.row.next})",
-            path_or_key=gone.key,
-            position=0,
-            offset=gone.row.base,
-            hint="look for a lifecycle rule or a person that deletes objects of this prefix; nothing was replaced",
-        )
+    if snapshot is not None and (yield from snapshot.at(gone.row.base)) == gone.row:
+        raise still_named(tp, gone, snapshot.version, gone.row.base, "nothing was replaced")
 
 
 def decode(snapshot: bytes) -> Sequence[ProducerEntry]:

@@ -138,6 +138,18 @@ class Fetch:
         return memoryview(_checked(tp, self.request(), row, found, row.size).body)
 
 
+def still_named(tp: TopicPartition, gone: SegmentGone, version: int, offset: int, then: str) -> CorruptionError:
+    """Return the error for a missing object that the newest catalog still names. ``then``: the end of its hint."""
+    return CorruptionError(
+        f"{tp}: {gone.key} is gone and version {version} of the catalog still names it (offsets {gone.row.base} to "
+        f"{gone.row.next})",
+        path_or_key=gone.key,
+        position=0,
+        offset=offset,
+        hint=f"look for a lifecycle rule or a person that deletes objects of this prefix; {then}",
+    )
+
+
 def fetches(
     segment: SegmentRange, key: str, wanted: ByteRange, sizes: RequestSizes, *, seek: bool = True
 ) -> Iterator[Fetch]:

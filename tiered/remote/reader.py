@@ -32,7 +32,7 @@ from tiered.plan.read import READ_LIMITS, ByteRange, CatalogRows, ReadLimits, Re
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.remote.assembly import IndexDoubtedError, SegmentDiffers, SegmentScan
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.fetch import BUFFER_BYTES, ByteCache, Fetch, Prefetch, SegmentGone, fetches
+from tiered.remote.fetch import BUFFER_BYTES, ByteCache, Fetch, Prefetch, SegmentGone, fetches, still_named
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.pins import Pin
 from tiered.remote.root_view import RootCache, RootView
@@ -382,17 +382,11 @@ class RemotePartition:
             raise being_deleted(str(self.tp), self.topic_id)
         if snapshot is not None and at is not None and at < snapshot.start_offset:
             raise self._out_of_range(at, snapshot.start_offset, snapshot.next_offset)
-        still_named = snapshot is not None and (yield from snapshot.at(gone.row.base)) == gone.row
-        if snapshot is None or still_named or refreshes > MAX_REFRESHES:
-            raise CorruptionError(
-                f"{self.tp}: {gone.key} is gone and version {snapshot.version if snapshot else 0} of the catalog still "
-                f"names it (offsets {gone.row.base} to {gone.row.next})",
-                path_or_key=gone.key,
-                position=0,
-                offset=max(at or 0, gone.row.base),
-                hint="look for a lifecycle rule or a person that deletes objects of this prefix; a disk that still "
-                "has the segment can upload it again",
-            )
+        is_named = snapshot is not None and (yield from snapshot.at(gone.row.base)) == gone.row
+        if snapshot is None or is_named or refreshes > MAX_REFRESHES:
+            version = snapshot.version if snapshot else 0
+            then = "a disk that still has the segment can upload it again"
+            raise still_named(self.tp, gone, version, max(at or 0, gone.row.base), then)
         return snapshot
 
     def leader_epochs(self) -> Steps[tuple[EpochEntry, ...]]:

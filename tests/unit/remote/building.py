@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -60,6 +60,11 @@ def batches(start: int, end: int, *, each: int = 10, size: int = 24, codec: Code
         encode_batch(records(at, min(each, end - at), size=size), base_offset=at, leader_epoch=0, codec=codec)
         for at in range(start, end, each)
     ]
+
+
+def offsets(parts: Iterable[bytes | memoryview]) -> list[int]:
+    """Of all records in these batches."""
+    return [record.offset for part in parts for record in decode_records(part)]
 
 
 def other_batches(start: int, end: int, *, each: int = 10) -> list[bytes]:

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Callable
 
 from tests.support.remote_face import RemoteFace
+from tests.unit.remote import building
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog
 from tests.unit.remote.recording import Answer, RecordingStore
 from tiered.config import TopicConfig
-from tiered.format.batch import decode_records
 from tiered.format.keys import partition_prefix
 from tiered.format.root import Root
 from tiered.model import TopicPartition
@@ -85,4 +85,4 @@ def cut_after(count: int) -> Answer:
 
 
 def offsets(face: RemoteFace, start: int = 0) -> list[int]:
-    return [record.offset for batch in face.read_batches(start) for record in decode_records(batch)]
+    return building.offsets(face.read_batches(start))

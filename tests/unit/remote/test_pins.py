@@ -10,10 +10,9 @@ import pytest
 
 from tests.support.remote_face import RemoteFace
 from tests.unit.remote import maintaining
-from tests.unit.remote.building import TOPIC_ID
+from tests.unit.remote.building import TOPIC_ID, offsets
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
-from tiered.format.batch import decode_records
 from tiered.format.kernels import crc32c
 from tiered.format.keys import index_key, partition_prefix, pin_key, segment_key
 from tiered.plan.maintenance import PIN_MS, MaintenanceKind
@@ -99,10 +98,6 @@ class Bucket(maintaining.Bucket):
 @pytest.fixture
 def bucket() -> Bucket:
     return Bucket()
-
-
-def offsets(batches: Iterator[memoryview]) -> list[int]:
-    return [record.offset for batch in batches for record in decode_records(batch)]
 
 
 def version_of(put: Put) -> int:

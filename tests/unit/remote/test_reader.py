@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.support.remote_face import RemoteFace
-from tests.unit.remote.building import FIRST_MS, NO_ROWS, RemoteLog, batches, other_batches, records, seal
+from tests.unit.remote.building import FIRST_MS, NO_ROWS, RemoteLog, batches, offsets, other_batches, records, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.errors import (
     CorruptionError,
@@ -19,7 +19,7 @@ from tiered.errors import (
     NotFoundError,
     OffsetOutOfRangeError,
 )
-from tiered.format.batch import decode_records, encode_batch
+from tiered.format.batch import encode_batch
 from tiered.format.keys import Role
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.root import STATE_DELETING, Root, encode_root
@@ -72,10 +72,6 @@ def unverified(log: RemoteLog, row: Row) -> int:
     count = len(list(scan.feed(found.data)))
     scan.finish()
     return count
-
-
-def offsets(parts: Iterable[memoryview]) -> list[int]:
-    return [record.offset for part in parts for record in decode_records(part)]
 
 
 class TestReading:

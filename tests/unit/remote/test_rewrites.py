@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.remote_face import RemoteFace
-from tests.unit.remote import rewriting
+from tests.unit.remote import building, rewriting
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.recording import RecordingStore
 from tests.unit.remote.rewriting import Rewriter
@@ -19,7 +19,7 @@ from tiered.check.findings import Finding, Findings
 from tiered.check.inspection import Expectations, LogInspection, compare_descriptor
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
-from tiered.format.batch import BatchHeader, BatchProducer, decode_records, encode_batch
+from tiered.format.batch import BatchHeader, BatchProducer, encode_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, parse_segment_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
@@ -66,7 +66,7 @@ def rewriter(log: RemoteLog) -> Rewriter:
 def offsets(log: RemoteLog) -> list[int]:
     """Of every record that a reader sees."""
     face = RemoteFace(log.store, log.topic, TOPIC_ID, 0)
-    return [record.offset for batch in face.read_batches(0) for record in decode_records(batch)]
+    return building.offsets(face.read_batches(0))
 
 
 def looked_at(rewriter: Rewriter, row: Row) -> list[Finding]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.remote_face import RemoteFace
-from tests.unit.remote.building import FIRST_MS, RemoteLog, batches, seal
+from tests.unit.remote.building import FIRST_MS, RemoteLog, batches, offsets, seal
 from tiered.errors import CorruptionError
-from tiered.format.batch import decode_records
 from tiered.format.keys import segment_key
 from tiered.model import TopicPartition
 from tiered.plan.read import ReadLimits
@@ -21,10 +20,6 @@ from tiered.store.memory import MemoryStore
 
 END = 200
 EACH = 10
-
-
-def offsets(parts: Iterable[memoryview]) -> list[int]:
-    return [record.offset for part in parts for record in decode_records(part)]
 
 
 def made(index: Callable[[bytes], bytes], times: Callable[[bytes], bytes] = bytes, *, sparse: bool) -> RemoteFace:
