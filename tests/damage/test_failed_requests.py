@@ -35,8 +35,8 @@ from tiered.repair.engine import plan_repair_steps, repair_steps
 from tiered.repair.plan import RepairOptions
 from tiered.store.driver import Runner
 from tiered.store.layers import LayeredStore
-from tiered.store.location import StoreOptions
 from tiered.store.memory import MemoryStore
+from tiered.store.options import StoreOptions
 from tiered.store.retry import Retries
 from tiered.testing.clock import SeededIds
 from tiered.testing.faults import Fault, FaultKind, FaultStore

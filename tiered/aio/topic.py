@@ -16,7 +16,7 @@ from tiered.arrow.schema import COLUMNS
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import Headers, Positions, RecordMetadata, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan
-from tiered.read.stream import ReadRange, ReadRequest, TierBatch, TierStream, Window
+from tiered.read.stream import ReadRange, ReadRequest, TierBatch, TierStream
 from tiered.read.topic import TopicReads, arrow_of, records_of, release_steps
 from tiered.store.aio_driver import AioRunner
 from tiered.times import Time
@@ -74,14 +74,6 @@ class AsyncPartitionStream:
     async def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """Run ``TierStream.offset_for_time``."""
         return await self._runner.run(self.steps.offset_for_time(timestamp))
-
-    async def windows(self, wanted: ReadRange) -> list[Window]:
-        """Run ``TierStream.windows``."""
-        return await self._runner.run(self.steps.windows(wanted))
-
-    async def pruned_segments(self, wanted: ReadRange) -> int:
-        """Run ``TierStream.pruned_segments``."""
-        return await self._runner.run(self.steps.pruned_segments(wanted))
 
     def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> AsyncIterator[TierBatch]:
         """Yield the batches of ``TierStream.batches``."""

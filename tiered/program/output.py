@@ -314,14 +314,6 @@ def human_duration(duration_ms: int) -> str:
     return f"{minutes}m{seconds % 60:02d}s" if minutes else f"{seconds}s"
 
 
-def duration_in_words(duration_ms: int) -> str:
-    """Return ``58 minutes``, ``5 hours``: the largest unit of which there are two or more, rounded up."""
-    for unit_ms, unit in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute")):
-        if duration_ms >= 2 * unit_ms:
-            return counted(-(-duration_ms // unit_ms), unit)
-    return counted(-(-duration_ms // 1000), "second")
-
-
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
