@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tiered.errors import OffsetGapError, OffsetOutOfRangeError
 from tiered.format.rows import Rows
-from tiered.model import Row, TopicPartition
+from tiered.model import Positions, Row, TopicPartition
 from tiered.plan.read import (
     LocalSpan,
     ReadLimits,
@@ -68,6 +68,10 @@ def test_an_empty_tier_has_no_earliest() -> None:
     assert earliest_offset(LocalSpan(90, 90, 90), RemoteSpan(90, 90)) == 90
     assert latest_offset(LocalSpan(0, 0, 0), RemoteSpan(20, 90)) == 90
     assert (earliest_offset(None, None), latest_offset(None, None)) == (0, 0)
+
+
+def test_a_span_of_a_partition_log() -> None:
+    assert LocalSpan.from_positions(Positions(0, 40, 80, 90, 100)) == LocalSpan(40, 100, 80)
 
 
 spans = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted)

@@ -8,7 +8,12 @@ import pytest
 
 from tests.unit.plan.producers.building import Log, data, marker
 from tiered.errors import ConfigError, InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
-from tiered.plan.producer import SEQUENCES, Origin
+from tiered.format.batch import BatchProducer, encode_batch, read_header
+from tiered.format.control import ControlType
+from tiered.format.control import marker as control_record
+from tiered.format.kernels import Record
+from tiered.model import NewRecord
+from tiered.plan.producer import SEQUENCES, Marker, Origin, producer_batch
 from tiered.plan.producer_state import Duplicate, PreparedBatches, ProducerState
 
 LAST = SEQUENCES - 1
@@ -97,3 +102,22 @@ def test_idle_producers_are_forgotten_at_the_millisecond() -> None:
     assert log.state.expire(1199) == [1]
     assert log.state.expire(1200) == [2]
     assert len(log.state) == 0
+
+
+def test_from_headers() -> None:
+    plain = read_header(encode_batch([NewRecord(b"v", timestamp=5)]))
+    assert producer_batch(plain) is None
+    values = [NewRecord(b"v", timestamp=5), NewRecord(b"v", timestamp=9)]
+    header = read_header(encode_batch(values, base_offset=3, producer=BatchProducer(7, 2, LAST)))
+    assert producer_batch(header) == data(LAST, 2, epoch=2, base=3, ts=9)
+    assert producer_batch(header, timestamp=77) == data(LAST, 2, epoch=2, base=3, ts=77)
+    record = control_record(ControlType.ABORT, 9, 2000)
+    ending = encode_batch([record], producer=BatchProducer(7, 2, transactional=True, control=True))
+    read = Record(0, 2000, record.key, record.value, [])
+    found = producer_batch(read_header(ending), read)
+    assert found is not None
+    assert found.marker == Marker(True, 9, 2000)
+    cleaned = producer_batch(read_header(ending), None)
+    assert cleaned is not None
+    assert cleaned.control
+    assert cleaned.marker is None
