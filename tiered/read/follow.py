@@ -4,7 +4,7 @@
 
     each partition:  look at the end ──> emit what is new ──> wait
       written here      after the signal of an append
-      of another log    every 0.05 to 1 s, by two ``stat`` calls (``plan.poll_interval``)
+      of another log    every 0.05 to 1 s, by two ``stat`` calls (``plan.pacing``)
       in a bucket       every 0.5 to 10 s, by a conditional GET of the root
 """
 

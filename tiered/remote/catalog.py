@@ -131,7 +131,7 @@ class Rest(NamedTuple):
 
 
 class Catalog(RootView):
-    """One partition's catalog. Claims of the writer's role need ``persist`` (``remote.claim``).
+    """One partition's catalog. Claims of the writer's role need ``persist`` (``remote.committer``).
 
     ``is_empty`` checks the disk of a volume that claims without records, after its proof is stored. A concurrent first
     append finds the proof, or is found here (``local.partition.first_append_guard``). ``root``, ``etag``: last

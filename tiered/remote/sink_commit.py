@@ -363,8 +363,8 @@ def _swap_root(view: SinkView, intent: Intent, owner: str, deadline: Deadline) -
     """Commit one intent. Return a root that contains it, and True if this call put it there.
 
     A catalog commit renews its date if the process was suspended before the PUT. This commit keeps its date. A sink
-    removes no rows and no pages (``plan.pages.spill`` only makes them), so no grace period depends on it. An as-of read
-    between the date and the PUT finds a slightly later version.
+    removes no rows and no pages (``plan.catalog_edit.spill`` only makes them), so no grace period depends on it. An
+    as-of read between the date and the PUT finds a slightly later version.
     """
     was_read = is_timed = False
 

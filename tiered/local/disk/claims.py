@@ -195,7 +195,7 @@ class Claims:
         self._write({tp: lambda proof: replace(proof, **given)})
 
     def keep(self, tp: TopicPartition, token: str | None, last_append: str | None) -> None:
-        """Store a catalog's proof (``remote.claim``), durably. None leaves that value as it is."""
+        """Store a catalog's proof (``remote.committer``), durably. None leaves that value as it is."""
         given: dict[str, Any] = {"token": token, "last_append": last_append}
         self._write({tp: lambda proof: replace(proof, **{name: id_ for name, id_ in given.items() if id_ is not None})})
 

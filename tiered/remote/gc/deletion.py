@@ -66,7 +66,7 @@ def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
 
     Does nothing before the end of the grace period, or while a pin protects the partition.
 
-    Repeats are harmless: each lists the rest. An object that arrives later is a stray (``remote.gc.strays``). Raises
+    Repeats are harmless: each lists the rest. An object that arrives later is a stray (``remote.gc.orphans``). Raises
     RemotePermissionError for a key that may not be deleted.
     """
     pins = yield from read_pins(root)
