@@ -108,6 +108,7 @@ class Standby:
         self._url = url
         self._clock, self._ids, self._files = clock, ids, files
         self._held = contextlib.ExitStack()
+        self._is_new = False
         self._views: dict[TopicPartition, RootView] = {}
         self._pulled: dict[TopicPartition, CatalogView] = {}
         self._leaving: list[Path] = []
@@ -118,6 +119,7 @@ class Standby:
         if self._url.startswith("file://"):
             StoreLocation.parse(self._url, environ={}).refuse_overlap(directory)
         self._need_follower()
+        self._is_new = files.state(directory) is None
         files.make_directory(directory)
         with contextlib.ExitStack() as held:
             for lock in (DirectoryLock(directory, files), uploader_lock(directory, files)):
@@ -132,8 +134,12 @@ class Standby:
             self._held = held.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Unlock the directory. Remove one that this call made, if an error came before the first partition."""
+        with self._held:
+            is_refused = kind is not None and issubclass(kind, TieredError)
+            if is_refused and self._is_new and not DirectoryView.read(self.directory, self._files).partitions:
+                remove_tree(self._files, self.directory)
 
     @property
     def claimable(self) -> list[TopicPartition]:

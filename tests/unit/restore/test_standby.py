@@ -15,7 +15,14 @@ from tests.support.admin import check
 from tests.support.faulty_files import FaultyFiles, PowerCut, on_nth
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.disk import LogDirectory
-from tiered.errors import ConfigError, FencedError, LogDestroyedError, RemoteUnavailableError, TieredError
+from tiered.errors import (
+    ConfigError,
+    FencedError,
+    LogDestroyedError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+    TieredError,
+)
 from tiered.format.keys import topic_key
 from tiered.local.disk import lock
 from tiered.local.disk.directory_files import STANDBY_NAME, read_standby
@@ -285,6 +292,17 @@ def test_it_is_refused_for_writing_until_it_is_promoted(primary: Primary, tmp_pa
         primary.pull(tmp_path / "primary")
     with pytest.raises(ConfigError, match="follows no bucket"):
         primary.promote(tmp_path / "primary")
+
+
+def test_a_first_pull_that_is_refused_leaves_nothing(primary: Primary, tmp_path: Path) -> None:
+    directory, store = tmp_path / "standby", FaultStore(primary.store, [Fault(FaultKind.PERMISSION, "list", times=-1)])
+    with pytest.raises(RemotePermissionError):
+        primary.pull(directory, store=store)
+    assert not directory.exists()
+    primary.pull(directory)
+    with pytest.raises(RemotePermissionError):
+        primary.pull(directory, store=store)
+    primary.matches(directory)
 
 
 def test_a_promotion_fences_the_primary_and_names_what_only_its_disk_has(primary: Primary, tmp_path: Path) -> None:
