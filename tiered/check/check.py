@@ -29,7 +29,7 @@ from uuid import UUID
 from tiered.check.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.check.local import LocalCheck, LocalFacts
 from tiered.check.registry import survey, unregistered
-from tiered.check.remote import RemoteCheck, check_decisions, check_kept, size_steps
+from tiered.check.remote import RemoteCheck, check_decisions, size_steps
 from tiered.check.segment_check import Reading, RemoteFacts
 from tiered.config import MAX_LONG
 from tiered.display import html_table
@@ -49,7 +49,6 @@ from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, expected_topics
 from tiered.model import TopicPartition
 from tiered.plan.jobs import SPAN_BYTES, SpanCutter
-from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, list_topic_names, load_topic, no_topics
 from tiered.store.base import Emit, ListVersions, Steps, Versions
 from tiered.store.steps import blocking
@@ -190,11 +189,7 @@ class CheckRun:
             for partition in range(entry.partitions):
                 tp = TopicPartition(entry.name, partition)
                 check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self.emit_all)
-                yield from check.run(reading)
-                view = RootView(entry.topic_id, tp.partition, tp.topic)
-                yield from self.emit_all((yield from check_kept(tp, view, read_data=reading.data)))
-                if self.options.orphans:
-                    yield from check.orphans()
+                yield from check.run(reading, orphans=self.options.orphans)
 
     def registry(self, url: str, local: LocalFacts) -> Steps[list[TopicEntry]]:
         """Return the registry's entries. Report what they lack; an unreadable entry stops no other.
@@ -231,7 +226,9 @@ class CheckRun:
 
     def report(self, local: LocalFacts, remote: RemoteFacts) -> CheckReport:
         """Return the report. Raises ``UnknownTopicError`` for a named topic that is in no tier."""
-        self._need_topics()
+        for topic in self.options.topics:
+            if topic not in {tp.topic for tp in self.partitions} | self.unreadable:
+                raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topic list`")
         return CheckReport(
             findings=tuple(self.findings),
             unlisted=self.unlisted,
@@ -249,18 +246,16 @@ class CheckRun:
             archived=dict(remote.archived),
         )
 
-    def _need_topics(self) -> None:
-        """Raise ``UnknownTopicError`` for a named topic that is in no tier: nothing of it was checked."""
-        for topic in self.options.topics:
-            if topic not in {tp.topic for tp in self.partitions} | self.unreadable:
-                raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topic list`")
-
     def _entry(self, topic: str) -> Steps[TopicEntry | None]:
         found = Findings(topic_key(topic))
         try:
             entry = yield from load_topic(topic)
             if entry is not None:
-                self._need_settings(entry, found)
+                try:
+                    _ = entry.settings
+                except ConfigError as unknown:  # the topic is still readable, and is checked
+                    what = unknown.message.removeprefix(f"{found.where}: ")
+                    found.error("topic_setting", f"{what}; {unknown.hint}")
                 yield from self.emit_all(found.about(topic, -1))
             return entry
         except CorruptionError as damage:
@@ -270,14 +265,6 @@ class CheckRun:
         self.unreadable.add(topic)
         yield from self.emit_all(found.about(topic, -1))
         return None
-
-    def _need_settings(self, entry: TopicEntry, found: Findings) -> None:
-        """Report a setting that cannot be used. The topic is still readable, and is checked."""
-        try:
-            _ = entry.settings
-        except ConfigError as unknown:
-            told = unknown.message.removeprefix(f"{found.where}: ")
-            found.error("topic_setting", f"{told}; {unknown.hint}")
 
     def emit_all(self, seen: Iterable[Finding | Passed]) -> Steps[None]:
         for one in seen:
@@ -379,13 +366,7 @@ def part_steps(part: CheckPart, reading: Reading = EVERYTHING, *, orphans: bool 
     """
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
     check = _check(part, facts, run.emit_all)
-    yield from check.check_part(reading, part.start, part.end, with_root=part.with_root)
-    if part.with_root:
-        tp = TopicPartition(part.topic, part.partition)
-        view = RootView(part.entry.topic_id, part.partition, part.topic)
-        yield from run.emit_all((yield from check_kept(tp, view, read_data=True)))
-        if orphans:
-            yield from check.orphans()
+    yield from check.run(reading, part.start, part.end, with_root=part.with_root, orphans=orphans)
     return run.report(LocalFacts(), facts)
 
 

@@ -58,8 +58,8 @@ from tiered.local.disk.directory_files import (
     REPLICATION_NAME,
 )
 from tiered.local.disk.files import Files
-from tiered.local.disk.partition_files import SPARSE_NAME, bases_of, local_files
-from tiered.local.disk.topics import TOPICS_NAME, expected_topics, read_topics, set_apart
+from tiered.local.disk.partition_files import EPOCHS_NAME, SPARSE_NAME, bases_of, local_files
+from tiered.local.disk.topics import PARTITION_METADATA_NAME, TOPICS_NAME, expected_topics, read_topics, set_apart
 from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, PartitionUpload, UploadCheckpoint, known_of
 from tiered.local.segment.sealed import FileSource
 from tiered.local.segment.side_files import SEAL_SUFFIX, read_note
@@ -143,8 +143,9 @@ def read_small_files(directory: Path, files: Files) -> SmallFiles:
     beside: list[Findings] = []
     for name in OFFSET_CHECKPOINTS:
         # A damaged checkpoint costs a longer start, never data: Kafka reads it as empty.
-        _decoded(about(name), files, directory / name, decode_offsets, "checkpoint", Severity.WARNING)
-    _decoded(about(META_PROPERTIES_NAME), files, directory / META_PROPERTIES_NAME, decode_meta_properties, "checkpoint")
+        _read(about(name), "checkpoint", _decoded(files, directory / name, decode_offsets), Severity.WARNING)
+    meta = _decoded(files, directory / META_PROPERTIES_NAME, decode_meta_properties)
+    _read(about(META_PROPERTIES_NAME), "checkpoint", meta)
     _read(about(TOPICS_NAME), "topics_file", partial(read_topics, directory, files))
     _read(about(PRODUCER_IDS_NAME), "producer_ids", partial(read_ids, directory, files))
     uploads = _read(about(OFFSET_CHECKPOINT_NAME), "checkpoint", UploadCheckpoint(directory, files).read)
@@ -180,10 +181,7 @@ class LocalCheck:
         directories = self._partition_directories(root)
         gone = [*self._gone(uploads, claims)]
         yield [*small.findings, *root.items, *gone]
-        started = self.directory / LOG_START_NAME
-        starts = _decoded(Findings(""), self.files, started, decode_offsets, "checkpoint") or {}
-        flushed = self.directory / RECOVERY_POINT_NAME
-        points = _decoded(Findings(""), self.files, flushed, decode_offsets, "checkpoint") or {}
+        starts, points = self._offsets(LOG_START_NAME), self._offsets(RECOVERY_POINT_NAME)
         reported = {TopicPartition(found.topic, found.partition) for found in gone}
         directories = sorted([*directories, *self._emptied(points, {*dict(directories), *reported})])
         self._uncleaned = self._broker_has_not_cleaned([tp for tp, _ in directories])
@@ -239,12 +237,14 @@ class LocalCheck:
     def _broker_has_not_cleaned(self, tps: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions of a broker's topics that its cleaner's checkpoint does not name."""
         topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files))
-        cleaner = self.directory / CLEANER_NAME
-        cleaned = _decoded(Findings(""), self.files, cleaner, decode_offsets, "checkpoint") or {}
         if topics is None:
             return set()
         theirs = {tp for tp in tps if tp.topic not in topics or topics[tp.topic].adopted}
-        return theirs - cleaned.keys()
+        return theirs - self._offsets(CLEANER_NAME).keys()
+
+    def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
+        """Return the offsets of a checkpoint; none if it cannot be read, which is reported elsewhere."""
+        return _read(Findings(""), "checkpoint", _decoded(self.files, self.directory / name, decode_offsets)) or {}
 
     def _two_topics(self) -> Iterator[Finding]:
         """Yield findings for partitions of one name whose files name two topic ids."""
@@ -326,11 +326,11 @@ class LocalCheck:
         return [*found.about(*facts.tp)]
 
     def _metadata(self, facts: PartitionFacts, path: Path, findings: Findings) -> None:
-        named = path / "partition.metadata"
-        facts.topic_id = _decoded(findings, self.files, named, decode_partition_metadata, "partition_metadata")
+        named = _decoded(self.files, path / PARTITION_METADATA_NAME, decode_partition_metadata)
+        facts.topic_id = _read(findings, "partition_metadata", named)
         if facts.topic_id is None and not findings.items:
             findings.add(Severity.INFO, "partition_metadata", "there is no partition.metadata: the topic id is unknown")
-        epochs = _decoded(findings, self.files, path / "leader-epoch-checkpoint", decode_epochs, "leader_epochs")
+        epochs = _read(findings, "leader_epochs", _decoded(self.files, path / EPOCHS_NAME, decode_epochs))
         for before, after in itertools.pairwise(epochs or ()):
             if after.start_offset <= before.start_offset:
                 findings.error("leader_epochs", f"leader epoch {after.epoch} begins at or before epoch {before.epoch}")
@@ -499,49 +499,41 @@ class LocalCheck:
             return None
 
 
-def _decoded(  # noqa: PLR0917 - one file, and the words for its damage
-    found: Findings,
-    files: Files,
-    path: Path,
-    decode: Callable[[str], T],
-    code: str,
-    severity: Severity = Severity.ERROR,
-) -> T | None:
-    """Return the decoded text file; None if it is missing or damaged. Damage is a finding."""
-    try:
-        return decode(files.read(path).decode())
-    except NotFoundError:
-        return None
-    except (CorruptionError, UnicodeDecodeError) as damage:
-        newer = isinstance(damage, NewerFormatError)
-        found.add(Severity.ERROR if newer else severity, _code(damage, code), f"{path.name}: {damage}")
-        return None
-    except LocalIOError as refused:
-        _refused(found, refused)
-        return None
+def _decoded(files: Files, path: Path, decode: Callable[[str], T]) -> Callable[[], T]:
+    """Return a function that reads a text file. It names the file in the error of a damaged one."""
+
+    def read() -> T:
+        try:
+            return decode(files.read(path).decode())
+        except (CorruptionError, UnicodeDecodeError) as damage:
+            kind = NewerFormatError if isinstance(damage, NewerFormatError) else CorruptionError
+            raise kind(f"{path.name}: {damage}", path_or_key=str(path)) from damage
+
+    return read
 
 
-def _read(found: Findings, code: str, read: Callable[[], T]) -> T | None:
-    """Return the content of one of our own files; None for a damaged one, which is a finding."""
+def _read(found: Findings, code: str, read: Callable[[], T], severity: Severity = Severity.ERROR) -> T | None:
+    """Return the content of a small file; None if it is missing, damaged or unreadable. All but missing is a finding.
+
+    The code of a newer release is another one, because its file may be whole.
+    """
     try:
         return read()
+    except NotFoundError:
+        pass
+    except NewerFormatError as newer:
+        found.error(NEWER_RELEASE, newer.message)
     except CorruptionError as damage:
-        found.error(_code(damage, code), damage.message)
-        return None
+        found.add(severity, code, damage.message)
     except LocalIOError as refused:
         _refused(found, refused)
-        return None
+    return None
 
 
 def _refused(found: Findings, refused: LocalIOError) -> None:
     hint = refused.hint or "the disk may be failing: look at the kernel's log, and copy what can still be read"
     denied = isinstance(refused, LocalPermissionError)
     found.add(Severity.ERROR, UNREADABLE, f"{refused.message}: it was not checked; {hint}", denied=denied)
-
-
-def _code(damage: Exception, code: str) -> str:
-    """Return ``code``, or that of a newer release, whose file may be whole."""
-    return NEWER_RELEASE if isinstance(damage, NewerFormatError) else code
 
 
 def _is_dense(scan: LogScan) -> bool:

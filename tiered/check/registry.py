@@ -21,16 +21,13 @@ from uuid import UUID
 from tiered.check.findings import Finding, Findings, Severity
 from tiered.check.local import LocalFacts
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
-from tiered.format.keys import TOPICS_PREFIX, hist_prefix, root_key, topic_key
+from tiered.format.keys import TOPICS_PREFIX, root_key, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.model import TopicPartition
 from tiered.remote.gc.audit import was_destroyed
-from tiered.remote.root_view import RootView
 from tiered.remote.roots import list_partitions
-from tiered.remote.snapshots import survey_snapshots
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Get, Object, Steps, Together
-from tiered.store.steps import list_all
 
 GETS_AT_ONCE = 16
 NAMED_PARTITIONS = 10
@@ -115,8 +112,7 @@ def find_unnamed(
 ) -> Steps[list[Unnamed]]:
     """Return the listed partitions that no entry names, by topic id. ``names``: topic names on a disk.
 
-    ``entries`` were read after the listing. Roots of each topic id are read until one is in use. If none of them has a
-    name, their copies are read.
+    ``entries`` were read after the listing. Roots of each topic id are read until one is in use.
     """
     named = {entry.topic_id: entry for entry in entries}
     groups: defaultdict[UUID, list[int]] = defaultdict(list)
@@ -133,8 +129,7 @@ def find_unnamed(
             found.append(Unnamed(topic_id, told, tuple(sorted(strays)), in_use=False, destroyed=True))
         if left := [partition for partition in partitions if partition not in strays]:
             topic, in_use = yield from _topic_in_roots(topic_id, left)
-            topic = topic or told or (yield from _name_in_copies(topic_id, left))
-            found.append(Unnamed(topic_id, topic, tuple(left), in_use))
+            found.append(Unnamed(topic_id, topic or told, tuple(left), in_use))
     return found
 
 
@@ -161,23 +156,6 @@ def _topic_in_roots(topic_id: UUID, partitions: Sequence[int]) -> Steps[tuple[st
         if any(root is None or root.version > 1 for root in roots):  # an unreadable root is one that was in use
             return topic, True
     return topic, False
-
-
-def _name_in_copies(topic_id: UUID, partitions: Sequence[int]) -> Steps[str]:
-    """Return the topic's name in a copy below ``hist/`` or a snapshot of one of the partitions; ``""`` without one."""
-    for partition in partitions[:NAMED_PARTITIONS]:
-        try:
-            copies = [entry.key for entry in (yield from list_all(hist_prefix(topic_id, partition)))]
-            for key in reversed(copies[-NAMED_PARTITIONS:]):
-                root = _decoded((yield Get(key)), key)
-                if root is not None:
-                    return root.topic
-            taken, _ = yield from survey_snapshots(RootView(topic_id, partition, topic_id.hex))
-            if taken:
-                return taken[-1].root.topic
-        except (RemotePermissionError, CorruptionError, ConfigError):
-            continue  # an unreadable copy names nothing
-    return ""
 
 
 def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:

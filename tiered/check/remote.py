@@ -19,7 +19,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tiered.check.findings import NEWER_RELEASE, Finding, Findings, Severity
-from tiered.check.inspection import ObjectGone
 from tiered.check.local import PartitionFacts
 from tiered.check.segment_check import Reading, RemoteFacts, SegmentCheck, Tell, ask_all, judge_index, judge_log
 from tiered.config import MAX_LONG
@@ -84,20 +83,22 @@ class RemoteCheck:
         self._key = root_key(entry.topic_id, tp.partition)
         self._segments = SegmentCheck(tp, entry, facts, local, tell, newest=self._newest)
 
-    def run(self, reading: Reading) -> Steps[None]:
-        """Check the partition and report all findings. Raises the errors of a store that does not answer."""
-        pinned = yield from self.catalog()
-        if pinned is not None:
-            yield from self._check_under_pin(pinned, reading, 0, MAX_LONG)
-
-    def check_part(self, reading: Reading, start: int, end: int, *, with_root: bool) -> Steps[None]:
+    def run(
+        self, reading: Reading, start: int = 0, end: int = MAX_LONG, *, with_root: bool = True, orphans: bool = False
+    ) -> Steps[None]:
         """Check the segments whose base is in ``start`` to ``end`` (exclusive), under a pin of their own.
 
-        Findings about the root are reported only ``with_root``: one of all parts does so.
+        ``with_root``: check the root and the objects beside it, too; one of all parts does so. ``orphans``: list them.
+        Raises the errors of a store that does not answer.
         """
         pinned = yield from self.catalog(told=with_root)
         if pinned is not None:
             yield from self._check_under_pin(pinned, reading, start, end)
+        if with_root:
+            view = RootView(self._topic_id, self._tp.partition, self._tp.topic)
+            yield from self._tell((yield from check_kept(self._tp, view, read_data=reading.data)))
+            if orphans:
+                yield from self._orphans()
 
     def _check_under_pin(self, pinned: CatalogView, reading: Reading, start: int, end: int) -> Steps[None]:
         if not (reading.data and reading.pin and self._facts.may_pin and pinned.segments):
@@ -107,7 +108,7 @@ class RemoteCheck:
         try:
             held = yield from self._hold(pin, pinned)
             yield from self.segments(held or pinned, start, end, reading, pin if held is not None else None)
-        except (TieredError, ObjectGone):
+        except TieredError:
             yield from pin.drop()
             raise
         yield from pin.drop()
@@ -191,12 +192,12 @@ class RemoteCheck:
             yield from self._tell(found.about(*self._tp))
             return NO_ROWS
 
-    def orphans(self) -> Steps[None]:
+    def _orphans(self) -> Steps[None]:
         """List segments that neither the catalog names nor its trash, pages and all. Never report an error."""
-        listed = yield from self._listing()
+        listed = yield from list_all(partition_prefix(self._topic_id, self._tp.partition) + "s/")
         pinned = yield from self._newest()
         found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
-        unnamed = {uid: key for key, _ in listed if (uid := segment_uid(key))}
+        unnamed = {uid: entry.key for entry in listed if (uid := segment_uid(entry.key))}
         if pinned is not None:
             try:
                 yield from drop_named(pinned, unnamed)
@@ -205,8 +206,8 @@ class RemoteCheck:
                 found.add(Severity.WARNING, "orphans_unknown", what, offset=damage.offset)
                 yield from self._tell(found.about(*self._tp))
                 return
-        for key, size_bytes in listed:
-            parsed, uid = parse_segment_key(key), segment_uid(key)
+        for entry in listed:
+            parsed, uid = parse_segment_key(entry.key), segment_uid(entry.key)
             code, what = "uncommitted", "not committed: under way, or left by a crash"
             if not uid:
                 code, what = "foreign_object", "is not named as ours"
@@ -219,7 +220,7 @@ class RemoteCheck:
                     code, what = "orphan", f"staged by an attempt at batch {batch[1]} of {batch[0]}, which is committed"
             elif parsed.name.epoch < pinned.root.roles[parsed.name.role.value].epoch:
                 code, what = "orphan", "an orphan of a dead epoch"
-            found.add(Severity.INFO, code, f"{key} ({size_bytes} bytes): {what}")
+            found.add(Severity.INFO, code, f"{entry.key} ({entry.size} bytes): {what}")
         yield from self._tell(found.about(*self._tp))
 
     def _newest(self) -> Steps[CatalogView | None]:
@@ -281,10 +282,6 @@ class RemoteCheck:
             )
         if local.topic_id is not None and local.topic_id != self._topic_id:
             catalog.error("topic_id", f"the topic is {local.topic_id} on this disk, {self._topic_id} in the bucket")
-
-    def _listing(self) -> Steps[list[tuple[str, int]]]:
-        listed = yield from list_all(partition_prefix(self._topic_id, self._tp.partition) + "s/")
-        return [(entry.key, entry.size) for entry in listed]
 
 
 def size_steps(tps: Iterable[tuple[UUID, int]], parts: int) -> Steps[int]:

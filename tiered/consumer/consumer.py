@@ -26,7 +26,7 @@ from tiered.store.threads import ThreadPool
 from tiered.times import Time
 
 if TYPE_CHECKING:
-    import pyarrow
+    pass
 
 T = TypeVar("T")
 
@@ -107,28 +107,19 @@ class Consumer:
     ) -> Iterator[list[ConsumerRecord]]:
         """Return lists of ``max_records`` records, or of what has come within ``timeout`` seconds; none is empty."""
         most = arguments.whole("max_records", max_records, least=1)
-        request = Request(most, arguments.duration_s("timeout", timeout), fill=True)
-        while True:
-            with self._lock:
-                fetches = self._next(request)
-                found = taken(fetches or (), most)
-            if found:
-                yield found
-            elif fetches is None:
-                return
+        yield from self._lists(Request(most, arguments.duration_s("timeout", timeout), fill=True))
 
     def record_batches(self) -> RecordBatches:
         """Return Arrow record batches of about 1 MiB, with all columns. Ends as the iteration does."""
-        return RecordBatches(arrow_schema(COLUMNS), self._record_batches())
+        return RecordBatches(arrow_schema(COLUMNS), (found[0] for found in self._lists(Request(1, emit=ARROW))))
 
-    def _record_batches(self) -> Iterator[pyarrow.RecordBatch]:
-        request = Request(1, emit=ARROW)
+    def _lists(self, request: Request) -> Iterator[list[Any]]:
         while True:
             with self._lock:
                 fetches = self._next(request)
-                found = taken(fetches or (), 1)
+                found = taken(fetches or (), request.most)
             if found:
-                yield found[0]
+                yield found
             elif fetches is None:
                 return
 

@@ -257,7 +257,7 @@ class Eraser:
                 yield from self.need_superseded(gone)
                 continue
             return pinned, tuple(Hit(row, records) for row in asked if (records := seen.looked[uid_of(row)]))
-        raise self._restless()
+        raise self.restless()
 
     def _unread(self, pinned: CatalogView, asked: list[Row]) -> Rows:
         """Return an iterator over live segments not read yet. Adds them and all known matches to ``asked``."""
@@ -286,7 +286,7 @@ class Eraser:
                 hint="run `tiered check`; what was rewritten stays so, nothing else was changed",
             )
 
-    def _restless(self) -> ConfigError:
+    def restless(self) -> ConfigError:
         return ConfigError(
             f"{self.tp}: others have rewritten it in each of {MAX_LOOKS} looks",
             hint="end other maintainers for a while, then run the same again: it goes on",
@@ -327,7 +327,7 @@ class Eraser:
             if not hits:
                 break
         else:
-            raise self._restless()
+            raise self.restless()
         notes = yield from self.notes()
         self.replaced |= {(note["id_hi"], note["id_lo"]) for note in notes}
         collected = (yield from self.collect(owner)) if now else None

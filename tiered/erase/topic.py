@@ -32,7 +32,7 @@ from tiered.erase.erase import (
     receipt_steps,
 )
 from tiered.erase.notes import uid_of
-from tiered.errors import ConfigError, UnknownTopicError
+from tiered.errors import UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.model import Row, TopicPartition
 from tiered.plan.erasure import Selection
@@ -276,10 +276,7 @@ def find_steps(part: CheckPart, selection: Selection) -> Steps[dict[str, Any]]:
         hits = [[list(row), records] for row in rows if (records := counter.looked[uid_of(row)])]
         counts = {"segments": counter.segments, "read_bytes": counter.read_bytes}
         return {"looked": counter.looked, "hits": hits, **counts}
-    raise ConfigError(
-        f"{part.topic}-{part.partition}: others have rewritten it in each of {MAX_LOOKS} looks",
-        hint="end other maintainers for a while, then run the same command again",
-    )
+    raise eraser.restless()
 
 
 def _rows(eraser: Eraser, part: CheckPart) -> Steps[list[Row]]:

@@ -18,10 +18,10 @@ from tiered.format.keys import (
     parse_group_key,
 )
 from tiered.format.root import STATE_OPEN
-from tiered.group.objects import MAX_OWNERSHIP_BYTES, Ownership, decode_ownership, encode_ownership
+from tiered.group.objects import MAX_OWNERSHIP_BYTES, Ownership, decode_ownership, encode_ownership, ownership_cell
 from tiered.local.transactions.group_positions import GroupLag
 from tiered.model import Position, TopicPartition
-from tiered.remote.conditional_put import Cell, NextBody, Planned, Tagged, deadline_after, read_cell, update
+from tiered.remote.conditional_put import NextBody, Planned, Tagged, deadline_after, update
 from tiered.remote.positions import load_positions
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import TopicEntry, load_topic_to_read
@@ -205,7 +205,6 @@ def reset_group(
 
 
 def _reset_one(group: str, tp: TopicPartition, topic_id: UUID, offset: int) -> Steps[int]:
-    key = group_partition_key(group, topic_id, tp.partition)
     earlier = -1
     time: Time = yield Now()
     position = Position(offset, committed_ms=time.now_ms)
@@ -222,15 +221,10 @@ def _reset_one(group: str, tp: TopicPartition, topic_id: UUID, offset: int) -> S
             wanted = replace(found, owner="", epoch=found.epoch + 1, position=position, commit=commit)
         return NextBody(encode_ownership(wanted), wanted)
 
-    look = read_cell(key, lambda got: decode_ownership(got.data, key=key), MAX_OWNERSHIP_BYTES)
-    cell = Cell(key, f"group {group}: position of {tp}", look, _same_commit, "reset it again")
+    cell = ownership_cell(group, tp, topic_id)
     seen = yield from cell.look()
     yield from update(cell, change, (yield from deadline_after(CHANGE_MS)), seen=seen)
     return earlier
-
-
-def _same_commit(found: Ownership | None, sent: Ownership | None) -> bool:
-    return found is not None and sent is not None and found.commit == sent.commit
 
 
 def delete_group(group: str) -> Steps[int]:

@@ -20,7 +20,7 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from tiered.consumer.assignment import Changes
@@ -41,31 +41,31 @@ from tiered.format.keys import (
     parse_group_key,
 )
 from tiered.group.objects import (
-    MAX_MEMBER_BYTES,
     MAX_OWNERSHIP_BYTES,
     MAX_PLAN_BYTES,
     GroupPlan,
+    GroupTopics,
     MemberBeat,
     Ownership,
     PlannedTopic,
-    decode_member,
     decode_ownership,
     decode_plan,
     encode_member,
     encode_ownership,
     encode_plan,
+    member_cell,
     next_plan,
+    ownership_cell,
+    plan_cell,
 )
 from tiered.model import Position, TopicPartition
 from tiered.plan.pacing import backoff_bound_seconds
 from tiered.remote.conditional_put import (
-    Cell,
     NextBody,
     Planned,
     Tagged,
     conditional_put,
     deadline_after,
-    read_cell,
     replace_once,
     update,
 )
@@ -121,19 +121,6 @@ class GroupSettings:
                 f"heartbeat_ms={self.heartbeat_ms} and lease_ms={self.lease_ms}: a lease is too short",
                 hint=f"a lease has at least {BEATS_UNTIL_DEAD} heartbeats",
             )
-
-
-class GroupTopics(Protocol):
-    """Topics of the bucket."""
-
-    def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
-        """Return the topics that exist, with their partitions; ``first`` is not used."""
-
-    def resolve(self, tp: TopicPartition, topic_id: UUID, *, from_start: bool) -> Steps[Position]:
-        """Return the position at which a group begins that has none.
-
-        Raises LogDestroyedError, UnknownTopicError: the topic was deleted, and perhaps made again.
-        """
 
 
 @dataclass(slots=True)
@@ -246,10 +233,6 @@ class Member:
             raise self._lost_error(tp)
         return held.topic_id
 
-    def held(self) -> dict[TopicPartition, Position]:
-        """Return the owned partitions with their committed positions."""
-        return {tp: held.owned.position for tp, held in self._held.items()}
-
     def subscribe(self, names: Collection[str]) -> Steps[None]:
         """Share the partitions of these topics from the next round on. Raises UnknownTopicError."""
         wanted = tuple(sorted(set(names)))
@@ -312,16 +295,15 @@ class Member:
         member = f"{self.name}~{uid}"
         beat = MemberBeat(member, self.topics, 0, commit)
         deadline = yield from deadline_after(self.settings.heartbeat_ms)
-        cell = self._member_cell(member)
+        cell = member_cell(self.group, member)
         done = yield from replace_once(cell, "", NextBody(encode_member(beat), beat), deadline)
         if not done.written:
             raise CommitUnknownError(f"{cell.what}: another object is at {cell.key}")
         self._own, self._beats = Tagged(done.value, done.etag), {commit}
         self.id, self._planned_s, self._rounds = member, math.inf, 0
         yield from self._observe()
-        spread = self.settings.heartbeat_ms / 1000
-        others = len(self._alive) > 1
-        return spread * (FIRST_ROUND + (int(uid[:8], 16) / 2**32 if others else 0.0))
+        share = int(uid[:8], 16) / 2**32 if len(self._alive) > 1 else 0.0
+        return self.settings.heartbeat_ms / 1000 * (FIRST_ROUND + share)
 
     def _renew(self) -> Steps[bool]:
         """Renew the member's object. Return False if it is gone, or another process changed it."""
@@ -336,7 +318,7 @@ class Member:
             return NextBody(encode_member(beat), beat)
 
         deadline = yield from deadline_after(self.settings.heartbeat_ms)
-        done = yield from update(self._member_cell(self.id), change, deadline, seen=self._own)
+        done = yield from update(member_cell(self.group, self.id), change, deadline, seen=self._own)
         if done.written and done.value is not None:
             self._own, self._beats = Tagged(done.value, done.etag), {done.value.commit}
         return done.written
@@ -413,7 +395,7 @@ class Member:
             return NextBody(encode_plan(wanted), wanted)
 
         deadline = yield from deadline_after(self.settings.heartbeat_ms)
-        done = yield from update(self._plan_cell(), change, deadline, seen=first)
+        done = yield from update(plan_cell(self.group), change, deadline, seen=first)
         self._plan = Tagged(done.value, done.etag)
         if math.isinf(self._planned_s):
             self._planned_s = (yield Now()).monotonic
@@ -467,7 +449,7 @@ class Member:
             return NextBody(encode_ownership(free), free)
 
         deadline = yield from deadline_after(self.settings.heartbeat_ms)
-        yield from update(self._cell(tp, held.topic_id), change, deadline, seen=held.at)
+        yield from update(ownership_cell(self.group, tp, held.topic_id), change, deadline, seen=held.at)
         self._lose(tp)
 
     def _claim_share(self, now_s: float) -> Steps[bool]:
@@ -525,7 +507,7 @@ class Member:
             return NextBody(encode_ownership(taken), taken)
 
         deadline = yield from deadline_after(self.settings.heartbeat_ms)
-        done = yield from update(self._cell(tp, topic_id), change, deadline, seen=seen)
+        done = yield from update(ownership_cell(self.group, tp, topic_id), change, deadline, seen=seen)
         self._doubtful.discard((tp, topic_id))
         self._watched.pop(group_partition_key(self.group, topic_id, tp.partition), None)
         if done.written and done.value is not None:
@@ -567,7 +549,7 @@ class Member:
             return NextBody(encode_ownership(wanted), wanted)
 
         deadline = yield from deadline_after(self.settings.heartbeat_ms)
-        done = yield from update(self._cell(tp, held.topic_id), change, deadline, seen=held.at)
+        done = yield from update(ownership_cell(self.group, tp, held.topic_id), change, deadline, seen=held.at)
         if done.written and done.value is not None:
             held.at, held.known = Tagged(done.value, done.etag), {done.value.commit}
             return
@@ -597,7 +579,7 @@ class Member:
         found = {tp: held.owned.position for tp, held in self._held.items() if tp in partitions}
         topics = yield from self._source.find_topics(sorted({tp.topic for tp in partitions if tp not in found}))
         others = sorted(tp for tp in partitions if tp not in found and tp.topic in topics)
-        ends = yield from in_turns([self._cell(tp, topics[tp.topic].topic_id).look() for tp in others])
+        ends = yield from in_turns([ownership_cell(self.group, tp, topics[tp.topic].topic_id).look() for tp in others])
         for tp, end in zip(others, ends, strict=True):
             if isinstance(end, TieredError):
                 raise end
@@ -624,7 +606,8 @@ class Member:
         failed: TieredError | None = None
         try:
             deadline = yield from deadline_after(self.settings.heartbeat_ms)
-            done = yield from update(self._plan_cell(), change, deadline, seen=self._plan if self._plan.etag else None)
+            seen = self._plan if self._plan.etag else None
+            done = yield from update(plan_cell(self.group), change, deadline, seen=seen)
             self._plan = Tagged(done.value, done.etag)
         except TieredError as error:
             failed = error
@@ -656,24 +639,6 @@ class Member:
         else:
             self._lost.add(tp)
 
-    # -- cells ---------------------------------------------------------------------------------------------------------
-
-    def _member_cell(self, member: str) -> Cell[MemberBeat | None]:
-        key = group_member_key(self.group, member)
-        look = read_cell(key, lambda got: decode_member(got.data, key=key), MAX_MEMBER_BYTES)
-        return Cell(key, f"group {self.group}: member {member}", look, _same_beat)
-
-    def _plan_cell(self) -> Cell[GroupPlan | None]:
-        key = group_plan_key(self.group)
-        look = read_cell(key, lambda got: decode_plan(got.data, key=key), MAX_PLAN_BYTES)
-        return Cell(key, f"group {self.group}: its plan", look, _same_plan)
-
-    def _cell(self, tp: TopicPartition, topic_id: UUID) -> Cell[Ownership | None]:
-        key = group_partition_key(self.group, topic_id, tp.partition)
-        look = read_cell(key, lambda got: decode_ownership(got.data, key=key), MAX_OWNERSHIP_BYTES)
-        hint = "commit again: the next commit settles this one"
-        return Cell(key, f"group {self.group}: position of {tp}", look, _same_commit, hint)
-
     def _at_once(self, several: Sequence[Steps[T]]) -> Steps[list[T | None]]:
         """Run steps of several partitions. One that fails is logged, stops no other, and is repeated next round."""
         ends = yield from in_turns(several)
@@ -683,15 +648,3 @@ class Member:
                 if not isinstance(end, (*_PASSING, NotFoundError)):
                     self.failure = end
         return [None if isinstance(end, TieredError) else end for end in ends]
-
-
-def _same_beat(found: MemberBeat | None, sent: MemberBeat | None) -> bool:
-    return found is not None and sent is not None and found.commit == sent.commit
-
-
-def _same_plan(found: GroupPlan | None, sent: GroupPlan | None) -> bool:
-    return found is not None and sent is not None and found.commit == sent.commit
-
-
-def _same_commit(found: Ownership | None, sent: Ownership | None) -> bool:
-    return found is not None and sent is not None and found.commit == sent.commit

@@ -24,16 +24,18 @@ partitions move.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from tiered.config import MAX_PARTITIONS
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.json_schema import HEX_128, INT64_MAX, NUMBER, TEXT, TIME_MS, JsonObject, ListOf, Shape, ValueType
-from tiered.format.keys import parse_group_key
+from tiered.format.keys import group_member_key, group_partition_key, group_plan_key, parse_group_key
 from tiered.model import Position, TopicPartition
+from tiered.remote.conditional_put import Cell, read_cell
+from tiered.store.base import Steps
 
 FORMAT = 1
 MAX_MEMBERS = 10_000
@@ -104,6 +106,19 @@ class PlannedTopic:
     topic_id: UUID
     partitions: int
     first: int
+
+
+class GroupTopics(Protocol):
+    """Topics of the bucket."""
+
+    def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
+        """Return the topics that exist, with their partitions; ``first`` is not used."""
+
+    def resolve(self, tp: TopicPartition, topic_id: UUID, *, from_start: bool) -> Steps[Position]:
+        """Return the position at which a group begins that has none.
+
+        Raises LogDestroyedError, UnknownTopicError: the topic was deleted, and perhaps made again.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +267,37 @@ def _parse(data: bytes, key: str, shape: Shape, limit: int) -> tuple[JsonObject,
 
 def _extra(fields: JsonObject, shape: Shape) -> Mapping[str, Any]:
     return {name: value for name, value in fields.values.items() if name not in shape}
+
+
+# -- compare-and-swap --------------------------------------------------------------------------------------------------
+
+GroupObject = MemberBeat | GroupPlan | Ownership
+
+
+def member_cell(group: str, member: str) -> Cell[MemberBeat | None]:
+    """Return the object of a member."""
+    key = group_member_key(group, member)
+    look = read_cell(key, lambda got: decode_member(got.data, key=key), MAX_MEMBER_BYTES)
+    return Cell(key, f"group {group}: member {member}", look, _same_commit)
+
+
+def plan_cell(group: str) -> Cell[GroupPlan | None]:
+    """Return the plan of a group."""
+    key = group_plan_key(group)
+    look = read_cell(key, lambda got: decode_plan(got.data, key=key), MAX_PLAN_BYTES)
+    return Cell(key, f"group {group}: its plan", look, _same_commit)
+
+
+def ownership_cell(group: str, tp: TopicPartition, topic_id: UUID) -> Cell[Ownership | None]:
+    """Return the owner and position of a partition."""
+    key = group_partition_key(group, topic_id, tp.partition)
+    look = read_cell(key, lambda got: decode_ownership(got.data, key=key), MAX_OWNERSHIP_BYTES)
+    hint = "run it again: that settles this one"
+    return Cell(key, f"group {group}: position of {tp}", look, _same_commit, hint)
+
+
+def _same_commit(found: GroupObject | None, sent: GroupObject | None) -> bool:
+    return found is not None and sent is not None and found.commit == sent.commit
 
 
 # -- the next plan -----------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ from tiered.format.segment_indexes import TXN_ENTRY_BYTES
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.directory_files import LOG_START_NAME, RECOVERY_POINT_NAME, OffsetsFile, mark_clean
 from tiered.local.disk.files import Files
-from tiered.local.disk.partition_files import SPARSE_NAME
+from tiered.local.disk.partition_files import EPOCHS_NAME, SPARSE_NAME
 from tiered.local.disk.topics import TopicInfo, ensure_topic_id
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.segment.indexes import rebuild_indexes
@@ -139,10 +139,8 @@ class PartitionPull:
                     yield from self.pin.keep()
                 work = CLEANED_SUFFIX if self.published else ""
                 segment = SegmentFetch(self.files, self.path, plan.tp, plan.source.topic_id, row, beside, work)
-                if row.next <= plan.end_offset:
-                    fetched.append((yield from segment.run()))
-                else:
-                    fetched.append((yield from segment.run_until(plan.end_offset, plan.before)))
+                is_whole = row.next <= plan.end_offset
+                fetched.append((yield from (segment.run() if is_whole else segment.run(plan.end_offset, plan.before))))
             yield Blocking(partial(self._exchange, exchange, fetched))
         producers = b""
         if not plan.rows and plan.pinned is not None and plan.end_offset == plan.pinned.next_offset:
@@ -197,7 +195,7 @@ class PartitionPull:
         lineage = plan.pinned.root.lineage if plan.pinned is not None else ()
         # The newest epoch may have no records: such an epoch is not part of this log.
         epochs = [epoch for epoch in lineage if epoch.start_offset < plan.end_offset]
-        files.replace(path / "leader-epoch-checkpoint", encode_epochs(epochs).encode())
+        files.replace(path / EPOCHS_NAME, encode_epochs(epochs).encode())
         files.sync_directory(path)
 
 
@@ -277,17 +275,13 @@ class SegmentFetch:
     def _file(self, suffix: str) -> Path:
         return self.directory / local_name(self.row.base, suffix, self.work)
 
-    def run(self) -> Steps[Fetched]:
-        """Fetch, check and write everything but the seal note. Raises CorruptionError."""
-        stored = yield from self._fetch_log()
-        indexes, why = yield from self._bundle()
-        return (yield from blocking(partial(stored._finish_segment, indexes, why)))
+    def run(self, end: int | None = None, before: Row | None = None) -> Steps[Fetched]:
+        """Fetch, check and write everything but the seal note. Raises CorruptionError.
 
-    def run_until(self, end: int, before: Row | None) -> Steps[Fetched]:
-        """Restore the part of the segment below ``end``, where a batch begins.
-
-        ``before``: the last segment before this one that is no hole, if it is not restored. Its bundle has the
-        producers.
+        Args:
+            end: restore only the part below this offset, where a batch begins.
+            before: the last segment before this one that is no hole, if it is not restored. Its bundle has the
+                producers.
         """
         if before is not None:
             indexes, _ = yield from self._with_row(before)._bundle()
@@ -295,6 +289,8 @@ class SegmentFetch:
                 self.beside.skip(indexes.producer_snapshot or NO_PRODUCERS, self.row.base)
         stored = yield from self._fetch_log()
         indexes, why = yield from self._bundle()
+        if end is None:
+            return (yield from blocking(partial(stored._finish_segment, indexes, why)))
         return (yield from blocking(partial(stored._cut, end, indexes, why)))
 
     def _with_row(self, row: Row) -> SegmentFetch:
