@@ -447,6 +447,9 @@ def test_a_partition_of_a_disk_without_a_bucket(tmp_path: Path, what: str) -> No
         ("meta.properties", True),
         ("tiered-topics.json", False),
         ("tiered-offset-checkpoint", False),
+        ("tiered-producer-ids.json", False),
+        ("replication-offset-checkpoint", False),
+        ("cleaner-offset-checkpoint", False),
         ("tiered-claims.json", True),
         ("tiered-uploader.journal", False),
         ("t-0/partition.metadata", False),
@@ -506,6 +509,7 @@ def test_what_is_kept_beside_the_root(place: Bucket, part: str) -> None:
     right = place.data(key)
     if part != "/pin/":
         cut(place, key)
+    assert is_named(place, key)
     mended(place, before, place.repair())
     assert len(place.listed("/aside/")) == 1
     assert (key in place.listed()) is (place.versioned and part != "/pin/")

@@ -14,7 +14,6 @@ import pytest
 import tiered
 from tiered import aio
 from tiered.aio import log as aio_log
-from tiered.aio import log as aio_reader
 from tiered.store.threads import ThreadPool
 
 PATIENCE_S = 30.0
@@ -78,19 +77,6 @@ async def test_a_log_that_opens_after_its_caller_was_cancelled_is_closed(
     monkeypatch.undo()
     async with aio.open(tmp_path / "log") as log:  # nobody holds the directory
         assert (await (await log.topic("t", create=True)).append(b"v")).offset == 0
-
-
-async def test_a_reader_that_opens_after_its_caller_was_cancelled_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiered.open(tmp_path / "log").close()
-    held = Held(tiered.open_reader)
-    monkeypatch.setattr(aio_reader.sync_reader, "open_reader", held)
-    opening = asyncio.ensure_future(aio.open_reader(log_dir=tmp_path / "log"))
-    assert await asyncio.to_thread(held.begun.wait, PATIENCE_S)
-    await cancelled(opening)
-    held.go.set()
-    assert await asyncio.to_thread(held.closed.wait, PATIENCE_S)
 
 
 async def test_an_open_that_fails_after_its_caller_was_cancelled_is_nobodys_error(

@@ -18,7 +18,6 @@ from tiered.format.keys import (
     hist_key,
     hist_prefix,
     index_key,
-    pin_key,
     segment_key,
     snap_key,
 )
@@ -30,7 +29,7 @@ from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import Collector, page_key_of
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot, delete_snapshot
-from tiered.store.base import Head, Object, Outcome, Steps, StoreRequest
+from tiered.store.base import Head, Object, Outcome, Steps, StoreAround, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.steps import list_all
 
@@ -77,36 +76,16 @@ def test_a_whole_one_is_clean(log: Scenario, read_data: bool) -> None:
     assert seen(log, read_data=read_data) == []
 
 
-@pytest.mark.parametrize("damage", ["lost", "cut", "flipped"])
-@pytest.mark.parametrize("side", [".log", ".idx"])
-def test_what_only_a_snapshot_names_is_looked_at(log: Scenario, damage: str, side: str) -> None:
-    """The ``.log`` has all that the bundle held: a warning."""
-    snapshot, row = kept(log)
-    key = (segment_key if side == ".log" else index_key)(log.root().topic_id, 0, row)
-    data = log.read(key)
-    log.delete(key)
-    if damage != "lost":
-        log.replace(key, data[:-1] if damage == "cut" else data[:300] + bytes([data[300] ^ 1]) + data[301:])
-    (found,) = seen(log, read_data=True)
-    if side == ".log":
-        assert (found.severity, found.code, found.where) == (Severity.ERROR, "snapshot", snapshot)
-    else:
-        assert (found.severity, found.code, found.where) == (Severity.WARNING, "snapshot_index", snapshot)
-        assert "`tiered restore --as-of kept`" in found.message
-    assert (found.message.startswith("snapshot kept: "), key in found.message) == (True, True)
-    assert "or delete the snapshot: `tiered snapshot delete kept flights:0`" in found.message
-
-
-@pytest.mark.parametrize("read_data", [False, True])
-def test_a_bundle_of_another_segment_is_told_that_only_a_snapshot_names(log: Scenario, read_data: bool) -> None:
+def test_a_bundle_of_another_segment_is_told_that_only_a_snapshot_names(log: Scenario) -> None:
     """The object is whole, and of the same size."""
     rows, topic_id = log.rows(), log.root().topic_id
     snapshot, row = kept(log)
     other = next(each for each in rows[1:] if each.idx_len == row.idx_len)
     key = index_key(topic_id, 0, row)
     log.replace(key, log.read(index_key(topic_id, 0, other)))
-    (found,) = seen(log, read_data=read_data)
+    (found,) = seen(log)
     assert (found.severity, found.code, found.where) == (Severity.WARNING, "snapshot_index", snapshot)
+    assert "`tiered restore --as-of kept`" in found.message
     assert f"{key}, with offsets {row.base} to {row.next}: the .idx describes other bytes" in found.message
 
 
@@ -118,21 +97,15 @@ def test_bytes_that_rot_below_the_checksum_of_a_store_are_read(log: Scenario, re
     data = log.read(key)
     log.replace(key, data[:300] + bytes([data[300] ^ 1]) + data[301:])
 
-    class Believes:
+    class Believes(StoreAround):
         """What its HEAD tells is from before."""
 
-        url = log.store.url
-
         def execute(self, request: StoreRequest) -> Outcome:
-            """One request."""
-            outcome = log.store.execute(request)
+            outcome = self.inner.execute(request)
             of_it = isinstance(request, Head) and request.key == key
             return replace(outcome, crc32c=row.crc) if of_it and isinstance(outcome, Object) else outcome
 
-        def close(self) -> None:
-            """Nothing is open."""
-
-    report = check(None, Believes(), CheckOptions(read_data=read_data))
+    report = check(None, Believes(log.store), CheckOptions(read_data=read_data))
     found = [(one.code, one.where) for one in report.findings if one.severity is Severity.ERROR]
     assert found == ([("snapshot", snapshot)] if read_data else [])
 
@@ -209,14 +182,6 @@ def test_a_root_that_was_copied_over_a_snapshot_is_told(log: Scenario, source: s
     assert seen(log) == []
 
 
-def test_a_pin_that_cannot_be_read_is_told(log: Scenario) -> None:
-    key = pin_key(log.root().topic_id, 0, "1" * 32)
-    log.replace(key, b"")
-    (found,) = seen(log)
-    assert (found.code, found.where) == ("pin", key)
-    assert "expires 6 hours after its last write" in found.message
-
-
 def test_a_garbage_page_that_cannot_be_read_is_told_and_may_go(log: Scenario) -> None:
     catalog = trimmed(log, trash_entries=1, trash_page=1)
     entry = next(entry for entry in log.root().trash if entry.what == TRASH_LIST)
@@ -239,14 +204,12 @@ def test_a_snapshot_that_is_deleted_while_it_is_looked_at_is_no_damage(log: Scen
     root = log.root()
     view = RootView(root.topic_id, 0, TOPIC)
 
-    class Meanwhile:
+    class Meanwhile(StoreAround):
         """Store that deletes the snapshot and its segments before the check reads them."""
 
-        url = log.store.url
         gone = False
 
         def execute(self, request: StoreRequest) -> Outcome:
-            """One request."""
             if isinstance(request, Head) and "/s/" in request.key and not self.gone:
                 self.gone = True
                 drive(log.store, delete_snapshot(view, "kept"))
@@ -254,12 +217,9 @@ def test_a_snapshot_that_is_deleted_while_it_is_looked_at_is_no_damage(log: Scen
                     log.delete(key)
                 if again:
                     drive(log.store, create_snapshot(RootView(root.topic_id, 0, TOPIC), "kept"))
-            return log.store.execute(request)
+            return self.inner.execute(request)
 
-        def close(self) -> None:
-            """Nothing to close."""
-
-    store = Meanwhile()
+    store = Meanwhile(log.store)
     report = check(None, store)
     assert store.gone
     assert [one for one in report.findings if one.severity is not Severity.INFO] == []

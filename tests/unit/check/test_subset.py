@@ -11,17 +11,17 @@ from tests.support.admin import check
 from tests.unit.check.building import Scenario, scenario
 from tiered.check.check import CheckOptions, CheckReport
 from tiered.errors import ConfigError
-from tiered.store.base import Get, Head, Outcome, StoreRequest
+from tiered.store.base import Get, Head, Outcome, StoreAround, StoreRequest
 from tiered.store.memory import MemoryStore
 
 pytestmark = pytest.mark.usefixtures("both_catalogs")
 
 
-class Watched:
+class Watched(StoreAround):
     """Counts the requests for ``.log`` objects."""
 
     def __init__(self, inner: MemoryStore) -> None:
-        self.inner, self.url = inner, inner.url
+        super().__init__(inner)
         self.heads: list[str] = []
         self.bytes_read: dict[str, int] = {}
 
@@ -33,9 +33,6 @@ class Watched:
         if isinstance(request, Get) and request.key.endswith(".log"):
             self.bytes_read[request.key] = self.bytes_read.get(request.key, 0) + len(outcome.data)  # type: ignore[union-attr]
         return outcome
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 @pytest.fixture

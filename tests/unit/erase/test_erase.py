@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,16 +12,28 @@ from typing import Any
 
 import pytest
 
+from tests.support.admin import check
 from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, batches, records, seal
 from tests.unit.remote.recording import RecordingStore
+from tests.unit.remote.staging import twins
+from tiered.check.check import CheckOptions
 from tiered.config import DAY_MS, TopicConfig
 from tiered.erase.erase import Erased, ErasePlan, erase_steps, plan_erase_steps, receipt_steps
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.kernels import Record, crc32c
-from tiered.format.keys import Role, aside_key, index_key, parse_segment_key, partition_prefix, root_key, segment_key
+from tiered.format.keys import (
+    FLAG_STAGED,
+    Role,
+    aside_key,
+    index_key,
+    parse_segment_key,
+    partition_prefix,
+    root_key,
+    segment_key,
+)
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.rows import Rows
 from tiered.model import TRASH_LIST, Row, TopicPartition
@@ -35,12 +48,49 @@ from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot, delete_snapshot
-from tiered.remote.topics import TopicEntry
+from tiered.remote.topics import TopicEntry, load_topic, register_topic
 from tiered.store.base import Capabilities, Get, List, ListPage, Match, Object, Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.unique_upload import put_unique
 from tiered.testing.clock import FakeClock
+
+
+def staged_records(log: RemoteLog) -> list[Record]:
+    face = RemoteFace(log.store, log.topic, TOPIC_ID, 0, clock=log.clock)
+    return [record for batch in face.read_batches(0) for record in decode_records(bytes(batch))]
+
+
+def test_erased_they_are_what_an_erased_log_is() -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print("seed", seed)
+    logs = [RemoteLog(MemoryStore()) for _ in range(2)]
+    for log in logs:
+        drive(log.store, register_topic(log.topic, log.topic_id, 1, {}), clock=log.clock, ids=log.ids)
+    logs = list(twins(logs[0].store, logs[1].store, seed))
+    before = staged_records(logs[0])
+    assert logs[0].root is not None
+    staged = [row for row in logs[0].root.rows if row.flags & FLAG_STAGED]
+    assert staged
+    key = next(record.key for record in before if record.key is not None)
+    selection = Selection(frozenset([key]))
+    for log in logs:
+        entry = drive(log.store, load_topic(log.topic))
+        assert entry is not None
+        plan = drive(log.store, plan_erase_steps(TP, entry, selection))
+        assert plan is not None
+        assert plan.records == sum(record.key == key for record in before)
+        done = drive(
+            log.store, erase_steps(plan, selection, "m:1", "erase-test", now=True), clock=log.clock, ids=log.ids
+        )
+        assert (done.records, done.left) == (plan.records, ())
+        assert staged_records(log) == [record for record in before if record.key != key]
+        report = check(None, log.store, CheckOptions(read_data=True))
+        assert (report.errors, report.warnings) == (0, 0)
+    root = logs[0].root
+    assert root is not None
+    assert len([row for row in root.rows if row.flags & FLAG_STAGED]) < len(staged)
+
 
 TP = TopicPartition("flights", 0)
 ENTRY = TopicEntry("flights", TOPIC_ID, 1, {})

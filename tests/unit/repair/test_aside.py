@@ -8,7 +8,7 @@ import pytest
 
 from tiered.errors import CorruptionError
 from tiered.repair.versions import keep_copy
-from tiered.store.base import ABSENT, Get, Head, Object, Outcome, Put, StoreRequest
+from tiered.store.base import ABSENT, Get, Head, Object, Outcome, Put, StoreAround, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.steps import list_all
@@ -25,11 +25,12 @@ def data_of(store: MemoryStore, key: str) -> bytes:
     return bytes(got.data)
 
 
-class Short:
+class Short(StoreAround):
     """A store whose ranged GETs of one key come short, and whose copies do, if ``of_copies``."""
 
     def __init__(self, inner: MemoryStore, key: str, *, of_copies: bool) -> None:
-        self.inner, self.key, self.of_copies, self.url = inner, key, of_copies, inner.url
+        super().__init__(inner)
+        self.key, self.of_copies = key, of_copies
 
     def execute(self, request: StoreRequest) -> Outcome:
         outcome = self.inner.execute(request)
@@ -38,9 +39,6 @@ class Short:
         if isinstance(outcome, Object) and isinstance(request, Head) and "/aside/" in request.key and self.of_copies:
             return replace(outcome, size=outcome.size - 1)
         return outcome
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 @pytest.mark.parametrize("of_copies", [False, True])
@@ -59,12 +57,13 @@ def test_a_copy_that_is_not_all_of_it_keeps_the_object_in_its_place(store: Memor
     assert not drive(store, keep_copy("a/s/gone", to))  # there is nothing to keep
 
 
-class Rotted:
+class Rotted(StoreAround):
     """A store that tells of one key another checksum than its bytes have. Its ``odd`` GET of it (from 1 on) gives
     ``other`` fields."""
 
     def __init__(self, inner: MemoryStore, key: str, odd: int, **other: object) -> None:
-        self.inner, self.key, self.odd, self.other, self.url = inner, key, odd, other, inner.url
+        super().__init__(inner)
+        self.key, self.odd, self.other = key, odd, other
         self.gets = 0
 
     def execute(self, request: StoreRequest) -> Outcome:
@@ -75,9 +74,6 @@ class Rotted:
             self.gets += 1
             return replace(outcome, **self.other) if self.gets == self.odd else outcome  # type: ignore[arg-type]
         return outcome
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def test_a_copy_of_what_has_rotted_below_its_checksum_is_what_is_read_twice(store: MemoryStore) -> None:

@@ -187,27 +187,6 @@ def test_a_transaction_that_is_open_where_the_hole_begins_is_aborted(tmp_path: P
     assert errors(directory) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "replication-offset-checkpoint",
-        "cleaner-offset-checkpoint",
-        "tiered-topics.json",
-        "tiered-producer-ids.json",
-        "t-0/leader-epoch-checkpoint",
-    ],
-)
-def test_a_small_file(directory: Path, name: str) -> None:
-    before = read(directory)
-    (directory / name).write_bytes(b"no such file\n\x80")
-    plan = repair(directory)
-    assert ([Path(each.where).name for each in plan.actions], plan.exit_code) == ([Path(name).name], 0)
-    assert aside(directory) == [Path(name).name]
-    assert read(directory) == before
-    assert errors(directory) == []
-    appended_and_uploaded(directory)
-
-
 def test_the_topics_get_their_settings_from_the_bucket(tiered_log: Bucket) -> None:
     path = tiered_log.directory / "tiered-topics.json"
     right = path.read_bytes()

@@ -9,10 +9,10 @@ import pytest
 
 import tiered
 from tests.support.admin import apply_repair, plan_repair
-from tests.support.buckets import TP, Bucket, bucket, write
+from tests.support.buckets import SETTINGS, TP, Bucket, bucket, write
 from tests.unit.remote.paged.sinks import TP as FLIGHTS
 from tests.unit.remote.paged.sinks import commit, decide, log_of_sinks, lose
-from tiered.errors import ConfigError, CorruptionError
+from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.keys import hist_prefix, parse_hist_key, root_key, topic_key
 from tiered.repair.plan import EXIT_LEFT
 from tiered.store.base import ABSENT, Delete, Put
@@ -103,3 +103,28 @@ def test_a_damaged_decision_since_the_copy_is_named_with_its_batch() -> None:
         plan_repair(log.store, [FLIGHTS])
     plan = plan_repair(log.store)
     assert (plan.exit_code, [action.where for action in plan.left]) == (EXIT_LEFT, [decision.key, decision.key])
+
+
+KEY = topic_key("t")
+
+
+SETTINGS_TEXT = {name: str(value) for name, value in SETTINGS.items()}
+
+
+def test_an_older_entry_names_fewer_partitions(tmp_path: Path) -> None:
+    with bucket("memory", tmp_path) as place:
+        write(place, steps=10)
+        old = place.data(KEY)
+        with tiered.open(place.directory, place.store.url) as log:
+            log.topic("t").add_partitions(2)
+            log.topic("t").append_many([b"x"] * 10, partition=1)
+            log.sync(timeout=60)
+        place.replace(KEY, old)
+        plan = plan_repair(place.store, ["t"])
+        apply_repair(place.store, plan)
+        assert (place.entry.partitions, place.entry.config) == (3, SETTINGS_TEXT)
+
+
+def test_a_topic_that_never_was(place: Bucket) -> None:
+    with pytest.raises(UnknownTopicError):
+        plan_repair(place.store, ["absent"])

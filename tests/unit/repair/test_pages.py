@@ -22,19 +22,6 @@ def bucket() -> Paged:
     return made
 
 
-def test_whole_pages_need_nothing(bucket: Paged) -> None:
-    assert bucket.plan_root()[0] == []
-
-
-def test_all_pages_come_back_from_versions(bucket: Paged) -> None:
-    before, version, keys = bucket.rows(), bucket.root.version, bucket.pages()
-    bucket.lose_pages(*keys)
-    bucket.put(keys[0], b"other bytes")
-    actions = bucket.repair()
-    assert {action.where for action in actions} >= set(keys)
-    assert (bucket.seen(), bucket.root.version) == (before, version)
-
-
 def test_a_copy_of_the_root_tells_what_a_page_named(bucket: Paged) -> None:
     """The older root named the rows itself, before there was a page of them."""
     root = bucket.root

@@ -11,7 +11,7 @@ import pytest
 
 import tiered
 from tests.support.admin import apply_repair
-from tests.support.buckets import STORES, TP, Bucket, bucket, write
+from tests.support.buckets import TP, Bucket, bucket, write
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER
@@ -27,32 +27,10 @@ from tiered.store.driver import drive
 Damage = Callable[[Bucket, str], None]
 
 
-def delete(place: Bucket, key: str) -> None:
-    place.delete(key)
-
-
 def flip(place: Bucket, key: str) -> None:
     data = bytearray(place.data(key))
     data[len(data) // 2] ^= 1
     place.replace(key, bytes(data))
-
-
-def extend(place: Bucket, key: str) -> None:
-    place.replace(key, place.data(key) + b"more")
-
-
-@pytest.fixture(params=STORES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
-    with bucket(request.param, tmp_path) as made:
-        write(made)
-        yield made
-
-
-@pytest.fixture
-def versions(tmp_path: Path) -> Iterator[Bucket]:
-    with bucket("versions", tmp_path) as made:
-        write(made)
-        yield made
 
 
 @pytest.fixture
@@ -60,27 +38,6 @@ def plain(tmp_path: Path) -> Iterator[Bucket]:
     with bucket("memory", tmp_path) as made:
         write(made)
         yield made
-
-
-def test_nothing_is_done_where_nothing_is_wrong(place: Bucket) -> None:
-    before = place.listed()
-    plan = place.repair()
-    assert (plan.actions, plan.exit_code) == ((), 0)
-    assert place.listed() == before
-
-
-@pytest.mark.parametrize("damage", [delete, extend])
-def test_a_version_takes_the_place_of_a_damaged_object(versions: Bucket, damage: Damage) -> None:
-    before, rows = versions.committed(), versions.rows()
-    for key in (versions.log_key(rows[1]), versions.index_key(rows[1]), versions.index_key(rows[3])):
-        damage(versions, key)
-    plan = versions.repair()
-    assert len(plan.actions) == 3
-    assert (plan.exit_code, versions.rows()) == (0, rows)
-    assert versions.committed() == before
-    assert versions.findings() == ()
-    assert len(versions.listed("/aside/")) == (0 if damage is delete else 3)
-    versions.continues()
 
 
 def test_a_disk_that_diverged_gives_nothing(plain: Bucket) -> None:

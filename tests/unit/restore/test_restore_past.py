@@ -228,37 +228,35 @@ def test_a_lost_bundle_of_the_cut_segment_is_made_anew(log: Scenario, tmp_path: 
     assert clean(tmp_path / "new")
 
 
-def transactions(directory: Path, url: str, seed: int) -> dict[int, tuple[int, bool]]:
+def transactions(directory: Path, url: str, seed: int, *, keyed: bool = False) -> dict[int, tuple[int, bool]]:
     """Interleaved transactions and single records, uploaded; offset of each record: where it was decided, and how.
 
-    A record without a transaction is decided where it stands.
+    A record without a transaction is decided where it stands. ``keyed``: few transactions that are open for long, among
+    many single records of two keys, in a topic to be compacted.
     """
-    chance = random.Random(seed)
-    told: dict[int, tuple[int, bool]] = {}
+    chance, told = random.Random(seed), dict[int, tuple[int, bool]]()
+    steps, singles, longer, kept = (120, 0.9, 0.0, 0.8) if keyed else (90, 0.2, 0.6, 0.5)
+    config = {"segment.bytes": 400, "cleanup.policy": "compact"} if keyed else {"segment.bytes": 700}
     with tiered.open(directory, url) as log:
-        topic = log.topic(TOPIC, create=True, config={"segment.bytes": 700, "index.interval.bytes": 100})
+        topic = log.topic(TOPIC, create=True, config={"index.interval.bytes": 100, **config})
         running: dict[str, tuple[tiered.Transaction, list[int]]] = {}
-        for step in range(90):
+
+        def end(txn: tiered.Transaction, offsets: list[int], *, keep: bool) -> None:
+            txn.commit() if keep else txn.abort()
+            told.update(dict.fromkeys(offsets, (log.positions()[TP].end_offset - 1, keep)))
+
+        for step in range(steps):
             name = chance.choice("abc")
-            body = b"%d" % step + b"x" * 40
-            if chance.random() < 0.2:
-                offset = topic.append(body).offset
+            if chance.random() < singles:
+                offset = topic.append(b"x" * 40, key=b"%d" % chance.randrange(2)).offset
                 told[offset] = (offset, True)
-            elif name not in running:
-                txn = topic.transaction(name)
-                running[name] = (txn, [txn.append(body).offset])
-            elif chance.random() < 0.6:
-                txn, offsets = running[name]
-                offsets.append(txn.append(body).offset)
+            elif name in running and chance.random() >= longer:
+                end(*running.pop(name), keep=chance.random() < kept)
             else:
-                txn, offsets = running.pop(name)
-                keep = chance.random() < 0.5
-                txn.commit() if keep else txn.abort()
-                marker = log.positions()[TP].end_offset - 1
-                told.update(dict.fromkeys(offsets, (marker, keep)))
-        for txn, offsets in running.values():
-            txn.abort()
-            told.update(dict.fromkeys(offsets, (1 << 60, False)))
+                txn, offsets = running[name] = running.get(name) or (topic.transaction(name), [])
+                offsets.append(txn.append(b"x" * 40, key=b"%s-%d" % (name.encode(), step)).offset)
+        for each in running.values():
+            end(*each, keep=keyed)
         log.sync(timeout=60)
     return told
 
@@ -291,34 +289,6 @@ def test_transactions_that_are_cut_open_are_aborted(tmp_path: Path, seed: int) -
         MemoryStore.forget(url.removeprefix("memory://"))
 
 
-def keyed_transactions(directory: Path, url: str, seed: int) -> dict[int, tuple[int, bool]]:
-    """As :func:`transactions`, a few that are open for long among many single records of few keys."""
-    chance = random.Random(seed)
-    told: dict[int, tuple[int, bool]] = {}
-    config = {"segment.bytes": 400, "index.interval.bytes": 100, "cleanup.policy": "compact"}
-    with tiered.open(directory, url) as log:
-        topic = log.topic(TOPIC, create=True, config=config)
-        running: dict[str, tuple[tiered.Transaction, list[int]]] = {}
-        for step in range(120):
-            name = chance.choice("abc")
-            if chance.random() < 0.9:
-                offset = topic.append(b"x" * 40, key=b"%d" % chance.randrange(2)).offset
-                told[offset] = (offset, True)
-            elif name not in running:
-                txn = topic.transaction(name)
-                running[name] = (txn, [txn.append(b"x" * 40, key=b"%s-%d" % (name.encode(), step)).offset])
-            else:
-                txn, offsets = running.pop(name)
-                keep = chance.random() < 0.8
-                txn.commit() if keep else txn.abort()
-                told.update(dict.fromkeys(offsets, (log.positions()[TP].end_offset - 1, keep)))
-        for txn, offsets in running.values():
-            txn.commit()
-            told.update(dict.fromkeys(offsets, (log.positions()[TP].end_offset - 1, True)))
-        log.sync(timeout=60)
-    return told
-
-
 def compacted(store: MemoryStore) -> list[Row]:
     """Compacts the partition in the bucket; gives the rows that are left."""
     entry = drive(store, load_topic(TOPIC))
@@ -339,7 +309,7 @@ def test_transactions_that_are_cut_open_behind_a_hole_are_aborted(tmp_path: Path
     url = f"memory://restore-hole-{seed}-{tmp_path.name}"
     store = MemoryStore(url.removeprefix("memory://"))
     try:
-        told = keyed_transactions(tmp_path / "log", url, seed)
+        told = transactions(tmp_path / "log", url, seed, keyed=True)
         rows = compacted(store)
         assert any(row.flags & FLAG_HOLE for row in rows)
         with tiered.open_reader(url) as reader:

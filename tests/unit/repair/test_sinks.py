@@ -1,4 +1,4 @@
-"""Segments of sinks come back as others do: their objects begin at offset 0, a new segment does not."""
+"""Repair of what sinks wrote: segments whose objects begin at offset 0, and batches decided since a copy."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ import pytest
 from tests.support.admin import apply_repair, check, plan_repair
 from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
+from tests.unit.remote.paged.sinks import TP as FLIGHTS
+from tests.unit.remote.paged.sinks import commit, decide, log_of_sinks, lose
 from tests.unit.remote.staging import stage
 from tiered.check.check import CheckOptions
 from tiered.check.findings import Severity
+from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records
 from tiered.format.bundle import encode_bundle
-from tiered.format.keys import FLAG_STAGED, index_key, segment_key
+from tiered.format.keys import FLAG_STAGED, hist_prefix, index_key, parse_hist_key, segment_key
 from tiered.model import Row, TopicPartition
 from tiered.remote.topics import register_topic
 from tiered.repair.plan import EXIT_LEFT, RepairOptions
 from tiered.store.base import ABSENT, Delete, Get, Object, Put
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
+from tiered.store.steps import list_all
 
 TP = TopicPartition("flights", 0)
 LOSS = RepairOptions(accept_loss=True)
@@ -106,3 +110,42 @@ def test_what_no_copy_holds_becomes_a_hole(
     apply_repair(log.store, plan_repair(log.store, [TP], LOSS))
     assert records(log) == {at: value for at, value in before.items() if not lost[0] <= at < lost[1]}
     assert clean(log)
+
+
+def rows_of(log: RemoteLog) -> list[Row]:
+    assert log.root is not None
+    return list(log.root.rows)
+
+
+def lose_since(log: RemoteLog, version: int) -> None:
+    """Lose the root, and the copies that are newer than ``version``."""
+    lose(log)
+    copies = [entry.key for entry in drive(log.store, list_all(hist_prefix(log.topic_id, 0)))]
+    log.store.execute(Delete(tuple(key for key in copies if (parse_hist_key(key) or 0) > version)))
+
+
+def test_one_decision_since_the_copy_is_committed() -> None:
+    log = log_of_sinks()
+    assert log.root is not None
+    version = log.root.version
+    commit(log, decide(log, [10, 20], 1, "query"))
+    rows = rows_of(log)
+    lose_since(log, version)
+    plan = plan_repair(log.store, [FLIGHTS])
+    assert plan.actions[0].notes[0] == "batch 1 of query is committed by its decision"
+    apply_repair(log.store, plan)
+    assert [row[:8] for row in rows_of(log)] == [row[:8] for row in rows]
+    assert plan_repair(log.store, [FLIGHTS]).actions == ()
+
+
+def test_several_decisions_have_no_proven_order() -> None:
+    log = log_of_sinks()
+    assert log.root is not None
+    version = log.root.version
+    for txn in ("query", "other"):
+        commit(log, decide(log, [10], 1, txn))
+    lose_since(log, version)
+    with pytest.raises(CorruptionError, match="their order is not known"):
+        plan_repair(log.store, [FLIGHTS])
+    apply_repair(log.store, plan_repair(log.store, [FLIGHTS], RepairOptions(accept_loss=True)))
+    assert len(rows_of(log)) == 4
