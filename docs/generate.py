@@ -72,7 +72,6 @@ SENTENCES = {
     "message.timestamp.type": "`CreateTime`, or `LogAppendTime` for the clock of the log",
     "min.cleanable.dirty.ratio": "part of a log that must be new before it is compacted",
     "min.compaction.lag.ms": "age that a record must have before it may be compacted",
-    "preallocate": "reserve the whole file of a new segment",
     "retention.bytes": "size of a partition above which its oldest segments expire",
     "retention.ms": "age at which segments expire",
     "seal.ms": "age at which the active segment is sealed and uploaded",

@@ -115,10 +115,14 @@ CASES = {
 ONE_CHAIN = "claims allow one chain of leader epochs in a bucket: every row of a root is the log's, nobody has to ask"
 NO_FETCH = "there is no broker: nobody fetches raw bytes"
 NO_FOLLOWER = "there is no follower: each offset is given here, and the high watermark is the end"
+NO_BASE = "nobody chooses the base of a segment: it begins at the end of the log"
+NO_PREALLOCATION = "a log file is never preallocated"
 REASONS: dict[int, str] = {
     **dict.fromkeys((80, 81, 82, 83), ONE_CHAIN),
     **dict.fromkeys((4, 26), NO_FETCH),
     **dict.fromkeys((27, 33, 50), NO_FOLLOWER),
+    **dict.fromkeys((28, 29), NO_BASE),
+    75: NO_PREALLOCATION,
 }
 """Why a case has no test."""
 

@@ -141,7 +141,6 @@ class TopicConfig:
     message_timestamp_type: str = "CreateTime"
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
-    preallocate: bool = False
     retention_bytes: int = UNLIMITED
     retention_ms: int = UNLIMITED
     seal_ms: int = 600_000
@@ -233,11 +232,8 @@ class TopicConfig:
         return {name: properties[name] for name in (_dotted(str(each).replace("-", "_")) for each in names)}
 
     def to_text(self, *, changed_only: bool = False) -> dict[str, str]:
-        """Return :meth:`to_properties` as text for the topic registry. Booleans are spelled as Kafka spells them."""
-        return {
-            key: str(value).lower() if isinstance(value, bool) else str(value)
-            for key, value in self.to_properties(changed_only=changed_only).items()
-        }
+        """Return :meth:`to_properties` as text for the topic registry."""
+        return {key: str(value) for key, value in self.to_properties(changed_only=changed_only).items()}
 
     def to_properties(self, *, changed_only: bool = False) -> dict[str, Any]:
         """Return values by dotted name. With ``changed_only`` defaults are left out."""
@@ -437,12 +433,6 @@ def _policy(value: object) -> str:
 
 def _convert(key: str, value: object, kind: type) -> object:
     """Return ``value`` in the type of the setting. Text is read as in a properties file or on a command line."""
-    if kind is bool:
-        if value in (True, "true"):
-            return True
-        if value in (False, "false"):
-            return False
-        raise ConfigError(f"{key} must be true or false, not {value!r}", hint=_SETTING_HINT)
     if kind is str:
         if key == "cleanup.policy" and isinstance(value, list | tuple):
             return ",".join(str(word) for word in value)

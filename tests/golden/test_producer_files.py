@@ -46,7 +46,7 @@ class Fed:
         epoch = -1
         for log in sorted(source.glob("*.log")):
             if base_offset(log) == self.partition.positions().end_offset:
-                self.partition.roll(base_offset(log))
+                self.partition.roll()
             data = log.read_bytes()
             for position, header in walk_headers(data):
                 if epoch not in (-1, header.leader_epoch):

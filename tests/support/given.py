@@ -51,10 +51,10 @@ def move_start(partition: WriteLog, offset: int) -> int:
         return partition.log_start
 
 
-def start_over(partition: WriteLog, offset: int, log_start: int | None = None) -> None:
+def start_over(partition: WriteLog, offset: int) -> None:
     """Forget all records. The log begins at ``offset``, as that of a broker which fetches its replica again."""
     cut = partition.maintenance
     with cut._durability.lock, cut._context.lock:
-        cut._restart(offset, offset if log_start is None else log_start)
+        cut._restart(offset)
         cut._context.unassigned = True
     cut._context.around.sealed()

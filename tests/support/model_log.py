@@ -309,18 +309,6 @@ class ModelLog:
         self.batches = [b for b in self.batches if b.last >= base]
         self.aborted = [t for t in self.aborted if t.last_offset >= base]
 
-    def begin_at(self, base: int) -> None:
-        """Skip the offsets up to ``base``. A log without records starts there.
-
-        If the bucket holds records, the log keeps its start, and only the local part begins at ``base``.
-        """
-        if not self.batches:
-            self.start = base
-            if self.remote_start == self.end:
-                self.remote_start = base
-        self.end = base
-        self.call_ends.append(base)
-
     def truncate_to(self, offset: int) -> None:
         """End the log at ``offset``. A batch that reaches beyond is removed whole."""
         if offset >= self.end:

@@ -85,7 +85,6 @@ def test_defaults_are_kafkas_but_for_what_the_log_says_of_itself() -> None:
         "compression.gzip.level": -1,
         "compression.lz4.level": 1,
         "compression.zstd.level": 3,
-        "preallocate": False,
         "message.timestamp.type": "CreateTime",
         "message.timestamp.before.max.ms": 2**63 - 1,
         "message.timestamp.after.max.ms": 3_600_000,
@@ -95,13 +94,12 @@ def test_defaults_are_kafkas_but_for_what_the_log_says_of_itself() -> None:
 
 def test_both_spellings_and_units() -> None:
     config = TopicConfig.from_properties(
-        {"segment.bytes": "1MiB", "seal_ms": "5s", "cleanup.policy": ["compact", "delete"], "preallocate": "true"}
+        {"segment.bytes": "1MiB", "seal_ms": "5s", "cleanup.policy": ["compact", "delete"]}
     )
-    assert (config.segment_bytes, config.seal_ms, config.cleanup_policy, config.preallocate) == (
+    assert (config.segment_bytes, config.seal_ms, config.cleanup_policy) == (
         2**20,
         5000,
         "compact,delete",
-        True,
     )
     assert config.compacted
     assert config.deletes
@@ -137,7 +135,6 @@ def test_unknown_names_get_the_nearest_one() -> None:
         {"message.timestamp.type": "createtime"},
         {"min.cleanable.dirty.ratio": 1.1},
         {"min.cleanable.dirty.ratio": "half"},
-        {"preallocate": "yes"},
         {"retention.ms": None},
         {"min.compaction.lag.ms": 10, "max.compaction.lag.ms": 9},
         {"retention.ms": 1000, "local.retention.ms": 1001},

@@ -20,18 +20,11 @@ def flush(world: World, subject: Subject) -> None:
 
 
 def roll(world: World, subject: Subject) -> None:
-    """The active segment is sealed, if it holds anything; the next may begin further up."""
-    writer, model, dice = world.partition(subject), subject.model, world.dice
-    holds = writer.segments.active.size_bytes > 0
-    base = model.end + dice.choice([-9, -1, 0, 1, 40]) if dice.random() < 0.1 else None
-    found = outcome(lambda: world.partition(subject).roll(base))
-    world.say(f"roll {subject.name} at {base}: {found}")
-    if base is not None and base < subject.active_base + holds:
-        same(found, Raised(ConfigError), f"roll of {subject.name}")
-        return
+    """The active segment is sealed, if it holds anything."""
+    holds = world.partition(subject).segments.active.size_bytes > 0
+    found = outcome(lambda: world.partition(subject).roll())
+    world.say(f"roll {subject.name}: {found}")
     same(found, holds, f"roll of {subject.name}")
-    if base is not None:
-        model.begin_at(max(base, model.end))
 
 
 def new_leader_epoch(world: World, subject: Subject) -> None:

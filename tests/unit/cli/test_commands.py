@@ -162,7 +162,6 @@ def test_topics(cli: Cli, log: Scenario, tmp_path: Path) -> None:
     assert [each["uploaded_offset"] for each in described["partitions"]] == [RECORDS, RECORDS]
     text = cli("topic", "show", TOPIC, "--remote", log.url).text
     assert any(line.split() == ["*", "segment.bytes", "4096", "4.0", "KiB"] for line in text.splitlines())
-    assert any(line.split() == ["preallocate", "false"] for line in text.splitlines())
     assert any(line.split() == ["retention.ms", "-1", "no", "limit"] for line in text.splitlines())
 
 

@@ -114,7 +114,9 @@ def cut_below(tmp_path: Path, at: int) -> str:
             topic.append(b"old%d" % i + b"." * 100)
         log.sync(timeout=30)
     with LocalLog.open(tmp_path / "log") as local:
-        local.partition(TopicPartition("t", 0)).truncate_to(at, below_uploaded=True)
+        partition = local.partition(TopicPartition("t", 0))
+        partition.context.upload = None  # a cut below what the bucket holds is refused otherwise
+        partition.truncate_to(at)
     return url
 
 

@@ -37,7 +37,7 @@ from tiered.local.cleaning.subjects import (
     refusal,
 )
 from tiered.local.partition.context import DirectoryContext
-from tiered.local.partition.open_partitions import Roster
+from tiered.local.partition.open_partitions import PassResult, Roster
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 from tiered.plan.batch_filter import CleaningReport
@@ -62,16 +62,6 @@ DISK_IN_THE_WAY = (DiskFullError, LocalIOError, LocalPermissionError)
 
 MAX_NAP_SECONDS = 1.0
 """Longest single sleep of a throttled round, which checks for a stop between two of them."""
-
-
-@dataclass(slots=True)
-class CleaningPass:
-    """Result of one :meth:`LogCleaner.run`. ``bytes``: read and written. ``error``: of the first failed partition."""
-
-    rounds: int = 0
-    bytes: int = 0
-    failed: int = 0
-    error: TieredError | None = None
 
 
 class LogCleaner:
@@ -108,12 +98,12 @@ class LogCleaner:
         dirty = sum(self._subjects.dirty_bytes(writer) for writer in self._roster.awake() if writer.tp in bad)
         return self._counts.figures(uncleanable_partitions=len(bad), uncleanable_bytes=dirty, at_work=at_work)
 
-    def run(self, now_ms: int) -> CleaningPass:
+    def run(self, now_ms: int) -> PassResult:
         """Run rounds, each over the dirtiest partition, until no partition is dirty enough.
 
         The result reports failed partitions. Their errors are not raised, and the others are cleaned.
         """
-        done = CleaningPass()
+        done = PassResult()
         failed: set[TopicPartition] = set()
         for _ in range(ROUNDS_AT_ONCE if self._config.cleaner_enabled else 0):
             chosen = self._choose(now_ms, failed, done)
@@ -123,7 +113,7 @@ class LogCleaner:
             tp = candidate.tp
             try:
                 report = self._round(subject, candidate, now_ms)
-                done.rounds += 1
+                done.partitions += 1
                 done.bytes += report.bytes_read + report.bytes_written
                 if subject.state.config.deletes:
                     subject.writer.maintenance.retain(now_ms)
@@ -152,7 +142,7 @@ class LogCleaner:
                 return None
             return self._round(subject, candidate, now_ms)
         except Exception as error:
-            self._fail(tp, error, CleaningPass())
+            self._fail(tp, error, PassResult())
             raise
         finally:
             self._release(tp)
@@ -204,7 +194,7 @@ class LogCleaner:
                 self._held_back.pop(tp, None)
 
     def _choose(
-        self, now_ms: int, failed: set[TopicPartition], done: CleaningPass
+        self, now_ms: int, failed: set[TopicPartition], done: PassResult
     ) -> tuple[Subject, CleaningCandidate] | None:
         """Reserve the dirtiest partition for this thread and return it; None if no partition is dirty enough."""
         with self._looking:
@@ -212,7 +202,10 @@ class LogCleaner:
                 subjects = {s.state.tp: s for s in self._candidates(now_ms, failed, done)}
                 choice = choose_filthiest((s.state for s in subjects.values()), now_ms)
                 self._counts.looked(choice.candidates, now_ms)
-                self._store_resets(choice.candidates)
+                for each in choice.candidates:
+                    if each.checkpoint_reset:
+                        LOGGER.warning("cleaner_checkpoint_reset partition=%s offset=%d", each.tp, each.first_dirty)
+                        self.checkpoint.store(each.tp, each.first_dirty, self._roster.names())
                 if choice.filthiest is None:
                     break
                 tp = choice.filthiest.tp
@@ -221,7 +214,7 @@ class LogCleaner:
                 failed.add(tp)  # a manual round has just begun on it
         return None
 
-    def _candidates(self, now_ms: int, failed: set[TopicPartition], done: CleaningPass) -> Iterable[Subject]:
+    def _candidates(self, now_ms: int, failed: set[TopicPartition], done: PassResult) -> Iterable[Subject]:
         """Yield the partitions that may be cleaned now. The stable offset is computed only where a round is due."""
         for writer in self._roster.awake():
             tp = writer.tp
@@ -259,10 +252,12 @@ class LogCleaner:
                 raise CleaningStoppedError(f"{tp} is not cleaned any further: {PAUSED}")
             if written:
                 self._reserve.account(written)
-            if throttle is not None and read + written:
-                ahead = throttle.acquire(read + written, self._clock.monotonic())
-                if ahead > 0:
-                    self._clock.wait(self._stopping, min(ahead, MAX_NAP_SECONDS))
+            if throttle is None or not read + written:
+                return
+            ahead = throttle.acquire(read + written, self._clock.monotonic())
+            while ahead > 0 and not self._stopping.is_set() and tp not in self._paused:
+                self._clock.wait(self._stopping, min(ahead, MAX_NAP_SECONDS))
+                ahead -= MAX_NAP_SECONDS
 
         work = CleaningRound(
             self._files,
@@ -271,7 +266,6 @@ class LogCleaner:
             now_ms=now_ms,
             memory_bytes=max(self._config.cleaner_dedupe_buffer_bytes // workers, ENTRY_BYTES),
             spend=spend,
-            at_once=limit is None,
         )
         spend(0, 0)
         report = work.run()
@@ -290,18 +284,11 @@ class LogCleaner:
         )
         return report
 
-    def _store_resets(self, candidates: Iterable[CleaningCandidate]) -> None:
-        for candidate in candidates:
-            if candidate.checkpoint_reset:
-                LOGGER.warning("cleaner_checkpoint_reset partition=%s offset=%d", candidate.tp, candidate.first_dirty)
-                self.checkpoint.store(candidate.tp, candidate.first_dirty, self._roster.names())
-
-    def _fail(self, tp: TopicPartition, error: Exception, done: CleaningPass) -> None:
+    def _fail(self, tp: TopicPartition, error: Exception, done: PassResult) -> None:
         """Record a failure, unless the log changed meanwhile. Without a disk error the partition is uncleanable."""
         if isinstance(error, LOG_CHANGED):
             return
         told = error if isinstance(error, TieredError) else TieredError(f"{tp}: {type(error).__name__}: {error}")
-        done.failed += 1
         done.error = done.error or told
         if isinstance(error, DISK_IN_THE_WAY):
             LOGGER.warning("cleaning_failed partition=%s error=%s", tp, error)

@@ -51,10 +51,7 @@ class CleaningStoppedError(TieredError):
 
 
 class CleaningRound:
-    """Compaction round over one partition. It calls ``spend(bytes read, bytes to write)``, which may sleep or raise.
-
-    ``at_once``: one call of ``spend`` covers many batches. False: one call for each batch, as a rate limit needs.
-    """
+    """Compaction round over one partition. It calls ``spend(bytes read, bytes to write)``, which may sleep or raise."""
 
     def __init__(
         self,
@@ -65,7 +62,6 @@ class CleaningRound:
         now_ms: int,
         memory_bytes: int,
         spend: Callable[[int, int], None],
-        at_once: bool = True,
     ) -> None:
         self._files = files
         self._writer = subject.writer
@@ -76,7 +72,6 @@ class CleaningRound:
         self._now_ms = now_ms
         self._map = OffsetMap(memory_bytes)
         self._spend = spend
-        self._at_once = at_once
         self._watched: SealedLocalSegment | None = None
         self._passed: dict[tuple[int, int], PassedRun] = {}  # by base offset of the segment and position
         self.report = CleaningReport(candidate.first_dirty)
@@ -148,7 +143,8 @@ class CleaningRound:
                         continue
                     if copy is None:
                         copy = self._copy(group)
-                        self._copy_start(segment, unchanged, copy)
+                        for _, _, batches, _ in self._stretches(segment, 0, unchanged):  # whole ones, paid for before
+                            copy.append_run(batches)
                     copy.append_run(left.left)
             self._check()
             self._spend(0, 0)  # a stop or a pause may have come during the last batches
@@ -196,11 +192,6 @@ class CleaningRound:
             if of == base and run.next_offset != end and self._map.has_superseded(run)
         }
 
-    def _copy_start(self, segment: SegmentState, size_bytes: int, copy: SegmentCopy) -> None:
-        """Copy the first ``size_bytes``, whole batches, unchanged. ``spend`` was called for them before."""
-        for _, _, batches, _ in self._stretches(segment, 0, size_bytes):
-            copy.append_run(batches)
-
     def _replace(self, group: tuple[SegmentState, ...], found: FoundSegment) -> None:
         """Replace the group by its copy, unless the log was cut or closed meanwhile.
 
@@ -234,7 +225,6 @@ class CleaningRound:
                 local.offset_range,
                 start_offset,
                 buffer_bytes=BUFFER_BYTES,
-                at_once=self._at_once,
                 known=known,
             )
             for found in stretches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -32,57 +32,40 @@ OFFLINE = "closed or offline"
 class CleanerCheckpoint:
     """Kafka's file ``cleaner-offset-checkpoint``: the first dirty offset of each compacted partition.
 
-    Thread-safe. The file is read once, because only this process writes it. Every change is durable on return.
+    Thread-safe. Only this process writes the file. Every change is durable on return.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._file = OffsetsFile(directory, CLEANER_NAME, files)
         self._lock = threading.Lock()
-        self._known: dict[TopicPartition, int] | None = None
 
     def offset(self, tp: TopicPartition) -> int | None:
         """Return the first dirty offset; None: never cleaned."""
-        with self._lock:
-            return self._offsets().get(tp)
+        return self._file.read().get(tp)
 
     def store(self, tp: TopicPartition, offset: int, held: Collection[TopicPartition]) -> None:
         """Set the first dirty ``offset`` of ``tp``. Drop entries of partitions that are not in ``held``."""
-        with self._lock:
-            kept = {other: known for other, known in self._offsets().items() if other in held}
-            self._write({**kept, tp: offset})
+        self._change(lambda known: {**{other: at for other, at in known.items() if other in held}, tp: offset})
 
     def adopt(self, tp: TopicPartition, offset: int | None) -> None:
         """Set the entry of a partition that was moved here, to its entry in the other directory (None: it had none)."""
-        with self._lock:
-            others = {other: known for other, known in self._offsets().items() if other != tp}
-            if offset is not None:
-                self._write({**others, tp: offset})
-            elif tp in self._offsets():
-                self._write(others)
+        entry = {} if offset is None else {tp: offset}
+        self._change(lambda known: {other: at for other, at in known.items() if other != tp} | entry)
 
     def lower(self, tp: TopicPartition, offset: int) -> None:
         """Lower the entry to ``offset`` before the log is cut there: records appended later are dirty."""
-        with self._lock:
-            known = self._offsets()
-            if known.get(tp, -1) > offset:
-                self._write({**known, tp: offset})
+        self._change(lambda known: known | {tp: min(known[tp], offset)} if tp in known else known)
 
     def retain_only(self, held: Collection[TopicPartition]) -> None:
         """Drop the entries of partitions that are not in ``held``: new partitions may get the same names."""
+        self._change(lambda known: {tp: offset for tp, offset in known.items() if tp in held})
+
+    def _change(self, change: Callable[[dict[TopicPartition, int]], dict[TopicPartition, int]]) -> None:
         with self._lock:
-            known = self._offsets()
-            kept = {tp: offset for tp, offset in known.items() if tp in held}
-            if len(kept) < len(known):
-                self._write(kept)
-
-    def _offsets(self) -> dict[TopicPartition, int]:
-        if self._known is None:
-            self._known = dict(self._file.read())
-        return self._known
-
-    def _write(self, offsets: dict[TopicPartition, int]) -> None:
-        self._file.write(offsets)
-        self._known = offsets
+            known = dict(self._file.read())
+            changed = change(known)
+            if changed != known:
+                self._file.write(changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +120,7 @@ class Subjects:
 
     def _segment(self, segment: SealedLocalSegment) -> SegmentState:
         known = self._seen.get(segment)
-        if known is None or known.end_offset != segment.end_offset:  # a gap was left after it since
+        if known is None:
             known = self._seen[segment] = segment_state(self._files, segment)
         return known
 

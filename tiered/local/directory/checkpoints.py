@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +56,8 @@ class DirectoryNotes:
         self._is_brokers = False
         self._coming: dict[TopicPartition, int] = {}
         self._starts_written: dict[TopicPartition, int] | None = None
+        self._seal_batches = 0
+        self._seal_noted = False
 
     def read(self) -> Noted:
         """Return the checkpoints of the last process. Create missing files empty, as Kafka does at its first start."""
@@ -73,20 +75,46 @@ class DirectoryNotes:
             self.points.write(points)
             return len(points)
 
-    def lower_point(self, tp: TopicPartition, offset: int) -> None:
-        """Lower the recovery point to ``offset`` before a cut: after a crash the cut must not look like a loss."""
-        with self._lock:
-            points = self.points.read()
-            if points.get(tp, offset) > offset:
-                self.points.write({**points, tp: offset})
+    def note_seal(self) -> None:
+        """Write the recovery points after a seal, so that the next open need not read sealed segments.
 
-    def lower_start(self, tp: TopicPartition, offset: int) -> None:
-        """Lower the log start to ``offset`` before a cut: records appended later must not look deleted."""
+        A failed write does not fail the append: an old checkpoint costs a longer scan.
+        """
         with self._lock:
-            starts = self.starts.read()
-            if starts.get(tp, offset) > offset:
-                self.starts.write({**starts, tp: offset})
-                self._starts_written = None
+            if self._seal_batches:
+                self._seal_noted = True
+                return
+        try:
+            self.write_points()
+        except TieredError as error:
+            LOGGER.warning("checkpoint_failed path=%s error=%s", self.directory, error)
+
+    @contextlib.contextmanager
+    def many_seals(self) -> Iterator[None]:
+        """Write the points once at the end of the block, instead of after each seal in it."""
+        with self._lock:
+            self._seal_batches += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._seal_batches -= 1
+                due = self._seal_noted and not self._seal_batches
+                self._seal_noted = self._seal_noted and not due
+            if due:
+                self.note_seal()
+
+    def lower(self, tp: TopicPartition, point: int, start: int) -> None:
+        """Lower the recovery point to ``point`` and the log start to ``start`` before a cut.
+
+        After a crash the cut must not look like a loss, nor records appended later like deleted ones.
+        """
+        with self._lock:
+            for file, offset in ((self.points, point), (self.starts, start)):
+                known = file.read()
+                if known.get(tp, offset) > offset:
+                    file.write({**known, tp: offset})
+                    self._starts_written = None
 
     def expect(self, tp: TopicPartition, start: int) -> None:
         """Write the log start of a partition that a move is about to rename into this directory."""
@@ -147,43 +175,3 @@ class PositionNotes:
                 if found != before:
                     self._file.write(found)
             self._written = state
-
-
-class SealNotes:
-    """Writer of recovery points after a seal, so that the next open need not read sealed segments. Thread-safe.
-
-    A failed write does not fail the append: an old checkpoint costs a longer scan.
-    """
-
-    def __init__(self, directory: Path, write: Callable[[], None]) -> None:
-        self._directory = directory
-        self._write = write
-        self._lock = PlainLock()
-        self._batches = 0
-        self._due = False
-
-    def note(self) -> None:
-        """Write the points after a seal."""
-        with self._lock:
-            if self._batches:
-                self._due = True
-                return
-        try:
-            self._write()
-        except TieredError as error:
-            LOGGER.warning("checkpoint_failed path=%s error=%s", self._directory, error)
-
-    @contextlib.contextmanager
-    def many(self) -> Iterator[None]:
-        """Write the points once at the end of the block, instead of after each seal in it."""
-        with self._lock:
-            self._batches += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._batches -= 1
-                due = self._due and not self._batches
-                self._due = self._due and not due
-            if due:
-                self.note()

@@ -100,7 +100,7 @@ def written_metrics(roster: Roster) -> list[Metric]:
     awake = roster.awake()
     found = [
         metric("directory_idle_partitions", roster.sleeping_count(), where),
-        metric("pending_delete_bytes", sum(writer.trash_bytes for writer in awake), where),
+        metric("pending_delete_bytes", sum(writer.context.deleted.size_bytes for writer in awake), where),
     ]
     for writer in awake:
         found += _partition(writer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,7 +22,7 @@ from tiered.errors import (
 )
 from tiered.format.local_names import partition_dir
 from tiered.local.cleaning.cleaner import LogCleaner
-from tiered.local.directory.checkpoints import DirectoryNotes, PositionNotes, SealNotes
+from tiered.local.directory.checkpoints import DirectoryNotes, PositionNotes
 from tiered.local.directory.figures import (
     UpkeepReport,
     directory_metrics,
@@ -81,7 +80,7 @@ class LocalLog:
 
     It holds ``.lock``; :class:`LogView` reads without. The owner calls :meth:`tick` about once a second; it starts no
     thread but those of ``workers``, on which rounds of compaction run. A disk that fails takes it offline as a whole
-    (``directory.service``). ``roster``: the open partitions; ``registry``: the topics that it may change; ``uploads``,
+    (:meth:`_failed`). ``roster``: the open partitions; ``registry``: the topics that it may change; ``uploads``,
     ``claims``: the files of ``disk.uploader_files``; ``cleaner``: compaction.
     """
 
@@ -100,19 +99,23 @@ class LocalLog:
         self._clock, self._ids = clock, ids
         self._directory_lock = lock
         self._pid = os.getpid()
-        self._lock = threading.RLock()
         self._closed = self._ended = self._lets_go = False
         self._closing = PlainLock()
         self._proven: frozenset[TopicPartition] = frozenset()
         self.claims, self.uploads = Claims(directory, files), UploadCheckpoint(directory, files)
-        reserve = DiskReserve(files, directory, config)
-        self._sealed = SealNotes(directory, self._note_sealed)
-        sealed = self._sealed.note
         around = DirectoryContext(
-            files, clock, ids, config, reserve, sealed, self._before_cut, self._disk_failed, self.claims, self.uploads
+            files=files,
+            clock=clock,
+            ids=ids,
+            config=config,
+            reserve=DiskReserve(files, directory, config),
+            sealed=self._note_seal,
+            cut=self._before_cut,
+            failed=self._failed,
+            claims=self.claims,
+            uploads=self.uploads,
         )
         self.roster = Roster(directory, around, topic_of=self._topic, upload_of=self._upload_of)
-        self._service = DirectoryService(around, self.roster)
         self.notes = DirectoryNotes(directory, files, self.roster)
         self._leaving = LeavingDirectories(directory, files, ids)
         self.registry = TopicRegistry(
@@ -128,7 +131,6 @@ class LocalLog:
             cleaner=self.cleaner,
             workers=self._workers,
             note_status=self.note_status,
-            sealing_many=self._sealed.many,
         )
         self.transactions = Transactions(self, ProducerIds((directory,), files, ids), clock)
         # Asked for late: several directories share one coordinator.
@@ -262,18 +264,14 @@ class LocalLog:
 
         ``held``: the partitions of this directory, None for all.
         """
-        self._check_open()
-        with self._service.watched():
-            self._check_place()
+        with self._changing():
             return self.registry.create(name, partitions, config or TopicConfig(), topic_id, held)
 
     def alter_topic(
         self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
     ) -> TopicInfo:
         """Change settings (Kafka's names) or add partitions; they are never taken away."""
-        self._check_open()
-        with self._service.watched():
-            self._check_place()
+        with self._changing():
             return self.registry.alter(name, properties or {}, partitions)
 
     def delete_topic(self, name: str) -> list[Path]:
@@ -283,8 +281,7 @@ class LocalLog:
         before may end with an error. Returns the renamed directories. Raises UnknownTopicError, LockedError (an
         uploader is at work on a tiered topic), LocalIOError; a crash in between is finished by the next open.
         """
-        self._check_open()
-        with self._service.watched(), self.cleaner.paused(*(tp for tp in self.roster.names() if tp.topic == name)):
+        with self._changing(), self.cleaner.paused(*(tp for tp in self.roster.names() if tp.topic == name)):
             return self.registry.delete(name)
 
     def refresh_uploads(self) -> None:
@@ -313,8 +310,8 @@ class LocalLog:
         self.notes.write_points()
         self.notes.write_starts()
 
-    def _note_sealed(self) -> None:
-        self.notes.write_points()
+    def _note_seal(self) -> None:
+        self.notes.note_seal()
 
     def note_positions(self) -> None:
         """Write the positions of groups for the uploader, if they have changed."""
@@ -324,22 +321,41 @@ class LocalLog:
         """Write the report for other processes."""
         store_report(self.directory, self.files, self.report())
 
-    def _disk_failed(self, error: TieredError) -> None:
-        self._service.failed(error)
+    def _failed(self, error: TieredError) -> None:
+        """Take the directory offline after an error of its disk (EIO, read-only, gone), as Kafka does.
+
+        No partition then acknowledges anything until the next open; reads go on where the disk allows. Errors of a
+        single file (its owner, its contents) and a full disk do not count. Callers may hold a partition's lock.
+        """
+        if disk_failed(error) and self.roster.offline is None:
+            LOGGER.error("directory_offline path=%s error=%s", self.directory, error)
+            self.roster.go_offline(error)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Guard a change of the directory: raise while offline, and go offline after a disk error inside the block."""
+        self._check_open()
+        if self.roster.offline is not None:
+            raise offline_error(self.directory, self.roster.offline)
+        try:
+            self._check_place()
+            yield
+        except TieredError as error:
+            self._failed(error)
+            raise
 
     def _checkpoint_without_gone(self) -> None:
         self.cleaner.forget_gone()
         self.checkpoint()
 
     def _before_cut(self, tp: TopicPartition, offset: int, recovery_point: int) -> None:
-        self.notes.lower_point(tp, recovery_point)
-        self.notes.lower_start(tp, offset)
+        self.notes.lower(tp, recovery_point, offset)
         self.cleaner.checkpoint.lower(tp, offset)
 
     def sealing_many(self) -> AbstractContextManager[None]:
         """Delay checkpoint writes of seals to the end of the block: each write names every partition."""
         self._lost()  # then the directory is offline, and every seal raises
-        return self._sealed.many()
+        return self.notes.many_seals()
 
     def close(self) -> None:
         """Flush, trim and release everything; a clean close spares the next open its recovery. Idempotent.
@@ -380,7 +396,7 @@ class LocalLog:
                 self.note_positions()
         self._closed = True
         lost = self._lost() or self._emptied()  # nothing is written into a directory that took the place of this one
-        clean = self._service.end(self.cleaner, self._workers)
+        clean = self._end_partitions()
         try:
             if clean and lost is None:
                 self.checkpoint()
@@ -399,6 +415,31 @@ class LocalLog:
             raise LocalIOError(
                 f"{self.directory} was closed, but not everything is durable", hint="the next open recovers it"
             )
+
+    def _end_partitions(self) -> bool:
+        """Close every partition within ``close_timeout_ms``, compaction first. Return True if all is durable.
+
+        Raises LocalIOError if a thread does not return from the disk, after it has closed the other partitions.
+        """
+        limit_ms = self.config.close_timeout_ms
+        deadline = self._clock.monotonic() + limit_ms / 1000
+
+        def left_seconds() -> float:
+            return max(deadline - self._clock.monotonic(), LEAST_WAIT_SECONDS)
+
+        self.cleaner.stop()
+        hung = None
+        if not self._workers.join(left_seconds()):
+            hung = LocalIOError(f"{self.directory}: a background task has not ended for {limit_ms} ms")
+        clean = self.offline is None
+        for writer in self.roster.awake():
+            try:
+                clean = writer.close(left_seconds()) and clean
+            except LocalIOError as error:
+                hung = hung or error
+        if hung is not None:
+            raise hung
+        return clean
 
     def __enter__(self) -> Self:
         return self
@@ -437,7 +478,7 @@ class LocalLog:
         try:
             self._directory_lock.check()
         except TieredError as error:
-            self._service.failed(error)
+            self._failed(error)
             return error
         return None
 
@@ -469,64 +510,8 @@ class LocalLog:
             check_usable(self.directory, self._pid, closed=self._closed)  # which says what is wrong
 
 
-class DirectoryService:
-    """Service state of a directory. As in Kafka, one disk error (EIO, read-only, gone) takes it offline as a whole.
-
-    No partition then acknowledges anything until the next open; reads go on where the disk allows. Errors of a single
-    file (its owner, its contents) and a full disk do not take it offline.
-    """
-
-    def __init__(self, around: DirectoryContext, roster: Roster) -> None:
-        self._directory = roster.directory
-        self._roster = roster
-        self._clock = around.clock
-        self._config = around.config
-
-    def failed(self, error: TieredError) -> None:
-        """Take the directory offline if ``error`` is a disk error. Callers may hold a partition's lock."""
-        if disk_failed(error) and self._roster.offline is None:
-            LOGGER.error("directory_offline path=%s error=%s", self._directory, error)
-            self._roster.go_offline(error)
-
-    def check(self) -> None:
-        """Raise LocalIOError while the directory is offline."""
-        error = self._roster.offline
-        if error is not None:
-            raise LocalIOError(
-                f"log directory {self._directory} is offline: {error.message}",
-                hint="repair the disk, then open the log again",
-            )
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Guard a change of the directory: raise while offline, and go offline after a disk error inside the block."""
-        self.check()
-        try:
-            yield
-        except TieredError as error:
-            self.failed(error)
-            raise
-
-    def end(self, cleaner: LogCleaner, workers: Workers) -> bool:
-        """Close every partition within ``close_timeout_ms``, compaction first. Return True if all is durable.
-
-        Raises LocalIOError if a thread does not return from the disk, after it has closed the other partitions.
-        """
-        limit_ms = self._config.close_timeout_ms
-        deadline = self._clock.monotonic() + limit_ms / 1000
-        cleaner.stop()
-        hung = None
-        if not workers.join(self._remaining_seconds(deadline)):
-            hung = LocalIOError(f"{self._directory}: a background task has not ended for {limit_ms} ms")
-        clean = self._roster.offline is None
-        for writer in self._roster.awake():
-            try:
-                clean = writer.close(self._remaining_seconds(deadline)) and clean
-            except LocalIOError as error:
-                hung = hung or error
-        if hung is not None:
-            raise hung
-        return clean
-
-    def _remaining_seconds(self, deadline: float) -> float:
-        return max(deadline - self._clock.monotonic(), LEAST_WAIT_SECONDS)
+def offline_error(directory: Path, error: TieredError) -> LocalIOError:
+    """Return the error of calls on a log directory that ``error`` took offline."""
+    return LocalIOError(
+        f"log directory {directory} is offline: {error.message}", hint="repair the disk, then open the log again"
+    )

@@ -63,8 +63,8 @@ def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, grown: bo
     """Make ``target`` a copy of the directory of ``tp``; files may change meanwhile.
 
     ``grown``: since the last copy the ``.log`` files only became longer, so that their earlier bytes are not copied
-    again. This is False after a cut, and for preallocated files, which change below their length. ``closed``: this
-    process deletes no file any more. Raises NotFoundError if a file disappears in spite of that.
+    again. This is False after a cut. ``closed``: this process deletes no file any more. Raises NotFoundError if a file
+    disappears in spite of that.
     """
     files, source = log.files, log.directory / partition_dir(tp)
     names = [name for name in files.names(source) if not name.endswith((DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX))]
@@ -121,16 +121,14 @@ def _move(source: LocalLog, target: LocalLog, writer: WriteLog, future: Path, *,
     """Copy, close and rename the partition. Return its first dirty offset (compaction), None if it has none."""
     files, tp = target.files, writer.tp
     partition = source.partition(tp)
-    filled_in, cuts = False, writer.cuts
+    cuts = writer.cuts
     for _ in range(CATCH_UP_ROUNDS):
         end, before = partition.positions().end_offset, cuts
         partition.flush()
-        filled_in = filled_in or writer.preallocated
         cuts = writer.cuts
-        copy_partition(source, tp, future, grown=not filled_in and cuts == before)
+        copy_partition(source, tp, future, grown=cuts == before)
         if partition.positions().end_offset == end:
             break
-    filled_in = filled_in or writer.preallocated
     source.notes.write_points()
     with source.registry.moving(tp):
         source.roster.forget(tp, timeout_seconds)
@@ -138,7 +136,7 @@ def _move(source: LocalLog, target: LocalLog, writer: WriteLog, future: Path, *,
         start, point = writer.log_start, writer.durability.recovery_point
         cleaned = source.cleaner.checkpoint.offset(tp)
         try:
-            copy_partition(source, tp, future, grown=not filled_in and writer.cuts == cuts, closed=True)
+            copy_partition(source, tp, future, grown=writer.cuts == cuts, closed=True)
             files.sync_directory(future)
             ready = Ready(source.volume_id, start, point, writer.end_offset)
             mark = json.dumps({**ready._asdict(), "source": str(ready.source)})

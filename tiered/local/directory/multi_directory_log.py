@@ -23,7 +23,7 @@ from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundEr
 from tiered.format.checkpoint import encode_uuid
 from tiered.format.keys import check_topic_name
 from tiered.local.directory.figures import UpkeepReport
-from tiered.local.directory.log_directory import LocalLog
+from tiered.local.directory.log_directory import LocalLog, offline_error
 from tiered.local.directory.moving import finish_moves, move
 from tiered.local.directory.tasks import InlineWorkers, Workers
 from tiered.local.disk.directory_files import META_PROPERTIES_NAME, read_volume, usable_id
@@ -88,7 +88,12 @@ class LocalTier:
         try:
             _need_own_ids(paths, pool)
             for path in paths:
-                logs._open_one(path, pool, workers(), lock_patience_seconds)
+                try:
+                    logs._logs[path] = logs._open(path, pool, workers(), lock_patience_seconds)
+                except LocalIOError as error:
+                    LOGGER.error("directory_offline path=%s error=%s", path, error)
+                    logs.offline[path] = error
+                    logs._unseen.add(path)
             if not logs._logs:
                 raise next(iter(logs.offline.values()))
             logs._check_topics()
@@ -121,14 +126,6 @@ class LocalTier:
             workers=workers,
             terms=LockTerms(lock_patience_seconds),
         )
-
-    def _open_one(self, path: Path, files: Files, workers: Workers, lock_patience_seconds: float) -> None:
-        try:
-            self._logs[path] = self._open(path, files, workers, lock_patience_seconds)
-        except LocalIOError as error:
-            LOGGER.error("directory_offline path=%s error=%s", path, error)
-            self.offline[path] = error
-            self._unseen.add(path)
 
     @property
     def directory(self) -> Path:
@@ -210,7 +207,9 @@ class LocalTier:
                 hint="repair the disk, or leave the directory out",
             )
         topic = self.topics().get(name)
-        if topic is not None and not self._goes_on(topic, partitions, topic_id):
+        # After a full disk stopped the creation of a topic, a call with the same values completes it.
+        same = topic is not None and topic.partitions == partitions and topic_id in (None, topic.topic_id)
+        if topic is not None and not (same and name in self._half_made and not self._moving):
             raise ConfigError(f"topic {name} exists already in {self.directory}")
         begun = (log.registry.failed_creation(name) for log in self._logs.values())
         topic_id = topic_id or next((each.topic_id for each in begun if each is not None), None)
@@ -221,11 +220,6 @@ class LocalTier:
         self._place(topic, self._missing(topic))
         self._half_made.discard(name)
         return self.topics()[name]
-
-    def _goes_on(self, topic: TopicInfo, partitions: int, topic_id: UUID | None) -> bool:
-        """Return True if this call completes a creation of the same topic that a full disk stopped earlier."""
-        same = topic.partitions == partitions and topic_id in (None, topic.topic_id)
-        return same and topic.name in self._half_made and not self._moving
 
     def _place(self, topic: TopicInfo, numbers: Sequence[int]) -> None:
         counts = {log.directory: len(log.partitions()) for log in self._online()}
@@ -392,9 +386,7 @@ class LocalTier:
     def _check(self, path: Path) -> None:
         error = self.offline.get(path)
         if error is not None:
-            raise LocalIOError(
-                f"log directory {path} is offline: {error.message}", hint="repair the disk, then open the log again"
-            )
+            raise offline_error(path, error)
 
     def _each(self, work: Callable[[LocalLog], None]) -> None:
         first: TieredError | None = None

@@ -21,7 +21,6 @@ from tiered.errors import (
     ClosedError,
     ConfigError,
     CorruptionError,
-    ForkedLogError,
     LocalIOError,
     LogDestroyedError,
     NewerFormatError,
@@ -40,15 +39,13 @@ from tiered.local.disk.directory_files import (
     read_volume,
 )
 from tiered.local.disk.files import Files, PosixFiles, no_directory
+from tiered.local.disk.lock import forked_error
 from tiered.local.disk.topics import (
     BROKER_OWN_DIRS,
     PARTITION_METADATA_NAME,
     TopicInfo,
-    discovered,
     expected_topics,
-    read_topic_ids,
-    set_apart,
-    without_absent,
+    find_topics,
 )
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.read_log import ReadLog
@@ -162,7 +159,9 @@ class LogView:
         self._broken: dict[TopicPartition, TieredError] = {}
         self._strange: list[str] = []
         self._unread: set[str] = set()
-        self._around = ReadContext(files, clock, self, LogConfig().read_buffer_bytes)
+        self._around = ReadContext(
+            files, clock, LogConfig().read_buffer_bytes, self._upload_of, self._recovery_point_of
+        )
         self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
         self._log_starts = OffsetsFile(directory, LOG_START_NAME, files)
         self._lock = threading.Lock()
@@ -287,16 +286,10 @@ class LogView:
     def _read(self) -> None:
         files, directory = self.files, self.directory
         self.volume_id = self._read_id()
-        topics = expected_topics(directory, files)
-        ours = {name for name, topic in topics.items() if not topic.adopted}
         seen = DirectoryView.read(directory, files)
         self._warn_strange([folder.name for folder in seen.strange])
         present = seen.partitions
-        broken: dict[TopicPartition, TieredError] = {}
-        ids = read_topic_ids(directory, files, present, broken)
-        set_apart(directory, ids, topics, broken)
-        for topic, here in ids.items():
-            topics[topic] = discovered(topics.get(topic), topic, here)
+        topics, broken = find_topics(directory, files, present)
         starts = self._read_starts(present, broken)
         for tp, path in present.items():
             known = self._partitions.get(tp)
@@ -304,15 +297,14 @@ class LogView:
                 del self._partitions[tp]  # its topic was deleted and made again between two looks
             if tp not in self._partitions and tp not in broken:
                 try:
-                    self._partitions[tp] = self._read_by(
-                        path, tp, topics[tp.topic], ours=tp.topic in ours, start=starts.get(tp, 0)
-                    )
+                    topic, start = topics[tp.topic], starts.get(tp, 0)
+                    self._partitions[tp] = ReadOnlyPartition(self._around, path, tp, topic, log_start=start)
                 except LocalIOError as error:  # only this partition's: all others are read
                     broken[tp] = error
         self._broken = broken
         for tp in self._partitions.keys() - (present.keys() - broken.keys()):
             del self._partitions[tp]
-        self._topics = without_absent(topics)
+        self._topics = topics
 
     def _read_id(self) -> UUID:
         """Return the volume's id, zero if it is unreadable: only writers and uploaders need it."""
@@ -347,9 +339,6 @@ class LogView:
             hint = error.hint or "nobody can write here before it can be read"
             LOGGER.warning("file_unreadable path=%s error=%s hint=%s", self.directory / name, error.message, hint)
 
-    def _read_by(self, path: Path, tp: TopicPartition, topic: TopicInfo, *, ours: bool, start: int) -> ReadLog:
-        return ReadOnlyPartition(self._around, path, tp, topic, ours=ours, log_start=start)
-
     def _warn_strange(self, names: list[str]) -> None:
         """Warn once of directories with segments that are not partitions: this may not be a log directory."""
         if names and names != self._strange:
@@ -360,12 +349,10 @@ class LogView:
             )
         self._strange = names
 
-    def upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
-        """Return the uploader's last report about a partition; None while it is not tiered."""
+    def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
         return self.uploads.read().get(tp)
 
-    def recovery_point_of(self, tp: TopicPartition) -> int:
-        """Return an offset below which the partition is durable; 0 if the checkpoint is lost."""
+    def _recovery_point_of(self, tp: TopicPartition) -> int:
         try:
             return self._recovery_points.read().get(tp, 0)
         except LocalIOError as error:
@@ -391,10 +378,7 @@ def check_usable(directory: Path, pid: int, *, closed: bool) -> None:
     if closed:
         raise ClosedError(f"{directory} was closed before")
     if os.getpid() != pid:
-        raise ForkedLogError(
-            f"{directory} was opened by process {pid}, this is its fork {os.getpid()}",
-            hint="open the log in the child, after the fork",
-        )
+        raise forked_error(directory, pid)
 
 
 def left_the_disk(files: Files, directory: Path, tp: TopicPartition, error: TieredError) -> bool:
@@ -447,19 +431,10 @@ def gone_text(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: b
 
 
 def _way_on(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
-    if not tiered:
-        return _accepted(directory, tp, end_offset)
-    return (
-        f"`tiered repair {tp.topic}:{tp.partition} --log-dir {directory}` shows what is lost, and goes on where the"
-        " bucket ends"
-    )
-
-
-def _accepted(directory: Path, tp: TopicPartition, end_offset: int) -> str:
-    return (
-        f"`tiered repair {tp.topic}:{tp.partition} --log-dir {directory} --accept-loss` gives its records up and "
-        f"goes on at offset {end_offset}"
-    )
+    command = f"tiered repair {tp.topic}:{tp.partition} --log-dir {directory}"
+    if tiered:
+        return f"`{command}` shows what is lost, and goes on where the bucket ends"
+    return f"`{command} --accept-loss` gives its records up and goes on at offset {end_offset}"
 
 
 def noted_ends(

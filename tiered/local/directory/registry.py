@@ -15,9 +15,8 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from tiered.arguments import partition_count
@@ -33,13 +32,9 @@ from tiered.local.disk.files import Files, disk_failed
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import (
     TopicInfo,
-    discovered,
-    expected_topics,
+    find_topics,
     read_leaving,
-    read_topic_ids,
     read_topics,
-    set_apart,
-    without_absent,
     write_topics,
 )
 from tiered.local.disk.uploader_files import uploader_lock
@@ -50,17 +45,16 @@ from tiered.model import TopicPartition
 LOGGER = logging.getLogger("tiered.local")
 
 
-@dataclass(slots=True)
-class Inventory:
+class Inventory(NamedTuple):
     """Contents of a log directory at an open: topics by name, and ``present``, the partitions that have a directory.
 
     ``broken``: partitions that are out of service, with the error. ``leaving``: directories to be removed.
     """
 
-    topics: dict[str, TopicInfo] = field(default_factory=dict)
-    present: set[TopicPartition] = field(default_factory=set)
-    broken: dict[TopicPartition, TieredError] = field(default_factory=dict)
-    leaving: list[str] = field(default_factory=list)
+    topics: dict[str, TopicInfo]
+    present: set[TopicPartition]
+    broken: dict[TopicPartition, TieredError]
+    leaving: list[str]
 
 
 def read_inventory(directory: Path, files: Files, tiered: Collection[TopicPartition] = ()) -> Inventory:
@@ -70,24 +64,13 @@ def read_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
     for a disk that fails.
     """
     seen = read_strictly(directory, files)
-    found = Inventory(
-        topics=expected_topics(directory, files),
-        leaving=[folder.name for folder in seen.renamed("delete")],
-    )
-    gone = read_leaving(directory, files)
-    for tp in seen.partitions:
-        if tp.topic not in gone or tp.topic in found.topics:
-            found.present.add(tp)
-    ids = read_topic_ids(directory, files, sorted(found.present), found.broken)
-    for error in found.broken.values():
+    gone = read_leaving(directory, files) - read_topics(directory, files).keys()
+    present = {tp for tp in seen.partitions if tp.topic not in gone}
+    topics, broken = find_topics(directory, files, sorted(present), tiered=tiered)
+    for error in broken.values():
         if disk_failed(error):  # not an error of one partition: nothing is written there
             raise error
-    known = {tp.topic for tp in tiered}  # one that a bucket knows is refused as a whole below
-    set_apart(directory, {name: here for name, here in ids.items() if name not in known}, found.topics, found.broken)
-    for topic, here in ids.items():
-        found.topics[topic] = discovered(found.topics.get(topic), topic, here, tiered=tiered)
-    found.topics = without_absent(found.topics)
-    return found
+    return Inventory(topics, present, broken, [folder.name for folder in seen.renamed("delete")])
 
 
 def read_strictly(directory: Path, files: Files) -> DirectoryView:
@@ -120,22 +103,18 @@ def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories)
     return moved
 
 
-def put_gone_aside(directory: Path, found: Inventory, noted: Noted, tiered: Collection[TopicPartition]) -> None:
-    """Take a partition out of service if it had records and its directory is missing.
-
-    An empty directory in its place would assign the offsets of those records again. An interrupted deletion or move
-    is not such a case: ``tiered-topics.json`` drops the partition before its directory is renamed. Neither is a
-    rejoin, which drops the partition's end.
-    """
-    for tp, end in gone_partitions(found.topics.values(), found.present, noted.points).items():
-        found.broken[tp] = gone_error(directory, tp, end, tiered=tp in tiered)
-
-
 def open_partitions(
     roster: Roster, found: Inventory, noted: Noted, *, clean: bool, tiered: Collection[TopicPartition]
 ) -> None:
-    """Open the partitions. After a clean shutdown, one whose end is in a checkpoint is opened at its first use."""
-    put_gone_aside(roster.directory, found, noted, tiered)
+    """Open the partitions. After a clean shutdown, one whose end is in a checkpoint is opened at its first use.
+
+    A partition that had records and whose directory is missing is out of service. An empty directory in its place
+    would assign the offsets of those records again. An interrupted deletion or move is not such a case:
+    ``tiered-topics.json`` drops the partition before its directory is renamed. Neither is a rejoin, which drops the
+    partition's end.
+    """
+    for tp, end in gone_partitions(found.topics.values(), found.present, noted.points).items():
+        found.broken[tp] = gone_error(roster.directory, tp, end, tiered=tp in tiered)
     for topic in found.topics.values():
         for number in topic.here:
             tp = TopicPartition(topic.name, number)

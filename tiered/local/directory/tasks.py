@@ -29,8 +29,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -45,7 +44,7 @@ from tiered.local.directory.checkpoints import DirectoryNotes
 from tiered.local.directory.registry import LeavingDirectories
 from tiered.local.disk.uploader_files import SealRequest
 from tiered.local.partition.context import DirectoryContext
-from tiered.local.partition.open_partitions import Roster
+from tiered.local.partition.open_partitions import PassResult, Roster
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import TopicPartition
 
@@ -73,11 +72,9 @@ class BackgroundTasks:
         cleaner: LogCleaner,
         workers: Workers,
         note_status: Callable[[], None],
-        sealing_many: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """``note_status`` writes the report on the tasks for other processes."""
-        self._sealing_many = sealing_many
-        self._cleaner = cleaner
+        self._notes, self._note_status = notes, note_status
         self._roster = roster
         self._uploads = around.uploads
         self.seal_requests = SealRequest(roster.directory, around.files)
@@ -104,19 +101,19 @@ class BackgroundTasks:
                     config.producer_expiration_check_interval_ms,
                     self._each(lambda writer: writer.maintenance.expire_producers),
                 ),
-                Task("cleaning", config.cleaner_backoff_ms, self._clean, workers=config.cleaner_threads),
-                Task("recovery-point-checkpoint", every, lambda _: self._write_points(notes, note_status)),
-                Task("log-start-checkpoint", every, lambda _: TaskResult(partitions=notes.write_starts())),
+                Task("cleaning", config.cleaner_backoff_ms, cleaner.run, workers=config.cleaner_threads),
+                Task("recovery-point-checkpoint", every, self._write_points),
+                Task("log-start-checkpoint", every, lambda _: PassResult(partitions=notes.write_starts())),
             ),
             workers=workers,
             initial_ms=config.initial_task_delay_ms,
             failed=around.failed,
         )
 
-    def _write_points(self, notes: DirectoryNotes, note_status: Callable[[], None]) -> TaskResult:
-        written = notes.write_points()
-        note_status()
-        return TaskResult(partitions=written)
+    def _write_points(self, _: int) -> PassResult:
+        written = self._notes.write_points()
+        self._note_status()
+        return PassResult(partitions=written)
 
     def refresh_uploads(self) -> None:
         """Pass each partition its entry of ``tiered-offset-checkpoint``. One ``stat`` while it is unchanged."""
@@ -128,37 +125,41 @@ class BackgroundTasks:
             if upload is not None and writer.upload != upload:
                 writer.set_uploaded(upload.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
 
-    def _each(self, timer: Callable[[WriteLog], Callable[[int], int | None]]) -> Callable[[int], TaskResult]:
+    def _each(self, timer: Callable[[WriteLog], Callable[[int], int | None]]) -> Callable[[int], PassResult]:
         """Return a task that calls one timer of each open partition. A failed partition does not stop the others."""
 
-        def run(now_ms: int) -> TaskResult:
+        def run(now_ms: int) -> PassResult:
             return run_all(partial(timer(writer), now_ms) for writer in self._roster.awake())
 
         return run
 
-    def _seal_idle(self, now_ms: int) -> TaskResult:
-        with self._sealing_many():
+    def _seal_idle(self, now_ms: int) -> PassResult:
+        with self._notes.many_seals():
             return self._each(lambda writer: writer.maintenance.seal_idle)(now_ms)
 
-    def _wake_some(self, _: int) -> TaskResult:
-        return run_all(partial(self._wake, tp) for tp in self._roster.next_to_wake())
+    def _wake_some(self, _: int) -> PassResult:
+        def wake(tp: TopicPartition) -> int | None:
+            return None if self._roster.find(tp) is None else 0
 
-    def _wake(self, tp: TopicPartition) -> int | None:
-        return None if self._roster.find(tp) is None else 0
+        return run_all(partial(wake, tp) for tp in self._roster.next_to_wake())
 
-    def _check_uploads(self, _: int) -> TaskResult:
+    def _check_uploads(self, _: int) -> PassResult:
         done = run_all((self.refresh_uploads,))
         done.add(self._obey_seal_request())
         return done
 
-    def _obey_seal_request(self) -> TaskResult:
+    def _obey_seal_request(self) -> PassResult:
         request = self.seal_requests.pending()
         if request is None:
-            return TaskResult()
-        request_id, wanted = request
-        broken = self._roster.broken  # reported at the open
-        names = [tp for tp in self._roster.names() if _is_wanted(tp, wanted) and tp not in broken]
-        with self._sealing_many():
+            return PassResult()
+        request_id, wanted = request  # None: every partition that may be uploaded
+        names = [
+            tp
+            for tp in self._roster.names()
+            if (tp in wanted if wanted is not None else not is_state_log(tp.topic))
+            and tp not in self._roster.broken  # reported at the open
+        ]
+        with self._notes.many_seals():
             done = run_all(partial(self._roll, tp) for tp in names)  # a requester that still waits asks again
         self.seal_requests.answer(request_id)
         return done
@@ -170,30 +171,21 @@ class BackgroundTasks:
             return None
         return 0 if writer.maintenance.roll() else None
 
-    def _delete(self, now_ms: int) -> TaskResult:
+    def _delete(self, now_ms: int) -> PassResult:
         files = (partial(writer.maintenance.empty_trash, now_ms) for writer in self._roster.awake())
         return run_all((*files, partial(self._leaving.remove_due, now_ms)))
-
-    def _clean(self, now_ms: int) -> TaskResult:
-        made = self._cleaner.run(now_ms)
-        return TaskResult(made.rounds, made.bytes, made.failed, made.error)
-
-
-def _is_wanted(tp: TopicPartition, wanted: Collection[TopicPartition] | None) -> bool:
-    """Return True if a request to seal names ``tp``. ``wanted`` None names every partition that may be uploaded."""
-    return not is_state_log(tp.topic) if wanted is None else tp in wanted
 
 
 @dataclass(slots=True)
 class Task:
-    """Named task. ``run`` gets the wall clock in ms, and may raise, or return its errors in :class:`TaskResult`.
+    """Named task. ``run`` gets the wall clock in ms, and may raise, or return its errors in :class:`PassResult`.
 
     ``workers``: 0 runs the task in the thread that calls :meth:`Tasks.tick`, n on n workers at the same time.
     """
 
     name: str
     period_ms: int
-    run: Callable[[int], TaskResult | None]
+    run: Callable[[int], PassResult | None]
     workers: int = 0
 
 
@@ -202,7 +194,7 @@ class TaskStatus:
     """Status of one task since the open. ``period_ms`` 0: it runs at every tick. Times are wall clock ms, -1 is never.
 
     ``last_error`` is empty if the last run succeeded. ``partitions``: how many were changed, summed over the runs.
-    ``failed_partitions``: how many failed. ``bytes``: sealed, flushed, deleted or cleaned.
+    ``bytes``: sealed, flushed, deleted or cleaned.
     """
 
     name: str
@@ -212,30 +204,9 @@ class TaskStatus:
     last_duration_ms: int = 0
     runs: int = 0
     failures: int = 0
-    last_failure_ms: int = -1
     partitions: int = 0
-    failed_partitions: int = 0
     bytes: int = 0
-    last_partitions: int = 0
-    last_bytes: int = 0
     running: bool = False
-
-
-@dataclass(slots=True)
-class TaskResult:
-    """Result of one run. ``error``: the first error of a partition, None if the run succeeded."""
-
-    partitions: int = 0
-    bytes: int = 0
-    failed: int = 0
-    error: TieredError | None = None
-
-    def add(self, other: TaskResult) -> None:
-        """Add a part of the same run."""
-        self.partitions += other.partitions
-        self.bytes += other.bytes
-        self.failed += other.failed
-        self.error = self.error or other.error
 
 
 class Tasks:
@@ -326,9 +297,9 @@ class Tasks:
             if self._status[task.name].running:
                 return
         self._start_due(task, now_ms)
-        began, total, left = self._clock.monotonic(), TaskResult(), [task.workers]
+        began, total, left = self._clock.monotonic(), PassResult(), [task.workers]
 
-        def ended(done: TaskResult) -> None:
+        def ended(done: PassResult) -> None:
             with self._noting:
                 total.add(done)
                 left[0] -= 1
@@ -340,7 +311,7 @@ class Tasks:
             try:
                 self._workers.start(task.name, lambda: ended(self._outcome(task, now_ms)))
             except RuntimeError as error:  # no more threads can be made
-                ended(TaskResult(failed=1, error=_wrapped(task.name, error)))
+                ended(PassResult(error=_wrapped(task.name, error)))
         if not left[0] and total.error is not None:  # the work ran in this thread
             raise total.error
 
@@ -350,16 +321,16 @@ class Tasks:
             self._wait_ms[task.name] = self._period(task)
             self._status[task.name] = replace(self._status[task.name], running=True)
 
-    def _outcome(self, task: Task, now_ms: int) -> TaskResult:
+    def _outcome(self, task: Task, now_ms: int) -> PassResult:
         """Run the task. Any error ends this run of it and nothing else."""
         try:
-            return task.run(now_ms) or TaskResult()
+            return task.run(now_ms) or PassResult()
         except TieredError as error:
-            return TaskResult(failed=1, error=error)
+            return PassResult(error=error)
         except Exception as error:  # noqa: BLE001 - a fault of one task must not end the thread of all
-            return TaskResult(failed=1, error=_wrapped(task.name, error))
+            return PassResult(error=_wrapped(task.name, error))
 
-    def _end(self, task: Task, now_ms: int, began: float, done: TaskResult) -> None:
+    def _end(self, task: Task, now_ms: int, began: float, done: PassResult) -> None:
         problem = ""
         if done.error is not None:
             problem = done.error.message[:MAX_ERROR_CHARS] or type(done.error).__name__
@@ -373,12 +344,8 @@ class Tasks:
                 last_duration_ms=int((self._clock.monotonic() - began) * 1000),
                 runs=before.runs + 1,
                 failures=before.failures + bool(problem),
-                last_failure_ms=now_ms if problem else before.last_failure_ms,
                 partitions=before.partitions + done.partitions,
-                failed_partitions=before.failed_partitions + done.failed,
                 bytes=before.bytes + done.bytes,
-                last_partitions=done.partitions,
-                last_bytes=done.bytes,
                 running=False,
             )
         if done.error is not None and self._failed is not None:
@@ -445,24 +412,24 @@ class ThreadWorkers:
         return all(ended.wait(deadline - self._clock.monotonic()) for ended in tuple(self._running))
 
 
-def run_all(work: Iterable[Callable[[], int | None]]) -> TaskResult:
+def run_all(work: Iterable[Callable[[], int | None]]) -> PassResult:
     """Run every piece of work, one for each partition. Each returns its bytes, or None if there was nothing to do.
 
     A piece that fails does not stop the others.
     """
-    done = TaskResult()
+    done = PassResult()
     for one in work:
         try:
             size = one()
         except TieredError as error:
             LOGGER.warning("tick_failed error=%s", error)
-            done.add(TaskResult(failed=1, error=error))
+            done.add(PassResult(error=error))
             continue
         except Exception as error:  # noqa: BLE001 - nor does a fault of ours in one partition
-            done.add(TaskResult(failed=1, error=_wrapped("upkeep", error)))
+            done.add(PassResult(error=_wrapped("upkeep", error)))
             continue
         if size is not None:
-            done.add(TaskResult(partitions=1, bytes=size))
+            done.add(PassResult(partitions=1, bytes=size))
     return done
 
 

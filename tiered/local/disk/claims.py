@@ -18,9 +18,9 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tiered.errors import CorruptionError, LocalIOError, TieredError
 from tiered.format.kernels import crc32c
@@ -37,13 +37,6 @@ REWRITE_BYTES = 65_536
 _HEADER_LIMIT = 128
 _BEFORE_CRC, _BEFORE_SET = b'{"crc":"', b'","set":'
 _PAYLOAD_AT = len(_BEFORE_CRC) + 8 + len(_BEFORE_SET)
-
-
-class _Same:
-    """Default of an argument that leaves the stored value as it is. None deletes the value."""
-
-
-SAME: Final = _Same()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +155,20 @@ class Claims:
 
     def _apply(self, entries: Any) -> None:
         try:
-            for topic, partition, found in entries:
-                tp = TopicPartition(sys.intern(str(topic)), int(partition))
-                if found is None:
-                    self._proofs.pop(tp, None)
-                else:
-                    self._proofs[tp] = _proof(found)
+            changed = {
+                TopicPartition(sys.intern(str(topic)), int(partition)): None if found is None else _proof(found)
+                for topic, partition, found in entries
+            }
         except (KeyError, TypeError, ValueError) as error:
             raise self._corrupt(f"{type(error).__name__} {error}") from None
+        self._load(changed)
+
+    def _load(self, changed: Mapping[TopicPartition, ClaimProof | None]) -> None:
+        for tp, proof in changed.items():
+            if proof is None:
+                self._proofs.pop(tp, None)
+            else:
+                self._proofs[tp] = proof
 
     def _corrupt(self, why: str) -> CorruptionError:
         return CorruptionError(
@@ -181,23 +180,14 @@ class Claims:
 
     # ------------------------------------------------------------------ writing
 
-    def write(
-        self,
-        tp: TopicPartition,
-        *,
-        token: str | _Same | None = SAME,
-        last_append: str | _Same | None = SAME,
-        restored_from: tuple[int, int] | _Same | None = SAME,
-    ) -> None:
-        """Change the given parts of one partition's proof, durably."""
-        parts = {"token": token, "last_append": last_append, "restored_from": restored_from}
-        given: dict[str, Any] = {name: value for name, value in parts.items() if not isinstance(value, _Same)}
-        self._write({tp: lambda proof: replace(proof, **given)})
+    def write(self, tp: TopicPartition, **changes: Any) -> None:
+        """Change fields of one partition's proof (:class:`ClaimProof`), durably."""
+        self._write({tp: lambda proof: replace(proof, **changes)})
 
     def keep(self, tp: TopicPartition, token: str | None, last_append: str | None) -> None:
         """Store a catalog's proof (``remote.committer``), durably. None leaves that value as it is."""
-        given: dict[str, Any] = {"token": token, "last_append": last_append}
-        self._write({tp: lambda proof: replace(proof, **{name: id_ for name, id_ in given.items() if id_ is not None})})
+        given = {"token": token, "last_append": last_append}
+        self.write(tp, **{name: id_ for name, id_ in given.items() if id_ is not None})
 
     def forget(self, gone: Collection[TopicPartition]) -> None:
         """Drop the proofs of partitions that are deleted."""
@@ -262,16 +252,9 @@ class Claims:
         self._proofs, self._header = proofs, header
         self._end = self._compact_bytes = len(data)
 
-    def _load(self, changed: Mapping[TopicPartition, ClaimProof | None]) -> None:
-        for tp, proof in changed.items():
-            if proof is None:
-                self._proofs.pop(tp, None)
-            else:
-                self._proofs[tp] = proof
-
 
 def _line(proofs: Mapping[TopicPartition, ClaimProof | None]) -> bytes:
-    entries = ([tp.topic, tp.partition, None if proof is None else _as_json(proof)] for tp, proof in proofs.items())
+    entries = ([tp.topic, tp.partition, None if proof is None else asdict(proof)] for tp, proof in proofs.items())
     texts = [json.dumps(entry, separators=(",", ":")) for entry in entries]  # no object of each at once
     payload = f"[{','.join(texts)}]".encode()
     return b"%s%08x%s%s}\n" % (_BEFORE_CRC, crc32c(payload), _BEFORE_SET, payload)
@@ -294,10 +277,6 @@ def _version(line: bytes) -> int:
         return int(value["version"]) if "rewritten" in value and int(value["rewritten"]) > 0 else 0
     except (KeyError, TypeError, ValueError):
         return 0
-
-
-def _as_json(proof: ClaimProof) -> dict[str, Any]:
-    return {"token": proof.token, "last_append": proof.last_append, "restored_from": proof.restored_from}
 
 
 def _proof(entry: Mapping[str, Any]) -> ClaimProof:

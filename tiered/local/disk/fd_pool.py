@@ -180,13 +180,6 @@ class PooledFiles:
         with lease.lock:
             return self.inner.size(self._ready(lease))
 
-    def is_hole(self, handle: int, position: int) -> bool:
-        if handle < FIRST_LEASE:
-            return self.inner.is_hole(handle, position)
-        lease = self._leases.get(handle) or _closed(handle)
-        with lease.lock:
-            return self.inner.is_hole(self._ready(lease), position)
-
     def truncate(self, handle: int, size: int) -> None:
         if handle < FIRST_LEASE:
             self.inner.truncate(handle, size)

@@ -85,9 +85,6 @@ class Files(Protocol):
     def size(self, handle: int) -> int:
         """Return the length of an open file."""
 
-    def is_hole(self, handle: int, position: int) -> bool:
-        """Return True if nothing was ever written from ``position`` on, which saves reading zeros; False if unknown."""
-
     def truncate(self, handle: int, size: int) -> None:
         """Cut the file, or extend it with zeros."""
 
@@ -160,16 +157,12 @@ class PosixFiles:
     """The real disk."""
 
     def open_write(self, path: Path) -> int:
-        try:
+        with _translated("open", path):
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise translate(error, "open", path) from error
 
     def open_read(self, path: Path) -> int:
-        try:
+        with _translated("open", path):
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise translate(error, "open", path) from error
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -202,49 +195,30 @@ class PosixFiles:
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
 
-    def is_hole(self, handle: int, position: int) -> bool:
-        try:
-            os.lseek(handle, position, os.SEEK_DATA)
-        except OSError as error:
-            return error.errno == errno.ENXIO
-        return False
-
     def truncate(self, handle: int, size: int) -> None:
-        try:
+        with _translated("truncate", handle):
             os.ftruncate(handle, size)
-        except OSError as error:
-            raise translate(error, "truncate", _name(handle)) from error
 
     def sync(self, handle: int) -> None:
-        try:
+        with _translated("fsync", handle):
             os.fdatasync(handle)
-        except OSError as error:
-            raise translate(error, "fsync", _name(handle)) from error
 
     def sync_directory(self, path: Path) -> None:
-        try:
+        with _translated("open", path):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise translate(error, "open", path) from error
         try:
-            try:
+            with _translated("fsync the directory", path):
                 os.fsync(handle)
-            finally:
-                os.close(handle)
-        except OSError as error:
-            raise translate(error, "fsync the directory", path) from error
+        finally:
+            os.close(handle)
 
     def rename(self, source: Path, target: Path) -> None:
-        try:
+        with _translated("rename", source):
             source.rename(target)
-        except OSError as error:
-            raise translate(error, "rename", source) from error
 
     def link(self, source: Path, target: Path) -> None:
-        try:
+        with _translated("link", source):
             target.hardlink_to(source)
-        except OSError as error:
-            raise translate(error, "link", source) from error
 
     def unlink(self, *paths: Path) -> None:
         for path in paths:
@@ -477,11 +451,12 @@ def disk_failed(error: BaseException | None) -> bool:
 
 
 @contextlib.contextmanager
-def _translated(operation: str, path: Path) -> Iterator[None]:
+def _translated(operation: str, place: Path | int) -> Iterator[None]:
+    """Raise an OSError inside the block as the product's error. ``place``: a path or a descriptor."""
     try:
         yield
     except OSError as error:
-        raise translate(error, operation, path) from error
+        raise translate(error, operation, _name(place) if isinstance(place, int) else place) from error
 
 
 def _name(handle: int) -> str:

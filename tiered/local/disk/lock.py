@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tiered.clock import Clock
-from tiered.errors import DiskFullError, LockedError, NotFoundError
+from tiered.errors import DiskFullError, ForkedLogError, LockedError, NotFoundError
 from tiered.local.disk.directory_files import first_json
 from tiered.local.disk.files import Files, FileState, translate
 from tiered.times import format_time
@@ -220,11 +220,6 @@ class DirectoryLock:
             self._files.close(self._handle)
         self._handle = None
 
-    def _close_copy(self) -> None:
-        """Close the handle that a forked child inherited, unless the number now belongs to another file."""
-        if self._handle is not None and self._file is not None and _file_of(self._handle) == self._file:
-            self._release()
-
     def add_note(self, **fields: str) -> None:
         """Add fields to the note of the lock, which this object holds. :meth:`note` returns them in other processes."""
         if self._handle is not None:
@@ -261,7 +256,7 @@ _HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 def _release_after_fork() -> None:
     for lock in list(_HELD):
         with contextlib.suppress(Exception):  # one that cannot be closed must not stop the others
-            lock._close_copy()
+            lock._release()
 
 
 os.register_at_fork(after_in_child=_release_after_fork)
@@ -279,6 +274,14 @@ def _file_of(handle: int) -> tuple[int, int] | None:
 @functools.cache
 def _program() -> str:
     return Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+
+
+def forked_error(what: object, pid: int) -> ForkedLogError:
+    """Return the error of a call, in a fork, on an object that process ``pid`` opened."""
+    return ForkedLogError(
+        f"{what} was opened by process {pid}, this is its fork {os.getpid()}",
+        hint="open the log in the child, after the fork; the parent keeps writing",
+    )
 
 
 class _Forks:

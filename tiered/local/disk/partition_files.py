@@ -14,9 +14,10 @@ from pathlib import Path
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.checkpoint import decode_epochs, encode_epochs
 from tiered.format.local_names import LOG_SUFFIX, SNAPSHOT_SUFFIX, LocalFile, parse_local_name, snapshot_name
-from tiered.format.producer_snapshot import SNAPSHOT_HEADER_BYTES
+from tiered.format.producer_snapshot import SNAPSHOT_HEADER_BYTES, decode_snapshot
 from tiered.local.disk.files import Files
 from tiered.model import EpochEntry
+from tiered.plan.producer_state import ProducerSnapshot
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -61,6 +62,17 @@ def tells_of_producers(files: Files, directory: Path) -> bool:
 def tells_nothing(files: Files, directory: Path) -> bool:
     """Return True if snapshots and ``tiered-plain`` are missing, so that the log must be read for producers."""
     return files.state(directory / PLAIN_NAME) is None and not snapshot_offsets(files, directory)
+
+
+def newest_snapshot(files: Files, directory: Path, least: int, greatest: int) -> ProducerSnapshot | None:
+    """Return the newest snapshot that can be read, at an offset in this range (both ends count); None without any."""
+    for offset in reversed(snapshot_offsets(files, directory)):
+        if least <= offset <= greatest:
+            try:
+                return ProducerSnapshot(offset, tuple(decode_snapshot(files.read(directory / snapshot_name(offset)))))
+            except (CorruptionError, NotFoundError) as error:
+                LOGGER.warning("snapshot_passed_over offset=%d directory=%s error=%s", offset, directory, error)
+    return None
 
 
 def remove_snapshots_above(files: Files, directory: Path, end_offset: int) -> list[int]:

@@ -269,6 +269,18 @@ def discovered(
     return known._replace(partitions=partitions, held=None if len(here) == partitions else frozenset(here))
 
 
-def without_absent(topics: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
-    """Return ``topics`` without adopted ones that have no partition here: their broker removed them."""
-    return {name: topic for name, topic in topics.items() if not topic.adopted or topic.here}
+def find_topics(
+    directory: Path, files: Files, present: Iterable[TopicPartition], *, tiered: Collection[TopicPartition] = ()
+) -> tuple[dict[str, TopicInfo], dict[TopicPartition, TieredError]]:
+    """Return the topics of a directory, and the errors of the partitions ``present`` that are out of service.
+
+    ``tiered``: the partitions that a bucket knows. Raises as :func:`read_topics` and :func:`discovered`.
+    """
+    topics, broken = expected_topics(directory, files), dict[TopicPartition, TieredError]()
+    ids = read_topic_ids(directory, files, present, broken)
+    known = {tp.topic for tp in tiered}  # one that a bucket knows is refused as a whole below
+    set_apart(directory, {name: here for name, here in ids.items() if name not in known}, topics, broken)
+    for name, here in ids.items():
+        topics[name] = discovered(topics.get(name), name, here, tiered=tiered)
+    # An adopted topic without a partition here was removed by its broker.
+    return {name: topic for name, topic in topics.items() if not topic.adopted or topic.here}, broken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
@@ -11,7 +12,6 @@ from tiered.config import MAX_LONG, TopicConfig
 from tiered.errors import (
     DiskFullError,
     FencedError,
-    ForkedLogError,
     InvalidRecordError,
     LocalIOError,
     NotDurableError,
@@ -23,7 +23,7 @@ from tiered.format import kernels
 from tiered.format.batch import read_header
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.kernel_values import NO_PRODUCER as NOT_NUMBERED
-from tiered.local.disk.lock import FORKS
+from tiered.local.disk.lock import FORKS, forked_error
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import APPEND, PartitionContext
 from tiered.local.partition.durability import Durability
@@ -68,7 +68,7 @@ class PartitionAppender:
         beginning: FirstAppendGuard,
     ) -> None:
         self._now_ms = context.clock.now_ms
-        self._forks = FORKS.count
+        self._forks, self._pid = FORKS.count, os.getpid()
         self._reserve = context.around.reserve
         self._context = context
         self._lock = context.lock
@@ -100,7 +100,7 @@ class PartitionAppender:
         not only ``NewRecord``. Then a batch that is not plain is not appended, and the result is None.
         """
         if FORKS.count != self._forks:
-            raise self._forked_error()
+            raise forked_error(self._context.tp, self._pid)
         now_ms = self._now_ms()
         form = self._given_form if given else self._form
         context, segments = self._context, self._segments
@@ -223,13 +223,6 @@ class PartitionAppender:
             rolled = self.store(buffer, whole, crc, now_ms, facts, answer=answer, bases=bases, reserved=reserved)
         self.finish_append(rolled)
         return self._metadata(base, greatest, end)
-
-    def _forked_error(self) -> ForkedLogError:
-        """Return the error of an append in a forked child."""
-        return ForkedLogError(
-            f"{self._context.tp} was opened by another process, this is its fork",
-            hint="open the log in the child, after the fork; the parent keeps writing",
-        )
 
     def _check_offsets(self, end: int) -> None:
         """Raise InvalidRecordError if the log would end above the last offset of Kafka's format."""
@@ -393,7 +386,7 @@ class FirstAppendGuard:
             return
         clock = self._context.clock
         deadline = clock.monotonic() + BEGIN_PATIENCE_S
-        while self.obstacle(self._context.segments.end):
+        while self._obstacle(self._context.segments.end):
             if clock.monotonic() >= deadline:
                 self._was_patient = True
                 return  # the append itself is refused
@@ -405,10 +398,13 @@ class FirstAppendGuard:
         The caller holds the partition's lock.
         """
         end = self._context.segments.end
-        token = self.token()  # before the obstacles: a proof that comes between the two is found afterwards
-        why = self.obstacle(end)
+        token = self._token()  # before the obstacles: a proof that comes between the two is found afterwards
+        why = self._obstacle(end)
         if why:
-            raise self.refusal(end, why)
+            raise FencedError(
+                f"{self._context.tp} has no records on this disk: {why}, which may be above offset {end}",
+                hint="open the log with its remote=, which asks the bucket; `tiered status` shows the claim",
+            )
         return token
 
     def check_first_append(self, token: str | None) -> None:
@@ -417,16 +413,21 @@ class FirstAppendGuard:
         ``token``: the result of :meth:`need`. The caller holds the lock. Appends stay refused until the uploader
         reports the claim.
         """
-        if self.token() != token:
+        if self._token() != token:
             context = self._context
             context.upload = replace(context.upload or PartitionUpload(0), fenced=True)
-            raise self.lost(self._context.segments.active.base_offset)
+            raise FencedError(
+                f"{context.tp}: an uploader claimed it for this directory while its first record was written"
+                f" at offset {context.segments.active.base_offset}: the record was taken back",
+                hint="append again in a moment; if it is refused then, `tiered repair rejoin` sets this disk's files"
+                " aside",
+            )
 
-    def token(self) -> str | None:
+    def _token(self) -> str | None:
         """Return the token of the last claim that this directory made, or tried to make; None without any."""
         return self._context.around.claims.proof(self._context.tp).token
 
-    def obstacle(self, end: int) -> str:
+    def _obstacle(self, end: int) -> str:
         """Return the reason why an empty log that ends at ``end`` must not accept a record now; ``""`` if it may."""
         proof = self._context.around.claims.find(self._context.tp)
         token, epoch = self.granted
@@ -438,18 +439,3 @@ class FirstAppendGuard:
         if proof.token is None and proof.restored_from is None:
             return "it was set aside from here, and goes on where the bucket ends"
         return "an uploader has claimed it for this directory, and goes on where the bucket ends"
-
-    def refusal(self, end: int, why: str) -> FencedError:
-        """Return the error of a refused append. ``why``: a reason from :meth:`obstacle`."""
-        return FencedError(
-            f"{self._context.tp} has no records on this disk: {why}, which may be above offset {end}",
-            hint="open the log with its remote=, which asks the bucket; `tiered status` shows the claim",
-        )
-
-    def lost(self, end: int) -> FencedError:
-        """Return the error of a first record during which a claim was made."""
-        return FencedError(
-            f"{self._context.tp}: an uploader claimed it for this directory while its first record was written"
-            f" at offset {end}: the record was taken back",
-            hint="append again in a moment; if it is refused then, `tiered repair rejoin` sets this disk's files aside",
-        )

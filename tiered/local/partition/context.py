@@ -87,29 +87,6 @@ class PartitionContext:
     and the next record makes it again. ``begun``: the log holds records, or has held some since it was opened.
     """
 
-    __slots__ = (
-        "around",
-        "begun",
-        "clock",
-        "closed",
-        "deleted",
-        "ending",
-        "epoch",
-        "epochs",
-        "files",
-        "halfway",
-        "lock",
-        "mend",
-        "offline",
-        "resume_at",
-        "segments",
-        "tp",
-        "unassigned",
-        "under_way",
-        "upload",
-        "watchers",
-    )
-
     def __init__(
         self, around: DirectoryContext, segments: LogSegments, epochs: LeaderEpochs, upload: PartitionUpload | None
     ) -> None:
@@ -128,7 +105,7 @@ class PartitionContext:
         self.under_way: str | None = None
         self.resume_at = 0
         self.begun = not segments.empty
-        self.mend: Callable[[int], None] = _nothing
+        self.mend: Callable[[int], None] = lambda _: None
         self.watchers: tuple[Signal, ...] = ()
         if epochs.latest < 0:
             epochs.assign(0, segments.end)
@@ -284,28 +261,12 @@ class PartitionContext:
         self.epoch = epoch
         self.unassigned = False
 
-    def check_epoch(self) -> None:
-        """Set ``unassigned`` to True if a cut has removed the entry of the current epoch."""
-        self.unassigned = self.epochs.latest < self.epoch
-
-    def start_epoch(self, epoch: int, offset: int) -> None:
-        """Begin an empty log at ``offset`` with ``epoch``."""
-        self.epochs.assign(epoch, offset)
-        self.epoch = epoch
-        self.unassigned = False
-
-
-def _nothing(end: int) -> None:
-    """Do nothing. Default of ``mend`` until the partition is open."""
-
 
 class DiskReserve:
     """Reserve of a log directory. It calls ``statvfs`` once per ``disk_check_bytes`` appended, and at each tick.
 
     An append subtracts its bytes from ``left``, and calls :meth:`refill` once that is below 0.
     """
-
-    __slots__ = ("_config", "_directory", "_files", "_reserve", "left")
 
     def __init__(self, files: Files, directory: Path, config: LogConfig) -> None:
         self._files = files

@@ -19,8 +19,6 @@ from tiered.local.segment.sealed import END_OFFSET, SealedLocalSegment
 class Durability:
     """Flushes of one partition. Thread-safe. Records below ``flushed`` survive a power cut."""
 
-    __slots__ = ("_context", "_last_ms", "_segments", "flushed", "gaps", "interval_ms", "lock")
-
     def __init__(self, context: PartitionContext, *, flushed: int) -> None:
         self.lock = TurnLock()
         self._segments = segments = context.segments

@@ -46,59 +46,33 @@ class Maintenance:
         self._durability = durability
         self._producers = producers
 
-    def roll(self, reason: RollReason = RollReason.REQUESTED, base_offset: int | None = None) -> bool:
-        """Seal the active segment, durably, if it holds records. Return True if it did.
-
-        ``base_offset`` is the base of the new segment if it is above the end; the offsets between are left out. A fresh
-        segment replaces an empty active one. Raises ConfigError for the base of a segment with records, and for one
-        below the active segment.
-        """
+    def roll(self, reason: RollReason = RollReason.REQUESTED) -> bool:
+        """Seal the active segment, durably, if it holds records. Return True if it did."""
         segments = self._context.segments
         with self._context.lock:
             self._context.check_writable()
-            active, end = segments.active, segments.end
-            if base_offset is not None and base_offset > MAX_LONG:
-                raise ConfigError(f"{segments.tp}: no segment can begin at {base_offset}, above the last offset")
-            if base_offset is not None and base_offset < active.base_offset + (active.size_bytes > 0):
-                raise ConfigError(f"{segments.tp} ends at offset {end}: no segment can begin at {base_offset}")
-            base_offset = None if base_offset is None else max(base_offset, end)
-            now_ms = self._context.clock.now_ms()
-            rolled = active.size_bytes > 0
+            rolled = segments.active.size_bytes > 0
             if rolled:
-                self.roll_now(reason, now_ms, base_offset)
-            elif base_offset is not None:
-                self._replace_empty(base_offset, now_ms)
+                self.roll_now(reason, self._context.clock.now_ms())
         self._durability.flush_to(segments.active.base_offset)
         return rolled
 
-    def roll_now(self, reason: RollReason, now_ms: int, base_offset: int | None = None) -> None:
-        """Roll to ``base_offset`` (None: the end), as Kafka does before an append. The caller holds the lock."""
-        segments = self._context.segments
-        old = segments.active
-        base = segments.end if base_offset is None else max(base_offset, segments.end)
-        if old.size_bytes == 0:
-            if base != old.base_offset:
-                self._replace_empty(base, now_ms)
+    def roll_now(self, reason: RollReason, now_ms: int) -> None:
+        """Roll to the end, as Kafka does before an append. An empty segment stays. The caller holds the lock."""
+        context, segments = self._context, self._context.segments
+        if not segments.active.size_bytes:
             return
-        context = self._context
         context.under_way = ROLL
         try:
-            segments.seal_active(base, now_ms)
-            old.note_producers(self._producers.write_snapshot(base))
+            old = segments.seal_active(now_ms)
+            old.note_producers(self._producers.write_snapshot(segments.end))
         except (LocalIOError, DiskFullError):  # the segment goes on as it was
             context.under_way = None
             raise
         context.under_way = None
-        LOGGER.debug("segment_sealed partition=%s base=%d end=%d reason=%s", segments.tp, old.base_offset, base, reason)
-
-    def _replace_empty(self, base_offset: int, now_ms: int) -> None:
-        """Replace an empty active segment by a fresh one at ``base_offset``. The lock is held."""
-        self._context.under_way = ROLL
-        if self._context.segments.replace_empty(base_offset, now_ms):
-            self._producers.raise_log_start()
-        self._producers.complete_append(())
-        self._producers.write_snapshot(base_offset)
-        self._context.under_way = None
+        LOGGER.debug(
+            "segment_sealed partition=%s base=%d end=%d reason=%s", segments.tp, old.base_offset, segments.end, reason
+        )
 
     def seal_idle(self, now_ms: int) -> int | None:
         """Seal if ``seal.ms`` has passed. Return the bytes of the segment, None if it was not due."""
@@ -129,7 +103,7 @@ class Maintenance:
             if context.upload is None:
                 first = left[0].base_offset if left else segments.active.base_offset  # a gap may lie before it
                 self._raise_log_start(max(segments.log_start, first))
-            segments.drop_first(gone)
+            segments.keep_from(gone)
             try:
                 self._context.deleted.throw_away(going)
                 self._context.files.sync_directory(segments.directory)
@@ -180,15 +154,11 @@ class Maintenance:
             committed_end=None if upload is None else upload.end_offset,
         )
         if plan.roll_active:
-            self._roll_expired()
+            try:
+                self.roll(RollReason.RETENTION)
+            except DiskFullError as error:  # the others still expire
+                LOGGER.warning("expired_segment_not_rolled partition=%s error=%s", segments.tp, error)
         return self.delete_local_before(plan.delete_below) if plan.bases else []
-
-    def _roll_expired(self) -> None:
-        """Roll the active segment so that it can expire. After a full disk the others still expire."""
-        try:
-            self.roll(RollReason.RETENTION)
-        except DiskFullError as error:
-            LOGGER.warning("expired_segment_not_rolled partition=%s error=%s", self._context.segments.tp, error)
 
     def retain(self, now_ms: int) -> int | None:
         """Apply the retention rules once. Return the deleted bytes, None if nothing was due or it is out of service."""
@@ -209,25 +179,33 @@ class Maintenance:
         """Unlink the files whose ``file.delete.delay.ms`` has passed. Return their bytes, None without any."""
         return self._context.deleted.empty(now_ms) if self._context.at_work else None
 
-    def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
+    def truncate_to(self, offset: int) -> None:
         """Cut the log so that it ends at ``offset``. A batch that reaches beyond it is removed whole.
 
         A log that ends lower is unchanged. An ``offset`` below the first segment removes all segments, and an empty log
         begins there. Log start, recovery point, epochs, indexes, transaction index and snapshots are cut, too. The cut
         is durable on return.
 
-        Raises ConfigError below what the bucket holds, unless ``below_uploaded``; CorruptionError, with nothing done,
-        if the place cannot be found.
+        Raises ConfigError below what the bucket holds; CorruptionError, with nothing done, if the place cannot be
+        found.
         """
         with self._durability.lock, self._context.lock:
-            self._check_cut(offset, below_uploaded)
+            self._context.check_writable()
+            tp, upload = self._context.segments.tp, self._context.upload
+            if not 0 <= offset <= MAX_LONG:
+                raise ConfigError(f"{tp}: a log cannot end at offset {offset}")
+            if upload is not None and offset < upload.end_offset:
+                raise ConfigError(
+                    f"{tp}: the bucket holds all below {upload.end_offset}, the disk would end at {offset}",
+                    hint=f"cut at {upload.end_offset} or above",
+                )
             if offset >= self._context.segments.end:
                 self._context.epochs.truncate_from_end(self._context.segments.end)
             elif offset < self._context.segments.first_base:
-                self._restart(offset, offset)
+                self._restart(offset)
             else:
                 self._cut(offset)
-            self._context.check_epoch()
+            self._context.unassigned = self._context.epochs.latest < self._context.epoch
         self._context.around.sealed()
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
@@ -241,22 +219,13 @@ class Maintenance:
                 raise ConfigError(f"{self._context.segments.tp} holds records: it cannot start at offset {offset}")
             if not 0 <= offset <= MAX_LONG:
                 raise ConfigError(f"{self._context.segments.tp}: a log cannot start at offset {offset}")
-            self._restart(offset, offset)
-            self._context.start_epoch(leader_epoch, offset)
+            self._restart(offset)
+            self._context.epochs.assign(leader_epoch, offset)
+            self._context.epoch = leader_epoch
+            self._context.unassigned = False
             if producers:
                 self._context.files.replace(self._context.segments.directory / snapshot_name(offset), producers)
                 self._producers.rebuild(some=True)
-
-    def _check_cut(self, offset: int, below_uploaded: bool) -> None:
-        self._context.check_writable()
-        tp, upload = self._context.segments.tp, self._context.upload
-        if not 0 <= offset <= MAX_LONG:
-            raise ConfigError(f"{tp}: a log cannot end at offset {offset}")
-        if upload is not None and offset < upload.end_offset and not below_uploaded:
-            raise ConfigError(
-                f"{tp}: the bucket holds all below {upload.end_offset}, the disk would end at {offset}",
-                hint="below_uploaded=True cuts nevertheless; the offsets must not be given out again",
-            )
 
     def _cut(self, offset: int) -> None:
         """Cut at an offset inside the log. Both locks are held."""
@@ -352,7 +321,7 @@ class Maintenance:
                 self._durability.sync_closed(segment.path)
         self._context.segments.closing.clear()
 
-    def _restart(self, offset: int, log_start: int) -> None:
+    def _restart(self, offset: int) -> None:
         """Replace all segments by an empty one at ``offset``. Both locks are held."""
         segments, directory = self._context.segments, self._context.segments.directory
         lowest = min(offset, segments.first_base)
@@ -371,11 +340,10 @@ class Maintenance:
             going = segments.sealed
             segments.keep_first(0)
             self._context.deleted.throw_away(going[::-1])
-            segments.start_again(offset, self._context.around.clock.now_ms())
-            segments.end = self._durability.flushed = offset
+            segments.create_active(offset, self._context.around.clock.now_ms())
+            segments.end = segments.log_start = self._durability.flushed = offset
             self._context.begun = False
             self._durability.gaps = ()
-            segments.log_start = log_start
             self._context.epochs.clear()
             remove_snapshots_above(self._context.files, directory, NO_PRODUCERS_END)
             self._producers.forget(offset)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from tiered.config import UNLIMITED, TopicConfig
+from tiered.config import UNLIMITED
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.local_names import partition_dir
 from tiered.local.disk.topics import TopicInfo
@@ -24,6 +25,24 @@ from tiered.model import TopicPartition
 
 WAKE_AT_ONCE = 64
 """How many sleeping partitions with timers are woken by one round of the background work."""
+
+
+@dataclass(slots=True)
+class PassResult:
+    """Result of one pass over partitions. ``partitions``: how many were changed. ``error``: the first of a partition.
+
+    ``bytes``: sealed, flushed, deleted or cleaned.
+    """
+
+    partitions: int = 0
+    bytes: int = 0
+    error: TieredError | None = None
+
+    def add(self, other: PassResult) -> None:
+        """Add a part of the same pass."""
+        self.partitions += other.partitions
+        self.bytes += other.bytes
+        self.error = self.error or other.error
 
 
 class Sleeper(NamedTuple):
@@ -145,10 +164,13 @@ class Roster:
             return due
 
     def _is_timed(self, tp: TopicPartition) -> bool:
+        """Return True if time alone can change a partition."""
         try:
-            return has_timers(self._topic_of(tp.topic).config)
+            config = self._topic_of(tp.topic).config
         except KeyError:  # its topic is being deleted
             return False
+        limits = (config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes)
+        return config.seal_ms > UNLIMITED or max(limits) > UNLIMITED or config.compacted
 
     def forget(self, tp: TopicPartition, timeout_seconds: float) -> None:
         """Close and remove a partition whose directory is deleted or moved. Raises LocalIOError after the timeout."""
@@ -220,9 +242,3 @@ class Roster:
             if self.offline is not None:
                 log.context.go_offline_with_directory(self.offline)
             return log
-
-
-def has_timers(config: TopicConfig) -> bool:
-    """Return True if time alone can change a partition with these settings."""
-    limits = (config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes)
-    return config.seal_ms > UNLIMITED or max(limits) > UNLIMITED or config.compacted

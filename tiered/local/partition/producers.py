@@ -11,8 +11,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Protocol
 
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
@@ -20,8 +18,9 @@ from tiered.format.local_names import snapshot_name
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.local.disk.partition_files import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
 from tiered.local.partition.context import PartitionContext
-from tiered.local.segment.indexes import SegmentIndexes
+from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.scan import LogFile
+from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.local.segment.side_files import UNKNOWN_SNAPSHOT, SnapshotFacts
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
 from tiered.plan.producer_state import (
@@ -38,22 +37,6 @@ from tiered.plan.side_files import NO_PRODUCERS
 from tiered.plan.visibility import CompletedTxn, OpenTxn
 
 LOGGER = logging.getLogger("tiered.local")
-
-
-class Replayable(Protocol):
-    """Segment to replay, sealed or active. ``lookup`` is used only if the replay begins inside the segment.
-
-    ``reach``: an offset that the batches must reach, -1 if none is known.
-    """
-
-    base_offset: int
-    size_bytes: int
-    path: Path
-    reach: int
-
-    @property
-    def lookup(self) -> SegmentIndexes:
-        """Return the offset and the time index."""
 
 
 class PartitionProducers:
@@ -242,7 +225,9 @@ class PartitionProducers:
         for point in (end,) if left else points_of_rebuild(bases, end):
             self._note_empty(point)
 
-    def _replay_all(self, segments: Sequence[Replayable], *, floor: int, whole: bool, afresh: bool) -> None:
+    def _replay_all(
+        self, segments: Sequence[SealedLocalSegment | ActiveSegment], *, floor: int, whole: bool, afresh: bool
+    ) -> None:
         """Load the newest good snapshot above ``floor`` and replay the batches after it.
 
         ``whole``: no producer state can exist outside the local segments and snapshots. If False and no snapshot was
@@ -295,7 +280,12 @@ class PartitionProducers:
                 self._context.files.unlink(path)
         return None
 
-    def _replay(self, state: ProducerState, segment: Replayable, following: Replayable | None) -> None:
+    def _replay(
+        self,
+        state: ProducerState,
+        segment: SealedLocalSegment | ActiveSegment,
+        following: SealedLocalSegment | ActiveSegment | None,
+    ) -> None:
         """Apply the batches of a segment to the state. Of a damaged segment only the readable part counts."""
         start = state.map_end_offset
         try:

@@ -11,10 +11,10 @@ from pathlib import Path
 from uuid import UUID
 
 from tiered.config import TopicConfig
-from tiered.errors import ForkedLogError
 from tiered.format.batch_scanner import BatchRun, cut
 from tiered.format.locks import Signal
 from tiered.local.disk.files import Files
+from tiered.local.disk.lock import forked_error
 from tiered.local.disk.partition_files import LeaderEpochs
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.segment.read_view import View
@@ -142,10 +142,7 @@ class ReadLog(ABC):
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            raise ForkedLogError(
-                f"{self.tp} was opened by process {self._pid}, this is its fork {os.getpid()}",
-                hint="open the log in the child, after the fork; the parent keeps writing",
-            )
+            raise forked_error(self.tp, self._pid)
 
 
 def positions_of(upload: PartitionUpload | None, log_start: int, local_start: int, flushed: int, end: int) -> Positions:

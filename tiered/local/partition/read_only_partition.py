@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from uuid import UUID
 
 from tiered.clock import Clock
@@ -30,9 +30,9 @@ from tiered.local.segment.sealed import OwningLog, SealedLocalSegment
 from tiered.local.segment.side_files import (
     SEAL_SUFFIX,
     SegmentPlace,
+    SideFiles,
     abort_markers,
     load_growing_txns,
-    load_txn_index,
     read_note,
 )
 from tiered.model import AbortedTxn, Positions, TopicPartition
@@ -63,13 +63,10 @@ class GrowingSegment:
         self.base_offset = base_offset
         self._files = files
         self._txns: tuple[int, FileState | None, list[AbortedTxn]] | None = None
-        self._forget()
+        self.forget()
 
     def forget(self) -> None:
         """Drop everything read so far, after files were renamed: the segment may be another one."""
-        self._forget()
-
-    def _forget(self) -> None:
         self.end_offset = self.base_offset
         self.size_bytes = 0
         self.max_timestamp = -1
@@ -92,7 +89,8 @@ class GrowingSegment:
         state = files.state(self.path)
         noted = None if state is None else read_note(files, self.path.with_suffix(SEAL_SUFFIX), state.size)
         if noted is not None:
-            return load_txn_index(files, SegmentPlace(self._tp, directory, self.path, base, self.end_offset), noted)
+            place = SegmentPlace(self._tp, directory, self.path, base, self.end_offset)
+            return SideFiles(files, place, noted).aborted_txns()
         size, index = self.size_bytes, files.state(directory / txn_index_name(base))
         if self._txns is not None and self._txns[:2] == (size, index):
             return self._txns[2]
@@ -106,9 +104,8 @@ class GrowingSegment:
         newest = max(snapshot_offsets(files, directory), default=0)
         late = set() if is_damaged else {marker for marker in missing if marker[1] >= newest}
         if is_damaged or missing != late:
-            told = load_txn_index(
-                files, SegmentPlace(self._tp, directory, self.path, base, self.end_offset, size), None
-            )
+            place = SegmentPlace(self._tp, directory, self.path, base, self.end_offset, size)
+            told = SideFiles(files, place, None).aborted_txns()
             found = [txn for txn in told if (txn.producer_id, txn.last_offset) not in late]
         self._txns = (size, index, found)
         return found
@@ -121,14 +118,14 @@ class GrowingSegment:
         with LogFile(self._files, self.path) as log:
             size = self.file_bytes = log.size()
             if size < self.size_bytes:  # its owner cut a torn tail
-                self._forget()
+                self.forget()
             if size - self._indexed_bytes >= REINDEX_BYTES:
                 self._indexes, self._indexed_bytes = load_growing(self._files, log, self.base_offset, size), size
                 if self.size_bytes == 0:
                     self._jump()
             self._walk(log, size, promised)
             if self._jumped and self.end_offset == self.base_offset:  # what is indexed last is no batch
-                self._forget()
+                self.forget()
                 self._indexed_bytes = self.file_bytes = size
                 self._walk(log, size, promised)
 
@@ -160,31 +157,26 @@ class GrowingSegment:
             self.max_timestamp = self._indexes.last_time[0]
 
 
-class PartitionNotes(Protocol):
-    """Notes of a log directory about its partitions."""
-
-    def upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
-        """Return the uploader's last report about a partition; None while it is not tiered."""
-
-    def recovery_point_of(self, tp: TopicPartition) -> int:
-        """Return an offset below which a partition is durable."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """Services of a log directory that another process writes, shared by its partitions."""
+    """Services of a log directory that another process writes, shared by its partitions.
+
+    ``upload_of`` returns the uploader's last report, None while the partition is not tiered. ``recovery_point_of``
+    returns an offset below which the partition is durable.
+    """
 
     files: Files
     clock: Clock
-    notes: PartitionNotes
     buffer_bytes: int
+    upload_of: Callable[[TopicPartition], PartitionUpload | None]
+    recovery_point_of: Callable[[TopicPartition], int]
 
 
 class ReadOnlyPartition(ReadLog):
     """Reads of a partition whose files change meanwhile. Thread-safe.
 
-    ``ours``: this product writes it, not a broker. A missing offset, or a record missing below the recovery point, is
-    then damage.
+    Where this product writes it, not a broker, a missing offset, or a record missing below the recovery point, is
+    damage.
     """
 
     def __init__(
@@ -194,18 +186,17 @@ class ReadOnlyPartition(ReadLog):
         tp: TopicPartition,
         topic: TopicInfo,
         *,
-        ours: bool,
         log_start: int,
     ) -> None:
         files = around.files
         epochs = LeaderEpochs(directory, files, read_only=True)
         super().__init__(files, directory, tp, topic_id=topic.topic_id, epochs=epochs, buffer_bytes=around.buffer_bytes)
         self._clock = around.clock
-        self._notes = around.notes
+        self._upload_of, self._recovery_point_of = around.upload_of, around.recovery_point_of
         self._config = topic.config
         self._log_start = log_start
-        self._ours = ours
-        self._dense = ours and not topic.config.compacted
+        self._ours = not topic.adopted
+        self._dense = self._ours and not topic.config.compacted
         self._safe = 0  # below this offset all was fsynced, as of the last listing
         self._lock = threading.Lock()
         self._seen: FileState | None = None
@@ -221,7 +212,7 @@ class ReadOnlyPartition(ReadLog):
     @property
     def upload(self) -> PartitionUpload | None:
         """Return the uploader's last report on this disk; None while the log is not tiered."""
-        return self._notes.upload_of(self.tp)
+        return self._upload_of(self.tp)
 
     @property
     def sealed(self) -> tuple[SealedLocalSegment, ...]:
@@ -238,7 +229,7 @@ class ReadOnlyPartition(ReadLog):
     def positions(self) -> Positions:
         """Return where the partition starts, and its three ends (model.Positions)."""
         view = self.view()
-        flushed = min(self._notes.recovery_point_of(self.tp), view.end_offset)
+        flushed = min(self._recovery_point_of(self.tp), view.end_offset)
         return positions_of(self.upload, view.start_offset, view.start_offset, flushed, view.end_offset)
 
     def view(self) -> View:
@@ -264,7 +255,7 @@ class ReadOnlyPartition(ReadLog):
                     raise NotFoundError(f"{self.directory} is gone")
                 if state != self._seen:
                     # Before the files: they hold all that was durable then.
-                    self._safe = self._notes.recovery_point_of(self.tp) if self._ours else 0
+                    self._safe = self._recovery_point_of(self.tp) if self._ours else 0
                     self._list()
                     self._seen = state
                 if self._tail is not None:

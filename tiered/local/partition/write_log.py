@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tiered.config import TopicConfig
 from tiered.errors import LocalIOError, TieredError
@@ -23,14 +23,13 @@ from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.appender import FirstAppendGuard, PartitionAppender
 from tiered.local.partition.context import DirectoryContext, PartitionContext
 from tiered.local.partition.durability import Durability
-from tiered.local.partition.log_segments import LogSegments, SegmentFactory
+from tiered.local.partition.log_segments import LoadedLog, LogSegments
 from tiered.local.partition.maintenance import Maintenance
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.read_log import ReadLog, positions_of
 from tiered.local.recovery.recovery import UNKNOWN_POINT, Recovery
-from tiered.local.segment.active import FoundSegment
 from tiered.local.segment.read_view import Extent, View
-from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.local.segment.sealed import OwningLog, SealedLocalSegment
 from tiered.local.segment.side_files import SEAL_SUFFIX, write_note
 from tiered.model import NewRecord, PackedBatch, Positions, RecordMetadata, TopicPartition
 from tiered.plan.producer import ProducerStamp
@@ -39,19 +38,6 @@ from tiered.plan.visibility import OpenTxn
 if TYPE_CHECKING:
     from tiered.format.columns import RecordColumns
 LOGGER = logging.getLogger("tiered.local")
-
-
-class LoadedLog(NamedTuple):
-    """Files of a partition after a recovery. ``start_offset``: the log start in a checkpoint, None without one.
-
-    ``upload``: the uploader's last report. If it is None, the producers are loaded as if the disk held the whole log.
-    """
-
-    segments: list[FoundSegment]
-    epochs: LeaderEpochs
-    start_offset: int | None
-    recovery_point: int
-    upload: PartitionUpload | None
 
 
 class WriteLog(ReadLog):
@@ -72,11 +58,9 @@ class WriteLog(ReadLog):
             buffer_bytes=around.config.read_buffer_bytes,
         )
         self._ended_clean = False  # until a close has ended, which an interrupt may keep it from
-        factory = SegmentFactory(
-            around.files, around.ids, directory, tp, topic_id=topic.topic_id, epochs=loaded.epochs, config=topic.config
-        )
+        owner = OwningLog(directory, tp, topic.topic_id, topic.config.index_interval_bytes, loaded.epochs.below)
         self.segments = LogSegments(
-            around.files, factory, loaded.segments, start_offset=loaded.start_offset, now_ms=around.clock.now_ms()
+            around.files, around.ids, owner, config=topic.config, loaded=loaded, now_ms=around.clock.now_ms()
         )
         upload = loaded.upload
         if upload is None and around.config.remote and not is_state_log(tp.topic):
@@ -119,20 +103,10 @@ class WriteLog(ReadLog):
         return self.durability.durable_segments
 
     @property
-    def preallocated(self) -> bool:
-        """Return True if the active ``.log``, or the next one, is preallocated: longer than its records."""
-        return self.config.preallocate or self.segments.active.preallocated
-
-    @property
     def cuts(self) -> int:
         """Return the number of cuts since the open; no cut is under way when this returns."""
         with self.context.lock:
             return self.segments.cuts
-
-    @property
-    def trash_bytes(self) -> int:
-        """Return the bytes of files that wait for their ``file.delete.delay.ms``."""
-        return self.context.deleted.size_bytes
 
     def watch(self, signal: Signal) -> bool:
         """Set ``signal`` after each append and at the close."""
@@ -250,13 +224,10 @@ class WriteLog(ReadLog):
         self._check_process()
         self.durability.flush()
 
-    def roll(self, base_offset: int | None = None) -> bool:
-        """Seal the active segment, durably, if it holds records. Return True if it did.
-
-        ``base_offset``: the base of the new segment, at or above the end; ConfigError below it.
-        """
+    def roll(self) -> bool:
+        """Seal the active segment, durably, if it holds records. Return True if it did."""
         self._check_process()
-        return self.maintenance.roll(base_offset=base_offset)
+        return self.maintenance.roll()
 
     def delete_local_before(self, offset: int) -> list[int]:
         """Delete whole sealed segments below ``offset`` from the disk. Return their bases.
@@ -266,13 +237,13 @@ class WriteLog(ReadLog):
         self._check_process()
         return self.maintenance.delete_local_before(offset)
 
-    def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
+    def truncate_to(self, offset: int) -> None:
         """Cut the log at ``offset``, durably. A batch that reaches beyond it is removed whole.
 
-        Raises ConfigError below what the bucket holds, unless ``below_uploaded``.
+        Raises ConfigError below what the bucket holds.
         """
         self._check_process()
-        self.maintenance.truncate_to(offset, below_uploaded=below_uploaded)
+        self.maintenance.truncate_to(offset)
 
     def set_uploaded(
         self, end_offset: int, claim_epoch: int = -1, fenced: bool = False, start_offset: int = -1

@@ -4,8 +4,8 @@ Losses for damage that begins at offset X, with the recovery point R (all below 
 
 * X >= R: X was never acknowledged as safe. The torn bytes are *copied* to ``{base}.log.torn-{ms}`` and the file is cut;
   later segments, which were not promised either, are renamed to ``.torn-{ms}`` whole.
-* Nothing but zeros from X on, X >= R: the end of a preallocated file, or what a file system left of a write. They are
-  cut; later segments stay if they begin where this one ends.
+* Nothing but zeros from X on, X >= R: the end of a file that a broker preallocated, or what a file system left of a
+  write. They are cut; later segments stay if they begin where this one ends.
 * A sealed segment ends at X >= R, below the next one (``dense`` logs only): a power cut took its end, and the same is
   done with the later segments. Where offsets may be left out this cannot be detected.
 * X < R: acknowledged bytes have rotted. Nothing is cut or moved: the segment stays as it is, reads of the range raise
@@ -57,9 +57,6 @@ READ_BYTES = 512 * 1024
 
 COPY_BYTES = 1024 * 1024
 ZEROS = bytes(COPY_BYTES)
-HOLE_BYTES = 64 * 1024
-"""Largest block of a file system: from the next multiple of it on, the rest of a preallocated file is a hole."""
-
 NOTHING = -1
 """Offset below every other: no snapshot outlives a log that starts again."""
 
@@ -125,7 +122,8 @@ class Recovery:
                 self._rebuild_txn_indexes(segments)
         if not segments or segments[-1].end_offset < start_offset:
             if segments:
-                self._set_all_aside(segments)
+                for segment in segments:
+                    self._set_aside(segment)
                 self._epochs.clear()
                 remove_snapshots_above(self._files, self._directory, NOTHING)
             segments = [FoundSegment(start_offset, start_offset, 0, SegmentIndexes.empty(start_offset))]
@@ -182,7 +180,9 @@ class Recovery:
             kept.append(segment)
             if damage is None and last and self._keeps_point and segment.end_offset < recovery_point:
                 damage = segment.size_bytes, segment.end_offset
-            if damage is None and (last or not self._lacks_end(segment, segments[i + 1], recovery_point)):
+            # The records that are missing between two segments were perhaps never acknowledged as durable.
+            lacks_end = self._dense and not last and recovery_point <= segment.end_offset < segments[i + 1].base_offset
+            if damage is None and not lacks_end:
                 if not last:
                     segment.end_offset = segments[i + 1].base_offset
                 continue
@@ -240,10 +240,6 @@ class Recovery:
         """
         known = snapshot_offsets(self._files, self._directory) if self._clean else []
         return max(recovery_point, tail.end_offset, *known, 0)
-
-    def _lacks_end(self, segment: FoundSegment, following: FoundSegment, recovery_point: int) -> bool:
-        """Return True if the records missing between two segments were never acknowledged as durable."""
-        return self._dense and recovery_point <= segment.end_offset < following.base_offset
 
     def _recover_one(self, segment: FoundSegment, recovery_point: int, limit: int) -> tuple[int, int] | None:
         """Read every batch, rebuild the indexes; return (position, offset) of the first damage, None without.
@@ -375,9 +371,6 @@ class Recovery:
         try:
             buffer = bytearray(COPY_BYTES)
             start = position
-            block = position - position % HOLE_BYTES + HOLE_BYTES  # holes begin at a block of the file system
-            if self._files.is_hole(source, block):
-                size = min(size, block)
             while position < size:
                 count = self._files.read_into(source, memoryview(buffer)[: size - position], position)
                 if count == 0:
@@ -420,7 +413,3 @@ class Recovery:
         for suffix in (*INDEX_SUFFIXES, SEAL_SUFFIX):
             self._files.unlink(path.with_suffix(suffix))
         self._files.sync_directory(self._directory)
-
-    def _set_all_aside(self, segments: list[FoundSegment]) -> None:
-        for segment in segments:
-            self._set_aside(segment)

@@ -35,7 +35,7 @@ from tiered.local.disk.files import Files
 from tiered.local.disk.partition_files import tells_of_producers
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.side_files import SegmentPlace, abort_markers, verify_txn_index
+from tiered.local.segment.side_files import SegmentPlace, SideFiles, abort_markers
 from tiered.model import EpochEntry
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
@@ -87,7 +87,8 @@ class BatchOrder:
         ``first``: its first offset, which the span of a compressed v0/v1 message does not know.
         """
         position, _, base, last = span
-        if last >= self._offsets.next or self._is_far(last) or self._is_hole(first):
+        is_far = last - self._offsets.base > MAX_RELATIVE_OFFSET
+        if last >= self._offsets.next or is_far or self._is_hole(first):
             self.spoil(position)
             return False
         # mutant offsets-do-not-go-back
@@ -101,9 +102,6 @@ class BatchOrder:
         self._before = position, self.expected
         self.expected = last + 1
         return True
-
-    def _is_far(self, last: int) -> bool:
-        return last - self._offsets.base > MAX_RELATIVE_OFFSET
 
     def _is_hole(self, base: int) -> bool:
         """Return True if a batch at ``base`` leaves out offsets of a dense log. After damage no gap counts."""
@@ -260,7 +258,7 @@ class Rebuilding:
 def rebuild_txn_index(files: Files, place: SegmentPlace) -> None:
     """Replace the ``.txnindex`` of a sealed segment if it contradicts the log."""
     try:
-        verify_txn_index(files, place, None)
+        SideFiles(files, place, None).repair_txn_index()
     except CorruptionError as error:
         path = place.directory / txn_index_name(place.base_offset)
         LOGGER.warning("txn_index_not_rebuilt path=%s error=%s", path, error)

@@ -2,9 +2,6 @@
 
 The copies of the indexes in memory are the truth; their files follow, preallocated with zeros as Kafka does, and are
 written whole and trimmed at the seal. An index write that fails therefore costs nothing but that.
-
-With ``preallocate`` the ``.log`` has its full length from the beginning, too: zeros behind what was appended, cut off
-at the seal, or by the recovery after a crash. An active segment that is opened again grows as it is, as in Kafka.
 """
 
 from __future__ import annotations
@@ -123,7 +120,6 @@ class ActiveSegment:
         "max_timestamp_offset",
         "offset_bound",
         "path",
-        "preallocated",
         "reach",
         "segment_bytes",
         "size_bytes",
@@ -168,7 +164,6 @@ class ActiveSegment:
         self._since_index = 0
         self._jitter_ms = jitter_ms
         self._sealed = False
-        self.preallocated = False
         self._made = made
         self.reach = -1
         self._index_handles: tuple[int, int] | None = None
@@ -193,11 +188,6 @@ class ActiveSegment:
             config.segment_ms, config.max_compaction_lag_ms, config.compacted, self._jitter_ms
         )
         self._set_bounds()
-
-    def preallocate(self) -> None:
-        """Extend the empty ``.log`` to ``segment.bytes``, with zeros."""
-        self._files.truncate(self._handle(), self.segment_bytes)
-        self.preallocated = True
 
     def roll_reason(self, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int) -> RollReason | None:
         """Return why this append needs a new segment (plan.roll), None if it does not.
@@ -283,7 +273,7 @@ class ActiveSegment:
         self.appended_ms = now_ms
 
     def _is_untouched(self) -> bool:
-        """Return True if nothing follows the known bytes. A preallocated file is always longer."""
+        """Return True if nothing follows the known bytes."""
         state = self._files.state(self.path)
         return state is not None and state.size == self.size_bytes
 
@@ -301,8 +291,6 @@ class ActiveSegment:
         """
         size = self.size_bytes = found.size_bytes
         self._files.truncate(self._handle(), size)
-        if self.preallocated:
-            self._files.truncate(self._handle(), self.segment_bytes)
         self.stats, self.crc32c = None if size else SegmentStats(), 0
         self.max_timestamp, self.max_timestamp_offset = found.largest or (-1, self.base_offset)
         self.first_timestamp = found.first_timestamp if size else -1
@@ -372,13 +360,7 @@ class ActiveSegment:
         return self.indexes.offset_count >= self._max_offsets or self.indexes.time_count >= self._max_times
 
     def seal(self) -> None:
-        """The closing time entry, both index files whole and trimmed, the ``.log`` trimmed if it was preallocated.
-
-        Nothing is appended afterwards.
-        """
-        if self.preallocated:
-            self._files.truncate(self._handle(), self.size_bytes)
-            self.preallocated = False
+        """Add the closing time entry; write both index files whole and trimmed. Nothing is appended afterwards."""
         self.indexes.close_times(self.max_timestamp, self.max_timestamp_offset)
         self._sealed = True
         if self.stats is not None:

@@ -12,7 +12,6 @@ Kafka's rules: docs/kafka-semantics.md#read-committed and #last-stable-offset.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -22,17 +21,16 @@ from tiered.errors import CorruptionError, LogDestroyedError, NotFoundError, Off
 from tiered.format.batch import decode_records
 from tiered.format.batch_scanner import BatchPosition, BatchRun, Offsets, cut
 from tiered.format.header import read_header
-from tiered.format.local_names import SNAPSHOT_SUFFIX, parse_local_name, snapshot_name
+from tiered.format.local_names import snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.local.disk.files import Files
+from tiered.local.disk.partition_files import newest_snapshot
 from tiered.local.segment.read_view import Extent, View, out_of_range
 from tiered.local.segment.scan import BUFFER_BYTES, FIRST_BYTES, LogFile
 from tiered.model import AbortedTxn
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import ProducerSnapshot, ProducerState
 from tiered.plan.visibility import OpenTxn, aborted_within, open_firsts, stable_offset
-
-LOGGER = logging.getLogger("tiered.local")
 
 T = TypeVar("T")
 FRESH_VIEWS = 3
@@ -285,7 +283,8 @@ def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
     marker first, and a reader that went beyond it would show the aborted records.
     """
     producers = ProducerState()
-    known = _newest_snapshot(files, directory, view)
+    known = newest_snapshot(files, directory, view.start_offset, view.end_offset)
+    known = known or ProducerSnapshot(view.start_offset)
     producers.load(known, log_start=0, now_ms=0)  # at time 0 no producer has expired
     tail = view.tail
     noted: set[tuple[int, int]] | None = None
@@ -310,17 +309,3 @@ def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
                 continue
         producers.replay(batch)
     return producers.describe_open_txns()
-
-
-def _newest_snapshot(files: Files, directory: Path, view: View) -> ProducerSnapshot:
-    """Return the newest good producer snapshot inside the view; an empty one at its start without any."""
-    parsed = ((name, parse_local_name(name)) for name in files.names(directory))
-    found = ((file.base, name) for name, file in parsed if file and file.suffix == SNAPSHOT_SUFFIX and not file.work)
-    for offset, name in sorted(found, reverse=True):
-        if not view.start_offset <= offset <= view.end_offset:
-            continue
-        try:
-            return ProducerSnapshot(offset, tuple(decode_snapshot(files.read(directory / name))))
-        except (CorruptionError, NotFoundError) as error:
-            LOGGER.warning("%s is passed over: %s", directory / name, error)
-    return ProducerSnapshot(view.start_offset)

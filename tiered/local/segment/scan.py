@@ -113,10 +113,9 @@ class LogFile:
         start_offset: int,
         *,
         buffer_bytes: int = BUFFER_BYTES,
-        at_once: bool = True,
         known: Mapping[int, BatchPosition] = MappingProxyType({}),
     ) -> Iterator[tuple[BatchPosition, memoryview, bool]]:
-        """Yield the batches that reach ``start_offset``, as :meth:`segment`; ``at_once``: as many as the buffer holds.
+        """Yield the batches that reach ``start_offset``, as :meth:`segment`, as many at once as the buffer holds.
 
         ``known``: verified stretches by their positions: they are given without their bytes. True: these are v2 batches
         in a row, verified. False: this is one batch, whose CRC was not checked.
@@ -127,7 +126,7 @@ class LogFile:
             start = walk.position
             while rest := piece[walk.position - start :]:
                 at = walk.position
-                run = walk.verified(rest, NO_LIMIT) if at_once and walk.expected >= start_offset else None
+                run = walk.verified(rest, NO_LIMIT) if walk.expected >= start_offset else None
                 if run is not None:
                     yield BatchPosition(at, len(run.data), run.base_offset, run.next_offset - 1), run.data, True
                     continue

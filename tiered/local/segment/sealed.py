@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from tiered.clock import Clock
@@ -30,14 +30,15 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import (
     SEAL_SUFFIX,
     SegmentPlace,
-    lacks_producers,
-    load_side_files,
-    load_txn_index,
+    SideFiles,
     measure,
     read_note,
 )
 from tiered.model import AbortedTxn, EpochEntry, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.producer_state import ProducerSnapshot
+
+if TYPE_CHECKING:
+    from tiered.local.segment.active import ActiveSegment
 
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SEAL_SUFFIX)
 END_OFFSET = attrgetter("end_offset")
@@ -92,12 +93,6 @@ def rename_away(files: Files, directory: Path, base_offset: int, *, snapshot: bo
     return renamed
 
 
-class HasPath(Protocol):
-    """Object with the path of a ``.log``, which a cleaner may change."""
-
-    path: Path
-
-
 class OwningLog(NamedTuple):
     """The log that a segment belongs to. ``interval_bytes``: distance of index entries; ``epochs``: those below."""
 
@@ -145,7 +140,7 @@ class SealedLocalSegment:
         self.dense = False  # True if every offset is known to have a record
         self.reach = -1  # for a damaged one: its batches reached this offset once
         self._aborted: list[AbortedTxn] | None = None
-        self.before: HasPath | None = None  # the active segment that it was: a read may have begun then
+        self.before: ActiveSegment | None = None  # the active segment that it was: a read may have begun then
 
     @property
     def appended_ms(self) -> int:
@@ -222,7 +217,7 @@ class SealedLocalSegment:
     @property
     def lacks_producers(self) -> bool:
         """Return True if :meth:`indexes` needs ``before``: no file here shows the producers, only the bucket may."""
-        return lacks_producers(self._files, self._place(), self._noted())
+        return self._side_files().lacks_producers
 
     def indexes(self, before: ProducerSnapshot | None = None) -> SealedIndexes:
         """Return the index files for the disk, transaction index and producer snapshot if there are any.
@@ -230,12 +225,13 @@ class SealedLocalSegment:
         Lost or damaged ones are rebuilt from the log. Raises CorruptionError where that is impossible. ``before``: the
         producers at the end of the bucket, for a directory whose snapshots are gone.
         """
-        beside, lookup = load_side_files(self._files, self._place(), self._noted(), before), self.lookup
+        beside = self._side_files(before)
+        txn_index, producer_snapshot, lookup = beside.txn_index(), beside.producer_snapshot(), self.lookup
         return SealedIndexes(
             offset_index=lookup.offset_bytes(),
             time_index=lookup.time_bytes(),
-            txn_index=beside.txn_index,
-            producer_snapshot=beside.producer_snapshot,
+            txn_index=txn_index,
+            producer_snapshot=producer_snapshot,
             leader_epochs=self._epochs(self.end_offset),
         )
 
@@ -249,11 +245,12 @@ class SealedLocalSegment:
     def aborted_txns(self) -> list[AbortedTxn]:
         """Return aborted transactions whose markers are in the segment. Raises CorruptionError if unknown."""
         if self._aborted is None:
-            self._aborted = load_txn_index(self._files, self._place(), self._noted())
+            self._aborted = self._side_files().aborted_txns()
         return self._aborted
 
-    def _place(self) -> SegmentPlace:
-        return SegmentPlace(self.tp, self.directory, self.path, self.base_offset, self.end_offset)
+    def _side_files(self, before: ProducerSnapshot | None = None) -> SideFiles:
+        place = SegmentPlace(self.tp, self.directory, self.path, self.base_offset, self.end_offset)
+        return SideFiles(self._files, place, self._noted(), before)
 
     def rename_away(self) -> list[Path]:
         """Give each file of the segment the suffix ``.deleted``, the ``.log`` first; return the new names."""

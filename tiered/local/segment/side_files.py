@@ -12,7 +12,7 @@ A transaction whose beginning has left the disk needs its entry only where a buc
 compaction and uploads share this: a lost file would show aborted records, or hide committed ones, for ever.
 
 Nothing is written: a file beside a log that is in use is its writer's, and a rebuilt one costs a walk, never data. Only
-the open for writing repairs it (:func:`verify_txn_index`), before any read.
+the open for writing repairs it (:meth:`SideFiles.repair_txn_index`), before any read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import json
 import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,11 +32,11 @@ from tiered.format.batch_scanner import NO_LIMIT, Offsets, hop
 from tiered.format.control import ControlType, control_type
 from tiered.format.kernels import crc32c
 from tiered.format.local_names import DELETED_SUFFIX, log_name, snapshot_name, txn_index_name
-from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
+from tiered.format.producer_snapshot import encode_snapshot
 from tiered.format.segment_builder import SegmentStats
 from tiered.format.segment_indexes import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.local.disk.files import Files
-from tiered.local.disk.partition_files import PLAIN_NAME, log_bases, snapshot_offsets
+from tiered.local.disk.partition_files import PLAIN_NAME, log_bases, newest_snapshot, snapshot_offsets
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.segment.scan import LogFile
 from tiered.model import AbortedTxn, TopicPartition
@@ -62,7 +62,7 @@ size and base agree with the file. A missing or stale note costs one scan, never
 
 NOTE_VERSION = 1
 CHECK = "check"
-"""CRC32C over the rest of the note; older notes have none."""
+"""CRC32C over the rest of the note."""
 
 _NAME = re.compile(rf"(?P<base>[0-9]{{20}}){re.escape(SEAL_SUFFIX)}(?P<work>{re.escape(DELETED_SUFFIX)})?")
 
@@ -85,14 +85,6 @@ class SnapshotFacts(NamedTuple):
 
 UNKNOWN_SNAPSHOT = SnapshotFacts(-1, 0)
 """Facts of an unknown snapshot: the log has to be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class SideFiles:
-    """Bytes as they belong on disk; ``producer_snapshot`` is empty if there are no producers."""
-
-    txn_index: bytes
-    producer_snapshot: bytes
 
 
 class SegmentPlace(NamedTuple):
@@ -158,56 +150,13 @@ def _check_of(value: dict[str, int]) -> int:
 def _decode_note(files: Files, path: Path) -> SegmentStats | None:
     try:
         value = json.loads(files.read(path))
-        if CHECK in value and value.pop(CHECK) != _check_of(value):
+        if value.pop(CHECK) != _check_of(value):
             return None
         if value.pop("version") != NOTE_VERSION or any(type(number) is not int for number in value.values()):
             return None
         return SegmentStats(**value)
     except (NotFoundError, ValueError, TypeError, KeyError, AttributeError):
         return None
-
-
-def load_side_files(
-    files: Files, place: SegmentPlace, noted: SegmentStats | None, before: ProducerSnapshot | None = None
-) -> SideFiles:
-    """Return the transaction index and producer snapshot of a segment, rebuilt if they are lost or damaged.
-
-    ``before``: the producers at the end of the bucket.
-
-    Raises CorruptionError if they are lost or damaged and the log before the segment is unknown; NotFoundError if
-    retention took the segment.
-    """
-    beside = _Beside(files, place, noted, before)
-    return SideFiles(beside.txn_index(), beside.producer_snapshot())
-
-
-def lacks_producers(files: Files, place: SegmentPlace, noted: SegmentStats | None) -> bool:
-    """Return True if only a bucket may know the producers before the segment, and no file at its end holds them."""
-    if noted is not None and noted.producers >= 0:
-        return False
-    if files.state(place.directory / snapshot_name(place.end_offset)) is not None:
-        return False
-    bases = log_bases(files, place.directory)
-    first = min([place.base_offset, *bases])
-    if first == 0 or files.state(place.directory / PLAIN_NAME) is not None:
-        return False
-    known = _newest_snapshot(files, place.directory, first, place.base_offset)
-    return known is None and _was_uploaded(files, place)
-
-
-def load_txn_index(files: Files, place: SegmentPlace, noted: SegmentStats | None) -> list[AbortedTxn]:
-    """Return the aborted transactions whose markers the segment holds. Raises as :func:`load_side_files`."""
-    return decode_txns(_Beside(files, place, noted).txn_index(), place.base_offset)
-
-
-def verify_txn_index(files: Files, place: SegmentPlace, noted: SegmentStats | None, *, whole: bool = False) -> bytes:
-    """Return the transaction index, encoded; rewrite its file if it differs. Raises as :func:`load_side_files`.
-
-    Call it only while no other thread reads or writes the segment. ``whole``: records before the first segment are
-    never read.
-    """
-    path = place.directory / txn_index_name(place.base_offset)
-    return store_txn_index(files, path, _Beside(files, place, noted).txn_index(exact=True, whole=whole))
 
 
 def store_txn_index(files: Files, path: Path, entries: bytes) -> bytes:
@@ -223,8 +172,13 @@ def load_growing_txns(files: Files, directory: Path, base_offset: int) -> list[A
     return decode_txns(_read(files, directory / txn_index_name(base_offset)) or b"", base_offset)
 
 
-class _Beside:
-    """Side files of one segment. The log is read at most once, and only if a file differs from the seal."""
+class SideFiles:
+    """Transaction index and producer snapshot of one segment, rebuilt if they are lost or damaged.
+
+    The log is read at most once, and only if a file differs from the note of the seal, ``noted``. ``before``: the
+    producers at the end of the bucket. All calls raise CorruptionError if a file is lost or damaged and the log before
+    the segment is unknown; NotFoundError if retention took the segment.
+    """
 
     def __init__(
         self, files: Files, place: SegmentPlace, noted: SegmentStats | None, before: ProducerSnapshot | None = None
@@ -234,6 +188,33 @@ class _Beside:
         self._noted = noted
         self._before = before
         self._told: ReplayedSegment | None = None
+
+    def aborted_txns(self) -> list[AbortedTxn]:
+        """Return the aborted transactions whose markers the segment holds."""
+        return decode_txns(self.txn_index(), self._place.base_offset)
+
+    def repair_txn_index(self, *, whole: bool = False) -> bytes:
+        """Return the transaction index, encoded; rewrite its file if it differs.
+
+        Call it only while no other thread reads or writes the segment. ``whole``: records before the first segment are
+        never read.
+        """
+        path = self._place.directory / txn_index_name(self._place.base_offset)
+        return store_txn_index(self._files, path, self.txn_index(exact=True, whole=whole))
+
+    @property
+    def lacks_producers(self) -> bool:
+        """Return True if only a bucket may know the producers before the segment, and no file at its end holds them."""
+        files, place = self._files, self._place
+        if self._noted is not None and self._noted.producers >= 0:
+            return False
+        if files.state(place.directory / snapshot_name(place.end_offset)) is not None:
+            return False
+        first = min([place.base_offset, *log_bases(files, place.directory)])
+        if first == 0 or files.state(place.directory / PLAIN_NAME) is not None:
+            return False
+        known = newest_snapshot(files, place.directory, first, place.base_offset)
+        return known is None and _was_uploaded(files, place)
 
     def txn_index(self, *, exact: bool = False, whole: bool = False) -> bytes:
         """Return the entries, encoded. ``exact``: if the file differs from the seal, return those of a replay.
@@ -355,7 +336,7 @@ def replay(  # noqa: PLR0917 - the segment and its surroundings
     """
     earlier = sorted(base for base in bases if base < base_offset)
     first = earlier[0] if earlier else base_offset
-    known = _newest_snapshot(files, directory, first, base_offset)
+    known = newest_snapshot(files, directory, first, base_offset)
     if known is None and before is not None and first <= before.offset <= base_offset:
         known = before
     plain = known is None and files.state(directory / PLAIN_NAME) is not None
@@ -377,16 +358,3 @@ def _follow(  # noqa: PLR0917 - as replay
             if span.last_offset >= start:
                 header = log.verify(span, view)
                 follower.see(read_producer(header, view))
-
-
-def _newest_snapshot(files: Files, directory: Path, least: int, greatest: int) -> ProducerSnapshot | None:
-    for offset in _between(snapshot_offsets(files, directory), least, greatest):
-        try:
-            return ProducerSnapshot(offset, tuple(decode_snapshot(files.read(directory / snapshot_name(offset)))))
-        except (CorruptionError, NotFoundError) as error:
-            LOGGER.warning("snapshot_passed_over offset=%d directory=%s error=%s", offset, directory, error)
-    return None
-
-
-def _between(offsets: Iterable[int], least: int, greatest: int) -> list[int]:
-    return sorted((offset for offset in offsets if least <= offset <= greatest), reverse=True)

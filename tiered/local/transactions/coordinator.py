@@ -31,7 +31,6 @@ from tiered.errors import (
     ClosedError,
     CommitUnknownError,
     FencedError,
-    ForkedLogError,
     LocalIOError,
     MarkersPendingError,
     ProducerFencedError,
@@ -41,6 +40,7 @@ from tiered.errors import (
 from tiered.format.batch import encode_marker
 from tiered.format.control import ControlType
 from tiered.format.coordinator_records import NO_ID, TxnState, TxnValue
+from tiered.local.disk.lock import forked_error
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.group_positions import GroupPositions
@@ -79,7 +79,7 @@ class Transactions:
     ) -> None:
         self._host = host
         self.positions = GroupPositions(host)
-        self._markers = Markers(host, clock, lambda: sees_all() and ids.sees_all)
+        self._host_sees_all = sees_all
         self._log = StateLog(host)
         self._ids = ids
         self._clock = clock
@@ -128,7 +128,7 @@ class Transactions:
         epoch, now_ms = each.txn.producer_epoch, self._clock.now_ms()
         try:
             if not each.name:
-                self._markers.abort(each.tp, each.txn, coordinator.epoch)
+                self._abort(each.tp, each.txn, coordinator.epoch)
             elif coordinator.state(each.name) not in _DECIDED:
                 step = coordinator.found(each.name, each.tp, producer_epoch=epoch, now_ms=now_ms)
                 if step is not None:
@@ -175,7 +175,14 @@ class Transactions:
         """Add ``partitions`` before a write to them. ProducerFencedError if it was replaced or timed out."""
         with self._held(producer.transactional_id):
             self._check_open(producer.transactional_id)
-            self._join(self._load_coordinator(), producer, partitions)
+            coordinator = self._load_coordinator()
+            name, producer_id, epoch = producer
+            with self._lock:
+                step = coordinator.add(
+                    name, partitions, producer_id=producer_id, producer_epoch=epoch, now_ms=self._clock.now_ms()
+                )
+            if step is not None:
+                self._record(coordinator, step)
 
     def check_owner(self, producer: TxnProducer) -> None:
         """Raise ProducerFencedError if the transaction was replaced or timed out, without its id's lock."""
@@ -185,8 +192,7 @@ class Transactions:
     def check_process(self) -> None:
         """Raise ForkedLogError in a child: its locks may be copies of held ones."""
         if os.getpid() != self._pid:
-            hint = "open the log in the child, after the fork"
-            raise ForkedLogError(f"transactions of process {self._pid} are not those of its fork", hint=hint)
+            raise forked_error("the transaction coordinator", self._pid)
 
     def end(self, producer: TxnProducer, *, commit: bool) -> None:
         """Commit or abort; when it returns the decision and its markers are on disk.
@@ -235,7 +241,7 @@ class Transactions:
         for txn in orphans:
             LOGGER.warning("orphaned_transaction_aborted partition=%s producer=%d", tp, txn.producer_id)
             try:
-                self._markers.abort(tp, txn, max(txn.coordinator_epoch, 0))
+                self._abort(tp, txn, max(txn.coordinator_epoch, 0))
             except FencedError as error:  # another volume owns it by now: here it is only read
                 LOGGER.warning("marker_left_out partition=%s error=%s", tp, error)
         return len(orphans)
@@ -323,17 +329,6 @@ class Transactions:
     def _spare_id(self, coordinator: TransactionCoordinator, name: str) -> int:
         return NO_ID if coordinator.epochs_left(name) else self._ids.next()
 
-    def _join(
-        self, coordinator: TransactionCoordinator, producer: TxnProducer, partitions: Iterable[TopicPartition]
-    ) -> None:
-        name, producer_id, epoch = producer
-        with self._lock:
-            step = coordinator.add(
-                name, partitions, producer_id=producer_id, producer_epoch=epoch, now_ms=self._clock.now_ms()
-            )
-        if step is not None:
-            self._record(coordinator, step)
-
     def _decide(self, coordinator: TransactionCoordinator, step: TransactionChange) -> None:
         """Write the record of a decision, on disk when this returns."""
         try:
@@ -362,7 +357,7 @@ class Transactions:
             if each.tp in marked:
                 continue
             try:
-                log = self._markers.append(each)
+                log = self._mark(each)
                 if log is not None:
                     written.append(log)
             except (FencedError, ProducerFencedError) as error:
@@ -386,6 +381,46 @@ class Transactions:
         except TieredError as error:  # all markers are durable; the next tick, or the next open, notes that
             LOGGER.warning("completion_not_noted id=%s error=%s", name, error)
 
+    def _mark(self, owed: TxnMarker) -> WriteLog | None:
+        """Append a marker, to be flushed by the caller; return None if the topic is gone.
+
+        Raises UnknownTopicError if the partition is not here now, FencedError, ProducerFencedError, LocalIOError,
+        DiskFullError. After an error the marker may be written or not.
+        """
+        log = self._find(owed.tp)
+        if log is not None:
+            marker = encode_marker(
+                ControlType.ABORT if owed.abort else ControlType.COMMIT,
+                owed.coordinator_epoch,
+                self._clock.now_ms(),
+                producer_id=owed.producer_id,
+                producer_epoch=owed.producer_epoch,
+            )
+            log.append_as_coordinator(marker)
+        return log
+
+    def _abort(self, tp: TopicPartition, txn: OpenTxn, coordinator_epoch: int) -> None:
+        """Abort a transaction that no coordinator will end, durably."""
+        log = self._mark(TxnMarker(tp, txn.producer_id, txn.producer_epoch, coordinator_epoch, abort=True))
+        if log is not None:
+            log.flush()
+
+    def _sees_all(self) -> bool:
+        return self._host_sees_all() and self._ids.sees_all
+
+    def _find(self, tp: TopicPartition) -> WriteLog | None:
+        try:
+            return self._host.partition(tp)
+        except UnknownTopicError:
+            if not self._sees_all():
+                raise
+        try:
+            return self._host.partition(tp)  # the partition may just have arrived in another directory
+        except UnknownTopicError:
+            if tp.topic in self._host.topics():
+                raise
+            return None
+
     def _complete(self, coordinator: TransactionCoordinator, name: str) -> None:
         self._record(coordinator, coordinator.complete(name, now_ms=self._clock.now_ms()))
         self._marked.pop(name, None)
@@ -393,7 +428,7 @@ class Transactions:
     def _load_coordinator(self) -> TransactionCoordinator:
         with self._lock:
             if self._coordinator is None:
-                self._coordinator = self._log.load(may_make=self._markers.sees_all())
+                self._coordinator = self._log.load(may_make=self._sees_all())
             return self._coordinator
 
     def _held(self, transactional_id: str) -> PlainLock:
@@ -403,55 +438,6 @@ class Transactions:
 
 def _producer_of(transactional_id: str, value: TxnValue) -> TxnProducer:
     return TxnProducer(transactional_id, value.producer_id, value.producer_epoch)
-
-
-class Markers:
-    """Writer of markers. Thread-safe. ``sees_all``: returns True if a partition that cannot be found is gone."""
-
-    def __init__(self, host: PartitionHost, clock: Clock, sees_all: Callable[[], bool]) -> None:
-        self._host = host
-        self._clock = clock
-        self.sees_all = sees_all
-
-    def append(self, owed: TxnMarker) -> WriteLog | None:
-        """Append a marker, to be flushed by the caller; None if the topic is gone.
-
-        Raises UnknownTopicError if the partition is not here now, FencedError, ProducerFencedError, LocalIOError,
-        DiskFullError. After an error the marker may be written or not.
-        """
-        log = self._find(owed.tp)
-        if log is not None:
-            log.append_as_coordinator(self._encoded(owed))
-        return log
-
-    def abort(self, tp: TopicPartition, txn: OpenTxn, coordinator_epoch: int) -> None:
-        """Abort a transaction that no coordinator will end, durably."""
-        log = self.append(TxnMarker(tp, txn.producer_id, txn.producer_epoch, coordinator_epoch, abort=True))
-        if log is not None:
-            log.flush()
-
-    def _find(self, tp: TopicPartition) -> WriteLog | None:
-        try:
-            return self._host.partition(tp)
-        except UnknownTopicError:
-            if not self.sees_all():
-                raise
-        try:
-            return self._host.partition(tp)  # the partition may just have arrived in another directory
-        except UnknownTopicError:
-            if tp.topic in self._host.topics():
-                raise
-            return None
-
-    def _encoded(self, owed: TxnMarker) -> bytes:
-        kind = ControlType.ABORT if owed.abort else ControlType.COMMIT
-        return encode_marker(
-            kind,
-            owed.coordinator_epoch,
-            self._clock.now_ms(),
-            producer_id=owed.producer_id,
-            producer_epoch=owed.producer_epoch,
-        )
 
 
 class OrphanTxn(NamedTuple):

@@ -82,7 +82,7 @@ class StateLog:
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         return info is not None and not info.adopted
 
-    def load(self, *, may_make: bool = True) -> TransactionCoordinator:
+    def load(self, *, may_make: bool) -> TransactionCoordinator:
         """Return the coordinator from the log; create an empty log. ConfigError if another directory may have one.
 
         The coordinator's epoch is the newest of the log and does not rise with a process: the lock of the directory

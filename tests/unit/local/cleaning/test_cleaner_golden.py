@@ -81,18 +81,3 @@ def test_one_round_leaves_the_brokers_files(kafka_fixtures: Path, tmp_path: Path
     assert seen == [
         (r.offset, r.timestamp, r.key, r.value) for r in expected_records(kafka_fixtures, partition, "compact-after1")
     ]
-
-
-def test_the_task_cleans_every_partition_that_is_dirty_enough(kafka_fixtures: Path, tmp_path: Path) -> None:
-    log = open_for_writing(kafka_fixtures, tmp_path / "ours", 1_800_000_000_000)
-    log.close()
-    config = LogConfig(disk_reserve_bytes=0)
-    with LocalLog.open(tmp_path / "ours", clock=FakeClock(1_800_000_000_000), ids=SeededIds(1), config=config) as again:
-        tps = [parse_partition_dir(name).tp for name in PARTITIONS]
-        for tp in tps:
-            again.partition(tp)
-        assert again.tasks.run("cleaning").last_error == ""
-        done = {tp: again.cleaner.checkpoint.offset(tp) for tp in tps}
-    assert done == {
-        tp: checkpoint_of(kafka_fixtures, name, "compact-after1") for tp, name in zip(tps, PARTITIONS, strict=True)
-    }

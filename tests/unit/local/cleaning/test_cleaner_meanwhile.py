@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import threading
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from tests.unit.local.bench import TP
 from tests.unit.local.cleaning.cleaning_bench import CLEAN, CLEANED, DIRTY, OTHER, CleaningBench, dirty, stored
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundError, TieredError
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
 from tiered.format.batch import decode_records
 from tiered.format.batch_scanner import cut
 from tiered.local.cleaning.rounds import CleaningStoppedError
@@ -85,41 +84,6 @@ def test_an_exchange_that_a_crash_cut_short_is_told_and_ended_by_the_next_writer
         assert [r.offset for b in reader.partition(TP).read_batches(0) for r in decode_records(b)] == list(range(9))
 
 
-@pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("operation", ["open", "write", "sync", "touch"])
-def test_an_error_of_the_disk_leaves_the_log_as_it_was(bench: CleaningBench, operation: str, kind: int) -> None:
-    dirty(bench)
-    bench.files.fail = lambda op, path: kind if op == operation and ".cleaned" in path.name else 0
-    with pytest.raises(TieredError):
-        bench.clean()
-    bench.files.fail = None
-    assert bench.pairs == [*DIRTY]
-    assert not bench.names(".cleaned")
-    if kind == errno.EIO:  # which is the end of the directory, for this process
-        with pytest.raises(LocalIOError, match="offline"):
-            bench.put("e1")
-        bench.kill()
-        bench.open()
-    bench.put("e1")
-    bench.seal()
-    bench.clean()
-    assert bench.newest == {"a": "4", "b": "3", "c": "1", "d": "1", "e": "1"}
-    assert stored(bench) == {TP: 10}
-
-
-def test_an_error_while_names_change_is_settled_by_the_next_open(bench: CleaningBench) -> None:
-    dirty(bench)
-    bench.files.fail = lambda op, path: errno.EIO if op == "rename" and path.name.endswith(".log.swap") else 0
-    with pytest.raises(TieredError):
-        bench.clean()
-    assert bench.partition.context.offline is not None
-    bench.files.fail = None
-    bench.kill()
-    bench.open()
-    assert bench.newest == {"a": "4", "b": "3", "c": "1", "d": "1"}
-    assert stored(bench) == {}
-
-
 def test_the_reserve_of_the_disk_is_not_taken_by_a_cleaner(bench: CleaningBench) -> None:
     dirty(bench).log.close()
     bench.open(disk_reserve_bytes=1000)
@@ -156,15 +120,6 @@ def test_damage_makes_a_partition_uncleanable_and_keeps_no_other_from_its_turn(
     bench.log.cleaner.run(bench.clock.now_ms())  # it is passed over from now on
     with pytest.raises(ConfigError, match="damaged"):
         bench.clean()
-
-
-def test_a_sealed_segment_that_ends_early_is_damage(bench: CleaningBench) -> None:
-    dirty(bench)
-    path = bench.folder / "00000000000000000003.log"
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(CorruptionError):
-        bench.clean()
-    assert bench.bases == [0, 3, 6, 9]
 
 
 @pytest.mark.parametrize("change", ["cut", "closed", "policy"])

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
-from tests.support.faulty_files import FaultyFiles
 from tests.support.given import move_start, start_over
 from tests.unit.local.bench import TP, CaseBench
-from tests.unit.local.cleaning.cleaning_bench import CleaningBench
 from tiered.format.batch import decode_records
 from tiered.local.directory.read_only_log import LogView
-from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 
 
 @pytest.mark.parametrize("ticks", [False, True])
@@ -47,37 +43,6 @@ def test_what_follows_a_cut_below_the_log_start_survives_a_kill(tmp_path: Path, 
     assert (positions.start_offset, positions.end_offset, bench.offsets()) == (5, 7, [5, 6])
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_an_empty_log_that_begins_further_up_forgets_nothing_that_a_bucket_holds(tmp_path: Path, held: bool) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.fill(5)
-    bench.partition.roll()
-    UploadCheckpoint(bench.directory, bench.files).update({TP: PartitionUpload(5, 1)})
-    bench.log.refresh_uploads()
-    assert bench.partition.delete_local_before(5) == [0]
-    if not held:
-        start_over(bench.partition, 5)
-    bench.partition.roll(9)
-    positions = bench.partition.positions()
-    assert (positions.local_start_offset, positions.end_offset) == (9, 9)
-    assert bench.partition.log_start == (0 if held else 9)
-
-
-def test_a_gap_after_the_last_clean_segment_is_not_cleaned_for_ever(tmp_path: Path) -> None:
-    bench = CleaningBench(tmp_path / "log")
-    bench.put("a1", "a2")
-    bench.seal()
-    assert bench.clean() is not None
-    bench.log.cleaner.status(TP)
-    bench.partition.roll(5)
-    bench.put("a3")
-    bench.seal()
-    assert [segment.end_offset for segment in bench.partition.sealed_segments()] == [5, 6]
-    report = bench.clean()
-    assert report is not None
-    assert (report.first_dirty, report.end_offset) == (2, 6)
-
-
 def test_a_growing_segment_is_read_from_outside_whatever_its_index_says(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
     bench.fill(3)
@@ -109,15 +74,3 @@ def test_no_index_entry_outlives_the_batches_that_a_power_cut_took(tmp_path: Pat
     log.write_bytes(bytes(log.stat().st_size))
     bench.open()
     assert not any((bench.folder / f"{0:020d}.index").read_bytes())
-
-
-def test_a_renamed_directory_keeps_what_was_fsynced(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    files.make_directory(tmp_path / "a")
-    handle = files.open_write(tmp_path / "a" / "f")
-    files.write_at(handle, b"safe", 0)
-    files.sync(handle)
-    files.write_at(handle, b"lost", 4)
-    files.rename(tmp_path / "a", tmp_path / "b")
-    files.cut_power(random.Random(1))
-    assert (tmp_path / "b" / "f").read_bytes()[:4] == b"safe"

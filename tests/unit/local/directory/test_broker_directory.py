@@ -11,7 +11,7 @@ import tiered
 from tests.golden import fixtures
 from tests.unit.local.partition.reading import records_of
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
+from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.batch import decode_records
 from tiered.format.checkpoint import decode_clean_shutdown, encode_partition_metadata
 from tiered.format.local_names import parse_partition_dir
@@ -81,36 +81,6 @@ def test_bytes_that_recovery_cuts_are_kept_beside_the_segment(kafka_fixtures: Pa
     assert left + kept == original
 
 
-def test_a_clean_close_leaves_a_directory_that_opens_again(kafka_fixtures: Path, tmp_path: Path) -> None:
-    log = open_copy(kafka_fixtures / "main", tmp_path / "log")
-    tp = parse_partition_dir("orders-0").tp
-    end = log.partition(tp).append([NewRecord(b"ours")]).end_offset
-    log.close()
-    assert (tmp_path / "log" / ".kafka_cleanshutdown").exists()
-    with LocalLog.open(tmp_path / "log", clock=FakeClock(1_800_000_000_000)) as again:
-        assert again.partition(tp).positions().end_offset == end
-        assert [r.value for r in records_of(again.partition(tp), end - 1)] == [b"ours"]
-
-
-def test_a_damaged_sealed_batch_raises_where_it_lies_and_nowhere_else(kafka_fixtures: Path, tmp_path: Path) -> None:
-    shutil.copytree(kafka_fixtures / "main" / "txn-0", tmp_path / "log" / "txn-0", copy_function=shutil.copyfile)
-    path = tmp_path / "log" / "txn-0" / "00000000000000000057.log"
-    (tmp_path / "log" / "txn-0").chmod(0o755)
-    data = bytearray(path.read_bytes())
-    path.unlink()
-    data[4000] ^= 1
-    path.write_bytes(data)
-    with LogView.open(tmp_path / "log") as log:
-        partition = log.partition(parse_partition_dir("txn-0").tp)
-        assert sum(1 for _ in partition.read_batches(0, 57)) > 0
-        assert sum(1 for _ in partition.read_batches(130)) > 0
-        with pytest.raises(CorruptionError) as caught:
-            list(partition.read_batches(57, 130))
-    assert caught.value.path_or_key == str(path)
-    assert caught.value.position <= 4000
-    assert 57 <= caught.value.offset < 130
-
-
 def test_a_clean_close_carries_the_clean_shutdown_of_the_broker_on(kafka_fixtures: Path, tmp_path: Path) -> None:
     """Its controller compares the epoch; after a crash of ours it must not find it again."""
     mark = tmp_path / "log" / ".kafka_cleanshutdown"
@@ -160,19 +130,6 @@ def test_a_topic_whose_first_partition_another_broker_has_is_opened(kafka_fixtur
             orders.append(b"ours", partition=0)
         assert log.metrics()
     assert not (tmp_path / "log" / "orders-0").exists()
-
-
-def test_a_topic_of_which_other_brokers_have_partitions_is_opened_over_several_directories(
-    kafka_fixtures: Path, tmp_path: Path
-) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    for directory, name in ((one, "orders-1"), (two, "orders-2")):
-        shutil.copytree(kafka_fixtures / "main" / name, directory / name, copy_function=shutil.copyfile)
-        (directory / name).chmod(0o755)
-    with tiered.open([one, two]) as log:
-        seen = [(each.partition, each.offset) for each in log.topic("orders").read()]
-    wanted = [(number, offset) for number in (1, 2) for offset in range(10)]
-    assert seen == wanted
 
 
 def test_a_directory_whose_checkpoints_have_the_line_ends_of_windows_reads_the_same(

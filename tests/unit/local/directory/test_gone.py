@@ -14,13 +14,12 @@ from tests.unit.local.opening import opened
 from tests.unit.local.several import Mortal
 from tiered.errors import ConfigError, CorruptionError, LocalPermissionError
 from tiered.local.directory.multi_directory_log import LocalTier
-from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.directory_files import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME
 from tiered.local.disk.topics import read_leaving
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import NewRecord, TopicPartition
 from tiered.repair.disk import plan_disk
-from tiered.repair.plan import EXIT_LEFT, RepairAction, RepairOptions, Workbench
+from tiered.repair.plan import RepairAction, RepairOptions, Workbench
 from tiered.store.driver import Runner
 from tiered.testing.clock import FakeClock
 
@@ -89,41 +88,6 @@ def test_one_that_a_bucket_knows_goes_on_after_a_rejoin(directory: Path, known: 
     with opened(directory) as log:
         assert log.out_of_service == {}
         assert log.partition(GONE).positions().end_offset == 0
-
-
-@pytest.mark.parametrize(("known", "at"), [("upload", 3), ("claim", 0)])
-def test_one_that_a_bucket_knows_rejoins_it(directory: Path, known: str, at: int) -> None:
-    with opened(directory) as log:
-        if known == "upload":
-            log.uploads.update({GONE: PartitionUpload(3, 1)})
-        else:
-            log.claims.write(GONE, token="a" * 32)
-    (left,) = plan_repair(None, [GONE], RepairOptions(log_dir=directory)).left
-    assert left.lost == ((at, 5),)
-    plan = plan_repair(None, [GONE], RepairOptions(log_dir=directory, accept_loss=True))
-    assert [each.remedy for each in plan.actions] == [f"go on at offset {at}, the bucket's end"]
-    assert apply_repair(None, plan) == 1
-    assert plan_repair(None, [], RepairOptions(log_dir=directory)).actions == ()
-
-
-def test_the_loss_is_accepted(directory: Path) -> None:
-    refused = plan_repair(None, [GONE], RepairOptions(log_dir=directory))
-    assert (refused.exit_code, [each.lost for each in refused.left]) == (EXIT_LEFT, [((0, 5),)])
-    assert f"`tiered repair t:1 --log-dir {directory} --accept-loss`" in refused.left[0].remedy
-    plan = plan_repair(None, [GONE], RepairOptions(log_dir=directory, accept_loss=True))
-    assert [(each.tp, each.lost) for each in plan.actions] == [(GONE, ((0, 5),))]
-    assert not (directory / "t-1").exists()
-    apply_repair(None, plan)
-    with opened(directory) as log:
-        at = log.partition(GONE).positions()
-        assert (at.start_offset, at.end_offset) == (5, 5)
-        assert log.partition(GONE).append([NewRecord(b"y")]).offset == 5
-        assert log.partition(OTHER).positions().end_offset == 5
-        topic_id = log.topics()["t"].topic_id
-    assert check(directory, None).findings == ()
-    with LogView.open(directory) as log:
-        assert log.partition(GONE).topic_id == topic_id
-    assert plan_repair(None, [], RepairOptions(log_dir=directory, accept_loss=True)).actions == ()
 
 
 def accepted(directory: Path, files: Mortal) -> RepairAction:

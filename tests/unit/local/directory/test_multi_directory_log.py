@@ -12,14 +12,14 @@ from uuid import UUID
 import pytest
 
 from tests.support.faulty_files import FaultyFiles, PowerCut, on_nth
-from tests.support.given import append_given, move_start
+from tests.support.given import move_start
 from tests.unit.local.several import SMALL, TP, Mortal, opened, values
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, LocalIOError, LockedError, TieredError, UnknownTopicError
-from tiered.format.batch import decode_records, encode_batch
+from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
-from tiered.model import EpochEntry, NewRecord, TopicPartition
+from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
 
@@ -65,15 +65,6 @@ def test_two_directories_with_one_id_are_refused_before_either_is_opened(tmp_pat
         assert len({log.volume_id for log in logs.logs().values()}) == 3
 
 
-def test_one_alone_does_not_make_the_partitions_of_the_others(tmp_path: Path) -> None:
-    with opened(tmp_path) as logs:
-        logs.create_topic("t", 3)
-        held = {path: log.partitions() for path, log in logs.logs().items()}
-    for path, tps in held.items():
-        with LocalLog.open(path, clock=FakeClock(), ids=SeededIds(1)) as log:
-            assert log.partitions() == tps
-
-
 def test_a_partition_in_two_directories_is_an_error(tmp_path: Path) -> None:
     for name in "ab":
         with LocalLog.open(tmp_path / name, clock=FakeClock(), ids=SeededIds(1)) as log:
@@ -113,23 +104,6 @@ def test_case_44_a_disk_that_fails_in_the_background_takes_its_directory_offline
     with opened(tmp_path) as logs:
         assert not logs.offline
         assert len(logs.partitions()) == 6
-
-
-def test_an_fsync_that_fails_in_a_flush_takes_the_directory_with_it(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    logs = opened(tmp_path, files=files)
-    logs.create_topic("t", 4)
-    for tp in logs.partitions():
-        logs.partition(tp).append([NewRecord(b"x")])
-    kept = logs.partition(TopicPartition("t", 2))
-    files.fail = lambda name, path: errno.EIO if name == "sync" and path.parent.name == "t-0" else 0
-    with pytest.raises(LocalIOError):
-        logs.flush()
-    assert list(logs.offline) == [tmp_path / "a"]
-    with pytest.raises(LocalIOError, match="offline"):
-        kept.append([NewRecord(b"y")])
-    assert logs.partition(TopicPartition("t", 1)).append([NewRecord(b"y")]).offset == 1
-    logs.close()
 
 
 def test_a_directory_that_cannot_be_opened_is_offline(tmp_path: Path) -> None:
@@ -202,18 +176,6 @@ def test_a_partition_moves(tmp_path: Path) -> None:
         assert found == [b"%d" % i for i in range(3, 21)]
 
 
-def test_a_move_leaves_the_leader_epochs_as_they_are(tmp_path: Path) -> None:
-    """All of it is durable, so that no batch is asked again which epoch it is of: an older leader's came last."""
-    with filled(tmp_path) as logs:
-        logs.partition(TP).new_leader_epoch(2)
-        logs.partition(TP).append([NewRecord(b"20")])
-        older = encode_batch([NewRecord(b"21", timestamp=1)], base_offset=21, leader_epoch=1)
-        append_given(logs.partition(TP), older)
-        logs.move(TP, tmp_path / "b")
-        assert logs.partition(TP).leader_epochs() == (EpochEntry(0, 0), EpochEntry(1, 21))
-        assert values(logs) == [b"%d" % i for i in range(22)]
-
-
 def test_a_move_is_durable_before_its_mark_goes(tmp_path: Path) -> None:
     """Every file before the copy takes the name, and the name before the mark: a copy without it is thrown away."""
     files = FaultyFiles()
@@ -280,24 +242,6 @@ def test_a_crash_while_a_copy_becomes_the_partition_loses_nothing(tmp_path: Path
     with opened(tmp_path) as logs:
         assert (logs.out_of_service, logs.directory_of(TP)) == ({}, tmp_path / "b")
         assert values(logs) == [b"%d" % i for i in range(20)]
-
-
-def test_the_folder_may_go_while_the_move_is_under_way(tmp_path: Path) -> None:
-    """Behind the mark of the copy nothing of it is needed any more."""
-    files = FaultyFiles()
-    with filled(tmp_path, files) as logs:
-
-        def gone(operation: str, path: Path) -> int:
-            if operation == "rename" and path.name.startswith("tiered-topics.json"):
-                shutil.rmtree(tmp_path / "a" / "t-0", ignore_errors=True)
-            return 0
-
-        files.fail = gone
-        logs.move(TP, tmp_path / "b")
-        files.fail = None
-        assert values(logs) == [b"%d" % i for i in range(20)]
-    with opened(tmp_path) as logs:
-        assert (logs.out_of_service, values(logs)) == ({}, [b"%d" % i for i in range(20)])
 
 
 def test_a_copy_from_which_somebody_takes_files_is_not_complete(tmp_path: Path) -> None:

@@ -8,20 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.faulty_files import FaultyFiles
-from tiered.config import LogConfig, TopicConfig
+from tests.unit.local.opening import opened
+from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, LocalPermissionError, UnknownTopicError
-from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.open_partitions import WAKE_AT_ONCE
 from tiered.model import NewRecord, TopicPartition
-from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.clock import FakeClock
 
 COUNT = WAKE_AT_ONCE + 6
-
-
-def opened(path: Path, clock: FakeClock, files: FaultyFiles | None = None) -> LocalLog:
-    return LocalLog.open(path, clock=clock, ids=SeededIds(1), files=files, config=LogConfig(disk_reserve_bytes=0))
 
 
 def made(path: Path, clock: FakeClock, **config: int) -> None:

@@ -117,16 +117,6 @@ def test_a_removal_that_fails_is_tried_again(tmp_path: Path) -> None:
         assert not first.exists()
 
 
-def test_the_next_open_removes_what_a_process_left(tmp_path: Path) -> None:
-    with opened(tmp_path) as log:
-        log.create_topic("t", 2)
-        log.delete_topic("t")
-    assert len(directories(tmp_path)) == 2
-    with opened(tmp_path) as log:
-        assert directories(tmp_path) == []
-        assert log.topics() == {}
-
-
 def test_a_topic_of_the_same_name_starts_anew(tmp_path: Path) -> None:
     tp = TopicPartition("t", 0)
     with opened(tmp_path) as log:

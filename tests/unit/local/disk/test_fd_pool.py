@@ -17,7 +17,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import LocalIOError, NotDurableError, TooManyOpenFilesError
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.disk.fd_pool import FIRST_LEASE, PooledFiles, default_open_files
+from tiered.local.disk.fd_pool import PooledFiles, default_open_files
 from tiered.local.disk.files import PosixFiles, translate
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
@@ -28,6 +28,12 @@ LIMIT = 8
 def pooled(tmp_path: Path, count: int, inner: FaultyFiles | None = None) -> tuple[PooledFiles, list[int]]:
     files = PooledFiles(inner or FaultyFiles(), LIMIT)
     return files, [files.open_write(tmp_path / f"{i}.log") for i in range(count)]
+
+
+def crowd(files: PooledFiles, folder: Path) -> None:
+    """So many other files are opened that those of before lose their descriptors."""
+    for i in range(1, 20):
+        files.open_write(folder / f"{i}.log")
 
 
 def test_more_handles_than_descriptors_all_work(tmp_path: Path) -> None:
@@ -61,8 +67,7 @@ def test_a_dirty_file_is_fsynced_before_its_descriptor_goes(tmp_path: Path) -> N
     inner = FaultyFiles()
     files, handles = pooled(tmp_path, 1, inner)
     files.write_at(handles[0], b"x", 0)
-    for i in range(1, 20):
-        files.open_write(tmp_path / f"{i}.log")
+    crowd(files, tmp_path)
     synced = [path.name for operation, path in inner.effects if operation == "sync"]
     assert synced == ["0.log"]
 
@@ -71,8 +76,7 @@ def test_an_fsync_that_fails_at_that_moment_is_not_forgotten(tmp_path: Path) -> 
     inner = FaultyFiles(lambda operation, _: errno.EIO if operation == "sync" else 0)
     files, handles = pooled(tmp_path, 1, inner)
     files.write_at(handles[0], b"x", 0)
-    for i in range(1, 20):
-        files.open_write(tmp_path / f"{i}.log")
+    crowd(files, tmp_path)
     for use in (lambda: files.write_at(handles[0], b"y", 1), lambda: files.sync(handles[0])):
         with pytest.raises(LocalIOError, match="earlier fsync"):
             use()
@@ -81,8 +85,7 @@ def test_an_fsync_that_fails_at_that_moment_is_not_forgotten(tmp_path: Path) -> 
 def test_a_file_that_was_changed_meanwhile_is_not_written_to(tmp_path: Path) -> None:
     files, handles = pooled(tmp_path, 1)
     files.write_at(handles[0], b"mine", 0)
-    for i in range(1, 20):
-        files.open_write(tmp_path / f"{i}.log")
+    crowd(files, tmp_path)
     (tmp_path / "0.log").unlink()
     with pytest.raises(LocalIOError, match="not the file it was"):
         files.write_at(handles[0], b"x", 4)
@@ -132,15 +135,13 @@ def test_a_write_beside_an_fsync_goes_on_and_the_next_fsync_covers_it(tmp_path: 
     assert files.size(handle) == 2
     inner.let.set()
     syncing.join()
-    for i in range(1, 20):  # it is dirty: fsynced before its descriptor goes
-        files.open_write(tmp_path / f"{i}.log")
+    crowd(files, tmp_path)  # it is dirty: fsynced before its descriptor goes
     assert [path.name for operation, path in inner.effects if operation == "sync"] == ["0.log", "0.log"]
 
 
 def test_a_file_keeps_its_descriptor_while_it_is_fsynced(tmp_path: Path) -> None:
     inner, files, handle, syncing = in_an_fsync(tmp_path)
-    for i in range(1, 20):
-        files.open_write(tmp_path / f"{i}.log")
+    crowd(files, tmp_path)
     files.write_at(handle, b"b", 1)
     inner.let.set()
     syncing.join()
@@ -193,8 +194,7 @@ def test_after_an_fsync_that_was_interrupted_the_file_is_as_dirty_as_before(tmp_
     with pytest.raises(KeyboardInterrupt):
         files.sync(handles[0])
     inner.fail = None
-    for i in range(1, 20):
-        files.open_write(tmp_path / f"{i}.log")
+    crowd(files, tmp_path)
     assert [path.name for operation, path in inner.effects if operation == "sync"] == ["0.log", "0.log"]
 
 
@@ -204,18 +204,6 @@ def test_a_closed_handle_is_an_error(tmp_path: Path) -> None:
     files.close(handles[0])
     with pytest.raises(LocalIOError, match="closed before"):
         files.write_at(handles[0], b"x", 0)
-
-
-def test_descriptors_that_are_no_leases_pass_through(tmp_path: Path) -> None:
-    files = PooledFiles(PosixFiles(), LIMIT)
-    lock = files.open_lock(tmp_path / ".lock")
-    assert files.try_lock(lock, tmp_path / ".lock")
-    assert lock < FIRST_LEASE
-    files.write_at(lock, b"note", 0)
-    files.truncate(lock, 2)
-    assert files.size(lock) == 2
-    assert files.read_into(lock, bytearray(4), 0) == 2
-    files.close(lock)
 
 
 def test_threads_share_few_descriptors(tmp_path: Path) -> None:
@@ -234,23 +222,6 @@ def test_threads_share_few_descriptors(tmp_path: Path) -> None:
     whole = b"".join(b"%02d" % turn for turn in range(20))
     assert {path.read_bytes() for path in tmp_path.iterdir()} == {whole}
     assert files.open_count <= LIMIT + 4
-
-
-def test_a_log_with_more_partitions_than_descriptors(tmp_path: Path) -> None:
-    config = LogConfig(max_open_files=LIMIT, disk_reserve_bytes=0)
-    inner = FaultyFiles()
-    with LocalLog.open(tmp_path / "log", clock=FakeClock(), ids=SeededIds(1), files=inner, config=config) as log:
-        log.create_topic("t", 30, TopicConfig(segment_bytes=400, index_interval_bytes=0, segment_index_bytes=240))
-        tps = log.partitions()
-        for i in range(12):
-            for tp in tps:
-                log.partition(tp).append([NewRecord(b"%d" % i)])
-        assert isinstance(log.files, PooledFiles)
-        assert log.files.open_count <= LIMIT
-    with LocalLog.open(tmp_path / "log", clock=FakeClock(), ids=SeededIds(2), config=config) as log:
-        for tp in tps:
-            assert log.partition(tp).positions().end_offset == 12
-            assert len(list(log.partition(tp).read_batches(0))) == 12
 
 
 def test_a_failed_fsync_of_an_idle_partition_takes_its_directory_offline(tmp_path: Path) -> None:
@@ -388,22 +359,6 @@ def test_a_segment_whose_directory_cannot_be_opened_is_durable_with_the_next_flu
         partition.flush()
         assert partition.positions().flushed_offset == 3
         assert [s.end_offset for s in partition.sealed_segments()] == [2]
-
-
-def test_a_record_whose_flush_has_no_descriptor_is_in_the_log_once(tmp_path: Path) -> None:
-    files, log = crowded(tmp_path)
-    with log:
-        log.create_topic("u", 1, TopicConfig(segment_bytes=150, flush_messages=1))
-        partition = log.partition(TopicPartition("u", 0))
-        files.refused = {"u-0"}
-        with pytest.raises(NotDurableError, match="is in the log, and not durable yet"):
-            partition.append([NewRecord(b"0")])  # the first of a segment, whose name is to be flushed, too
-        files.refused = set()
-        end = partition.end_offset
-        partition.flush()
-        assert partition.positions().flushed_offset == end
-        values = [r.value for batch in partition.read_batches(0) for r in decode_records(batch)]
-        assert values == [b"%d" % i for i in range(end)]
 
 
 def test_a_directory_whose_name_could_not_be_flushed_is_made_again(

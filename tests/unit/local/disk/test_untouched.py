@@ -7,22 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.faulty_files import FaultyFiles
-from tiered.config import LogConfig, TopicConfig
-from tiered.local.directory.log_directory import LocalLog
+from tests.unit.local.opening import opened
+from tiered.config import TopicConfig
 from tiered.model import NewRecord, TopicPartition
-from tiered.testing.clock import FakeClock, SeededIds
 
 TP = TopicPartition("t", 0)
 
 
-def opened(path: Path, files: FaultyFiles | None = None) -> LocalLog:
-    config = LogConfig(disk_reserve_bytes=0)
-    return LocalLog.open(path, clock=FakeClock(), ids=SeededIds(1), files=files, config=config)
-
-
-def made(path: Path, **config: bool) -> None:
+def made(path: Path) -> None:
     with opened(path) as log:
-        log.create_topic("t", 1, TopicConfig(seal_ms=-1, **config))  # type: ignore[arg-type]  # one switch
+        log.create_topic("t", 1, TopicConfig(seal_ms=-1))
         log.partition(TP).append([NewRecord(b"x"), NewRecord(b"y")])
         log.partition(TP).roll()
         log.partition(TP).append([NewRecord(b"z")])
@@ -32,12 +26,11 @@ def tree(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (path / "t-0").iterdir()}
 
 
-@pytest.mark.parametrize("preallocate", [False, True])
-def test_one_that_is_only_read_is_neither_written_nor_synced(tmp_path: Path, preallocate: bool) -> None:
-    made(tmp_path, preallocate=preallocate)
+def test_one_that_is_only_read_is_neither_written_nor_synced(tmp_path: Path) -> None:
+    made(tmp_path)
     before = tree(tmp_path)
     files = FaultyFiles()
-    with opened(tmp_path, files) as log:
+    with opened(tmp_path, files=files) as log:
         assert [batch.nbytes > 0 for batch in log.partition(TP).read_batches(0)] == [True, True]
         log.tick()
         files.effects.clear()
@@ -49,7 +42,7 @@ def test_one_that_is_only_read_is_neither_written_nor_synced(tmp_path: Path, pre
 def test_one_that_got_a_record_is(tmp_path: Path) -> None:
     made(tmp_path)
     files = FaultyFiles()
-    with opened(tmp_path, files) as log:
+    with opened(tmp_path, files=files) as log:
         log.partition(TP).append([NewRecord(b"w")])
         files.effects.clear()
     synced = {path.suffix for operation, path in files.effects if operation == "sync" and path.parent.name == "t-0"}
@@ -69,7 +62,7 @@ def test_one_whose_indexes_are_not_those_of_a_clean_end_is(tmp_path: Path, suffi
 
 def test_a_new_partition_is(tmp_path: Path) -> None:
     files = FaultyFiles()
-    with opened(tmp_path, files) as log:
+    with opened(tmp_path, files=files) as log:
         log.create_topic("t")
         files.effects.clear()
     assert ("sync", tmp_path / "t-0" / f"{0:020d}.log") in files.effects

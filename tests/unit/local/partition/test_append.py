@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import resource
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -31,14 +29,12 @@ from tiered.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     LocalIOError,
-    UnknownTopicError,
 )
 from tiered.format import pure_kernels
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord
-from tiered.partitioner import Partitioner
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
 
 FIELD = st.none() | st.binary(max_size=60)
@@ -266,62 +262,6 @@ def test_an_index_that_cannot_be_written_costs_nothing(bench: CaseBench) -> None
     assert bench.partition.segments.active.indexes.offset_count >= 1
 
 
-def test_a_descriptor_that_was_given_up_is_opened_again(tmp_path: Path) -> None:
-    with LocalLog.open(tmp_path / "log", config=LogConfig(disk_reserve_bytes=0)) as log:
-        log.create_topic(TP.topic, 1, TopicConfig())
-        partition, files = log.partition(TP), log.roster.logs[TP].context.around.files
-        partition.append([NewRecord(b"v")])
-        leases: dict[int, Any] = files._leases  # type: ignore[attr-defined]
-        lease = next(each for each in leases.values() if each.path.suffix == ".log")
-        used = lease.used
-        files._give_up(lease)  # type: ignore[attr-defined]
-        assert partition.append([NewRecord(b"v")]).offset == 1
-        assert (lease.descriptor >= 0, lease.dirty) == (True, True)
-        assert lease.used > used
-
-
-def test_half_a_write_is_cut_back(tmp_path: Path) -> None:
-    """The system writes a part and no more, as a disk does that gets full."""
-    log = LocalLog.open(tmp_path / "log", config=LogConfig(disk_reserve_bytes=0))
-    log.create_topic(TP.topic, 1, TopicConfig())
-    partition = log.partition(TP)
-    partition.append([NewRecord(b"v")])
-    path = tmp_path / "log" / str(TP) / f"{0:020}.log"
-    size = path.stat().st_size
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
-    try:
-        with pytest.raises(LocalIOError, match="File too large"):
-            partition.append([NewRecord(b"w")])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert (path.stat().st_size, partition.positions().end_offset) == (size, 1)
-    with pytest.raises(LocalIOError, match="not everything is durable"):  # after such an error nothing is certain
-        log.close()
-    with LocalLog.open(tmp_path / "log", config=LogConfig(disk_reserve_bytes=0)) as again:
-        assert again.partition(TP).append([NewRecord(b"w")]).offset == 1
-
-
-@given(key=FIELD, value=FIELD, partition=st.none() | st.integers(-1, 8))
-def test_a_record_goes_where_the_partitioner_says(
-    key: bytes | None, value: bytes | None, partition: int | None
-) -> None:
-    with tempfile.TemporaryDirectory() as name, tiered.open(Path(name) / "log") as log:
-        topic = log.topic("t", partitions=7, create=True)
-        for each in range(7):
-            topic.append(b"first", partition=each)
-        chosen = Partitioner(7).partition_for(key) if partition is None else partition
-        if not 0 <= chosen < 7:
-            with pytest.raises(UnknownTopicError):
-                topic.append(value, key=key, partition=partition)
-            return
-        topic._partitioner = Partitioner(7)
-        written = topic.append(value, key=key, partition=partition)
-        assert (written.partition, written.offset) == (chosen, 1)
-        record = next(iter(topic.read(chosen, start=1)))
-        assert (record.key, record.value) == (key, value)
-
-
 GIVEN = st.lists(st.tuples(FIELD, FIELD) | st.binary(max_size=30) | RECORD, max_size=30) | lists
 CALL = st.tuples(GIVEN, st.sampled_from([list, tuple, iter, Own]), st.sampled_from([None, None, None, 0, 4, 5, True]))
 
@@ -355,26 +295,6 @@ def test_a_field_that_is_not_bytes_is_refused_in_one_set_of_words(tmp_path: Path
             topic.append_many([(value, key)])
         assert one.value.message == many.value.message
         assert topic.positions(0).end_offset == 1
-
-
-def test_threads_append_each_record_once(tmp_path: Path) -> None:
-    with tiered.open(tmp_path / "log") as log:
-        topic = log.topic("t", partitions=1, create=True, config={"segment.bytes": 20_000})
-
-        def append(name: int) -> None:
-            for at in range(500):
-                topic.append(b"%d-%d" % (name, at))
-
-        threads = [threading.Thread(target=append, args=(name,)) for name in range(4)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        found = [record.value for record in topic.read(0)]
-        assert sorted(found) == sorted(b"%d-%d" % (name, at) for name in range(4) for at in range(500))
-        for name in range(4):
-            mine = [value for value in found if value.startswith(b"%d-" % name)]
-            assert mine == [b"%d-%d" % (name, at) for at in range(500)]
 
 
 @needs_both

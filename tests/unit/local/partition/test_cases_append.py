@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.given import append_given, start_over
+from tests.support.given import append_given
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tests.unit.local.partition.old_batches import UNTIMED, message, wrapper
+from tiered.config import MAX_LONG
 from tiered.errors import (
     ConfigError,
     InvalidRecordError,
     InvalidTimestampError,
     RecordTooLargeError,
 )
-from tiered.format.batch import HEADER_BYTES, BatchProducer, decode_records, encode_batch, read_header
+from tiered.format.batch import HEADER_BYTES, BatchProducer, encode_batch, read_header
 from tiered.format.codecs import Codec
+from tiered.local.partition.write_log import WriteLog
 from tiered.model import NewRecord, TimestampType
 from tiered.plan.lineage import epoch_at
+from tiered.plan.producer import ProducerStamp
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 from tiered.testing.clock import START_MS
 
@@ -98,29 +102,6 @@ def test_case_25_a_read_begins_at_the_next_record_there_is(tmp_path: Path) -> No
         assert (start, read_header(found).base_offset) == (start, wanted)
     bench.reopen()
     assert bench.offsets(0) == given
-
-
-def test_case_28_a_roll_to_a_base_with_records_is_refused_an_empty_one_begins_afresh(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=5)
-    bench.fill(7)
-    for base in (0, 4, 5):
-        with pytest.raises(ConfigError, match="no segment can begin"):
-            bench.partition.roll(base)
-    assert bench.partition.roll(6)  # below the end, which is where the new one begins
-    first = bench.partition.segments.active
-    assert not bench.partition.roll(7)
-    assert bench.partition.segments.active is not first
-    assert bench.bases == [0, 5, 7]
-    assert bench.append(b"v") == 7
-    assert bench.offsets() == list(range(8))
-
-
-def test_case_29_a_base_below_the_active_segment_is_refused(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.partition.start_at(10, 0)
-    with pytest.raises(ConfigError, match="no segment can begin at 9"):
-        bench.partition.roll(9)
-    assert bench.append(b"v") == 10
 
 
 def test_case_30_rolls_do_not_move_the_end(tmp_path: Path) -> None:
@@ -282,7 +263,7 @@ def test_bases_beyond_31_bits(tmp_path: Path) -> None:
     assert bench.offsets() == list(range(base, base + 4))
 
 
-def test_a_tiered_log_is_cut_below_the_bucket_only_by_name(tmp_path: Path) -> None:
+def test_a_tiered_log_is_not_cut_below_what_its_bucket_holds(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=5)
     bench.fill(12)
     bench.partition.set_uploaded(10, 1)
@@ -291,10 +272,30 @@ def test_a_tiered_log_is_cut_below_the_bucket_only_by_name(tmp_path: Path) -> No
     with pytest.raises(ConfigError):
         bench.partition.truncate_to(-1)
     bench.partition.truncate_to(10)
-    bench.partition.truncate_to(9, below_uploaded=True)
-    start_over(bench.partition, 100, log_start=3)
-    positions = bench.partition.positions()
-    assert (positions.start_offset, positions.local_start_offset, positions.end_offset) == (3, 100, 100)
-    assert [r.value for b in bench.partition.read_batches(100) for r in decode_records(b)] == []
+    assert bench.partition.positions().end_offset == 10
+
+
+WAYS: list[Callable[[WriteLog], object]] = [
+    lambda log: log.append([NewRecord(b"v")] * 2),
+    lambda log: log.append_batches(encode_batch([NewRecord(b"v")] * 2)),
+    lambda log: log.append_batches(encode_batch([NewRecord(b"v")]) * 2),
+    lambda log: log.append_as_producer([NewRecord(b"v")] * 2, ProducerStamp(7, 0, 0)),
+]
+
+
+@pytest.mark.parametrize("append", WAYS)
+def test_an_append_beyond_the_last_offset_of_the_format_is_refused(
+    tmp_path: Path, append: Callable[[WriteLog], object]
+) -> None:
+    bench = CaseBench(tmp_path)
+    with pytest.raises(ConfigError):
+        bench.partition.start_at(MAX_LONG + 1, 0)
+    bench.partition.start_at(MAX_LONG - 1, 0)
+    with pytest.raises(InvalidRecordError, match="no offsets left"):
+        append(bench.partition)
+    assert bench.append(b"last") == MAX_LONG - 1
+    with pytest.raises(InvalidRecordError, match="no offsets left"):
+        bench.append(b"none")
+    assert bench.values(MAX_LONG - 1) == [b"last"]
     bench.reopen()
-    assert bench.partition.positions().end_offset == 100
+    assert bench.partition.positions().end_offset == MAX_LONG

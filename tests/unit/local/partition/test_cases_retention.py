@@ -226,17 +226,6 @@ def test_a_full_disk_that_cannot_seal_the_expired_segment_keeps_no_other(tmp_pat
     assert (bench.bases, bench.append(b"v")) == ([13], 13)
 
 
-def test_records_are_deleted_on_a_full_disk(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=5)
-    bench.fill(12)
-    filled_up(bench)
-    assert move_start(bench.partition, 7) == 7
-    bench.files.fail = None
-    assert bench.offsets() == [7, 8, 9, 10, 11]
-    bench.reopen()
-    assert (bench.offsets(), bench.epochs) == ([7, 8, 9, 10, 11], [(0, 7)])
-
-
 def test_a_deletion_that_fails_takes_the_partition_offline(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=5, retention_ms=1000)
     bench.fill(15, timestamp=10)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tiered.config import TopicConfig
-from tiered.errors import ClosedError, LocalIOError, TieredError
+from tiered.errors import ClosedError, TieredError
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
@@ -67,23 +67,6 @@ def test_an_interrupt_between_a_marker_and_its_index_entry_never_shows_what_was_
     with LocalLog.open(tmp_path) as again:
         assert again.partition(TP).open_txns() == []
         assert [txn.first_offset for txn in again.partition(TP).aborted_txns(0, 9)] == [0]
-
-
-def test_an_interrupt_while_a_segment_begins_takes_the_partition_offline(tmp_path: Path) -> None:
-    files = InterruptedAt("write", ".snapshot")
-    log = LocalLog.open(tmp_path, files=files)
-    log.create_topic("t", 1, TopicConfig(segment_bytes=200))
-    partition = log.partition(TP)
-    partition.append([NewRecord(b"1" * 100)])
-    files.armed = True
-    with pytest.raises(KeyboardInterrupt):
-        partition.append([NewRecord(b"2" * 100)])
-    with pytest.raises(LocalIOError, match="began a segment"):
-        partition.append([NewRecord(b"3")])
-    with pytest.raises(LocalIOError):
-        log.close()
-    with LocalLog.open(tmp_path) as again:
-        assert values(again) == [b"1" * 100]
 
 
 class Appender(threading.Thread):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.support.given import move_start
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
-from tests.unit.local.partition.old_batches import UNTIMED
 from tests.unit.local.partition.producer_bench import ProducerBench, data, end
+from tiered.errors import InvalidTimestampError
+from tiered.format.batch import encode_batch
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS
 
@@ -156,47 +157,24 @@ def test_a_log_start_below_the_first_segment_is_raised_with_its_epochs(tmp_path:
     assert (bench.partition.positions().start_offset, bench.partition.log_start, bench.epochs) == (4, 4, [(1, 4)])
 
 
-def test_lookups_by_time_with_equal_and_falling_timestamps(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=3, index_interval_bytes=0)
-    for timestamp in (10, 5, 20, 20, 15, 30, 3, 2, 1):
-        bench.append(b"v", timestamp=timestamp)
-    wanted = {0: (0, 10), 6: (0, 10), 11: (2, 20), 20: (2, 20), 21: (5, 30), 30: (5, 30), 31: None}
-    assert {t: bench.partition.offset_for_time(t) for t in wanted} == wanted
-    move_start(bench.partition, 3)
-    wanted = {0: (3, 20), 16: (3, 20), 21: (5, 30), 31: None}
-    assert {t: bench.partition.offset_for_time(t) for t in wanted} == wanted
+def test_a_bad_time_is_told_before_a_missing_key(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", cleanup_policy="compact")
+    refused = [NewRecord(b"v", None, START_MS + 2 * 3_600_000)]
+    for append in (bench.partition.append, lambda records: bench.partition.append_batches(encode_batch(records))):
+        with pytest.raises(InvalidTimestampError):
+            append(refused)
 
 
-def test_records_without_a_time_are_passed_over_by_lookups(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=2)
-    for _ in range(3):
-        bench.partition.append_batches(UNTIMED)
-    bench.append(b"v", timestamp=START_MS)
-    assert bench.partition.offset_for_time(START_MS - 5) == (3, START_MS)
-
-
-def test_changed_settings_hold_at_once_those_of_indexes_with_the_next_segment(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "bytes")
-    bench.fill(5)
-    bench.log.alter_topic("t", {"segment.bytes": 3 * RECORD_BYTES})
-    bench.fill(1)
-    assert bench.bases == [0, 5]
-    aged = CaseBench(tmp_path / "ms")
-    aged.fill(2, timestamp=START_MS)
-    aged.log.alter_topic("t", {"segment.ms": 10})
-    aged.fill(1, timestamp=START_MS + 10)
-    aged.fill(1, timestamp=START_MS + 11)
-    assert aged.bases == [0, 3]
-    idle = CaseBench(tmp_path / "seal")
-    idle.fill(2)
-    idle.log.alter_topic("t", {"seal.ms": 10})
-    idle.clock.advance(1)
-    idle.log.tick()
-    assert idle.bases == [0, 2]
-    index = CaseBench(tmp_path / "index")
-    index.log.alter_topic("t", {"index.interval.bytes": 0})
-    index.fill(3)
-    index.partition.roll()
-    index.fill(3)
-    index.partition.roll()
-    assert [len(index.index(base)) for base in (0, 3)] == [0, 2]
+def test_the_time_of_the_last_append_is_noted_and_without_a_note_it_is_that_of_the_file(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.append(b"a", timestamp=5)
+    bench.partition.roll()
+    bench.log.close()
+    note, later_ms = bench.folder / f"{0:020d}.seal", 90_000
+    os.utime(note.with_suffix(".log"), (later_ms / 1000, later_ms / 1000))
+    for appended_ms in (START_MS, later_ms):
+        bench.open()
+        (sealed,) = bench.partition.sealed_segments()
+        assert (sealed.appended_ms, sealed.descriptor.appended_ms) == (appended_ms, appended_ms)
+        bench.log.close()
+        note.unlink(missing_ok=True)

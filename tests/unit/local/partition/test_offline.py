@@ -9,22 +9,17 @@ import pytest
 
 from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.cleaning.cleaning_bench import CLEAN, KEYED_BYTES
-from tiered.config import LogConfig, TopicConfig
+from tests.unit.local.opening import opened
+from tiered.config import TopicConfig
 from tiered.errors import LocalIOError, TieredError
 from tiered.format.batch import decode_records
 from tiered.local.directory.figures import read_report
-from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.files import PosixFiles, disk_failed, translate
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
 A, B, ASLEEP = (TopicPartition("t", p) for p in range(3))
-
-
-def opened(path: Path, files: FaultyFiles | None = None, clock: FakeClock | None = None) -> LocalLog:
-    config = LogConfig(disk_reserve_bytes=0)
-    return LocalLog.open(path, clock=clock or FakeClock(), ids=SeededIds(1), files=files, config=config)
 
 
 def made(path: Path) -> None:
@@ -39,7 +34,7 @@ def made(path: Path) -> None:
 def test_one_file_that_fails_takes_every_partition_with_it(tmp_path: Path, operation: str, number: int) -> None:
     made(tmp_path)
     files = FaultyFiles()
-    log = opened(tmp_path, files)
+    log = opened(tmp_path, files=files)
     a, b = log.partition(A), log.partition(B)
     b.append([NewRecord(b"y")])
     files.fail = lambda name, path: number if name == operation and path.parent.name == "t-0" else 0
@@ -49,6 +44,9 @@ def test_one_file_that_fails_takes_every_partition_with_it(tmp_path: Path, opera
     for tp in (A, B, ASLEEP):  # also one that wakes afterwards
         with pytest.raises(LocalIOError, match=f"{tp} is offline: cannot {operation} .*t-0"):
             log.partition(tp).append([NewRecord(b"z")])
+    for call in (a.flush, a.roll):
+        with pytest.raises(LocalIOError, match="t-0 is offline"):
+            call()
     with pytest.raises(LocalIOError, match=f"log directory {tmp_path} is offline"):
         log.create_topic("u")
     with pytest.raises(LocalIOError, match="offline"):
@@ -65,7 +63,7 @@ def test_one_file_that_fails_takes_every_partition_with_it(tmp_path: Path, opera
 def test_a_checkpoint_that_fails_does_too_and_one_without_room_does_not(tmp_path: Path) -> None:
     made(tmp_path)
     files, clock = FaultyFiles(), FakeClock()
-    log = opened(tmp_path, files, clock)
+    log = opened(tmp_path, clock, files)
     b = log.partition(B)
     files.fail = lambda name, path: errno.ENOSPC if "checkpoint" in path.name else 0
     clock.advance(60)
@@ -87,7 +85,7 @@ def test_a_checkpoint_that_fails_does_too_and_one_without_room_does_not(tmp_path
 def test_a_topic_that_cannot_be_made_for_the_disk_takes_the_directory_offline(tmp_path: Path) -> None:
     made(tmp_path)
     files = FaultyFiles()
-    log = opened(tmp_path, files)
+    log = opened(tmp_path, files=files)
     files.fail = lambda name, path: errno.EIO if path.name.startswith("tiered-topics") else 0
     with pytest.raises(LocalIOError):
         log.create_topic("u")
@@ -124,7 +122,7 @@ def test_a_round_that_fails_makes_its_partition_uncleanable_until_the_next_open(
         return 0
 
     config = TopicConfig(segment_bytes=3 * KEYED_BYTES, **CLEAN)  # type: ignore[arg-type]  # a dict
-    with opened(tmp_path, files) as log:
+    with opened(tmp_path, files=files) as log:
         log.create_topic("t", 2, config)
         for tp in log.partitions():
             for value in (b"1", b"2", b"3"):
@@ -167,7 +165,7 @@ def test_what_happened_to_a_directory_is_left_for_others_to_read(tmp_path: Path)
 def test_a_flush_that_one_partition_refuses_reaches_the_others(tmp_path: Path) -> None:
     made(tmp_path)
     files = FaultyFiles()
-    log = opened(tmp_path, files)
+    log = opened(tmp_path, files=files)
     for tp in (A, B, ASLEEP):
         log.partition(tp).append([NewRecord(b"y")])
     files.fail = lambda name, path: errno.EMFILE if name == "sync" and path.parent.name == "t-0" else 0

@@ -6,33 +6,28 @@ import errno
 import os
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from tests.support.faulty_files import on_nth
 from tests.unit.local.bench import TP, Bench
 from tiered.errors import (
     ClosedError,
-    ConfigError,
     CorruptionError,
     DiskFullError,
     FencedError,
     InvalidRecordError,
     InvalidTimestampError,
-    LocalIOError,
     LockedError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
-    UnknownTopicError,
 )
-from tiered.format.batch import BatchProducer, decode_records, encode_batch, read_header
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.kernels import crc32c
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.claims import ClaimProof
 from tiered.local.disk.uploader_files import PartitionUpload, SealRequest, UploadCheckpoint
-from tiered.model import EpochEntry, NewRecord, SealedSegment, TopicPartition
+from tiered.model import NewRecord, SealedSegment, TopicPartition
 from tiered.plan.roll import RollReason
 from tiered.testing.clock import START_MS
 
@@ -53,38 +48,6 @@ def fill(bench: Bench, count: int) -> None:
 def append_until_refused(bench: Bench) -> None:
     for _ in range(4):
         bench.append(b"b")
-
-
-def test_offsets_timestamps_and_metadata(bench: Bench) -> None:
-    metadata = bench.partition.append([NewRecord(b"a"), NewRecord(b"b", timestamp=START_MS - 5), NewRecord(None, b"k")])
-    assert metadata == ("t", 0, 0, START_MS, 3)
-    assert bench.partition.append([NewRecord(b"c")]).offset == 3
-    stamps = [r.timestamp for b in bench.partition.read_batches(0) for r in decode_records(b)]
-    assert stamps == [START_MS, START_MS - 5, START_MS, START_MS]
-    assert bench.partition.positions() == (positions := bench.partition.positions())
-    assert (positions.start_offset, positions.uploaded_offset, positions.flushed_offset, positions.end_offset) == (
-        0,
-        0,
-        0,
-        4,
-    )
-    bench.partition.flush()
-    assert bench.partition.positions().flushed_offset == 4
-
-
-def test_log_append_time_stamps_every_record(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "log", message_timestamp_type="LogAppendTime")
-    assert bench.partition.append([NewRecord(b"a", timestamp=5)]).timestamp == START_MS
-    assert [r.timestamp for b in bench.partition.read_batches(0) for r in decode_records(b)] == [START_MS]
-    stamped = encode_batch(
-        [NewRecord(b"x", timestamp=5)],
-        timestamp_type=read_header(next(bench.partition.read_batches(0))).timestamp_type,
-        append_time_ms=9,
-    )
-    with pytest.raises(InvalidTimestampError):
-        bench.partition.append_batches(stamped)
-    bench.partition.append_batches(encode_batch([NewRecord(b"x", timestamp=5)]))
-    assert [r.timestamp for b in bench.partition.read_batches(1) for r in decode_records(b)] == [START_MS]
 
 
 @pytest.mark.parametrize(
@@ -200,26 +163,6 @@ def test_the_age_of_the_tail_survives_a_clean_restart(bench: Bench) -> None:
     assert len(bench.partition.sealed_segments()) == 1
 
 
-def test_reads_across_segments(bench: Bench) -> None:
-    fill(bench, 40)
-    assert bench.values(7, 31) == [b"%030d" % i for i in range(7, 31)]
-    assert list(bench.partition.read_batches(40)) == []
-    for offset in (-1, 41):
-        with pytest.raises(OffsetOutOfRangeError) as caught:
-            bench.partition.read_batches(offset)
-        assert (caught.value.requested, caught.value.earliest, caught.value.latest) == (offset, 0, 40)
-
-
-def test_a_batch_larger_than_the_buffer_is_read_whole(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "log", max_message_bytes=10_000_000)
-    bench.log.close()
-    bench.open(read_buffer_bytes=4096)
-    bench.append(b"small")
-    bench.append(b"x" * 1_000_000)
-    bench.append(b"after")
-    assert [len(v or b"") for v in bench.values()] == [5, 1_000_000, 5]
-
-
 def test_local_files_go_only_below_the_committed_end(bench: Bench) -> None:
     fill(bench, 30)
     first, second = [s.end_offset for s in bench.partition.sealed_segments()][:2]
@@ -315,32 +258,6 @@ def test_a_damaged_upload_checkpoint_is_an_error_and_never_nothing_uploaded(benc
         bench.log.refresh_uploads()
 
 
-def test_leader_epochs_and_a_fresh_volume_that_resumes(bench: Bench) -> None:
-    bench.partition.start_at(500, 7)
-    assert bench.append(b"a") == 500
-    bench.partition.new_leader_epoch(9)
-    bench.append(b"b")
-    with pytest.raises(ConfigError):
-        bench.partition.new_leader_epoch(9)
-    with pytest.raises(ConfigError):
-        bench.partition.start_at(0, 10)
-    bench.log.close()
-    bench.open()
-    assert bench.partition.leader_epochs() == (EpochEntry(7, 500), EpochEntry(9, 501))
-    assert [read_header(b).leader_epoch for b in bench.partition.read_batches(500)] == [7, 9]
-    assert bench.partition.positions().local_start_offset == 500
-
-
-def test_a_fresh_volume_keeps_its_start_through_a_crash(bench: Bench) -> None:
-    bench.partition.start_at(500, 7)
-    (bench.directory / ".kafka_cleanshutdown").unlink(missing_ok=True)
-    bench.log.close()
-    (bench.directory / ".kafka_cleanshutdown").unlink()
-    bench.open()
-    assert bench.partition.leader_epochs() == (EpochEntry(7, 500),)
-    assert bench.append(b"a") == 500
-
-
 def test_appends_stop_at_the_reserve_and_go_on_with_room(bench: Bench) -> None:
     bench.log.close()
     bench.open(disk_reserve_bytes=1000, disk_check_bytes=200)
@@ -351,22 +268,6 @@ def test_appends_stop_at_the_reserve_and_go_on_with_room(bench: Bench) -> None:
     end = bench.partition.positions().end_offset
     bench.files.free_bytes = 10**9
     assert bench.append(b"c") == end
-
-
-def test_after_a_failed_fsync_nothing_is_acknowledged_any_more(bench: Bench) -> None:
-    bench.append(b"a")
-    bench.files.fail = on_nth(1, "sync", 5)
-    with pytest.raises(LocalIOError):
-        bench.partition.flush()
-    bench.files.fail = None
-    for call in (bench.partition.flush, lambda: bench.append(b"b"), bench.partition.roll):
-        with pytest.raises(LocalIOError, match="offline"):
-            call()
-    assert bench.values() == [b"a"]
-    with pytest.raises(LocalIOError):
-        bench.log.close()
-    bench.open()
-    assert bench.append(b"b") == 1
 
 
 def test_rot_below_the_recovery_point_is_never_cut(bench: Bench) -> None:
@@ -431,23 +332,6 @@ def test_the_directory_is_kafkas(bench: Bench) -> None:
     bench.open()
     assert not (bench.directory / ".kafka_cleanshutdown").exists()
     assert (bench.log.volume_id, bench.log.topics()["t"].topic_id) == (volume, topic_id)
-
-
-def test_topics_are_created_grown_and_altered(bench: Bench) -> None:
-    with pytest.raises(ConfigError, match="exists"):
-        bench.log.create_topic("t")
-    with pytest.raises(ConfigError):
-        bench.log.create_topic("no/such")
-    bench.log.create_topic("u", 2, topic_id=UUID(int=4711))
-    changed = bench.log.alter_topic("u", {"segment.bytes": "1MiB"}, partitions=3)
-    assert (changed.partitions, changed.config.segment_bytes) == (3, 2**20)
-    assert bench.log.partition(TopicPartition("u", 2)).config.segment_bytes == 2**20
-    assert bench.log.partitions() == [TP, *(TopicPartition("u", p) for p in range(3))]
-    with pytest.raises(UnknownTopicError):
-        bench.log.partition(TopicPartition("u", 3))
-    bench.log.close()
-    bench.open()
-    assert bench.log.topics()["u"] == changed
 
 
 def test_one_writer_many_readers(bench: Bench) -> None:

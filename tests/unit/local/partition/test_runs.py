@@ -95,22 +95,6 @@ def test_a_piece_is_filled_again_when_nobody_has_it(tmp_path: Path) -> None:
             assert (set(kinds.values()) == {Block}) == kept
 
 
-def test_records_stay_what_they_are_while_the_reader_goes_on(tmp_path: Path) -> None:
-    with tiered.open(tmp_path) as opened:
-        topic = opened.topic("t", partitions=1, create=True)
-        for at in range(0, 4_000, 50):
-            topic.append_many([NewRecord(b"%d" % i * 60, b"k%d" % i) for i in range(at, at + 50)])
-        reading = [topic.read(start=start) for start in (0, 100, 2_000)]
-        held = [next(records) for records in reading]
-        several = []
-        for records in reading:
-            several += [record for record in records if record.offset % 97 == 0]
-        for record in [*held, *several]:
-            assert (record.key, record.value) == (b"k%d" % record.offset, b"%d" % record.offset * 60)
-        assert [record.offset for record in held] == [0, 100, 2_000]
-        assert len(several) == 41 + 40 + 21
-
-
 @pytest.mark.parametrize("at", [0, 13, 30, 59])
 def test_what_is_before_a_damage_comes_before_its_error(log: WriteLog, at: int) -> None:
     batches = [bytes(batch) for batch in log.read_batches(0)]

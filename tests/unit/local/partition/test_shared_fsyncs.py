@@ -128,34 +128,6 @@ def test_an_interrupt_takes_whoever_waits_out_of_the_line(before: str, behind: s
     assert line.end() == list(before + behind)
 
 
-@needs_compiled
-def test_a_signal_handler_may_ask_for_the_lock_that_its_thread_waits_for() -> None:
-    lock = ANY_LOCK()
-    ready, asked = threading.Event(), threading.Event()
-    heard: list[bool] = []
-
-    def handle() -> None:
-        asked.set()
-        heard.append(lock.acquire(timeout=10))
-        if heard[-1]:
-            lock.release()
-
-    def hold() -> None:
-        with lock:
-            ready.set()
-            wait_for(lock, 1)
-            send()
-            asked.wait()
-
-    with on_signal(handle) as send:
-        holder = started(hold)
-        ready.wait()
-        assert lock.acquire(timeout=WAIT_S)
-        holder.join()
-    lock.release()
-    assert (heard, lock.locked()) == ([True], False)
-
-
 @pytest.mark.parametrize("kind", [PlainLock, TurnLock])
 def test_the_lock_is_a_lock(kind: Any) -> None:
     lock = kind()

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faulty_files import PowerCut, on_nth
 from tests.support.given import append_given, move_start
 from tests.unit.local.bench import CaseBench, batch
 from tiered.errors import ConfigError
 from tiered.format.codecs import Codec
-from tiered.format.local_names import CLEANED_SUFFIX, log_name, parse_local_name
+from tiered.format.local_names import CLEANED_SUFFIX, log_name
 from tiered.format.segment_indexes import decode_txns, encode_txns
 from tiered.local.segment.replacement import SegmentCopy
-from tiered.model import AbortedTxn, TopicPartition
+from tiered.model import AbortedTxn
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 from tiered.testing.clock import START_MS
 
@@ -200,25 +199,6 @@ def test_only_sealed_neighbours_are_replaced(tmp_path: Path) -> None:
     assert not bench.names(CLEANED_SUFFIX)
     bench.reopen()
     assert bench.offsets() == list(range(36, 60))
-
-
-@pytest.mark.parametrize("nth", range(1, 36))
-def test_case_77_a_crash_at_any_step_of_a_replacement_leaves_old_or_new(tmp_path: Path, nth: int) -> None:
-    bench = filled(tmp_path / "log", 60)
-    bench.partition.flush()
-    old, new = list(range(60)), [*range(12), 20, 35, *range(36, 60)]
-    bench.files.fail = on_nth(nth, "*", PowerCut)
-    try:
-        (copy,) = cleaned(bench, {20, 35}, [12, 24])
-        bench.partition.maintenance.replace_segments([copy.finish()], [12, 24])
-    except PowerCut:
-        pass
-    bench.files.fail = None
-    bench.kill()
-    bench.open()
-    assert bench.offsets() in (old, new)
-    assert all(file.work == "" for file in map(parse_local_name, bench.names("")) if file)
-    assert bench.log.partition(TopicPartition("t", 0)).positions().end_offset == 60
 
 
 def test_files_that_waited_to_be_removed_at_a_stop_are_gone_after_it_with_their_note(tmp_path: Path) -> None:

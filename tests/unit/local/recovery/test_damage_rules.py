@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
+from tests.unit.local.bench import RECORD_BYTES, TP, CaseBench, batch
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.batch_scanner import Offsets
 from tiered.format.local_names import log_name
 from tiered.format.segment_builder import SegmentStats
+from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.partition_files import SPARSE_NAME
 from tiered.local.segment.scan import LogFile
@@ -50,15 +51,6 @@ def test_a_note_that_rotted_is_not_believed(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data.replace(b'"min_timestamp": 50', b'"min_timestamp": 58'))
     assert read_note(PosixFiles(), path, 100) is None
-
-
-def test_a_note_of_an_older_release_is_believed(tmp_path: Path) -> None:
-    path = tmp_path / "note"
-    path.write_bytes(
-        b'{"version": 1, "size_bytes": 100, "crc32c": 7, "records": 3, "min_timestamp": 50, "max_timestamp": 60, '
-        b'"leader_epoch": 1, "first_append_ms": 40}'
-    )
-    assert read_note(PosixFiles(), path, 100) == SegmentStats(100, 7, 3, 50, 60, 1, 40)
 
 
 def test_a_sealed_segment_with_gaps_that_lost_its_end_is_neither_measured_nor_uploaded(tmp_path: Path) -> None:
@@ -110,3 +102,42 @@ def test_a_log_that_ends_below_its_recovery_point_says_so(tmp_path: Path) -> Non
     assert bench.offsets(6) == [6]
     with pytest.raises(OffsetOutOfRangeError):
         bench.offsets(8)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_zeros_at_the_end_of_a_log_are_cut_and_not_kept_aside(tmp_path: Path, count: int) -> None:
+    """A broker that preallocates, or a crash, leaves them there."""
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(count)
+    bench.kill()
+    path = bench.folder / log_name(0)
+    path.write_bytes(path.read_bytes() + bytes(5 * RECORD_BYTES))
+    with LogView.open(bench.directory, clock=bench.clock) as log:
+        assert log.partition(TP).positions().end_offset == count
+    bench.open()
+    assert (path.stat().st_size, bench.offsets()) == (count * RECORD_BYTES, list(range(count)))
+    assert bench.names(".log") == [log_name(0)]
+    assert bench.append(b"v") == count
+
+
+def test_zeros_behind_a_torn_batch_are_kept_aside_with_it(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(2)
+    bench.kill()
+    path = bench.folder / log_name(0)
+    path.write_bytes(path.read_bytes()[:-3] + bytes(2 * RECORD_BYTES))
+    bench.open()
+    assert bench.offsets() == [0]
+    assert len([name for name in bench.names("") if ".log.torn-" in name]) == 1
+
+
+def test_zeros_at_the_end_of_a_sealed_segment_take_no_later_segment_away(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(7)
+    bench.kill()
+    path = bench.folder / log_name(2)
+    path.write_bytes(path.read_bytes() + bytes(4 * RECORD_BYTES))
+    bench.log.directory.joinpath("recovery-point-offset-checkpoint").write_text("0\n1\nt 0 0\n")
+    bench.open()
+    assert bench.offsets() == list(range(7))
+    assert path.stat().st_size == 2 * RECORD_BYTES

@@ -197,19 +197,6 @@ def test_a_tiered_log_that_starts_again_with_plain_records_knows_it_too(tmp_path
     assert (bench.aborted(), bench.snapshots, bench.lso) == ([], [8, 11], 11)
 
 
-def test_a_cut_takes_back_what_producers_wrote(bench: ProducerBench) -> None:
-    opened(bench)
-    bench.partition.truncate_to(9)
-    assert (bench.lso, bench.aborted()) == (4, [])
-    bench.mark(abort=True, pid=2)
-    assert (bench.lso, bench.aborted()) == (4, [AbortedTxn(2, 6, 9, 4)])
-    bench.partition.truncate_to(4)
-    assert (bench.lso, bench.aborted(), len(bench.state)) == (4, [], 0)
-    bench.send(5)
-    bench.unclean()
-    assert bench.send(5).offset == 4
-
-
 def test_snapshots_of_nobody_go(bench: ProducerBench) -> None:
     opened(bench)
     bench.log.close()

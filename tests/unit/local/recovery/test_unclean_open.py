@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.admin import check
 from tests.unit.local.bench import CaseBench
 from tests.unit.local.counting import CountingFiles
 from tiered.format.local_names import log_name
@@ -97,20 +96,6 @@ def test_an_index_that_lies_is_not_believed(tmp_path: Path) -> None:
         assert bench.offsets(33) == list(range(33, 65))
 
 
-def test_indexes_come_out_as_if_all_had_been_read(tmp_path: Path) -> None:
-    bench = crashed(tmp_path / "cut", below=100, behind=40)
-    whole = CaseBench(
-        tmp_path / "whole", index_interval_bytes=INTERVAL_BYTES, segment_bytes=1 << 26, segment_index_bytes=1 << 16
-    )
-    fill(whole, 140)
-    reopened(bench)
-    bench.partition.roll()
-    whole.partition.roll()
-    for suffix in (".log", ".index", ".timeindex"):
-        name = Path(log_name(0)).with_suffix(suffix).name
-        assert (bench.folder / name).read_bytes() == (whole.folder / name).read_bytes()
-
-
 def test_offset_entries_without_their_times_are_not_believed(tmp_path: Path) -> None:
     bench = crashed(tmp_path, below=60, behind=5)
     times = (bench.folder / log_name(0)).with_suffix(".timeindex")
@@ -120,25 +105,6 @@ def test_offset_entries_without_their_times_are_not_believed(tmp_path: Path) -> 
     bench.partition.roll()
     for record in bench.records(0):
         assert bench.partition.offset_for_time(record.timestamp) == (record.offset, record.timestamp)
-
-
-def test_the_time_index_has_no_hole_after_two_kills(tmp_path: Path) -> None:
-    """Each open reads the last records again; what it learns of them goes into the file, or stays out of memory."""
-    bench = CaseBench(tmp_path, index_interval_bytes=INTERVAL_BYTES, segment_bytes=1 << 26, segment_index_bytes=1 << 16)
-    for count in (6, 9, 7):
-        fill(bench, count)
-        bench.partition.flush()
-        bench.log.checkpoint()
-        bench.kill()
-        reopened(bench)
-    bench.partition.roll()
-    entries = bench.times(0).entries
-    offsets = [offset for offset, _ in bench.index(0)]
-    records = {record.offset: record.timestamp for record in bench.records(0)}
-    assert entries == [(records[offset], offset) for _, offset in entries]
-    assert [offset for _, offset in entries] == [*offsets, 21]
-    bench.log.close()
-    assert check(tmp_path, None).findings == ()
 
 
 def test_a_hole_in_the_time_index_of_a_killed_writer_is_filled(tmp_path: Path) -> None:

@@ -10,14 +10,13 @@ import pytest
 from tests.support.given import append_given
 from tests.unit.local.bench import CaseBench, batch
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, InvalidRecordError
+from tiered.errors import InvalidRecordError
 from tiered.format.batch import encode_batch
-from tiered.format.segment_indexes import OffsetIndex, TimeIndex, decode_txns, encode_txns, txns_below
+from tiered.format.segment_indexes import decode_txns, encode_txns
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.active import ActiveSegment, FoundSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
-from tiered.plan.visibility import aborted_within
 from tiered.testing.clock import START_MS
 
 
@@ -195,93 +194,9 @@ def test_case_12_what_an_index_entry_can_hold(tmp_path: Path) -> None:
     segment.append(b"bytes", (5, base + 2**31 - 1, 1, 5, 5), 0, 0, START_MS)
     assert segment.size_bytes == 5
     segment.close()
-    index = OffsetIndex(base)
-    for offset in (base + 2**31, base - 1):
-        with pytest.raises(ConfigError):
-            index.append(offset, 0)
-    index.append(base + 2**31 - 1, 0)
-    assert index.lookup(base + 2**31 - 1) == (base + 2**31 - 1, 0)
-
-
-def test_case_13_lookups_in_an_offset_index() -> None:
-    dice = random.Random(13)
-    base = 50
-    offsets = sorted(dice.sample(range(base + 1, 5000), 30))
-    index = OffsetIndex(base)
-    for position, offset in enumerate(offsets):
-        index.append(offset, position)
-    assert index.lookup(base) == (base, 0)
-    for position, offset in enumerate(offsets):
-        assert index.lookup(offset) == (offset, position)
-        if offset + 1 not in offsets:
-            assert index.lookup(offset + 1) == (offset, position)
-
-
-def test_case_14_the_upper_bound_of_a_fetch() -> None:
-    index = OffsetIndex(0)
-    assert index.upper_bound(0, 5) is None
-    for offset, position in ((45, 0), (46, 10), (47, 23), (48, 37)):
-        index.append(offset, position)
-    expected = {(0, 5): 46, (0, 10): 46, (0, 22): 47, (0, 23): 47, (10, 24): 48}
-    for (start, size), offset in expected.items():
-        found = index.upper_bound(start, size)
-        assert found is not None
-        assert found[0] == offset
-    for start, size in ((37, 1), (0, 200), (10, 200)):
-        assert index.upper_bound(start, size) is None
-
-
-def test_case_15_lookups_in_a_time_index() -> None:
-    index = TimeIndex(45)
-    assert index.lookup(45) == (-1, 45)
-    for i in range(1, 11):
-        index.maybe_append(10 * i, 45 + 10 * i)
-    assert index.lookup(25) == (20, 65)
-    assert index.lookup(9) == (-1, 45)
-    assert [index.lookup(10 * i) for i in range(1, 11)] == [(10 * i, 45 + 10 * i) for i in range(1, 11)]
-    assert index.last_entry == (100, 145)
-    index.truncate_to(55)
-    assert len(index) == 0
-    assert index.last_entry == (-1, 45)
-
-
-def test_case_16_a_time_index_never_goes_back() -> None:
-    index = TimeIndex(0)
-    index.maybe_append(100, 10)
-    assert index.maybe_append(100, 20) == b""
-    with pytest.raises(ConfigError):
-        index.maybe_append(99, 20)
-    with pytest.raises(ConfigError):
-        index.maybe_append(101, 9)
-    assert index.entries == [(100, 10)]
 
 
 TXNS = [AbortedTxn(0, 0, 10, 11), AbortedTxn(1, 5, 15, 13), AbortedTxn(2, 18, 35, 25), AbortedTxn(3, 32, 50, 40)]
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "found", "complete"),
-    [
-        (0, 100, TXNS, False),
-        (0, 32, TXNS[:3], True),
-        (0, 35, TXNS, True),
-        (10, 35, TXNS, True),
-        (11, 35, TXNS[1:], True),
-        (20, 41, TXNS[2:], False),
-        (26, 40, TXNS[2:], True),
-        (26, 31, TXNS[2:3], True),
-        (0, 10, TXNS[:1], True),
-    ],
-)
-def test_case_17_aborted_transactions_of_a_range(start: int, end: int, found: list[AbortedTxn], complete: bool) -> None:
-    assert aborted_within(TXNS, start, end) == (found, complete)
-
-
-def test_case_18_a_transaction_index_is_cut() -> None:
-    txns = decode_txns(encode_txns(TXNS))
-    assert txns_below(txns, 51) == TXNS
-    assert txns_below(txns, 50) == TXNS[:3]
-    assert txns_below(txns, 0) == []  # a reset
 
 
 @pytest.mark.parametrize(("offset", "left"), [(51, 4), (50, 3), (0, 0)])

@@ -24,7 +24,6 @@ from tests.unit.local.aborting import (
     sealed_indexes,
     visible,
 )
-from tiered.check.check import CheckOptions
 from tiered.check.findings import Severity
 from tiered.errors import CorruptionError
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
@@ -37,7 +36,6 @@ from tiered.local.segment.side_files import read_note
 from tiered.model import AbortedTxn
 from tiered.plan.side_files import NO_PRODUCERS
 from tiered.plan.visibility import open_firsts
-from tiered.store.location import open_store
 
 
 def add_entry(path: Path) -> None:
@@ -228,22 +226,6 @@ def test_nobody_needs_the_snapshots_below_the_log_start(tmp_path: Path) -> None:
     (tmp_path / "log" / "log-start-offset-checkpoint").unlink()
     report = check(tmp_path / "log", None)  # who needs them is not known any more
     assert {(f.severity, f.code) for f in report.findings} == {(Severity.ERROR, "producer_snapshot_lost")}
-
-
-def test_the_bucket_gets_what_the_disk_lost(tmp_path: Path) -> None:
-    fill(tmp_path / "log")
-    remote = f"file://{tmp_path}/store"
-    for path in sorted((tmp_path / "log" / "t-0").glob("*.txnindex"))[:-1]:
-        path.unlink()
-    report = check(tmp_path / "log", None)
-    assert {finding.code for finding in report.findings} == {"txn_index_lost"}
-    assert report.exit_code == 3
-    with tiered.open(tmp_path / "log", remote=remote) as log:
-        log.topic("t")
-        log.sync()
-    with tiered.open_reader(remote) as reader:
-        assert [record.value for record in reader.topic("t").read(isolation="read_committed")] == good()
-    assert check(None, open_store(remote), CheckOptions(read_data=True)).findings == ()
 
 
 def test_a_snapshot_of_nobody_is_not_worth_an_object() -> None:

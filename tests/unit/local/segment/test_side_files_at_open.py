@@ -76,21 +76,6 @@ def test_who_only_reads_asks_the_log_too(tmp_path: Path, base: int, damage: Call
     assert (index.read_bytes() if index.exists() else None) == left  # it is its writer's
 
 
-def test_a_note_that_does_not_know_the_transactions_is_no_note(tmp_path: Path) -> None:
-    """An older release left the file in this state."""
-    index = fill(tmp_path, 0)
-    entries = index.read_bytes()
-    note = index.with_suffix(".seal")
-    text = note.read_text(encoding="utf-8")
-    assert '"aborted": 2' in text
-    text = text.replace('"aborted": 2', '"aborted": -1')
-    note.write_text(text[: text.index(', "check"')] + "}", encoding="utf-8")
-    index.unlink()
-    with LocalLog.open(tmp_path) as log:
-        assert committed(log) == [b"good"]
-        assert index.read_bytes() == entries
-
-
 def test_a_rotten_log_does_not_tell_that_nothing_was_aborted(tmp_path: Path) -> None:
     index = fill(tmp_path, 0)
     forget_notes(tmp_path)

@@ -7,10 +7,9 @@ from functools import partial
 
 import pytest
 
-from tests.unit.plan.producers.building import Log, data, marker
 from tiered.errors import ConfigError, InvalidTxnStateError, ProducerFencedError
 from tiered.format.coordinator_records import TxnState, TxnValue
-from tiered.model import AbortedTxn, NewRecord, TopicPartition
+from tiered.model import NewRecord, TopicPartition
 from tiered.plan.transactions import TransactionChange, TransactionCoordinator, TxnMarker, UnfinishedTransaction
 
 ID = "orders-writer"
@@ -153,63 +152,6 @@ def test_what_a_start_after_a_crash_must_do(state: TxnState) -> None:
     assert again.recover() == ()
     again.apply(again.init(ID, new_producer_id=4, now_ms=9))
     assert again.find(ID) == TxnValue(0, 2, 60_000, TxnState.EMPTY, None, 9, client_version=2)
-
-
-def test_markers_written_twice_do_no_harm_to_a_partition() -> None:
-    """The crash between the marker and the record that all is complete."""
-    log = Log()
-    log.append(data(0, 3, pid=0, txn=True))
-    log.mark(marker(pid=0, epoch=1, abort=True, coordinator=1))
-    log.mark(marker(pid=0, epoch=1, abort=True, coordinator=2))  # the next coordinator does not know of the first
-    assert [t.index_entry for t in log.completed] == [AbortedTxn(0, 0, 3, 4)]
-    with pytest.raises(ProducerFencedError):
-        log.append(data(3, pid=0, txn=True))  # a late batch of the aborted transaction
-    log.append(data(0, pid=0, epoch=1, txn=True))
-
-
-def with_epoch(epoch: int) -> Directory:
-    directory = at(TxnState.EMPTY)
-    txn = directory.coordinator.find(ID)
-    assert txn is not None
-    directory.do(TransactionChange(ID, txn, TxnValue(5, epoch, 60_000, TxnState.EMPTY, None, 1000)))
-    return directory
-
-
-def test_when_the_epochs_are_used_up_the_producer_id_changes_with_the_end() -> None:
-    d = with_epoch(32_766)
-    assert d.coordinator.epochs_left(ID) == 0
-    old = d.mine
-    d.begin()
-    with pytest.raises(ConfigError, match="a new producer id is needed"):
-        d.coordinator.prepare(ID, commit=True, **old)
-    d.do(d.coordinator.prepare(ID, commit=True, new_producer_id=6, **old))
-    assert [(m.producer_id, m.producer_epoch) for m in d.coordinator.markers(ID)] == [(5, 32_767)]
-    assert d.coordinator.next_producer_id == 7
-    d.complete()
-    after = d.coordinator.find(ID)
-    assert after is not None
-    assert (after.producer_id, after.producer_epoch, after.previous_producer_id, after.next_producer_id) == (
-        6,
-        0,
-        5,
-        -1,
-    )
-    assert d.coordinator.prepare(ID, commit=True, **old) is None  # the answer was lost
-    with pytest.raises(ProducerFencedError):
-        d.coordinator.prepare(ID, commit=True, **(old | {"producer_epoch": 32_765}))
-    assert d.reopened().find(ID) == after
-    assert d.coordinator.epochs_left(ID) == 32_766
-    d.begin()
-    d.prepare()
-
-
-def test_when_the_epochs_are_used_up_a_new_instance_gets_a_new_id() -> None:
-    d = with_epoch(32_766)
-    d.init()
-    txn = d.coordinator.find(ID)
-    assert txn is not None
-    assert (txn.producer_id, txn.producer_epoch, txn.previous_producer_id) == (6, 0, 5)
-    assert d.coordinator.epochs_left("another") == 32_766
 
 
 def test_two_steps_from_one_state_do_not_both_happen() -> None:

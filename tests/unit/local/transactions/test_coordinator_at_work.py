@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import struct
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from tiered.errors import (
     ClosedError,
     ConfigError,
     CorruptionError,
-    LocalIOError,
     MarkersPendingError,
     ProducerFencedError,
 )
@@ -84,16 +82,6 @@ def test_markers_carry_the_raised_epoch_and_the_leader_epoch_of_the_state_log(be
     ]
     assert markers == [(number, struct.pack(">hi", 0, epoch)) for number, epoch in ((1, 0), (2, 0), (3, 4))]
     assert [entry.epoch for entry in bench.log.partition(STATE).leader_epochs()] == [0, 4]
-
-
-def test_an_id_goes_on_over_reopens_and_each_transaction_has_its_own_epoch(bench: TxnBench) -> None:
-    for i in range(3):
-        bench.transact("x", b"%d" % i)
-        bench.log.close()
-        bench.open()
-    assert bench.committed(A) == [b"0", b"1", b"2"]
-    value = bench.log.transactions.describe()["x"]
-    assert (value.producer_epoch, value.state) == (3, TxnState.COMPLETE_COMMIT)
 
 
 def test_a_second_transaction_of_the_id_aborts_and_fences_the_first(bench: TxnBench) -> None:
@@ -291,13 +279,3 @@ def test_java_chooses_the_same_partition() -> None:
     """Values of String.hashCode: "" is 0, "a" 97, "Aa" and "BB" 2112, "polygenelubricants" the least int."""
     assert [state_partition(text, 50) for text in ("a", "Aa", "BB", "polygenelubricants")] == [47, 12, 12, 0]
     assert state_partition("\U0001f600", 1000) == 1_772_899 % 1000
-
-
-def test_an_offline_disk_is_named(bench: TxnBench) -> None:
-    producer = bench.log.transactions.begin("x")
-    bench.log.transactions.join(producer, [A, B])
-    bench.log.partition(A).append_as_producer([NewRecord(b"v")], ProducerStamp(*producer[1:], 0))
-    bench.files.fail = lambda name, path: errno.EIO if name == "sync" and path.parent.name == "orders-0" else 0
-    with pytest.raises(LocalIOError, match="orders-0"):
-        bench.log.transactions.end(producer, commit=True)
-    assert bench.states() == {"x": "ONGOING"}

@@ -64,7 +64,7 @@ def test_nor_does_what_began_under_the_next_producer_id(bench: TxnBench) -> None
 def test_a_lost_file_of_ids_loses_no_decision(bench: TxnBench) -> None:
     producer = bench.log.transactions.begin("x")
     write(bench.log, producer, b"1", A, B)
-    bench.log.transactions._markers.append = lambda owed: (_ for _ in ()).throw(ForkedLogError("stop"))  # type: ignore[method-assign]  # markers are not reached
+    bench.log.transactions._mark = lambda owed: (_ for _ in ()).throw(ForkedLogError("stop"))  # type: ignore[method-assign]  # markers are not reached
     with pytest.raises(MarkersPendingError):
         bench.log.transactions.end(producer, commit=True)
     bench.kill()

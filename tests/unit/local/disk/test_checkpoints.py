@@ -1,17 +1,15 @@
-"""A checkpoint of a log directory is read once, however many partitions ask it; what replaces it is seen at once."""
+"""The checkpoints of a log directory are read once, and never by who wrote them; what replaces one is seen at once."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
 
-import tiered
 from tiered.errors import CorruptionError, NewerFormatError
-from tiered.local.directory.read_only_log import LogView
-from tiered.local.disk.directory_files import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
+from tiered.local.disk.directory_files import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, PartitionUpload, UploadCheckpoint
 from tiered.model import TopicPartition
 
 NAME = RECOVERY_POINT_NAME
@@ -69,22 +67,26 @@ def test_damage_is_told_once_for_each_file_and_is_never_an_empty_one(
     assert (mine.read(), mine.damaged) == ({ONE: 2}, False)
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_a_look_at_many_partitions_reads_each_checkpoint_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damaged: bool
-) -> None:
-    caplog.set_level(logging.WARNING)
-    with tiered.open(tmp_path) as log:
-        topic = log.topic("t", create=True, partitions=20)
-        for partition in range(20):
-            topic.append(b"x", partition=partition)
-    if damaged:
-        PosixFiles().replace(tmp_path / NAME, b"0\n1\nt 0 ?\n")
+def test_what_this_process_wrote_is_not_read_again(tmp_path: Path) -> None:
     files = Reading()
-    view = LogView.open(tmp_path, files=files)
-    logs = [view.partition(TopicPartition("t", partition)) for partition in range(20)]
-    flushed = [log.positions().flushed_offset for log in logs]
-    assert flushed == [0 if damaged else 1] * 20
-    told = [files.read_names.count(name) for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME)]
-    assert told == [1, int((tmp_path / LOG_START_NAME).exists()), 0]
-    assert warnings(caplog) == damaged
+    checkpoint = UploadCheckpoint(tmp_path, files)
+    for end in (5, 9):
+        checkpoint.update({ONE: PartitionUpload(end, 1)})
+        assert checkpoint.read() == {ONE: PartitionUpload(end, 1)}
+    checkpoint.update({TWO: PartitionUpload(3, 2, True, 1)})
+    assert files.read_names == []
+    assert checkpoint.read() == UploadCheckpoint(tmp_path, PosixFiles()).read()
+
+
+def test_what_another_process_wrote_since_is_seen_and_kept(tmp_path: Path) -> None:
+    files = Reading()
+    ours, theirs = UploadCheckpoint(tmp_path, files), UploadCheckpoint(tmp_path, PosixFiles())
+    ours.update({ONE: PartitionUpload(5, 1)})
+    theirs.update({ONE: PartitionUpload(7, 1, True)})
+    assert ours.read() == {ONE: PartitionUpload(7, 1, True)}
+    theirs.update({ONE: PartitionUpload(8, 1)})
+    ours.update({TWO: PartitionUpload(1, 1)})
+    assert theirs.read() == {ONE: PartitionUpload(8, 1), TWO: PartitionUpload(1, 1)}
+    (tmp_path / OFFSET_CHECKPOINT_NAME).unlink()
+    assert ours.read() == {}
+    assert len(files.read_names) == 2
