@@ -149,6 +149,28 @@ CALLS: dict[str, tuple[Callable[[World], None], dict[str, Any]]] = {
 }
 
 
+def strike_each(
+    world: World, strike: Callable[[Striker], None], dice: random.Random, *, nested: bool, kind: type[Striker] = Striker
+) -> None:
+    """``strike`` makes one call, in which a striker raises; its places are all, or a sample."""
+    for _ in range(3):
+        append(world)
+    count = kind(Interrupt)
+    strike(count)
+    world.end()
+    places = range(1, count.seen + 1)
+    for number, at in enumerate(places if WHOLE else sorted(dice.sample(places, min(SAMPLE, len(places))))):
+        striker = kind(KINDS[number % 3], at, *([at + dice.randrange(1, 80)] if nested else []))
+        strike(striker)
+        try:
+            right = number % 2 or world.recover()  # every other time the close is the next to look
+            clean = world.end()
+            assert right or not clean
+        except BaseException:
+            print(f"bytecode {striker.at} of {count.seen}: {striker.places}")
+            raise
+
+
 # A file that is opened and not entered yet is closed by its finalizer, which says so.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.crash
@@ -159,22 +181,7 @@ def test_an_exception_at_any_bytecode_leaves_the_log_right_or_offline(tmp_path: 
     dice = random.Random(f"{SEED} {name} {nested}")
     call, config = CALLS[name]
     world = World(tmp_path / "log", config)
-    for _ in range(3):
-        append(world)
-    count = Striker(Interrupt)
-    count.run(lambda: call(world))
-    world.end()
-    places = range(1, count.seen + 1)
-    for number, at in enumerate(places if WHOLE else sorted(dice.sample(places, min(SAMPLE, len(places))))):
-        striker = Striker(KINDS[number % 3], at, *([at + dice.randrange(1, 80)] if nested else []))
-        striker.run(lambda: call(world))
-        try:
-            right = number % 2 or world.recover()  # every other time the close is the next to look
-            clean = world.end()
-            assert right or not clean
-        except BaseException:
-            print(f"bytecode {striker.at} of {count.seen}: {striker.places}")
-            raise
+    strike_each(world, lambda striker: striker.run(lambda: call(world)), dice, nested=nested)
     world.log.close()
 
 

@@ -10,17 +10,17 @@ import asyncio
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from tests.crash.striking import KINDS, SAMPLE, SEED, VALUE, WHOLE, Interrupt, Striker
+from tests.crash.striking import SEED, WHOLE, Striker
+from tests.crash.test_any_instant import CALLS, World, append, strike_each
 from tiered import aio
-from tiered.cli.main import run
-from tiered.errors import ClosedError, LocalIOError, TieredError
+from tiered.errors import LocalIOError, TieredError
 
 pytestmark = [
     pytest.mark.no_cover,  # as in test_any_instant
@@ -28,96 +28,45 @@ pytestmark = [
 ]
 
 
-class World:
-    """A log with one topic on an event loop, and what it has acknowledged."""
+class Blocking:
+    """An object of ``tiered.aio`` whose calls run to their end on an event loop, as those of the sync face do."""
+
+    def __init__(self, loop: asyncio.Runner, inner: Any, opening: Any = None) -> None:
+        self._loop, self._inner, self._opening = loop, inner, opening
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **fields: self._ended(getattr(self._inner, name)(*args, **fields))
+
+    def __enter__(self) -> Blocking:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended(self._opening.__aexit__(*error))
+
+    def result(self) -> Any:
+        """What an appender's receipt gives."""
+        return self._ended(self._inner)
+
+    def _ended(self, made: Any) -> Any:
+        async def end() -> Any:
+            if hasattr(made, "__aiter__"):
+                return [each async for each in made]
+            return await (made.__aenter__() if hasattr(made, "__aenter__") else made)
+
+        found = self._loop.run(end())
+        return Blocking(self._loop, found, made) if type(found).__module__.startswith("tiered.aio") else found
+
+
+class AioWorld(World):
+    """The world of the sync face, on an event loop."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
-        self.path, self.config = path, config
-        self.acked: dict[int, bytes] = {}
         self.loop = asyncio.Runner()
-        self.run(self.open())
+        super().__init__(path, config)
 
-    def run(self, steps: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run(steps)
-
-    async def open(self) -> None:
-        self.log = await aio.open(self.path, remote=f"file://{self.path}-bucket")
-        self.topic = await self.log.topic("a", create=True, config=self.config)
-
-    def took(self, value: bytes, *written: Any) -> None:
-        self.acked.update({offset: value for each in written for offset in range(each.offset, each.end_offset)})
-
-    async def verify(self) -> None:
-        """Everything acknowledged is there, no offset is missing."""
-        found = {record.offset: record.value async for record in self.topic.read()}
-        assert {offset: found.get(offset) for offset in self.acked} == self.acked
-        assert set(found.values()) <= {VALUE, b"after"}
-        assert sorted(found) == list(range(len(found)))
-
-    async def recover(self) -> bool:
-        """Uses the log again; False where the partition is offline."""
-        try:
-            self.took(b"after", await self.topic.append(b"after"))
-            await self.verify()
-        except LocalIOError:
-            return False
-        except ClosedError:  # a close that is still to be ended
-            pass
-        return True
-
-    async def end(self) -> bool:
-        """Closes the log and opens it again; whether the close was clean."""
-        try:
-            await self.log.close()
-            clean = True
-        except LocalIOError:
-            clean = False
-        except TieredError:  # why an appender could not write; all else is closed by then
-            clean = True
-        await self.open()
-        await self.verify()
-        await self.log.close()
-        return clean
-
-
-async def append(world: World) -> None:
-    world.took(VALUE, await world.topic.append(VALUE))
-
-
-async def append_many(world: World) -> None:
-    world.took(VALUE, *await world.topic.append_many([VALUE] * 3))
-
-
-async def use_appender(world: World) -> None:
-    async with world.topic.appender() as appender:
-        receipts = [await appender.append(VALUE), await appender.append(VALUE)]
-        await appender.flush()
-        world.took(VALUE, *[await each for each in receipts])
-
-
-async def flush(world: World) -> None:
-    await append(world)
-    await world.log.flush()
-
-
-async def sync(world: World) -> None:
-    await append(world)
-    await world.log.sync()
-
-
-async def close(world: World) -> None:
-    await world.log.close()
-
-
-CALLS: dict[str, tuple[Callable[[World], Coroutine[Any, Any, None]], dict[str, Any]]] = {
-    "append": (append, {}),
-    "roll": (append, {"segment.bytes": 510}),
-    "many": (append_many, {}),
-    "appender": (use_appender, {}),
-    "flush": (flush, {}),
-    "sync": (sync, {}),
-    "close": (close, {}),
-}
+    def open(self) -> None:
+        self.log = Blocking(self.loop, aio.open(self.path, remote=self.remote)).result()
+        self.topic = self.log.topic("a", create=True, config=self.config)
 
 
 class ThreadStriker(Striker):
@@ -136,7 +85,7 @@ class Strikers:
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         return None if self.at_work is None else self.at_work(frame, event, arg)
 
-    def run(self, striker: Striker, call: Callable[[], None]) -> None:
+    def run(self, striker: Striker, call: Callable[[], object]) -> None:
         self.at_work = striker
         try:
             call()
@@ -160,61 +109,39 @@ def strikers() -> Iterator[Strikers]:
 @pytest.mark.crash
 @pytest.mark.parametrize("nested", [False, True], ids=["single", "nested"])
 @pytest.mark.parametrize("where", ["loop", "threads"])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", ["append", "roll", "many", "appender", "flush", "sync", "close"])
 def test_an_exception_at_any_bytecode_leaves_the_log_right_or_offline(
     tmp_path: Path, strikers: Strikers, name: str, where: str, nested: bool
 ) -> None:
     print(f"TIERED_CRASH_SEED={SEED}")
-    dice = random.Random(f"{SEED} {name} {where} {nested}")
     call, config = CALLS[name]
-    world = World(tmp_path / "log", config)
+    world = AioWorld(tmp_path / "log", config)
 
     def strike(striker: Striker) -> None:
         if where == "loop":
-            striker.run(lambda: world.run(call(world)))
+            striker.run(lambda: call(world))
         else:
-            strikers.run(striker, lambda: world.run(call(world)))
+            strikers.run(striker, lambda: call(world))
 
-    def end() -> bool:
-        clean = world.run(world.end())
-        assert run(["check", "--log-dir", str(world.path)]) == 0
-        world.run(world.open())
-        return clean
-
-    for _ in range(3):
-        world.run(append(world))
-    count = ThreadStriker(Interrupt)
-    strike(count)
-    end()
-    places = range(1, count.seen + 1)
-    for number, at in enumerate(places if WHOLE else sorted(dice.sample(places, min(SAMPLE, len(places))))):
-        striker = ThreadStriker(KINDS[number % 3], at, *([at + dice.randrange(1, 80)] if nested else []))
-        strike(striker)
-        try:
-            right = number % 2 or world.run(world.recover())  # every other time the close is the next to look
-            clean = end()
-            assert right or not clean
-        except BaseException:
-            print(f"bytecode {striker.at} of {count.seen}: {striker.places}")
-            raise
+    strike_each(world, strike, random.Random(f"{SEED} {name} {where} {nested}"), nested=nested, kind=ThreadStriker)
     with contextlib.suppress(LocalIOError):
-        world.run(world.log.close())
+        world.log.close()
     world.loop.close()
 
 
 @pytest.mark.parametrize("at", range(1000, 8000, 1000))
 def test_a_close_that_was_interrupted_is_ended_by_the_next(tmp_path: Path, strikers: Strikers, at: int) -> None:
-    world = World(tmp_path / "log", {})
-    world.run(append(world))
+    world = AioWorld(tmp_path / "log", {})
+    append(world)
     with pytest.raises(MemoryError):
         strikers_close(world, strikers, at)
-    world.run(world.end())
+    world.end()
     world.loop.close()
 
 
 def strikers_close(world: World, strikers: Strikers, at: int) -> None:
     strikers.at_work = ThreadStriker(MemoryError, at)
     try:
-        world.run(world.log.close())
+        world.log.close()
     finally:
         strikers.at_work = None

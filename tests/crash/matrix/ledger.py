@@ -12,9 +12,6 @@ from enum import Enum, auto
 
 from tiered.model import TopicPartition
 
-MAX_LEFT_OUT = 100_000
-"""A leader that leaves out more offsets than this: they are not listed."""
-
 
 class Kind(Enum):
     """What happened to a partition."""
@@ -28,7 +25,6 @@ class Kind(Enum):
     RESTARTED = auto()
     START_BEGUN = auto()
     START_DURABLE = auto()
-    GAP = auto()
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +65,6 @@ class Promise:
     sent: list[Sent] = field(default_factory=list)
     kept: set[Sent] = field(default_factory=set)
     boundaries: set[int] = field(default_factory=lambda: {0})
-    left_out: set[int] = field(default_factory=set)
     holes: set[int] = field(default_factory=set)
     restart: int | None = None
 
@@ -103,8 +98,8 @@ class Ledger:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether offsets were left out on purpose."""
-        return any(event.kind in (Kind.GAP, Kind.CUT_BEGUN) for events in self.events.values() for event in events)
+        """Whether a cut may have left offsets without records."""
+        return any(event.kind is Kind.CUT_BEGUN for events in self.events.values() for event in events)
 
     def summary(self, at: int, *, power: bool) -> tuple[object, ...]:
         """Equal where the same was promised."""
@@ -140,11 +135,6 @@ class Ledger:
                     kept = sent.end
                 case Kind.DURABLE:
                     durable = max(durable, offset)
-                case Kind.GAP:
-                    if offset - promise.ceiling < MAX_LEFT_OUT:
-                        promise.left_out.update(range(promise.ceiling, offset))
-                    promise.boundaries.add(offset)
-                    promise.ceiling = max(promise.ceiling, offset)
                 case Kind.CUT_BEGUN:
                     across = [other for other in promise.sent if other.base < offset < other.end]
                     least = min([offset, *(other.base for other in across)])

@@ -5,12 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import sys
-import tempfile
-import time
-import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -54,15 +49,9 @@ class Case(NamedTuple):
 
 @dataclass(slots=True)
 class Result:
-    """What became of one operation. ``calls`` are those of its run, ``failed`` the messages of what went wrong."""
+    """What became of one operation: distinct states that were opened, and the messages of what went wrong."""
 
-    name: str
-    calls: int = 0
-    changing: int = 0
-    cases: int = 0
     checked: int = 0
-    seconds: float = 0.0
-    outcomes: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
 
 
@@ -127,20 +116,16 @@ class Matrix:
     def __init__(self, operation: Operation, root: Path) -> None:
         self.operation = operation
         self.root = root
-        self.result = Result(operation.name)
+        self.result = Result()
         self._seen: set[tuple[bytes, bool, str]] = set()
         self._count = 0
 
     def run(self) -> Result:
         """Every case; failures are collected."""
-        began = time.process_time()
         dice = random.Random(f"{SEED} {self.operation.name}")
         recording = record(self.operation, self.root / "recording")
         effects = recording.world.files.effects
-        self.result.calls = len(effects) - recording.begin
-        self.result.changing = sum(effect.name not in READS for effect in effects[recording.begin :])
         chosen = sampled(cases_of(recording, dice), dice)
-        self.result.cases = len(chosen)
         crashes: dict[int, list[Case]] = {}
         for case in chosen:
             if case.variant in ERRORS:
@@ -149,19 +134,15 @@ class Matrix:
                 crashes.setdefault(case.call, []).append(case)
         self._crashes(crashes, recording)
         shutil.rmtree(self.root / "recording")
-        self.result.seconds = time.process_time() - began
         return self.result
 
-    def _attempt(self, case: Case, effect: Effect | None, work: Callable[[], str]) -> None:
+    def _attempt(self, case: Case, effect: Effect | None, work: Callable[[], None]) -> None:
         try:
-            self.result.outcomes[work()] += 1
+            work()
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is a row of the report
-            self.result.outcomes["FAILED"] += 1
             place = "the end" if effect is None else f"{effect.name} {effect.path.name}"
             text = f"{type(error).__name__}: {error}".replace(str(self.root), "")
             self.result.failed.append(f"{self.operation.name}: {case} at {place}: {text[:1500]}")
-            if os.environ.get("TIERED_CRASH_RAISE", "?never?") in self.result.failed[-1]:
-                traceback.print_exc(file=sys.stdout)
 
     def _place(self) -> Path:
         self._count += 1
@@ -177,7 +158,7 @@ class Matrix:
             if call < len(effects):
                 disk.apply(effects[call])
 
-    def _crash(self, case: Case, disk: Disk, recording: Recording) -> str:
+    def _crash(self, case: Case, disk: Disk, recording: Recording) -> None:
         world = recording.world
         dice = random.Random(case.seed)
         power = case.variant.startswith("power")
@@ -199,19 +180,15 @@ class Matrix:
             inode.now = bytearray(before)
         key = fingerprint(tree), power, str(world.ledger.summary(at, power=power))
         if key in self._seen:
-            return "same"
+            return
         self._seen.add(key)
-        return self._verify(lambda place: write_tree(tree, place), world, at, power=power)
-
-    def _verify(self, fill: Callable[[Path], None], world: World, at: int, *, power: bool) -> str:
         self.result.checked += 1
         place = self._place()
-        fill(place)
+        write_tree(tree, place)
         verify_crash(place, world, at, power=power)
         shutil.rmtree(place)
-        return "held"
 
-    def _fault(self, case: Case, recording: Recording) -> str:
+    def _fault(self, case: Case, recording: Recording) -> None:
         """The call fails once, the caller goes on; in the end the process dies, or power goes, or it closes."""
         dice = random.Random(case.seed)
         place = self._place()
@@ -220,11 +197,9 @@ class Matrix:
         world = World(place, fail, torn=dice.choice((0.0, 0.5, 1.0)), directories=self.operation.directories)
         self.operation.prepare(world)
         assert len(world.files.effects) == recording.begin, "a second run makes other calls"
-        outcome = "absorbed"
         try:
             self.operation.run(world)
         except TieredError as error:
-            outcome = type(error).__name__
             verify_message(world, error)
         assert len(world.files.hits) == 1, "the call was not made"
         end = dice.choice(("kill", "power", "close"))
@@ -250,7 +225,6 @@ class Matrix:
         self.result.checked += 1
         verify_crash(place, world, at, power=end == "power")
         shutil.rmtree(place)
-        return outcome
 
 
 def verify_message(world: World, error: TieredError) -> None:
@@ -288,10 +262,3 @@ def go_on(world: World) -> None:
     for tp, (error, whole) in refused.items():
         assert "offline" in error.message or "closed" in error.message, f"{type(error).__name__}: {error}"
         assert whole or tp not in world.untouched, f"{tp} had nothing to do with it: {error}"
-
-
-def run_all(operations: Iterator[Operation] | tuple[Operation, ...]) -> Iterator[Result]:
-    """One result after the other."""
-    for operation in operations:
-        with tempfile.TemporaryDirectory(prefix="tiered-matrix-") as name:
-            yield Matrix(operation, Path(name)).run()

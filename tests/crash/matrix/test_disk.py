@@ -40,24 +40,6 @@ def test_any_end_of_the_changes_to_one_directory_is_lost_in_order() -> None:
     assert names(disk) == [["a"], ["b"], ["b", "c"]]
 
 
-def test_what_other_directories_hold_survives_the_loss_of_one() -> None:
-    disk = after(
-        Effect("mkdir", ROOT / "d"),
-        Effect("mkdir", ROOT / "e"),
-        Effect("sync_directory", ROOT),
-        Effect("open", ROOT / "d" / "x", 0),
-        Effect("open", ROOT / "e" / "y", 1),
-        Effect("write", ROOT / "e" / "y", 1, data=b"1"),
-    )
-    assert names(disk) == [["d", "e", "e/y"], ["d", "d/x", "e"]]
-    (first, _) = disk.losses()
-    assert disk.state(Cut("suffix", random.Random(0), first))[Path("e/y")] == b"1"
-
-
-def test_an_fsync_leaves_nothing_to_lose() -> None:
-    assert names(after(Effect("open", ROOT / "a", 0), Effect("sync_directory", ROOT))) == []
-
-
 @pytest.mark.parametrize("name", ["truncation, sealed segment", "roll by request", "create topic"])
 def test_a_product_that_never_fsyncs_a_directory_is_caught(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -61,9 +61,12 @@ def test_offset_lookup_takes_the_entry_at_or_below() -> None:
     assert OffsetIndex(7).last_offset == 7
 
 
-def test_upper_bound_of_positions() -> None:
-    index = offset_index((1, 10), (2, 20), (3, 30))
-    assert [index.upper_bound(0, n) for n in (0, 10, 11, 30, 31)] == [(1, 10), (1, 10), (2, 20), (3, 30), None]
+def test_case_14_upper_bound_of_positions() -> None:
+    assert OffsetIndex(0).upper_bound(0, 5) is None
+    index = offset_index((45, 0), (46, 10), (47, 23), (48, 37))
+    asked = ((0, 0), (0, 5), (0, 10), (0, 22), (0, 23), (10, 24), (37, 1), (0, 200), (10, 200))
+    found = [(45, 0), (46, 10), (46, 10), (47, 23), (47, 23), (48, 37), None, None, None]
+    assert [index.upper_bound(start, size) for start, size in asked] == found
 
 
 def test_offset_entries_must_rise_and_fit() -> None:
@@ -120,7 +123,7 @@ def test_sanity_of_the_offset_index() -> None:
     base=st.integers(0, 2**62),
     target=st.integers(-5, 2**32),
 )
-def test_offset_lookup_equals_a_linear_search(relatives: set[int], base: int, target: int) -> None:
+def test_case_13_offset_lookup_equals_a_linear_search(relatives: set[int], base: int, target: int) -> None:
     entries = [(base + r, i) for i, r in enumerate(sorted(relatives))]
     index = offset_index(*entries, base=base)
     expected = [e for e in entries if e[0] <= base + target]
@@ -146,7 +149,7 @@ def test_the_golden_time_entry() -> None:
     assert (len(index), index.size_bytes, TIME_ENTRY_BYTES) == (1, 12, 12)
 
 
-def test_time_lookup_takes_the_entry_at_or_below() -> None:
+def test_case_15_time_lookup_takes_the_entry_at_or_below() -> None:
     index = time_index((1633072800000, 0), (1633072900000, 100), (1633073000000, 200))
     assert index.lookup(1633072950000) == (1633072900000, 100)
     assert index.lookup(1633072900000) == (1633072900000, 100)
@@ -155,7 +158,7 @@ def test_time_lookup_takes_the_entry_at_or_below() -> None:
     assert TimeIndex(5).lookup(0) == TimeIndex(5).last_entry == (-1, 5)
 
 
-def test_time_entries_rise_equal_timestamps_are_skipped() -> None:
+def test_case_16_time_entries_rise_equal_timestamps_are_skipped() -> None:
     index = time_index((10, 45), base=40)
     assert index.maybe_append(10, 50) == b""
     assert index.entries == [(10, 45)]
@@ -171,7 +174,7 @@ def test_time_entries_rise_equal_timestamps_are_skipped() -> None:
     assert index.last_entry == (11, 45)
 
 
-def test_truncation_padding_and_sanity_of_the_time_index() -> None:
+def test_case_15_truncation_padding_and_sanity_of_the_time_index() -> None:
     entries = [(10, 1), (20, 3), (30, 3), (40, 5)]
     for at, left in ((0, 0), (1, 0), (2, 1), (3, 1), (4, 3), (5, 3), (6, 4)):
         index = time_index(*entries)
@@ -214,7 +217,7 @@ def test_damaged_txn_indexes_are_refused() -> None:
     assert caught.value.position == 34
 
 
-def test_collecting_stops_when_nothing_later_can_matter() -> None:
+def test_case_17_collecting_stops_when_nothing_later_can_matter() -> None:
     txns = [AbortedTxn(0, 0, 10, 11), AbortedTxn(1, 5, 15, 13), AbortedTxn(2, 18, 35, 25), AbortedTxn(3, 32, 50, 40)]
     assert aborted_within(txns, 0, 100) == (txns, False)
     assert aborted_within(txns, 0, 32) == (txns[:3], True)
