@@ -9,11 +9,12 @@ import pytest
 
 from tests.golden.foreign import Answer, golden_answers, shown
 from tests.golden.foreign_ours import appending, raw_names, reading, records_of
+from tiered.arrow import ArrowDecoder, RecordBounds, arrow_table
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records, rebuild_batch, verify_batch
 from tiered.format.codecs import Codec
-from tiered.format.columns import ColumnReader
 from tiered.format.kernels import Record
+from tiered.model import TopicPartition
 
 BATCHES = 1067
 
@@ -67,25 +68,17 @@ def readable(answers: list[Answer]) -> list[tuple[str, bytes, list[Record]]]:
     return found
 
 
-def test_columns_show_the_same_records(answers: list[Answer]) -> None:
+def test_arrow_shows_the_same_records(answers: list[Answer]) -> None:
     for name, batch, records in readable(answers):
-        header = verify_batch(batch)
-        reader = ColumnReader()
-        reader.add(header, batch)
-        columns = reader.finish()
-        fields = zip(columns.key_at, columns.key_len, columns.value_at, columns.value_len, strict=True)
-        parts = [
-            tuple(columns.buffer[at : at + size] if size >= 0 else None for at, size in ((k, kl), (v, vl)))
-            for k, kl, v, vl in fields
-        ]
-        shown_by_columns = [
-            Record(int(offset), int(time), key, value, columns.headers(row) or [])
-            for row, (offset, time, (key, value)) in enumerate(
-                zip(columns.offsets, columns.timestamps, parts, strict=True)
+        decoder = ArrowDecoder(TopicPartition("t", 0), bounds=RecordBounds(-(2**63)))
+        found = arrow_table(decoder.record_batches([(verify_batch(batch)._replace(attributes=0), batch)]))
+        shown_by_arrow = [
+            (row["offset"], time, row["key"], row["value"], [tuple(pair.values()) for pair in row["headers"] or ()])
+            for row, time in zip(
+                found.drop_columns("timestamp").to_pylist(), found["timestamp"].cast("int64").to_pylist(), strict=True
             )
         ]
-        assert shown_by_columns == records, name
-        assert [raw_names(one) for one in shown_by_columns] == [raw_names(one) for one in records], name
+        assert shown_by_arrow == [(*tuple(record)[:4], list(record.headers)) for record in records], name
 
 
 def test_a_rewritten_batch_holds_the_same_records_with_the_bytes_of_their_names(answers: list[Answer]) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tiered import arguments
 from tiered.errors import AppendTimeoutError, TieredError
 from tiered.format.accumulator import AccumulatedBatch, AccumulatedRecord
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import RecordMetadata
+
+if TYPE_CHECKING:
+    from tiered.appending.appender import Appender
 
 BATCH_OVERHEAD_BYTES = 61
 """Size of a batch header."""
@@ -51,21 +54,11 @@ class PendingBatch(AccumulatedBatch):
         return RecordMetadata(found.topic, found.partition, offset, timestamp, offset + 1)
 
 
-class Waiter(Protocol):
-    """Methods of an appender that a receipt calls."""
-
-    def _wait_for(self, batch: PendingBatch, timeout_s: float | None) -> bool:
-        """Wait until the batch is done. Return False on a timeout."""
-
-    def _when_done(self, batch: PendingBatch, callback: Callable[[], None]) -> bool:
-        """Call back from another thread once the batch is done. Return False, without a call, if it already is."""
-
-
 class Receipt(AccumulatedRecord):
     """Future result of ``Appender.append``: the position of the record once it is in the log. Thread-safe."""
 
     __slots__ = ()
-    _appender: Waiter
+    _appender: Appender
     _batch: PendingBatch
     _index: int
 

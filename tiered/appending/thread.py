@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tiered.clock import Clock
 from tiered.errors import ForkedLogError, TieredError
@@ -18,6 +18,9 @@ from tiered.format.locks import SafeEvent
 from tiered.local.directory.tasks import Workers
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.metrics import Metric, metric
+
+if TYPE_CHECKING:
+    from tiered.appending.appender import Appender
 
 IDLE_SECONDS = 10.0
 """Time without records after which the thread ends. The next record starts another one."""
@@ -35,33 +38,6 @@ class Counts:
     waits: int = 0
 
 
-class Buffered(Protocol):
-    """Methods of an appender that the thread calls."""
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Return the bytes that wait to be written."""
-
-    @property
-    def _failures(self) -> tuple[int, TieredError | None]:
-        """Return how many records failed without a call having raised it yet, and the first error."""
-
-    def _write_due(self, now_s: float) -> float | None:
-        """Write the batches that are due. Return when the next one is (monotonic seconds), None if no batch waits."""
-
-    def _drain(self) -> None:
-        """Write all buffered records."""
-
-    def _check_caller(self) -> None:
-        """Raise ReentrantCallError in a thread that is inside a call of this appender."""
-
-    def _spread(self, partitions: int) -> None:
-        """Take records for more partitions from now on."""
-
-    def close(self) -> None:
-        """Write all buffered records and accept no more."""
-
-
 class AppenderThread:
     """Writer of a log's appenders. Thread-safe. Holds an appender that its user dropped while its records wait."""
 
@@ -71,15 +47,15 @@ class AppenderThread:
         self._workers = workers
         self._lock = PlainLock()
         self._event = SafeEvent()
-        self._known: dict[str, weakref.WeakSet[Buffered]] = {}
+        self._known: dict[str, weakref.WeakSet[Appender]] = {}
         self._counts: dict[str, Counts] = {}
-        self._pending: dict[Buffered, None] = {}
+        self._pending: dict[Appender, None] = {}
         self._running = False
         self._closed = False
         self._ends = False
         _OPEN.add(self)
 
-    def add(self, topic: str, appender: Buffered) -> Counts:
+    def add(self, topic: str, appender: Appender) -> Counts:
         """Register an appender and return the counts of its topic. Raises ForkedLogError in a fork."""
         if os.getpid() != self._pid:  # after a fork the lock may be a copy of a held one
             hint = "open the log in the child, after the fork"
@@ -91,14 +67,14 @@ class AppenderThread:
             self._known.setdefault(topic, weakref.WeakSet()).add(appender)
             return self._counts.setdefault(topic, Counts())
 
-    def remove(self, appender: Buffered) -> None:
+    def remove(self, appender: Appender) -> None:
         """Forget a closed appender."""
         with self._lock:
             for known in self._known.values():
                 known.discard(appender)
             self._pending.pop(appender, None)
 
-    def wake(self, appender: Buffered) -> None:
+    def wake(self, appender: Appender) -> None:
         """Schedule an appender's records. If no thread can start (the interpreter ends), write them in this call."""
         if self._ends:
             appender._drain()
@@ -176,7 +152,7 @@ class AppenderThread:
             yield metric("appender_batches_total", known.batches, labels)
             yield metric("appender_waits_total", known.waits, labels)
 
-    def _appenders(self, topic: str | None) -> list[Buffered]:
+    def _appenders(self, topic: str | None) -> list[Appender]:
         if os.getpid() != self._pid:
             return []
         with self._lock:

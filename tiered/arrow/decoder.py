@@ -1,6 +1,7 @@
-"""Record batches of Kafka's format -> Arrow record batches, without a Python object per record.
+"""Record batches of Kafka's format -> Arrow record batches.
 
-A column that the caller does not want is not decoded. Offsets alone come from the batch headers. Needs ``pyarrow``.
+The compiled kernels decode without a Python object per record, and only the columns that the caller wants. Batches that
+they cannot take, and all batches without them, are decoded record by record. Needs ``pyarrow``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from tiered.arrow.schema import COLUMNS, arrow_schema, pyarrow
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, CorruptionError
 from tiered.format import kernels
 from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.batch_scanner import cut
-from tiered.format.columns import ColumnReader, Columns, Int64s
+from tiered.format.columns import Int64s
 from tiered.format.kernel_values import ArrowBinary, ArrowBuffers, ArrowColumns
+from tiered.format.kernels import Record
 from tiered.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -32,9 +34,8 @@ RECORD_BATCH_ROWS = 65_536
 FIRST_ROWS = 16_384
 """Length at which a column of equal values is first built."""
 
-_PARSED = frozenset({"key", "value", "timestamp", "headers"})
-_INLINE_BYTES = 12  # a binary_view holds values up to this size itself
 _MAX_US = np.int64((2**63 - 1) // 1000)
+_V2 = 2
 
 Batch = tuple[BatchHeader, bytes | memoryview]
 
@@ -75,8 +76,9 @@ class ArrowDecoder:
         self._unit = timestamp_unit
         self._bounds = bounds
         self._batch_bytes = batch_bytes
-        timed = bounds.since_ms is not None or bounds.until_ms is not None
-        self._reader = ColumnReader(parse=timed or not _PARSED.isdisjoint(columns))
+        self._records: list[Record] = []
+        self._kinds: list[int] = []
+        self._size = 0
         self._buffers = kernels.arrow_columns(self._columns, *bounds, timestamp_unit == "us")
         self._arrays = BufferArrays(tp, self._types)
 
@@ -90,22 +92,21 @@ class ArrowDecoder:
         """Add one batch. Yield the record batches that are full."""
         if header.is_control or header.records_count == 0:
             return
-        if header.magic < 2:
-            yield from self.finish()
-            yield from self._legacy(header, data)
-            return
-        buffers, reader = self._buffers, self._reader
+        buffers = self._buffers
         if buffers is not None:
-            if buffers.add(data):
-                if self._is_full(buffers, len(data)):
+            if header.magic >= _V2 and buffers.add(data):
+                if self._is_full(buffers.size_bytes, buffers.rows, len(data)):
                     yield from self._rows_from_buffers(buffers)
                 return
             yield from self.finish()  # in the order of the log
-        if not reader.accepts(header):
-            yield from self.finish()
-        reader.add(header, data)
-        if buffers is not None or self._is_full(reader):
-            yield from self._rows_from_reader()
+        for record in self._decoded(header, data):
+            self._records.append(record)
+            self._kinds.append(int(header.timestamp_type))
+            self._size += len(record.key or b"") + len(record.value or b"")
+            if self._is_full(self._size, len(self._records)):
+                yield self._rows_from_records()
+        if buffers is not None and self._records:
+            yield self._rows_from_records()
 
     def add_run(self, run: memoryview) -> Iterator[pa.RecordBatch]:
         """Add verified batches that follow each other in ``run``. Yield the record batches that are full."""
@@ -113,18 +114,19 @@ class ArrowDecoder:
         for batch in cut(run):
             if buffers is None or not buffers.add(batch):
                 yield from self.add(read_header(batch), batch)
-            elif self._is_full(buffers, len(batch)):
+            elif self._is_full(buffers.size_bytes, buffers.rows, len(batch)):
                 yield from self._rows_from_buffers(buffers)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield the rest of the added rows."""
         if self._buffers is not None:
             yield from self._rows_from_buffers(self._buffers)
-        yield from self._rows_from_reader()
+        if self._records:
+            yield self._rows_from_records()
 
-    def _is_full(self, held: ArrowColumns | ColumnReader, more: int = 0) -> bool:
+    def _is_full(self, size_bytes: int, rows: int, more: int = 0) -> bool:
         """Return True if one more batch of ``more`` bytes would miss the target size by more than stopping does."""
-        return held.size_bytes + more // 2 >= self._batch_bytes or held.rows >= RECORD_BATCH_ROWS
+        return size_bytes + more // 2 >= self._batch_bytes or rows >= RECORD_BATCH_ROWS
 
     def _rows_from_buffers(self, held: ArrowColumns) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the compiled kernels decoded."""
@@ -137,15 +139,28 @@ class ArrowDecoder:
             shown = arrays if rows == found.rows else [array.slice(first, rows) for array in arrays]
             yield self._record_batch(shown, offsets[first : first + rows])
 
-    def _rows_from_reader(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the numpy reader: all without compiled kernels, otherwise the batches they rejected."""
-        if not self._reader.rows:
-            return
-        columns = self._reader.finish()
-        rows = self._wanted_rows(columns.offsets, columns.timestamps)
-        for piece in self._pieces(rows, len(columns.buffer)):
-            arrays = [self._array(name, columns, piece) for name in self._columns]
-            yield self._record_batch(arrays, columns.offsets[piece])
+    def _decoded(self, header: BatchHeader, data: bytes | memoryview) -> list[Record]:
+        """Return the records of one batch that are inside the bounds. Raises CorruptionError."""
+        start, end, since_ms, until_ms = self._bounds
+        try:
+            return [
+                record
+                for record in decode_records(data)
+                if record.offset >= start
+                and (end is None or record.offset < end)
+                and (since_ms is None or record.timestamp >= since_ms)
+                and (until_ms is None or record.timestamp < until_ms)
+            ]
+        except CorruptionError as error:
+            error.offset = header.base_offset
+            raise
+
+    def _rows_from_records(self) -> pa.RecordBatch:
+        """Return the rows that were decoded record by record: those of odd batches, or all without the kernels."""
+        found, kinds = self._records, self._kinds
+        self._records, self._kinds, self._size = [], [], 0
+        offsets = np.array([record.offset for record in found], np.int64)
+        return self._record_batch([self._array(name, found, kinds) for name in self._columns], offsets)
 
     def _pieces(self, rows: Int64s, size_bytes: int) -> Iterator[Int64s]:
         """Split row numbers into record batches where one Kafka batch is much larger than a record batch."""
@@ -168,88 +183,29 @@ class ArrowDecoder:
         empty = self._pa.array([{}] * rows, self._pa.struct([]))  # no columns, only a number of rows
         return self._pa.RecordBatch.from_struct_array(empty)
 
-    def _wanted_rows(self, offsets: Int64s, timestamps: Int64s) -> Int64s:
-        start, end, since_ms, until_ms = self._bounds
-        keep = offsets >= start
-        if end is not None:
-            keep &= offsets < end
-        if since_ms is not None:
-            keep &= timestamps >= since_ms
-        if until_ms is not None:
-            keep &= timestamps < until_ms
-        return np.flatnonzero(keep)
-
-    def _array(self, name: str, columns: Columns, rows: Int64s) -> pa.Array:
-        pa = self._pa
-        if name == "key":
-            return self._binary(columns.buffer, columns.key_at[rows], columns.key_len[rows])
-        if name == "value":
-            return self._binary(columns.buffer, columns.value_at[rows], columns.value_len[rows])
-        if name == "topic":
-            return pa.repeat(self._tp.topic, len(rows))
-        if name == "partition":
-            return pa.array(np.full(len(rows), self._tp.partition, np.int32))
-        if name == "offset":
-            return pa.array(columns.offsets[rows])
+    def _array(self, name: str, records: list[Record], kinds: list[int]) -> pa.Array:
         if name == "timestamp":
-            return self._times(columns.timestamps[rows])
-        if name == "timestampType":
-            return pa.array(columns.timestamp_types[rows])
-        if not np.frombuffer(columns.buffer, np.uint8)[columns.headers_at[rows]].any():  # no record has any
-            return pa.nulls(len(rows), self._types[name])
-        return pa.array([columns.headers(row) for row in rows.tolist()], self._types[name])
-
-    def _times(self, timestamps: Int64s) -> pa.Array:
-        if self._unit == "us":
-            timestamps = np.clip(timestamps, -_MAX_US, _MAX_US) * 1000
-        return self._pa.array(timestamps).view(self._pa.timestamp(self._unit, tz="UTC"))
-
-    def _binary(self, buffer: bytes, at: Int64s, size: Int64s) -> pa.Array:
-        """Return slices of ``buffer`` as a binary array. Builds 16-byte views, whose contents Arrow then copies."""
-        pa = self._pa
-        source = np.frombuffer(buffer, np.uint8)
-        nulls = size < 0
-        length = np.where(nulls, 0, size)
-        views = np.zeros((len(at), 4), np.int32)  # length | prefix | buffer index | offset, or length | 12 bytes inline
-        views[:, 0] = length
-        long = np.flatnonzero(length > _INLINE_BYTES)
-        views[long, 1] = source[at[long, None] + np.arange(4)].view(np.int32)[:, 0]
-        views[long, 3] = at[long]
-        short = np.flatnonzero((length > 0) & (length <= _INLINE_BYTES))
-        if len(short):
-            places = np.arange(_INLINE_BYTES)
-            inline = source[np.minimum(at[short, None] + places, len(source) - 1)]
-            inline[places >= length[short, None]] = 0
-            views.view(np.uint8)[short, 4:] = inline
-        valid = None if not nulls.any() else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
-        shown = pa.Array.from_buffers(
-            pa.binary_view(), len(at), [valid, pa.py_buffer(views), pa.py_buffer(buffer)], int(nulls.sum())
-        )
-        return shown.cast(pa.binary())
-
-    def _legacy(self, header: BatchHeader, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
-        """Decode a v0 or v1 message record by record: such segments are old and rare."""
-        found = list(decode_records(data))
-        timestamps = np.array([record.timestamp for record in found], np.int64)
-        offsets = np.array([record.offset for record in found], np.int64)
-        kept = self._wanted_rows(offsets, timestamps)
-        found = [found[row] for row in kept.tolist()]
-        if not found:
-            return
-        values: dict[str, list[Any]] = {
-            "key": [record.key for record in found],
-            "value": [record.value for record in found],
-            "topic": [self._tp.topic] * len(found),
-            "partition": [self._tp.partition] * len(found),
-            "offset": [record.offset for record in found],
-            "timestampType": [int(header.timestamp_type)] * len(found),
-            "headers": [None] * len(found),
-        }
-        arrays = [
-            self._times(timestamps[kept]) if name == "timestamp" else self._pa.array(values[name], self._types[name])
-            for name in self._columns
-        ]
-        yield self._record_batch(arrays, offsets[kept])
+            timestamps = np.array([record.timestamp for record in records], np.int64)
+            if self._unit == "us":
+                timestamps = np.clip(timestamps, -_MAX_US, _MAX_US) * 1000
+            return self._pa.array(timestamps).view(self._pa.timestamp(self._unit, tz="UTC"))
+        values: list[Any]
+        match name:
+            case "key":
+                values = [record.key for record in records]
+            case "value":
+                values = [record.value for record in records]
+            case "topic":
+                values = [self._tp.topic] * len(records)
+            case "partition":
+                values = [self._tp.partition] * len(records)
+            case "offset":
+                values = [record.offset for record in records]
+            case "timestampType":
+                values = kinds
+            case _:
+                values = [list(record.headers) or None for record in records]
+        return self._pa.array(values, self._types[name])
 
 
 def _may_lack_nulls(field: pa.Field) -> bool:

@@ -108,7 +108,7 @@ def arrow_columns(
     """Return a collector for the columns ``names`` and the offsets, in Arrow's buffers.
 
     Only records of ``start <= offset < end`` and ``since <= timestamp < until`` become rows (None: no bound).
-    ``micros``: timestamps become microseconds. In pure Python ``columns.ColumnReader`` takes its place.
+    ``micros``: timestamps become microseconds.
     """
 
 def arrow_rows(
@@ -126,8 +126,7 @@ def batch_filler(room: int, lend: Literal[False] = False) -> BatchFiller[bytes] 
 def batch_filler(room: int, lend: Literal[True]) -> BatchFiller[bytes | memoryview] | None:
     """Return a filler of batches whose rows have at most ``room`` bytes, by ``RecordColumns.sizes``.
 
-    ``lend``: large batches are read-only views of memory that is refilled once no view is left. In pure Python
-    ``columns`` takes its place.
+    ``lend``: large batches are read-only views of memory that is refilled once no view is left.
     """
 
 def key_hashes(count: int, keys: Elements) -> bytes | None:

@@ -50,7 +50,6 @@ __all__ = [
     "control_type",
     "decode_records",
     "encode_batch",
-    "encode_joined",
     "least_timestamp",
     "read_header",
     "rebased",
@@ -283,30 +282,6 @@ def encode_marker(
         leader_epoch=leader_epoch,
         producer=BatchProducer(producer_id, producer_epoch, transactional=True, control=True),
     )
-
-
-def encode_joined(
-    data: Buffer,
-    count: int,
-    times: tuple[int, int],
-    *,
-    codec: Codec = Codec.NONE,
-    level: int | None = None,
-    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-) -> bytes:
-    """Return one v2 batch of ``count`` concatenated encoded records. ``times``: the first and the largest timestamp.
-
-    Serves encoders other than ``kernels``. ``data`` is not validated. Raises ``RecordTooLargeError`` like
-    :func:`encode_batch`.
-    """
-    attributes = LOG_APPEND_TIME_BIT if timestamp_type else 0
-    if codec:
-        attributes |= int(codec)
-        data = compress(codec, _readable(data), level)
-    checked = _CHECKED.pack(attributes, count - 1, *times, -1, -1, -1, count)
-    return _assemble(base_offset, leader_epoch, checked, data)
 
 
 def _readable(data: Buffer) -> Buffer:

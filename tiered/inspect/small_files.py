@@ -167,9 +167,8 @@ def _txn_index(name: str, data: bytes) -> Iterator[FileEntry]:
 
 def _snapshot(_name: str, data: bytes) -> Iterator[FileEntry]:
     for entry in decode_snapshot(data):
-        text = " ".join(f"{name} {value}" for name, value in entry._asdict().items())
-        fields = {**entry._asdict(), "first_sequence": first_sequence(entry)}
-        yield FileEntry("producer", fields, text)
+        values = entry._asdict()
+        yield FileEntry("producer", {**values, "first_sequence": first_sequence(entry)}, _words(values))
 
 
 def first_sequence(entry: ProducerEntry) -> int:
@@ -193,7 +192,7 @@ def _bundle(name: str, data: bytes) -> Iterator[FileEntry]:
         "leader_epoch": descriptor.leader_epoch,
         "claim_epoch": bundle.claim_epoch,
     }
-    yield FileEntry("descriptor", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield FileEntry("descriptor", fields, _words(fields))
     for section in bundle.sections:
         known = section.kind in list(SectionKind)
         kind = SectionKind(section.kind).name.lower() if known else f"unknown({section.kind})"
@@ -217,7 +216,7 @@ def _json(kind: str, name: str, data: bytes) -> Iterator[FileEntry]:
         raise CorruptionError(f"{name} is not JSON", path_or_key=name, position=0) from None
     if not isinstance(fields, dict):
         raise CorruptionError(f"{name} is not a JSON object", path_or_key=name, position=0)
-    yield FileEntry(kind, fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield FileEntry(kind, fields, _words(fields))
 
 
 def _root(name: str, data: bytes) -> Iterator[FileEntry]:
@@ -239,7 +238,7 @@ def _root(name: str, data: bytes) -> Iterator[FileEntry]:
         "lineage": [list(entry) for entry in root.lineage],
         "trash": len(root.trash),
     }
-    yield FileEntry("root", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield FileEntry("root", fields, _words(fields))
     for kind, pointers in (("inner_page", root.inner), ("leaf_page", root.leaves)):
         yield from _pointers(kind, pointers, root.page_key)
     yield from _rows(rows)
@@ -334,7 +333,7 @@ def _meta_properties(_name: str, data: bytes) -> Iterator[FileEntry]:
         "cluster_id": meta.cluster_id,
         "directory_id": None if meta.directory_id is None else str(meta.directory_id),
     }
-    yield FileEntry("meta_properties", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield FileEntry("meta_properties", fields, _words(fields))
 
 
 def _clean_shutdown(_name: str, data: bytes) -> Iterator[FileEntry]:

@@ -1,4 +1,4 @@
-"""The compiled way from batches to Arrow beside its twin in numpy: the same rows, the same refusals."""
+"""The compiled way from batches to Arrow beside the decoder of single records: the same rows, the same refusals."""
 
 from __future__ import annotations
 
