@@ -6,30 +6,21 @@ cannot be imported. So an unsupported Spark gets a source whose every call raise
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
-
 from pyspark.sql.datasource import DataSource
 
 from tiered.errors import ConfigError
+from tiered.spark import lacking, refused_calls
 
 __all__ = ["DefaultSource"]
 
 
 def refused_source(why: ConfigError) -> type[DataSource]:
     """Return a source named ``tiered`` whose every call raises ``why``."""
-    message, hint = why.message, why.hint  # Spark pickles the class
-
-    def refuse(*_: Any) -> NoReturn:
-        raise ConfigError(message, hint=hint)
-
-    calls = ("schema", "reader", "writer", "streamReader", "streamWriter", "simpleStreamReader")
-    name = classmethod(lambda _: "tiered")
-    return type("RefusedDataSource", (DataSource,), {"name": name, **dict.fromkeys(calls, refuse)})
+    calls = refused_calls(why, "schema", "reader", "writer", "streamReader", "streamWriter", "simpleStreamReader")
+    return type("RefusedDataSource", (DataSource,), {"name": classmethod(lambda _: "tiered"), **calls})
 
 
 try:
     from tiered.spark.source import TieredDataSource as DefaultSource
 except ImportError as error:
-    from tiered.spark import lacking
-
     DefaultSource = refused_source(lacking("the Spark source", error))  # type: ignore[misc,assignment]

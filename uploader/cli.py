@@ -27,7 +27,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PauseFile, UploadCheckpoint
 from tiered.model import TopicPartition
 from tiered.plan.pacing import ALL_TOPICS, Pause
-from tiered.program.application import Group, help_of, write_commands, write_exits
+from tiered.program.application import Group, write_commands, write_exits
 from tiered.program.command_line import as_error
 from tiered.program.output import columns, complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
@@ -88,11 +88,7 @@ def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
 
 
 class UploaderCommand(click.Command):
-    """A command whose help exists also without docstrings in memory (``python -OO``)."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.help = help_of(self)
+    """A command of the daemon, whose help ends with its exit codes."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes."""
@@ -105,10 +101,6 @@ class Program(click.Group):
     """The daemon's commands, each with the whole first sentence of its help."""
 
     command_class = UploaderCommand
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.help = help_of(self)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands as ``tiered`` does."""

@@ -71,17 +71,6 @@ def test_min_partitions_cuts_what_is_there() -> None:
     assert target_bytes(pieces, 1 << 30, 8) == 25
 
 
-def test_local_ranges_are_cut_by_offset() -> None:
-    piece = PartitionSlice(TP, "", Tier.LOCAL, 0, 100, 1000)
-    slices = cut_slices([piece], slice_bytes=250)
-    assert [(p.start, p.end) for part in slices for p in part.pieces] == [(0, 25), (25, 50), (50, 75), (75, 100)]
-
-
-def test_tiers_do_not_share_a_piece() -> None:
-    slices = cut_slices([remote(row(0, 10, 10)), PartitionSlice(TP, "", Tier.LOCAL, 10, 20, 10)], slice_bytes=100)
-    assert [(p.tier, p.start, p.end) for p in slices[0].pieces] == [(Tier.REMOTE, 0, 10), (Tier.LOCAL, 10, 20)]
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.integers(0, 500)), min_size=1, max_size=8),
     st.integers(1, 600),

@@ -17,16 +17,12 @@ import tiered
 import tiered.spark
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, batches, records, seal
 from tiered.config import TopicConfig
-from tiered.format.batch import BatchProducer, encode_batch
+from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
-from tiered.format.control import ControlType, marker
-from tiered.format.keys import Role, root_key
+from tiered.format.keys import root_key
 from tiered.format.rows import Rows
 from tiered.local.directory.log_directory import LocalLog
-from tiered.model import AbortedTxn, NewRecord, TopicPartition
-from tiered.remote.catalog import Catalog
-from tiered.remote.pins import live_pins
-from tiered.remote.snapshots import create_snapshot
+from tiered.model import NewRecord, TopicPartition
 from tiered.remote.topics import register_topic
 from tiered.store.base import Delete
 from tiered.store.directory import DirectoryStore
@@ -122,44 +118,6 @@ def test_ranges_by_offset_and_by_time(spark: SparkSession, bucket: Bucket) -> No
     assert offsets(assigned) == {1: list(range(50, P1_END))}
 
 
-def test_as_of_reads_the_bucket_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path / "store")
-    with tiered.open(tmp_path / "log", store.url) as log:
-        topic = log.topic("flights", create=True, config={"segment.bytes": 1000})
-        for at in range(0, 60, 10):
-            topic.append_many(records(at, 10))
-        log.sync(timeout=60)
-        catalog = Catalog(log.topics()["flights"].topic_id, 0, "flights")
-        before = drive(store, create_snapshot(catalog, "release-1"))
-        for at in range(60, 90, 10):
-            topic.append_many(records(at, 10))
-        log.sync(timeout=60)
-    drive(store, catalog.claim(Role.MAINTAINER, "test"))
-    drive(store, catalog.trim(45))
-    was = Bucket(store.url, store)
-    assert offsets(load(spark, was)) == {0: list(range(45, 90))}
-    for as_of in ("release-1", str(before.version)):
-        df = load(spark, was, asOf=as_of)
-        assert offsets(df) == {0: list(range(60))}
-        assert df.where("offset >= 50").count() == 10
-    assert "did you mean release-1?" in error_of(lambda: load(spark, was, asOf="release-2").count())
-    assert "exclude each other" in error_of(lambda: load(spark, was, asOf="release-1", local_dir="x").count())
-
-
-def test_a_pinned_query_reads_what_it_holds(spark: SparkSession, tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path / "store")
-    with tiered.open(tmp_path / "log", store.url) as log:
-        topic = log.topic("flights", create=True, config={"segment.bytes": 1000})
-        for at in range(0, 60, 10):
-            topic.append_many(records(at, 10))
-        log.sync(timeout=60)
-        topic_id = log.topics()["flights"].topic_id
-    df = load(spark, Bucket(store.url, store), pin="true", minPartitions=3)
-    assert offsets(df) == {0: list(range(60))}
-    assert df.count() == 60
-    assert len(drive(store, live_pins(topic_id, 0))) == 1
-
-
 def test_a_dataframe_used_twice_keeps_its_rows(spark: SparkSession, bucket: Bucket) -> None:
     df = load(spark, bucket).where("partition = 0")
     low, high = df.where("offset < 10"), df.where("offset >= 390")
@@ -212,35 +170,6 @@ def test_headers_tombstones_and_times_before_1970_are_not_lost(spark: SparkSessi
     assert [row["headers"] for row in rows[1:]] == [None, None]
     assert [(row["key"], row["value"]) for row in rows] == [(b"k", b"v"), (b"tombstone", None), (None, b"")]
     assert rows[1]["timestamp"] == dt.datetime(1970, 1, 1)  # naive, in the session's zone: UTC
-
-
-def test_read_committed_hides_aborted_and_open_transactions(spark: SparkSession, tmp_path: Path) -> None:
-    bucket = make_bucket(tmp_path)
-    bucket.register("flights", 1, TOPIC_ID)
-
-    def data(base: int, producer: int) -> bytes:
-        return encode_batch(
-            records(base, 5),
-            base_offset=base,
-            leader_epoch=0,
-            producer=BatchProducer(producer, 0, 0, transactional=True),
-        )
-
-    def end(base: int, producer: int, kind: ControlType) -> bytes:
-        return encode_batch(
-            [marker(kind, 0, FIRST_MS)],
-            base_offset=base,
-            leader_epoch=0,
-            producer=BatchProducer(producer, 0, transactional=True, control=True),
-        )
-
-    parts = [data(0, 1), data(5, 2), end(10, 1, ControlType.ABORT), *batches(11, 15), data(15, 1)]
-    log = bucket.log()
-    log.add(seal(parts, aborted=[AbortedTxn(1, 0, 10, 5)]))
-    log.add(seal([end(20, 2, ControlType.COMMIT), end(21, 1, ControlType.COMMIT)]))
-    assert offsets(load(spark, bucket)) == {0: [*range(10), *range(11, 20)]}
-    committed = load(spark, bucket, isolation__level="read_committed", minPartitions=4)
-    assert offsets(committed) == {0: [*range(5, 10), *range(11, 20)]}
 
 
 def test_a_load_is_a_snapshot(spark: SparkSession, tmp_path: Path) -> None:

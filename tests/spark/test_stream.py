@@ -221,20 +221,6 @@ def test_partitions_that_are_added_are_read_from_their_start(desk: Desk) -> None
     assert rows(reader, end, after) == list(range(20))
 
 
-def test_topics_that_begin_to_match_are_read_from_their_start(desk: Desk) -> None:
-    desk.log.fill(10)
-    reader = desk.reader(subscribePattern="flights.*")
-    end = reader.latestOffset(sent(reader.initialOffset()), ALL)
-    other = UUID(int=5)
-    drive(desk.store, register_topic("flights-2014", other, 1, {}))
-    desk.of(0, "flights-2014", other).fill(30)
-    desk.clock.advance(REGISTRY_AGE_SECONDS)
-    after = reader.latestOffset(sent(end), ALL)
-    assert (offsets(after), offsets(after, "flights-2014")) == ({"0": 10}, {"0": 30})
-    assert after["@"]["topic_ids"] == {"flights": TOPIC_ID.hex, "flights-2014": other.hex}
-    assert rows(reader, end, after) == list(range(30))
-
-
 def test_a_pattern_that_matches_nothing_yet_waits(desk: Desk) -> None:
     reader = desk.reader(subscribePattern="weather.*")
     start = reader.initialOffset()

@@ -136,12 +136,6 @@ def test_a_frame_without_rows_and_a_first_run_without_rows(url: str, caplog: pyt
     ]
 
 
-def test_a_run_without_rows_finishes_one_that_had_some(url: str) -> None:
-    Attempt(url, 10).die_behind_the_decision()
-    Attempt(url, 0).commit()
-    assert held(url) == Counter(flights=10)
-
-
 def test_partitions_that_were_added_meanwhile_change_nothing(url: str) -> None:
     Attempt(url, 10).die_behind_the_decision()
     store = DirectoryStore(Path(url))

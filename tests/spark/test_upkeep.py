@@ -14,7 +14,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tiered
 from tiered.clock import SystemClock, SystemIds
-from tiered.errors import OffsetOutOfRangeError
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.program.maintenance_loop import MaintenanceLoop, Scope
@@ -145,21 +144,3 @@ def test_compaction_under_a_plan_loses_no_newest_record(desks: Any) -> None:
     assert set(left) <= set(seen) <= set(everything)
     assert [row[0] for row in seen] == sorted({row[0] for row in seen})
     assert set(newest.values()) <= set(seen)
-
-
-def test_retention_under_a_plan_fails_what_is_gone_and_nothing_else(desks: Any) -> None:
-    desk = desks(retention__ms=3_600_000)
-    strict, loose = desk.source().reader(SCHEMA), desk.source(failondataloss="false").reader(SCHEMA)
-    slices = strict.partitions()
-    desk.topic.append(b"young")
-    desk.log._local.partition(TP).roll()
-    desk.log.sync()
-    desk.maintain(MaintenanceKind.RETENTION)
-    gone = SEGMENTS * EACH
-    with pytest.raises(
-        OffsetOutOfRangeError, match=f"offsets 0 to {gone} are gone .* the log holds {gone} to {gone + 1}"
-    ):
-        rows_of(strict, slices)
-    assert rows_of(loose, slices) == []
-    fresh = desk.source().reader(SCHEMA)
-    assert [row[0] for row in rows_of(fresh, fresh.partitions())] == [gone]

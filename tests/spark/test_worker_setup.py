@@ -9,8 +9,6 @@ import sys
 import types
 
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from tiered.spark.worker import keep_modules
 
@@ -49,10 +47,13 @@ def in_a_worker(code: str) -> str:
     ).stdout.strip()
 
 
-def test_a_worker_of_a_sink_keeps_its_modules_although_it_never_loads_the_source() -> None:
-    told = in_a_worker("import tiered.spark.sink; print('tiered.spark.source' in sys.modules, gc.get_freeze_count())")
+@pytest.mark.parametrize("module", ["sink", "source"])
+def test_a_worker_keeps_its_modules_once_it_has_loaded_them(module: str) -> None:
+    told = in_a_worker(
+        f"import tiered.spark.{module}; print('tiered.spark.source' in sys.modules, gc.get_freeze_count())"
+    )
     loaded, count = told.split()
-    assert loaded == "False"
+    assert loaded == str(module == "source")
     assert int(count) > 10_000
 
 
@@ -62,17 +63,3 @@ def test_the_second_task_of_a_worker_keeps_what_the_first_one_has_loaded() -> No
         "for _ in range(4): start_task(); print(gc.get_freeze_count() >= 1000); gc.unfreeze()"
     )
     assert counts.split() == ["False", "True", "False", "False"]
-
-
-@pytest.mark.spark
-def test_a_worker_that_has_loaded_the_source_keeps_its_modules(spark: SparkSession) -> None:
-    def frozen(_):  # type: ignore[no-untyped-def]  # Spark would take hints for a vectorized function
-        import gc
-
-        import tiered.spark.source  # noqa: F401
-
-        return gc.get_freeze_count()
-
-    kept = F.udf(frozen, "int")
-    (row,) = spark.range(1).select(kept("id").alias("kept")).collect()
-    assert row.kept > 10_000

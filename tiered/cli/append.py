@@ -6,8 +6,8 @@ import contextlib
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
-from typing import TextIO
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
 
 import click
 
@@ -82,7 +82,7 @@ EXIT_NOTHING = 4
     help="seconds to wait for the store, in all",
 )
 @pass_application
-def command(app: Application, topic: str, durability: str, timeout_seconds: float, **options: object) -> int:
+def command(app: Application, topic: str, durability: str, timeout_seconds: float, **options: Any) -> int:
     r"""Append records from standard input.
 
     \b
@@ -94,23 +94,19 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
     name, partition = split_topic(topic)
     check_topic_name(name)
     shape = _shape(options)
-    create = bool(options["create"])
-    settings = [str(pair) for pair in _sequence(options["settings"])]
-    config = topic_settings(settings)
-    if not create and (options["partitions"] is not None or settings):
+    create, partitions = options["create"], options["partitions"]
+    config = topic_settings(options["settings"])
+    if not create and (partitions is not None or config):
         raise ConfigError("--partitions and --set belong to --create", hint="add --create, or leave them out")
     if durability == "remote":
         app.need_remote()
-    count = options["partitions"]
     app.out.start("append", topic=name, records=0, partitions={})
     end = b"\0" if options["nul"] else b"\n"
-    stream = _standard_input(app)
-    source = LineSource(stream, end=end, skips_blank=shape.format != "lines")
+    source = LineSource(_standard_input(app), end=end, skips_blank=shape.format != "lines")
     if app.dry_run:
         return _plan(app, name, source, shape, create=create)
     begun = app.clock.monotonic()
     with open_log(app, create=create, deadline_seconds=min(STORE_DEADLINE_SECONDS, timeout_seconds)) as log:
-        partitions = count if isinstance(count, int) else None
         tally = _Tally(log.topic(name, partitions=partitions, create=create, config=config))
         left_seconds = max(timeout_seconds - (app.clock.monotonic() - begun), 0.0)  # reading the input does not count
         _append_all(app, tally, source, shape, partition)
@@ -118,10 +114,16 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
             log.flush()
         elif durability == "remote":
             log.sync(timeout=left_seconds)
+    code = 0
     if shape.format == "csv" and not source.number:
         app.out.warn("the input is empty, without even a header: nothing was appended")
-        return _report(app, name, tally, durability, EXIT_NOTHING)
-    return _report(app, name, tally, durability)
+        code = EXIT_NOTHING
+    app.out.summary(code, durability=durability)
+    where = ", ".join(f"{number}: {end}" for number, end in sorted(tally.ends.items()))
+    app.out.say(
+        f"appended {counted(tally.records, 'record')} to {name}" + (f" (next offsets {where})" if where else "")
+    )
+    return code
 
 
 def _plan(app: Application, name: str, source: LineSource, shape: InputShape, *, create: bool) -> int:
@@ -218,15 +220,6 @@ def _moment(timestamp: int) -> str:
     return format_time(timestamp) if 0 <= timestamp <= MAX_TIME_MS else f"{timestamp} ms"
 
 
-def _report(app: Application, name: str, tally: _Tally, durability: str, code: int = 0) -> int:
-    app.out.summary(code, durability=durability)
-    where = ", ".join(f"{partition}: {end}" for partition, end in sorted(tally.ends.items()))
-    app.out.say(
-        f"appended {counted(tally.records, 'record')} to {name}" + (f" (next offsets {where})" if where else "")
-    )
-    return code
-
-
 def _standard_input(app: Application) -> ByteStream:
     buffer = getattr(sys.stdin, "buffer", None)
     if not isinstance(buffer, ByteStream) or _is_write_only(sys.stdin):
@@ -279,21 +272,17 @@ def _chunks(
         yield chunk, lines
 
 
-def _shape(options: dict[str, object]) -> InputShape:
-    delimiter, key_field, timestamp_field, separator = (
-        options[name] for name in ("key_delimiter", "key_field", "timestamp_field", "delimiter")
-    )
+def _shape(options: Mapping[str, Any]) -> InputShape:
+    separator = None if options["delimiter"] is None else _delimiter("--delimiter", options["delimiter"])
     return InputShape(
-        format=str(options["input_format"]),
-        delimiter=_delimiter("-K", delimiter) if isinstance(delimiter, str) else None,
-        separator=_delimiter("--delimiter", separator).decode("utf-8", "replace")
-        if isinstance(separator, str)
-        else None,
-        binary=bool(options["binary"]),
-        key_field=key_field if isinstance(key_field, str) else None,
-        timestamp_field=timestamp_field if isinstance(timestamp_field, str) else None,
-        headers=tuple(_header(str(text)) for text in _sequence(options["headers"])),
-        null_empty=bool(options["null_empty"]),
+        format=options["input_format"],
+        delimiter=None if options["key_delimiter"] is None else _delimiter("-K", options["key_delimiter"]),
+        separator=None if separator is None else separator.decode("utf-8", "replace"),
+        binary=options["binary"],
+        key_field=options["key_field"],
+        timestamp_field=options["timestamp_field"],
+        headers=tuple(map(_header, options["headers"])),
+        null_empty=options["null_empty"],
     )
 
 
@@ -314,7 +303,3 @@ def _header(text: str) -> tuple[str, bytes | None]:
     if not equals or not name:
         raise ConfigError(f"-H {text!r} is not K=V", hint="for example -H trace=abc")
     return name, value.encode("utf-8", "surrogateescape")
-
-
-def _sequence(value: object) -> tuple[object, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else ()

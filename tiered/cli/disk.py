@@ -210,7 +210,7 @@ class _Drop:
         self._partition = partition
         self._uploaded = partition.upload.end_offset
         view = partition.positions()
-        last = min(_offset_of(partition, before), view.end_offset)
+        last = min(before.offset_in(0, MAX_LONG, partition.offset_for_time), view.end_offset)
         meant = [each for each in partition.sealed_segments() if each.base_offset < last]
         self.going = [each for each in meant if each.end_offset <= self._uploaded]
         end = self.going[-1].end_offset if self.going else view.local_start_offset
@@ -248,16 +248,6 @@ class _Drop:
             "uploaded_offset": self._uploaded,
             "stays": self.stays,
         }
-
-
-def _offset_of(partition: ReadLog, end: LogPlace) -> int:
-    """Return the offset of a place on this disk. A time after all records is the end."""
-    if end.time_ms is not None:
-        found = partition.offset_for_time(end.time_ms)
-        return MAX_LONG if found is None else found[0]
-    if isinstance(end.offset, int):
-        return end.offset
-    return 0 if end.offset == "earliest" else MAX_LONG
 
 
 @command.command("move")

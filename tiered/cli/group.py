@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,17 +11,16 @@ import click
 from tiered.errors import ConfigError, NotFoundError, TieredError
 from tiered.group.admin import GroupPartition, delete_group, list_groups, load_group, load_lags, reset_group
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.partition.read_log import ReadLog
 from tiered.local.transactions.group_positions import GroupLag, GroupPositions, GroupTable
 from tiered.model import Position, TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN
 from tiered.program.application import Application, Command, Group, confirm, pass_application, topic_or_partition
 from tiered.program.open_log import Tiers, TopicFacts, open_directory, open_tiers, open_view
 from tiered.program.output import Problem, columns, counted, human_duration
+from tiered.program.places import LogPlace, place
 from tiered.remote.positions import load_positions
 from tiered.remote.reader import RemotePartition
-from tiered.store.base import Steps
-from tiered.times import format_time, parse_time
+from tiered.times import format_time
 
 
 @click.group(cls=Group, name="group")
@@ -87,7 +86,9 @@ def show_command(app: Application, *, group: str) -> int:
 @command.command("reset", cls=Command)
 @click.argument("group")
 @click.argument("selected", nargs=-1, metavar="[TOPIC[:P]]...")
-@click.option("--to", "to", required=True, metavar="beginning|end|OFFSET|TIME", help="where the group goes on")
+@click.option(
+    "--to", "to", required=True, metavar="WHERE", help="where the group goes on: beginning, end, an offset or a time"
+)
 @click.option("--force", is_flag=True, help="in a bucket: also while there are members, such as one that was killed")
 @pass_application
 def reset_command(app: Application, *, group: str, selected: tuple[str, ...], to: str, force: bool) -> int:
@@ -101,14 +102,15 @@ def reset_command(app: Application, *, group: str, selected: tuple[str, ...], to
       tiered group reset billing orders --to beginning --log-dir data --dry-run
       tiered group reset billing orders:0 --to -1h --log-dir data --yes
     """
+    at = place("--to", to, app.clock.now_ms())
     if _is_in_bucket(app, group):
-        return _reset_in_bucket(app, group, selected, to, force=force)
+        return _reset_in_bucket(app, group, selected, at, force=force)
     if not selected:
         where = "" if app.log_dir is None else f" --log-dir {app.log_dir}"
         raise ConfigError("no topic was named", hint=f"name one: tiered group reset {group} TOPIC --to {to}{where}")
     targets: dict[TopicPartition, int] = {}
     for each in selected:
-        targets |= _targets(app, each, to)
+        targets |= _targets(app, each, at)
     if not app.dry_run:
         confirm(app, "group reset", f"Set {len(targets)} positions of group {group}?")
         with open_directory(app) as log:
@@ -156,7 +158,7 @@ def _is_in_bucket(app: Application, group: str) -> bool:
         return group not in GroupTable(view).groups()
 
 
-def _targets(app: Application, selected: str, to: str) -> dict[TopicPartition, int]:
+def _targets(app: Application, selected: str, at: LogPlace) -> dict[TopicPartition, int]:
     """Return the new positions in a topic or a partition on this disk. Raises NotFoundError."""
     wanted = topic_or_partition(selected)
     with open_view(app) as view:
@@ -165,7 +167,11 @@ def _targets(app: Application, selected: str, to: str) -> dict[TopicPartition, i
         if name not in topics:
             raise NotFoundError(f"there is no topic {name} here", hint="`tiered topic list` names the topics")
         here = [TopicPartition(name, number) for number in topics[name].here]
-        targets = {tp: _target(app, view.partition(tp), to) for tp in here if wanted in (name, tp)}
+        logs = [view.partition(tp) for tp in here if wanted in (name, tp)]
+        targets = {
+            log.tp: _target(log.tp, at, log.positions().start_offset, log.positions().end_offset, log.offset_for_time)
+            for log in logs
+        }
     if not targets:
         raise NotFoundError(f"{selected} is not on this disk", hint=f"`tiered topic show {name}` names the partitions")
     return targets
@@ -199,23 +205,17 @@ def _fields(lag: GroupLag) -> dict[str, Any]:
     }
 
 
-def _target(app: Application, log: ReadLog, to: str) -> int:
-    """Return the offset that ``to`` means in one partition. Raises ConfigError for one outside of it."""
-    at = log.positions()
-    if to in ("beginning", "end"):
-        return at.start_offset if to == "beginning" else at.end_offset
-    if to.isascii() and to.isdigit() and len(to) < 13:
-        if not at.start_offset <= int(to) <= at.end_offset:
-            hint = f"it has {at.start_offset} to {at.end_offset}"
-            raise ConfigError(f"{log.tp} has no offset {to}", hint=hint)
-        return int(to)
-    found = log.offset_for_time(parse_time(to, now_ms=app.clock.now_ms()))
-    return at.end_offset if found is None else found[0]
+def _target(
+    tp: TopicPartition, at: LogPlace, start: int, end: int, for_time: Callable[[int], tuple[int, int] | None]
+) -> int:
+    """Return the offset that ``at`` means in one partition. Raises ConfigError for one outside of it."""
+    offset = at.offset_in(start, end, for_time)
+    if not start <= offset <= end:
+        raise ConfigError(f"{tp} has no offset {offset}", hint=f"it has {start} to {end}")
+    return offset
 
 
 EXIT_DAMAGED = 3
-OFFSETS_BELOW = 10**11
-"""Smallest number that is a time in milliseconds and no offset."""
 
 
 def _groups_of_bucket(app: Application) -> list[dict[str, Any]]:
@@ -326,7 +326,7 @@ def _position_fields(app: Application, each: GroupPartition, lag: GroupLag | Tie
     }
 
 
-def _reset_in_bucket(app: Application, group: str, selected: Sequence[str], to: str, *, force: bool) -> int:
+def _reset_in_bucket(app: Application, group: str, selected: Sequence[str], at: LogPlace, *, force: bool) -> int:
     """Set the positions of a group, in all its topics or those that are named."""
     with open_tiers(app, with_local=False) as tiers:
         named = [topic_or_partition(text) for text in selected]
@@ -335,11 +335,11 @@ def _reset_in_bucket(app: Application, group: str, selected: Sequence[str], to: 
         for facts in [tiers.need_topic(name) for name in names] or _topics_of(tiers, group):
             for tp in [TopicPartition(facts.name, number) for number in range(facts.partitions)]:
                 if facts.remote_id is not None and (not named or tp in named or facts.name in named):
-                    wanted[tp] = facts.remote_id, tiers.run(_target_in_bucket(app, tp, facts.remote_id, to))
+                    wanted[tp] = facts.remote_id, _target_in_bucket(tiers, tp, facts.remote_id, at)
         if not wanted:
             raise NotFoundError(f"{', '.join(selected)} names no partition of the bucket", hint="`tiered topic show`")
         if not app.dry_run:
-            question = f"Set the positions of group {group} in {counted(len(wanted), 'partition')} to {to}?"
+            question = f"Set the positions of group {group} in {counted(len(wanted), 'partition')} to {at.text}?"
             confirm(app, "group reset", question)
             tiers.run(reset_group(group, wanted, force=force))
     moved = [{"topic": tp.topic, "partition": tp.partition, "position": offset} for tp, (_, offset) in wanted.items()]
@@ -370,16 +370,8 @@ def _topics_of(tiers: Tiers, group: str) -> Sequence[TopicFacts]:
     return chosen
 
 
-def _target_in_bucket(app: Application, tp: TopicPartition, topic_id: UUID, target: str) -> Steps[int]:
-    """Return the offset that ``target`` means in one partition. Raises ConfigError."""
+def _target_in_bucket(tiers: Tiers, tp: TopicPartition, topic_id: UUID, at: LogPlace) -> int:
     partition = RemotePartition(tp, topic_id, known=NOTHING_KNOWN)
-    view = yield from partition.snapshot()
+    view = tiers.run(partition.snapshot())
     start, end = (0, 0) if view is None else (view.start_offset, view.next_offset)
-    if target in ("beginning", "end"):
-        return start if target == "beginning" else end
-    if target.isdecimal() and int(target) < OFFSETS_BELOW:
-        if not start <= int(target) <= end:
-            raise ConfigError(f"{tp}: offset {target} is not in {start} to {end}", hint="name an offset of the log")
-        return int(target)
-    found = yield from partition.offset_for_time(parse_time(target, now_ms=app.clock.now_ms()))
-    return end if found is None else found[0]
+    return _target(tp, at, start, end, lambda time_ms: tiers.run(partition.offset_for_time(time_ms)))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -27,9 +27,9 @@ from tiered.errors import (
 )
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind, MaintenancePlan
+from tiered.plan.maintenance import MaintenanceAction, MaintenanceKind, MaintenancePlan
 from tiered.program.application import Application, Command, confirm, pass_application, split_topic
-from tiered.program.maintenance_loop import MaintenanceLoop, Scope, UpkeepView, room_for
+from tiered.program.maintenance_loop import MaintenanceLoop, Scope, UpkeepView, kinds_option, room_for
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers, warn_unreadable
 from tiered.program.open_store import open_remote
 from tiered.program.output import (
@@ -47,28 +47,18 @@ from tiered.remote.gc.deletion import resume_topic_deletion
 from tiered.remote.gc.orphans import Swept, sweep_strays
 from tiered.remote.gc.sink_orphans import sweep_decisions
 from tiered.remote.maintain import ActionResult, Maintainer
+from tiered.store.base import Steps
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.limit import Limits, Slots
 from tiered.store.threads import ThreadPool
 from tiered.times import format_time
 
 PROGRAM = "tiered maintain"
+T = TypeVar("T")
 EXIT_WARNINGS = 3
 
 Failed = dict[TopicPartition, TieredError]
 """Errors by partition of those that were left out."""
-
-
-def _only(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[MaintenanceKind, ...]:
-    if value is None:
-        return ROUTINE
-    words = [word.strip() for word in value.split(",")]
-    unknown = [word for word in words if word not in set(MaintenanceKind)]
-    if unknown:
-        raise ConfigError(
-            f"--only {unknown[0]!r} is no kind of maintenance", hint=f"one of {', '.join(MaintenanceKind)}"
-        )
-    return tuple(MaintenanceKind(word) for word in words)
 
 
 def _every(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
@@ -82,14 +72,7 @@ def _every(_context: click.Context, _parameter: click.Parameter, value: str | No
 
 @click.command("maintain", cls=Command, exits={3: "something was left"})
 @click.argument("selected", required=False, metavar="[TOPIC[:P]]")
-@click.option(
-    "--only",
-    "kinds",
-    callback=_only,
-    metavar="KINDS",
-    help="retention,merge,compact,collect: all of them by default; reencode: rewrite segments in the topic's "
-    "compression.type and the newest batch format",
-)
+@kinds_option
 @click.option("--orphans", is_flag=True, help="also delete objects that no catalog names; lists")
 @click.option(
     "--loop", "every", callback=_every, metavar="EVERY", help="run again after this rest (10m), until SIGTERM"
@@ -154,11 +137,6 @@ class MaintainScope:
     limits: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def limits_of(app: Application, flags: Mapping[str, str | None]) -> Limits:
-    """Return the limits of requests and memory for this run."""
-    return Limits.from_config(store_limits(flags, os.environ, app.config), clock=app.clock)
-
-
 def _once(app: Application, wanted: MaintainScope) -> int:
     dry_run = app.dry_run
     if wanted.begin_at is not None and MaintenanceKind.RETENTION not in wanted.kinds:
@@ -168,7 +146,7 @@ def _once(app: Application, wanted: MaintainScope) -> int:
             hint=f"leave one of them out, or --only {MaintenanceKind.RETENTION},{kinds}",
         )
     app.need_remote()
-    limits = limits_of(app, wanted.limits)
+    limits = Limits.from_config(store_limits(wanted.limits, os.environ, app.config), clock=app.clock)
     done: list[ActionResult] = []
     swept: dict[TopicPartition, Swept] = {}
     failed: Failed = {}
@@ -236,28 +214,29 @@ def _print_pins(
             )
 
 
-def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Swept | None:
-    """Delete objects that belong to no topic. Returns None, with a warning, without permission to list."""
+def _swept(app: Application, tiers: Tiers, steps: Steps[T], what: str) -> T | None:
+    """Run a sweep. Return None, with a warning, without permission to list."""
     try:
-        found = tiers.run(sweep_strays(delete=delete))
+        return tiers.run(steps)
     except RemotePermissionError as error:  # a role that may not list
         if is_refused_line(error):
             raise
-        app.out.warn(f"what deleted topics have left is not known: {error.message} ({error.hint})")
+        app.out.warn(f"{what}: {error.message} ({error.hint})")
         return None
-    for key, why in found.failed:
+
+
+def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Swept | None:
+    """Delete objects that belong to no topic."""
+    found = _swept(app, tiers, sweep_strays(delete=delete), "what deleted topics have left is not known")
+    for key, why in found.failed if found is not None else ():
         app.out.warn(f"{key} was not deleted: {why}")
     return found
 
 
 def _sweep_decisions(app: Application, tiers: Tiers, *, delete: bool) -> list[CorruptionError]:
     """Delete obsolete decisions of sinks of all topics. Return the errors of unreadable ones, already printed."""
-    try:
-        old = tiers.run(sweep_decisions(delete=delete))
-    except RemotePermissionError as error:  # a role that may not list
-        if is_refused_line(error):
-            raise
-        app.out.warn(f"old decisions of sinks are not known: {error.message} ({error.hint})")
+    old = _swept(app, tiers, sweep_decisions(delete=delete), "old decisions of sinks are not known")
+    if old is None:
         return []
     for key, why in old.failed:
         app.out.warn(f"{key} was not deleted: {why}")
@@ -401,7 +380,7 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
 def _loop(app: Application, wanted: MaintainScope, every_ms: int, metrics_file: Path | None) -> int:
     """Run rounds on a separate thread: a signal handler must not need a lock that its own thread holds."""
     name, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
-    limits = limits_of(app, wanted.limits)
+    limits = Limits.from_config(store_limits(wanted.limits, os.environ, app.config), clock=app.clock)
 
     def on_done(tp: TopicPartition, done: ActionResult) -> None:
         size = f"{human_bytes(done.bytes_read)} read, {human_bytes(done.bytes_written)} written"

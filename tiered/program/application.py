@@ -5,14 +5,11 @@ A command that changes something looks at :attr:`Application.dry_run`, and asks 
 
 from __future__ import annotations
 
-import ast
 import functools
-import inspect
 import math
 import os
 import sys
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,30 +41,6 @@ EXITS: Mapping[int, str] = {
     75: "try again later",
 }
 """Exit codes of every command. A command has words of its own for some of them."""
-OTHER_WORDS: Mapping[str, Sequence[str]] = {
-    "alter": ("set",),
-    "clean": ("compact",),
-    "consume": ("cat",),
-    "describe": ("show",),
-    "dump": ("inspect",),
-    "dump-segment": ("inspect",),
-    "find": ("cat --key",),
-    "gc": ("maintain --only collect",),
-    "handover": ("transfer",),
-    "local": ("disk",),
-    "ls": ("list", "topic list"),
-    "offsets": ("topic show",),
-    "open": ("list",),
-    "produce": ("append",),
-    "prune": ("maintain",),
-    "rm": ("delete",),
-    "segments": ("topic show --segments",),
-    "tail": ("cat --last 10",),
-    "truncate": ("disk truncate",),
-    "verify": ("check",),
-}
-"""Words of other tools, and the commands that do the same here."""
-
 _ABOUT = {setting.name: setting.about for setting in SETTINGS}
 
 
@@ -192,22 +165,33 @@ def global_options() -> list[click.Option]:
     ]
 
 
-def help_of(command: click.Command) -> str | None:
-    """Return the help of a command, which is the docstring of its function.
+class _Help(click.Command):
+    """A help with its own options first, then the global ones, then the exit codes."""
 
-    With ``python -OO`` there are no docstrings in memory, so the source is parsed.
-    """
-    if command.help is not None or command.callback is None:
-        return command.help
-    source = textwrap.dedent(inspect.getsource(inspect.unwrap(command.callback)))
-    found = ast.parse(source).body[0]
-    return ast.get_docstring(found) if isinstance(found, ast.FunctionDef) else None
+    exits: Mapping[int, str]
+    global_params: list[click.Option]
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return both names. Click keeps the option of the first context, which may be made by hand."""
+        return ["-h", "--help"]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own: list[tuple[str, str]] = []
+        general: list[tuple[str, str]] = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                (general if parameter in self.global_params else own).append(record)
+        for title, records in (("Options", own), ("Global options", general)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_exits(formatter, self.exits)
 
 
-HELP_NAMES = ("-h", "--help")
-
-
-class Command(click.Command):
+class Command(_Help):
     """A command that also takes the global options, in a help section of their own.
 
     ``exits``: its own words for exit codes.
@@ -216,25 +200,13 @@ class Command(click.Command):
     def __init__(self, *args: Any, exits: Mapping[int, str] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.exits = exits or {}
-        self.help = _laid_out(help_of(self))
+        self.help = _laid_out(self.help)
         taken = {name for parameter in self.params for name in parameter.opts}
         self.global_params = [option for option in global_options() if not taken.intersection(option.opts)]
         self.params = [*self.params, *self.global_params]
 
-    def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        """Return both names. Click keeps the option of the first context, which may be made by hand."""
-        return list(HELP_NAMES)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write own options first, then the global ones."""
-        _format_sections(self, self.global_params, ctx, formatter)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the exit codes."""
-        write_exits(formatter, self.exits)
-
-
-class Group(click.Group):
+class Group(_Help, click.Group):
     """A group of commands that suggests a name for a misspelt one."""
 
     command_class = Command
@@ -243,13 +215,9 @@ class Group(click.Group):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.help = _laid_out(help_of(self))
+        self.help = _laid_out(self.help)
         self.global_params = global_options()
         self.params = [*self.params, *self.global_params]
-
-    def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        """Return both names. Click keeps the option of the first context, which may be made by hand."""
-        return list(HELP_NAMES)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Print the help on stderr and fail if the group is named without a command."""
@@ -265,7 +233,7 @@ class Group(click.Group):
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             names = self.list_commands(ctx)
-            hint = _other_word(ctx, name, names) or suggestion(name, names) or "commands: " + ", ".join(names)
+            hint = suggestion(name, [*names, "tiered-uploader"]) or "commands: " + ", ".join(names)
             raise ConfigError(f"there is no command {ctx.command_path} {name}", hint=hint)
         return super().resolve_command(ctx, args)
 
@@ -276,21 +244,7 @@ class Group(click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write commands first, then the global options."""
         self.format_commands(ctx, formatter)
-        _format_sections(self, self.global_params, ctx, formatter)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the exit codes."""
-        write_exits(formatter, self.exits)
-
-
-def _other_word(context: click.Context, name: str, names: Sequence[str]) -> str:
-    """Return the hint for a word of another tool, an empty text without one."""
-    for words in OTHER_WORDS.get(name, ()):
-        if words.split()[0] in names:
-            return f"did you mean {context.command_path} {words}?"
-    if name in ("daemon", "uploader"):
-        return "did you mean tiered-uploader?"
-    return "the global option --dry-run shows the plan" if name == "plan" else ""
+        super().format_options(ctx, formatter)
 
 
 def write_exits(formatter: click.HelpFormatter, own: Mapping[int, str] | None = None) -> None:
@@ -312,21 +266,6 @@ def write_commands(group: click.Group, context: click.Context, formatter: click.
 def _laid_out(text: str | None) -> str | None:
     """Return help text with click's mark for examples: in a raw docstring it is two characters, not a backspace."""
     return None if text is None else text.replace("\\b\n", "\b\n")
-
-
-def _format_sections(
-    command: click.Command, shared: list[click.Option], context: click.Context, formatter: click.HelpFormatter
-) -> None:
-    own: list[tuple[str, str]] = []
-    general: list[tuple[str, str]] = []
-    for parameter in command.get_params(context):
-        record = parameter.get_help_record(context)
-        if record is not None and isinstance(parameter, click.Option):
-            (general if parameter in shared else own).append(record)
-    for title, records in (("Options", own), ("Global options", general)):
-        if records:
-            with formatter.section(title):
-                formatter.write_dl(records)
 
 
 def split_topic(text: str) -> tuple[str, int | None]:

@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +46,6 @@ def run_command(group: click.Group, program: str, arguments: Sequence[str]) -> i
             output.flush()
             return code
     except (StdoutClosed, BrokenPipeError):  # click prints the help itself
-        _discard_stdout()
         return 0
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -71,12 +69,9 @@ def _failed(cause: Exception, output: Output, *, debug: bool) -> int:
         traceback.print_exception(cause)
     error = as_error(cause, "tiered", KAFKA_OPTIONS)
     in_cli_words(error)
-    try:
+    with contextlib.suppress(StdoutClosed, TieredError):  # the output itself may have failed
         output.failure(error)
         output.flush()
-    except (StdoutClosed, TieredError):
-        # The output itself may have failed. The error was printed on stderr.
-        _discard_stdout()
     return error.exit_code
 
 
@@ -98,14 +93,6 @@ def _stopped(output: Output, word: str, code: int) -> int:
 
 def _wants_debug(flags: dict[str, Any], arguments: Sequence[str]) -> bool:
     return bool(flags.get("debug")) or "--debug" in arguments
-
-
-def _discard_stdout() -> None:
-    """Redirect stdout to the null device, so that the interpreter's last flush ignores the closed pipe."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())
-        os.close(devnull)
 
 
 class _StderrWarnings(logging.Handler):

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from uuid import UUID
 
+import click
+
 from tiered.arguments import chosen_partitions
 from tiered.clock import Clock, IdSource
-from tiered.errors import FencedError, TieredError, UnknownTopicError
+from tiered.errors import ConfigError, FencedError, TieredError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.group.admin import load_all_lags
 from tiered.local.directory.figures import group_metrics
@@ -39,6 +41,27 @@ EVERY_MS = 600_000
 """Milliseconds from the end of one round to the beginning of the next."""
 
 T = TypeVar("T")
+
+
+def _kinds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[MaintenanceKind, ...]:
+    words = [word.strip() for word in value.split(",")] if value is not None else list(ROUTINE)
+    unknown = [word for word in words if word not in set(MaintenanceKind)]
+    if unknown:
+        raise ConfigError(
+            f"--only {unknown[0]!r} is no kind of maintenance", hint=f"one of {', '.join(MaintenanceKind)}"
+        )
+    return tuple(MaintenanceKind(word) for word in words)
+
+
+kinds_option = click.option(
+    "--only",
+    "kinds",
+    callback=_kinds,
+    metavar="KINDS",
+    help="retention,merge,compact,collect: all of them by default; reencode: rewrite segments in the topic's "
+    "compression.type and the newest batch format",
+)
+"""Option ``--only`` of the commands that maintain a bucket."""
 
 
 def _never(_topic: str) -> bool:

@@ -36,6 +36,15 @@ class LogPlace:
     time_ms: int | None = None
     text: str = ""
 
+    def offset_in(self, start: int, end: int, for_time: Callable[[int], tuple[int, int] | None]) -> int:
+        """Return the offset of the place in a log from ``start`` to ``end``, which is also a time after all records."""
+        if self.time_ms is not None:
+            found = for_time(self.time_ms)
+            return end if found is None else found[0]
+        if isinstance(self.offset, int):
+            return self.offset
+        return start if self.offset == "earliest" else end
+
 
 def place(option: str, text: str | None, now_ms: int) -> LogPlace:
     """Return the place that ``text`` names. Raises ConfigError, which names the option."""

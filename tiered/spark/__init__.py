@@ -19,8 +19,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tiered.errors import ConfigError, install_command
 from tiered.spark.worker import end_quietly, log_warnings
@@ -45,6 +46,16 @@ def lacking(what: str, error: ImportError) -> ConfigError:
             hint="use pyspark 4.2 or later on the driver, in the workers and on the cluster",
         )
     return ConfigError(f"{what} needs pyspark 4.2 and pyarrow: {error}", hint=hint)
+
+
+def refused_calls(why: ConfigError, *names: str) -> dict[str, Callable[..., NoReturn]]:
+    """Return methods that raise ``why``, for a class that stands in for one that cannot be made."""
+    message, hint = why.message, why.hint  # Spark pickles the class
+
+    def refuse(*_: object) -> NoReturn:
+        raise ConfigError(message, hint=hint)
+
+    return dict.fromkeys(names, refuse)
 
 
 def register(spark: SparkSession) -> None:

@@ -12,22 +12,31 @@ import click
 from tiered.check.check import CheckReport
 from tiered.check.segment_check import Reading
 from tiered.config import parse_bytes
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, UnknownTopicError
 from tiered.plan.jobs import SPAN_BYTES, TWO_PHASE_BYTES
-from tiered.plan.maintenance import ROUTINE, MaintenanceKind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.program.application import Application, Command, Group, pass_application, split_topic
 from tiered.program.checking import conclude_check, reading_options, show_finding, subset_of
 from tiered.program.erasure import selection_of, selection_options
+from tiered.program.maintenance_loop import kinds_option
 from tiered.program.open_log import refuse_internal
 from tiered.program.open_store import location, open_remote, store_options
 from tiered.program.output import human_bytes
-from tiered.spark import lacking
+from tiered.remote.topics import load_topic_to_read
+from tiered.spark import lacking, register
+from tiered.store.driver import drive
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
     from tiered.spark.jobs.run import JobRunner
 
 PROGRAM = "tiered spark"
+KEPT_BATCHES = ("spark.sql.streaming.numRecentProgressUpdates", "100000")
+"""Batches whose number of rows Spark keeps. Its default is 100."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -55,16 +64,14 @@ def _verb(name: str, *, speculative: bool) -> Callable[[Callable[..., int]], cli
         def call(app: Application, *, master: str | None, settings: tuple[str, ...], **options: Any) -> int:
             try:
                 # Heavy, and not installed without the extra ``spark``.
-                from tiered.spark.jobs.run import JobRunner, SparkOptions  # noqa: PLC0415
+                from tiered.spark.jobs.run import JobRunner  # noqa: PLC0415
             except ImportError as error:
                 raise lacking(f"{PROGRAM} {name}", error) from error
-            spark = SparkOptions(master, pairs("--conf", settings))
             url = location(app).url
             store = open_remote(app)
             try:
-                with JobRunner(
-                    app, store, url, store_options(app, app.need_remote()), spark, speculative=speculative
-                ) as runner:
+                s3, conf = store_options(app, app.need_remote()), pairs("--conf", settings)
+                with JobRunner(app, store, url, s3, master=master, conf=conf, speculative=speculative) as runner:
                     return function(runner, **options)
             finally:
                 store.close()
@@ -103,26 +110,9 @@ def _size_option(name: str, default: int, text: str, to: str | None = None) -> C
 _TASK_BYTES = _size_option("--task-bytes", SPAN_BYTES, "bytes that one task reads; a lost task is repeated as a whole")
 
 
-def _only(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[MaintenanceKind, ...]:
-    words = [word.strip() for word in value.split(",")] if value is not None else list(ROUTINE)
-    unknown = [word for word in words if word not in set(MaintenanceKind)]
-    if unknown:
-        raise ConfigError(
-            f"--only {unknown[0]!r} is not a kind of maintenance", hint=f"one of {', '.join(MaintenanceKind)}"
-        )
-    return tuple(MaintenanceKind(word) for word in words)
-
-
 @_verb("maintain", speculative=False)
 @click.argument("selected", required=False, metavar="[TOPIC[:P]]")
-@click.option(
-    "--only",
-    "kinds",
-    callback=_only,
-    metavar="KINDS",
-    help="retention,merge,compact,collect: all of them by default; reencode: rewrite old segments in the topic's "
-    "compression.type and the current batch format",
-)
+@kinds_option
 @_TASK_BYTES
 @_size_option(
     "--memory", DEDUPE_BUFFER_BYTES, "for a map of keys; keys that do not fit take another round", "memory_bytes"
@@ -261,26 +251,63 @@ def export(
       tiered spark export flights --format delta --to s3a://acme-lake/flights \\
         --checkpoint s3a://acme-lake/checkpoints/flights --remote s3://acme-logs/prod
     """
-    from tiered.spark.jobs.export import ExportTarget, export, plan  # noqa: PLC0415
-
     for topic in topics:
         refuse_internal(topic)
-    target = ExportTarget(kind, _absolute(checkpoint), _absolute(to) if to else None, table, pairs("--option", options))
-    names = tuple(sorted(set(topics)))
+    names, out = tuple(sorted(set(topics))), runner.app.out
+    folder, progress, more = _absolute(to) if to else None, _absolute(checkpoint), pairs("--option", options)
+    if (to is None) == (table is None):
+        raise ConfigError("an export goes to one place", hint="pass --to URL, or --table NAME")
     if runner.app.dry_run:
-        planned = {"dry_run": True, "topics": names, "to": target.path or target.table, "format": kind}
-        return runner.app.out.result("spark export", planned, [plan(runner, names, target)])
+        _need_topics(runner, names)
+        line = f"dry run: would export {', '.join(names)} to {folder or f'the table {table}'} as {kind}"
+        fields = {"dry_run": True, "topics": names, "to": folder or table, "format": kind}
+        return out.result("spark export", fields, [f"{line}, from the progress in {progress} on"])
+
+    def start(rows: DataFrame) -> StreamingQuery:
+        writer = rows.writeStream.format(kind).options(**more).option("checkpointLocation", progress)
+        writer = writer.trigger(availableNow=True)
+        return writer.toTable(table) if table is not None else writer.start(folder)
+
     read = {
         "isolation.level": isolation,
         "includeHeaders": str(headers).lower(),
         "failOnDataLoss": str(not skip_lost).lower(),
         "maxBytesPerTrigger": str(batch_bytes),
     }
-    fields = export(runner, names, target, read)
-    line = f"{fields['rows']} records exported in {fields['batches']} batches"
-    return runner.app.out.result(
-        "spark export", fields, [line if fields["rows"] else "nothing new was there to export"]
-    )
+    batches = _exported(runner, names, read, start)
+    line = f"{sum(batches)} records exported in {len(batches)} batches"
+    fields = {"batches": len(batches), "rows": sum(batches)}
+    return out.result("spark export", fields, [line if sum(batches) else "nothing new was there to export"])
+
+
+def _need_topics(runner: JobRunner, topics: tuple[str, ...]) -> None:
+    for topic in topics:
+        if drive(runner.store, load_topic_to_read(topic)) is None:
+            raise UnknownTopicError(f"{topic} is not in the bucket", hint="`tiered topic list` shows what is")
+
+
+def _exported(
+    runner: JobRunner, topics: tuple[str, ...], read: dict[str, str], start: Callable[[DataFrame], StreamingQuery]
+) -> list[int]:
+    """Read the records since the checkpoint with this library's stream source. Return the rows of each batch.
+
+    Spark's checkpoint and the format's own transaction make an export exactly once. Nothing here knows how a table is
+    written. Raises JobFailedError.
+    """
+    register(runner.session)
+    s3 = {word: str(value) for word, value in runner.s3.items() if not word.startswith("sse")}
+    options = {"subscribe": ",".join(topics), "startingOffsets": "earliest", **s3, **read}
+
+    def query() -> list[int]:
+        runner.session.conf.set(*KEPT_BATCHES)
+        started = start(runner.session.readStream.format("tiered").options(**options).load(runner.url))
+        try:
+            started.awaitTermination()
+        finally:
+            started.stop()
+        return [max(progress.numInputRows, 0) for progress in started.recentProgress]
+
+    return runner.waited(f"exporting {', '.join(topics)}", query)
 
 
 def _absolute(place: str) -> str:

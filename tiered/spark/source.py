@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tiered.errors import ConfigError
@@ -27,7 +27,7 @@ from tiered.spark.ranges import resolve_pieces
 from tiered.spark.schema import check_schema, kafka_schema
 from tiered.spark.sink import TieredStreamWriter, TieredWriter, WritePlan
 from tiered.spark.slice_reader import SliceReader
-from tiered.spark.stream import RefusedStreamReader, TieredStreamReader
+from tiered.spark.stream import TieredStreamReader, refused_stream_reader
 from tiered.spark.worker import keep_modules
 from tiered.spark.write_options import WriteOptions
 
@@ -49,13 +49,13 @@ class TieredDataSource(DataSource):
         options = ReadOptions.parse(self.options)
         return TieredReader(options, check_schema(schema, include_headers=options.include_headers))
 
-    def streamReader(self, schema: StructType) -> TieredStreamReader | RefusedStreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream. With a wrong option or column each of its methods raises ConfigError."""
         try:
             options = StreamOptions.parse(self.options)
             return TieredStreamReader(options, check_schema(schema, include_headers=options.read.include_headers))
         except ConfigError as why:
-            return RefusedStreamReader(why)
+            return refused_stream_reader(why)
 
     def writer(self, schema: StructType, overwrite: bool) -> TieredWriter:
         """Return the writer of a job. Raises ConfigError for a wrong option, column or mode, UnknownTopicError."""

@@ -39,6 +39,7 @@ from tiered.model import TopicPartition
 from tiered.plan.pacing import backoff_seconds
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import SegmentGone
+from tiered.spark import refused_calls
 from tiered.spark.options import ReadOptions, StreamOptions
 from tiered.spark.ranges import begin_at_group, check_named, lose, offset_within, pieces_between, start_of
 from tiered.spark.slice_reader import SliceReader
@@ -262,34 +263,16 @@ def _topic_ids(extents: Mapping[TopicPartition, AvailableOffsets]) -> dict[str, 
     return {tp.topic: extent.topic_id for tp, extent in extents.items()}
 
 
-class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a query that cannot begin. Spark gets the error from the first method that it calls.
+def refused_stream_reader(why: ConfigError) -> DataSourceStreamReader:
+    """Return the reader of a query that cannot begin. Spark gets the error from the first method that it calls.
 
     Raised earlier, the error would be lost: Spark stops a reader that was never made, and that second error ends the
     query.
     """
-
-    def __init__(self, why: ConfigError) -> None:
-        self._why = why
-
-    def initialOffset(self) -> dict[str, Any]:
-        """Raise the error, as each of these methods."""
-        raise self._why
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        raise self._why
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        raise self._why
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        raise self._why
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        raise self._why
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self._why
+    calls = ("initialOffset", "latestOffset", "getDefaultReadLimit", "prepareForTriggerAvailableNow", "partitions")
+    bases = (DataSourceStreamReader, SupportsTriggerAvailableNow)
+    made: DataSourceStreamReader = type("RefusedStreamReader", bases, refused_calls(why, *calls, "read"))()
+    return made
 
 
 REGISTRY_AGE_SECONDS = 10.0

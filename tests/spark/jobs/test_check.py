@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tests.spark.jobs.building import bucket, inline, log, records, rows, run
 from tests.support.admin import check
@@ -123,10 +122,3 @@ def test_it_reads_what_only_a_snapshot_names(tmp_path: Path, inline: None) -> No
     done = run("check", "--remote", url, "--json")
     assert done.code == 13
     assert f"snapshot before: {key}" in done.out
-
-
-@pytest.mark.spark
-def test_in_a_session(tmp_path: Path, spark: SparkSession) -> None:
-    del spark
-    done = small(fill(tmp_path))
-    assert (done.code, done.summary["partitions"], done.summary["errors"]) == (0, 4, 0), done.err

@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from pyspark.sql import SparkSession
 
 import tiered
 from tests.spark.jobs.building import Result, Stream, bucket, inline, log, records, rows, run, shape
@@ -260,13 +259,6 @@ def test_what_others_rewrite_again_and_again_is_an_error(
     assert (done.code, "run the same command again" in done.err) == (2, True)
 
 
-def test_words_that_are_wrong(tmp_path: Path, inline: None) -> None:
-    fill(tmp_path, 40)
-    assert erase(tmp_path, "nobody", "--key", "a", "--yes").code == 10
-    assert erase(tmp_path, "users:7", "--key", "a", "--yes").code == 10
-    assert "no key, prefix or time is given" in erase(tmp_path, "users", "--yes").err
-
-
 def test_hashes_choose_what_their_keys_choose() -> None:
     seed = random.SystemRandom().randrange(2**32)
     print("seed", seed)
@@ -284,12 +276,3 @@ def test_hashes_choose_what_their_keys_choose() -> None:
         for key in (None, *keys, *prefixes, *(rng.randbytes(rng.randrange(4)) for _ in range(50))):
             for timestamp in (-1, START_MS - 1, START_MS):
                 assert blind.takes(key, timestamp) == plain.takes(key, timestamp), (key, keys, prefixes)
-
-
-@pytest.mark.spark
-def test_in_a_session(tmp_path: Path, spark: SparkSession) -> None:
-    del spark
-    fill(tmp_path)
-    done = erase(tmp_path, *KEY, "--now", "--yes")
-    assert (done.code, done.summary["proven"]) == (0, True), done.err
-    assert sum(map(meant, content(tmp_path))) == 0

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import tiered
 from tests.spark.jobs.building import Result, bucket, inline, log, records, rows, run, shape
@@ -140,18 +139,6 @@ def test_nothing_is_done_under_an_older_root_that_was_put_back(
     kept = store.execute(Get(key))
     assert isinstance(kept, Object)
     assert kept.data == older.data
-
-
-@pytest.mark.spark
-def test_in_a_session(tmp_path: Path, spark: SparkSession) -> None:
-    del spark
-    place = fill(tmp_path)
-    plan = run("maintain", "--only", "compact", "--dry-run", "--remote", bucket(place))
-    assert [line.split()[0] for line in plan.out.splitlines()[1:3]] == ["latest-0", "latest-1"]
-    done = run("maintain", "latest", "--remote", bucket(place), "--task-bytes", "1KiB", "--json", "--yes")
-    assert (done.code, len(done.summary["partitions"])) == (0, 2), done.err
-    keys = [[record.key for record in each] for each in content(bucket(place), "latest")]
-    assert all(len(each) == len(set(each)) == 10 for each in keys)
 
 
 def test_a_driver_that_is_killed_and_started_again_does_what_is_left(

@@ -12,8 +12,6 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import REPOSITORY, SETTINGS
 from tests.spark.jobs.building import bucket, log, records, rows
-from tiered.errors import ConfigError
-from tiered.spark.jobs.run import need_no_speculation
 
 
 def fill(folder: Path) -> Path:
@@ -21,12 +19,6 @@ def fill(folder: Path) -> Path:
         for at in range(0, 100, 20):
             opened.topic("flights").append_many(records(at, 20))
     return folder
-
-
-def test_the_setting_as_spark_writes_it() -> None:
-    need_no_speculation("false")
-    with pytest.raises(ConfigError, match="would take the partition from each other"):
-        need_no_speculation("TRUE")
 
 
 SCRIPT = f"""

@@ -38,17 +38,6 @@ def test_a_refused_time_names_the_line_the_times_and_the_limit(cli: Cli, tmp_pat
     assert "--set message.timestamp.before.max.ms=" in early.err
 
 
-def test_a_lost_directory_has_a_way_back(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "bucket").mkdir()
-    url, lost = f"file://{tmp_path / 'bucket'}", tmp_path / "lost"
-    made = ("append", "t", "--log-dir", tmp_path / "d", "--remote", url, "--create", "--durability", "remote")
-    assert cli(*made, stdin=b"x\n").code == 0
-    for command in ("cat", "append"):
-        refused = cli(command, "t", "--log-dir", lost, "--remote", url, stdin=b"y\n")
-        assert refused.code == 10
-        assert f"`tiered restore --remote {url} --log-dir {lost}` rebuilds it" in refused.err
-
-
 def test_a_long_field_of_a_csv_is_a_field(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's own limit is 128 KiB, and its error blamed the quotes."""
     line = ("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", "csv")
@@ -92,24 +81,6 @@ def test_a_record_is_in_the_log_before_more_input_is_waited_for(
     monkeypatch.setattr(append, "_standard_input", lambda _app: Slow())
     assert cli("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", form).code == 0
     assert seen == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("form", "text", "key", "value"),
-    [
-        ("json", b'{"a":1}\r\n', "1", '{"a":1}'),
-        ("csv", b"a,b\r\n1,2\r\n", "1", '{"a":"1","b":"2"}'),
-        ("csv", b'"a","b, c"\r\n"1","2"\r\n', "1", '{"a":"1","b, c":"2"}'),
-    ],
-)
-def test_the_mark_before_a_text_is_no_part_of_it(
-    cli: Cli, tmp_path: Path, form: str, text: bytes, key: str, value: str
-) -> None:
-    line = ("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", form, "--key-field", "a")
-    assert cli(*line, stdin=b"\xef\xbb\xbf" + text).code == 0
-    assert cli(*line, stdin=text).code == 0
-    seen = cli("cat", "t", "--log-dir", tmp_path / "d", "--json").messages[:-1]
-    assert [(each["key"], each["value"]) for each in seen] == [(key, value)] * 2
 
 
 @pytest.mark.parametrize(

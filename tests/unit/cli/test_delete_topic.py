@@ -168,15 +168,6 @@ def test_a_partition_that_is_gone_by_its_deletion_is_not_lost(cli: Cli, bucket: 
     assert [one["topic"] for one in cli("topic", "list", *remote, "--json").summary["topics"]] == ["u"]
 
 
-def test_a_root_that_is_lost_before_its_topic_is_deleted_is_still_told(cli: Cli, bucket: str, tmp_path: Path) -> None:
-    remote, old = ("--remote", bucket), id_of(cli, bucket)
-    assert cli("topic", "delete", "t", *remote, "--yes").code == 0
-    StoreLocation.parse(bucket).open().execute(Delete((root_key(UUID(old), 0),)))
-    assert cli("check", *remote).code == 13
-    assert cli("repair", "t:0", *remote, "--yes").code == 0  # nothing of a topic that is being deleted is made again
-    assert cli("check", *remote).code == 13
-
-
 def test_a_snapshot_of_all_topics_passes_over_one_that_is_being_deleted(cli: Cli, bucket: str) -> None:
     """The command failed for as long as the grace lasts. The topics before the failed one were deleted."""
     remote = ("--remote", bucket)

@@ -43,15 +43,6 @@ def test_a_partition_moves_after_a_yes(cli: Cli, tmp_path: Path) -> None:
     assert not (path / "t-0").exists()
 
 
-def test_a_log_is_cut(cli: Cli, tmp_path: Path) -> None:
-    words = ("disk", "truncate", "t:0", "3", "--log-dir", str(made(tmp_path / "log")), "--json")
-    assert cli(*words, "--dry-run").summary["end_offset"] == 3
-    done = cli(*words, "--yes")
-    assert (done.code, done.summary["end_offset_before"], done.summary["end_offset"]) == (0, 5, 3)
-    assert cli("disk", "truncate", "t:0", "9", *words[3:], "--yes").code == 2
-    assert cli("disk", "truncate", "t", "1", *words[3:], "--yes").code == 2
-
-
 def test_a_batch_is_cut_whole(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "log"
     with LocalLog.open(path, clock=SystemClock(), ids=SystemIds()) as log:

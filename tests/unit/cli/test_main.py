@@ -15,9 +15,7 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.cli import cat, main
-from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, NotFoundError
 from tiered.program import command_line
-from tiered.program.command_line import as_error
 from tiered.program.output import Output, StdoutClosed, columns, human_bytes, human_duration, printable
 
 
@@ -43,6 +41,8 @@ def _raise(error: BaseException) -> object:
         (MemoryError(), 1, "no memory left"),
         (ZeroDivisionError("division by zero"), 1, "defect"),
         (OSError(28, "No space left on device", "x"), 75, "No space left"),
+        (OSError(122, "Disk quota exceeded", "x"), 75, "Disk quota"),
+        (FileNotFoundError(2, "No such file or directory", "x"), 10, "No such file"),
         (PermissionError(13, "Permission denied", "x"), 12, "Permission denied"),
     ],
 )
@@ -79,31 +79,6 @@ def test_sigterm_while_following(cli: Cli, directory: Path, monkeypatch: pytest.
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_closed_pipe_is_no_error(directory: Path) -> None:
-    program = "import sys; sys.argv[0] = 'tiered'; from tiered.cli.main import main; main()"
-    with subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            program,
-            "cat",
-            "t",
-            "--log-dir",
-            str(directory),
-            "--template",
-            "%s" + "x" * 200 + r"\n",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline().startswith(b"0x")
-        process.stdout.close()
-        err = process.stderr.read()
-        assert (process.wait(60), err) == (0, b"")
-
-
 def test_a_follower_ends_when_nobody_reads_although_nothing_comes(directory: Path) -> None:
     program = "import sys; sys.argv[0] = 'tiered'; from tiered.cli.main import main; main()"
     arguments = ("cat", "-f", "t", "--last", "0", "--log-dir", str(directory))
@@ -131,29 +106,6 @@ def test_only_a_pipe_without_a_reader_ends_a_follower(monkeypatch: pytest.Monkey
         os.close(reader)
         with pytest.raises(StdoutClosed):
             Output().need_reader()
-
-
-def test_a_stdout_that_is_gone_is_told_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone(io.StringIO):
-        def write(self, _text: str) -> int:
-            raise BrokenPipeError
-
-    monkeypatch.setattr(sys, "stdout", Gone())
-    with pytest.raises(StdoutClosed):
-        Output().line("x")
-
-
-@pytest.mark.parametrize(
-    ("cause", "kind"),
-    [
-        (FileNotFoundError(2, "No such file or directory", "x"), NotFoundError),
-        (PermissionError(13, "Permission denied", "x"), LocalPermissionError),
-        (OSError(122, "Disk quota exceeded", "x"), DiskFullError),
-        (OSError(5, "Input/output error"), LocalIOError),
-    ],
-)
-def test_errors_of_the_system(cause: OSError, kind: type[Exception]) -> None:
-    assert isinstance(as_error(cause, "tiered"), kind)
 
 
 def test_help_and_version_of_every_command(cli: Cli) -> None:

@@ -141,23 +141,6 @@ def test_gc_plan_tells_who_holds_garbage_and_what_no_longer_does(cli: Cli, bucke
     assert (damaged.code, "pin/" + "0c" * 16 in damaged.err) == (13, True)
 
 
-def test_gc_deletes_nothing_under_an_older_root_or_a_lost_one(cli: Cli, compacted: str, tmp_path: Path) -> None:
-    remote = ("--remote", compacted)
-    (root,) = (tmp_path / "store").rglob("*root.obj")
-    older = root.read_bytes()
-    assert cli("maintain", *remote, "--yes").code == 0
-    root.write_bytes(older)
-    objects = {path for path in (tmp_path / "store").rglob("*.obj") if "probe" not in path.parts}
-    for line in (("maintain", "--only", "collect", "--dry-run"), ("maintain", "--only", "collect", "--yes")):
-        seen = cli(*line, *remote, "--orphans")
-        assert (seen.code, "`hist/` has a copy of version" in seen.err) == (13, True)
-    assert root.read_bytes() == older  # nobody has claimed it, nothing was collected
-    assert {path for path in (tmp_path / "store").rglob("*.obj") if "probe" not in path.parts} == objects
-    root.unlink()
-    assert cli("maintain", "--only", "collect", *remote, "--orphans", "--yes").code == 13
-    assert cli("maintain", *remote, "--yes").code == 13
-
-
 def test_settings_change_in_the_bucket_and_on_the_disk(cli: Cli, bucket: str, tmp_path: Path) -> None:
     both = ("--remote", bucket, "--log-dir", tmp_path / "log")
     seen = cli("topic", "set", "t", "retention.bytes=8000", "gc.grace.ms=1h", *both, "--json")

@@ -26,10 +26,9 @@ from tiered.remote.topics import load_topic
 from tiered.restore.plan import RestoreOptions
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
-from tiered.store.base import ABSENT, Delete, Get, Object, Put
+from tiered.store.base import ABSENT, Put
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
-from tiered.store.steps import list_all
 
 
 @pytest.fixture
@@ -200,37 +199,6 @@ def test_what_cannot_be_meant_is_said(cli: Cli, bucket: str, as_of: str, code: i
     assert (seen.code, text in seen.err) == (code, True), seen.err
 
 
-def test_two_whose_objects_have_changed_places_are_damage(cli: Cli, bucket: str, tmp_path: Path) -> None:
-    remote = ("--remote", bucket)
-    assert cli("snapshot", "create", "monday", *remote).code == 0
-    trim = ("maintain", "t:0", "--only", "retention", "--start-offset", "20", "--yes", *remote)
-    assert cli(*trim).code == 0
-    assert cli("snapshot", "create", "tuesday", *remote).code == 0
-    store = StoreLocation.parse(bucket).open()
-    listed = drive(store, list_all(""))
-    names = [entry.key for entry in listed if "/snap/" in entry.key]
-    bodies = [store.execute(Get(key)) for key in names]
-    store.execute(Delete(tuple(names)))
-    for key, got in zip(names, reversed(bodies), strict=True):
-        assert isinstance(got, Object)
-        store.execute(Put(key, bytes(got.data), ABSENT))
-    looks = {
-        "cat": ("cat", "t", "--as-of", "monday", *remote),
-        "restore": ("restore", "--log-dir", str(tmp_path / "new"), "--as-of", "monday", *remote),
-        "check": ("check", *remote),
-        "list": ("snapshot", "list", *remote),
-        "collect": ("maintain", "--only", "collect", "--yes", *remote),
-    }
-    seen = {what: cli(*look) for what, look in looks.items()}
-    assert {what: one.code for what, one in seen.items()} == dict.fromkeys(looks, 13)
-    for one in seen.values():
-        said = one.err + one.out.decode()
-        assert "snap/monday is the snapshot tuesday: two snapshots were swapped" in said
-        assert "tiered snapshot delete monday t:0" in said
-    with tiered.open_reader(bucket, as_of="tuesday") as reader, pytest.raises(CorruptionError, match="is the snapshot"):
-        list(reader.topic("t").read(0))
-
-
 def test_a_disk_has_no_past(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a disk has no past"):
         tiered.open_reader(bucket, log_dir=tmp_path / "log", as_of=3)
@@ -349,25 +317,6 @@ def test_arrow_and_find_end_their_pins(bucket: str, tmp_path: Path) -> None:
         assert (reader.requests()["put"], pins(tmp_path)) == (2, [])
 
 
-def test_pins_for_asyncio(cli: Cli, bucket: str, tmp_path: Path) -> None:
-    all_values = values(bucket)
-
-    async def reading() -> list[bytes | None]:
-        async with tiered.aio.open_reader(bucket, pin=True) as reader:
-            abandoned = (await reader.topic("t")).read(0)
-            await anext(aiter(abandoned))
-            records = aiter((await reader.topic("t")).read(0))
-            found = [(await anext(records)).value]
-            assert len(pins(tmp_path)) == 2
-            await asyncio.to_thread(live, cli, bucket)
-            found += [record.value async for record in records]
-            assert len(pins(tmp_path)) == 1
-            return found
-
-    assert asyncio.run(reading()) == all_values
-    assert pins(tmp_path) == []
-
-
 @pytest.mark.parametrize("pinned", [True, False])
 def test_a_restore_with_a_pin_goes_on_through_trim_and_collection(
     cli: Cli, bucket: str, tmp_path: Path, pinned: bool
@@ -418,15 +367,3 @@ def test_restore_as_of_a_snapshot_and_under_another_name(cli: Cli, bucket: str, 
     assert cli(*until).text.splitlines()[1].split()[:4] == ["t-0", "0", "7", "2"]
     assert cli("cat", "t", "--log-dir", target + "2").out.splitlines() == then[:7]
     assert cli("restore", "t", "--as-of", "other", "--remote", bucket, "--log-dir", target + "3").code == 10
-
-
-def test_restore_until_a_time(cli: Cli, bucket: str, tmp_path: Path) -> None:
-    with tiered.open_reader(bucket) as reader:
-        records = list(reader.topic("t").read(0))
-    middle = records[20].timestamp
-    end = next(record.offset for record in records if record.timestamp >= middle)
-    expected = [record.value for record in records[:end]]
-    target = str(tmp_path / "copy")
-    when = dt.datetime.fromtimestamp(middle / 1000, dt.UTC).isoformat()
-    assert cli("restore", "--to", when, "--remote", bucket, "--log-dir", target).code == 0
-    assert cli("cat", "t", "--log-dir", target).out.splitlines() == expected

@@ -272,31 +272,6 @@ def test_a_partition_whose_directory_is_gone(cli: Cli, tmp_path: Path, url: str)
     assert (cli("status", "--log-dir", directory).code, cli("check", "--log-dir", directory).code) == (0, 0)
 
 
-def test_a_partition_whose_directory_is_gone_and_that_a_bucket_has(cli: Cli, tmp_path: Path, url: str) -> None:
-    directory = tmp_path / "d"
-    append(cli, directory, url, b"1\n2\n", "--durability", "remote")
-    shutil.rmtree(directory / "t-0")
-    seen = cli("status", "--log-dir", directory, "--remote", url)
-    (problem,) = [line for line in seen.text.splitlines() if line.startswith("problem: ")]
-    assert f"`tiered repair t:0 --log-dir {directory}` shows what is lost" in problem
-    planned = cli("repair", "t:0", "--log-dir", directory, "--dry-run")
-    assert (planned.code, "go on at offset 2, the bucket's end" in planned.err) == (0, True)
-    checked = cli("check", "--log-dir", directory, "--json")
-    (found,) = [each for each in checked.messages if each.get("code") == "partition_gone"]
-    assert f"`tiered repair t:0 --log-dir {directory}`" in found["message"]
-    asked = cli("doctor", "--log-dir", directory, "--json")
-    (failed,) = [each for each in asked.summary["checks"] if each["state"] == "fail"]
-    assert (asked.code, failed["name"]) == (13, "partition gone")
-    assert failed["hint"] == problem.partition("up to offset 2: ")[2]
-    for _ in range(2):
-        refused = cli("append", "t", "--log-dir", directory, "--remote", url, stdin=b"3\n")
-        assert (refused.code, "t-0 is out of service: its directory" in refused.err) == (13, True)
-        assert f"`tiered repair t:0 --log-dir {directory}` shows what is lost" in refused.err
-    assert cli("repair", "t:0", "--log-dir", directory, "--yes").code == 0
-    assert cli("append", "t", "--log-dir", directory, "--remote", url, stdin=b"3\n").code == 0
-    assert cli("cat", "t:0", "--log-dir", directory, "--remote", url, "--template", "%o %s\n").text == "0 1\n1 2\n2 3\n"
-
-
 def test_a_partition_that_another_directory_holds_is_not_gone(cli: Cli, tmp_path: Path) -> None:
     with tiered.open([tmp_path / "a", tmp_path / "b"]) as log:
         topic = log.topic("t", partitions=2, create=True)

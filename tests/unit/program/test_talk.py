@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from tiered.cli.main import COMMANDS
 from tiered.cli.main import tiered as tiered_program
 from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, TieredError
 from tiered.local.disk.files import translate
-from tiered.program.output import Output, counted
+from tiered.program.output import Output
 from tiered.spark.commands import jobs
 from uploader.cli import program as uploader_program
 
@@ -97,10 +95,7 @@ def test_a_letter_means_one_thing() -> None:
         ("cat t --hex", "see tiered cat --help"),
         ("uploader run", "did you mean tiered-uploader?"),
         ("cat t --jsn", "did you mean --json?"),
-        ("tail t", "did you mean tiered cat --last 10?"),
         ("topics list", "did you mean topic?"),
-        ("topic alter t", "did you mean tiered topic set?"),
-        ("gc run", "did you mean tiered maintain --only collect?"),
         ("append nothing --log-dir {d}", "--create makes it"),
         ("append t --create --partitions 5 --log-dir {d}", "leave --partitions out"),
         ("append t --create --set segment.ms=1h --log-dir {d}", "leave --set out"),
@@ -149,23 +144,6 @@ def test_a_follower_has_no_end_to_come_before(cli: Cli, directory: Path, monkeyp
     assert (len(followed.out.split()), followed.err) == (30, "interrupted after 30 records\n")
 
 
-def test_a_full_output_device_is_named(directory: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("this system has no /dev/full")
-    call = "import sys; from tiered.cli.main import run; sys.exit(run(sys.argv[1:]))"
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", call, "cat", "t", "--log-dir", str(directory)],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == DiskFullError.exit_code
-    assert done.stderr.startswith("error: standard output: No space left on device\n  next: ")
-    assert "Exception ignored" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("number", "kind", "code"),
     [
@@ -178,7 +156,3 @@ def test_a_full_output_device_is_named(directory: Path) -> None:
 def test_a_local_permission_is_exit_code_12(number: int, kind: type[TieredError], code: int) -> None:
     error = translate(OSError(number, "no"), "open", "x")
     assert (type(error), error.exit_code) == (kind, code)
-
-
-def test_one_record_is_no_records() -> None:
-    assert [counted(n, "record") for n in (0, 1, 2000)] == ["0 records", "1 record", "2,000 records"]

@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -56,14 +56,6 @@ Work = Callable[[Store, Task], Receipt]
 """Function of a module, so that workers can import it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparkOptions:
-    """Place where Spark runs. ``master`` None: the one of ``spark-submit``, otherwise this machine."""
-
-    master: str | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class TaskCall:
     """Function that Spark calls in a worker: a task as JSON in, a receipt as JSON out."""
@@ -86,15 +78,25 @@ class JobRunner:
     """Runner of one command's tasks. Its Spark session begins at the first use.
 
     Args:
+        master: place where Spark runs; None: the one of ``spark-submit``, otherwise this machine.
+        conf: settings of the session.
         speculative: two attempts of a task may run concurrently. Where a task claims a partition they may not: one
             attempt would take the partition from the other, and neither would end.
     """
 
     def __init__(
-        self, app: Application, store: Store, url: str, s3: S3Keywords, spark: SparkOptions, *, speculative: bool
+        self,
+        app: Application,
+        store: Store,
+        url: str,
+        s3: S3Keywords,
+        *,
+        master: str | None,
+        conf: Mapping[str, str],
+        speculative: bool,
     ) -> None:
         self.app, self.store, self.url, self.s3 = app, store, url, s3
-        self._options = spark
+        self._master, self._conf = master, conf
         self._speculative = speculative
         self._session: SparkSession | None = None
         self._own = False
@@ -119,7 +121,7 @@ class JobRunner:
 
     def _start_session(self) -> SparkSession:
         builder = SparkSession.builder.appName(self._group)
-        master = self._options.master
+        master = self._master
         if master is not None and master.startswith("sc://"):
             return builder.remote(master).getOrCreate()
         submitted = "SPARK_ENV_LOADED" in os.environ  # spark-submit has chosen the master
@@ -127,7 +129,7 @@ class JobRunner:
             builder = builder.master(master or MASTER)
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers take the python3 on PATH
         alone = {} if self._speculative else {SPECULATION: "false"}  # a cluster may have it on by default
-        for key, value in {**({} if submitted else _SETTINGS), **alone, **self._options.settings}.items():
+        for key, value in {**({} if submitted else _SETTINGS), **alone, **self._conf}.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
 
