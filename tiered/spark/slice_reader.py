@@ -87,20 +87,19 @@ class SliceReader:
             cuts=self._cuts(rows_to_cut(pieces, target), target),
         )
 
-    def read(self, partition: InputPartition, store: Store | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield record batches of about 1 MB. Records that moved since the plan are read from their new place
         (``pin``).
 
-        ``store``: used instead of the one in the options. Raises OffsetOutOfRangeError and OffsetGapError for missing
-        offsets (with ``failOnDataLoss=false`` they are skipped and counted in a warning), CorruptionError, and
-        ConfigError for a null in a column that is NOT NULL.
+        Raises OffsetOutOfRangeError and OffsetGapError for missing offsets (with ``failOnDataLoss=false`` they are
+        skipped and counted in a warning), CorruptionError, and ConfigError for a null in a column that is NOT NULL.
         """
         if not isinstance(partition, Slice):  # a query without slices is one call with an empty partition
             return
         start_task()
         schema = arrow_schema_of(self._schema)
         columns = column_names(self._schema)
-        sources = Sources(store or self.store(), self.options.local_dir)
+        sources = Sources(self.store(), self.options.local_dir)
         try:
             for piece in partition.pieces:
                 hidden = Hidden(piece.aborted)

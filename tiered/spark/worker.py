@@ -106,34 +106,26 @@ def start_task() -> None:
         keep_modules()
 
 
-class ForkTraceback(types.ModuleType):
-    """Stand-in for the module ``traceback`` in Spark's daemon, for which the end of a reader that left is no error."""
-
-    def __getattr__(self, name: str) -> object:
-        """Return the quiet ``print_exc``, and everything else from the real module."""
-        return _print_unless_closed if name == "print_exc" else getattr(traceback, name)
-
-
 def _print_unless_closed() -> None:
     """Print the current exception, unless it is a closed connection to the executor."""
     if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
         traceback.print_exc()
 
 
+QUIET = types.SimpleNamespace(**{**vars(traceback), "print_exc": _print_unless_closed})
+"""Stand-in for the module ``traceback`` in Spark's daemon, for which the end of a reader that left is no error."""
+
+
 def end_quietly() -> None:
-    """Replace the daemon's own reference to ``traceback`` in this worker, once. Do nothing outside of a worker.
+    """Replace the daemon's own reference to ``traceback`` in this worker. Do nothing outside of a worker.
 
     An executor closes the connection of a task that needs no more rows, for instance after ``limit``. Spark's daemon
     then prints a traceback for each such task. Other modules keep the real ``traceback``.
     """
     for name in ("__main__", "pyspark.daemon"):  # the second one where another module runs the daemon
         daemon = sys.modules.get(name)
-        if is_worker() and hasattr(daemon, "compute_real_exit_code") and not _is_quiet(daemon):
-            vars(daemon)["traceback"] = ForkTraceback("traceback")
-
-
-def _is_quiet(daemon: object) -> bool:
-    return isinstance(getattr(daemon, "traceback", None), ForkTraceback)
+        if is_worker() and hasattr(daemon, "compute_real_exit_code"):
+            vars(daemon)["traceback"] = QUIET
 
 
 class WorkerHandler(logging.Handler):

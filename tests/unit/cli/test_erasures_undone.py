@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.support.admin import restore
 from tests.unit.cli.conftest import Cli
 from tiered.erase.erase import erase_steps, plan_erase_steps
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
-from tiered.restore.plan import RestoreOptions
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 
@@ -80,13 +78,3 @@ def test_what_came_after_an_erasure_undoes_nothing(cli: Cli, url: str, tmp_path:
     assert [told["job"] for told in copy.summary["partitions"][0]["undone"]] == ["later"]
     newest = cli("restore", "t", "--log-dir", tmp_path / "newest", "--remote", url, "--json")
     assert (newest.code, newest.summary["partitions"][0]["undone"]) == (0, [])
-
-
-def test_the_library_names_them_in_the_report_of_a_restore(url: str, tmp_path: Path) -> None:
-    version = erase(url, "mine")
-    with contextlib.closing(StoreLocation.parse(url).open()) as store:
-        claimed = version + 1  # the erasure's claim: the same rows, kept
-        report = restore(store, tmp_path / "copy", RestoreOptions(as_of=claimed))
-    (plan,) = report.plans
-    assert [(one.job, one.records) for one in plan.undone] == [("mine", 6)]
-    assert [note for note in report.notes if "mine erased" in note]

@@ -33,7 +33,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
 
-from tiered.config import MAX_LONG, S3_WORDS, S3Keywords, TopicConfig
+from tiered.config import MAX_LONG, S3_WORDS, S3Keywords
 from tiered.errors import CorruptionError, NotFoundError, UnknownTopicError
 from tiered.format.keys import Role
 from tiered.format.root import STATE_DELETING, CompactedRange
@@ -83,8 +83,9 @@ class PlannedRound:
     @classmethod
     def plan(cls, store: Store, tp: TopicPartition, *, part_bytes: int, most_keys: int) -> PlannedRound | None:
         """Plan a round over the newest catalog; None if nothing is dirty."""
-        bench = bench_of(store, entry_of(store, tp.topic), tp.partition)
-        planned = drive(store, plan_round(bench.view, bench.config, bench.shop, part_bytes=part_bytes))
+        entry = entry_of(store, tp.topic)
+        catalog, shop = opened(store, entry, tp.partition)
+        planned = drive(store, plan_round(catalog, entry.settings, shop, part_bytes=part_bytes))
         return None if planned is None else cls(planned[0], tuple(planned[1]), most_keys)
 
     def as_json(self) -> dict[str, Any]:
@@ -106,28 +107,22 @@ def part_from_json(fields: Mapping[str, Any]) -> CompactionPart:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """One partition, to read, and to write under the claim ``shop.claim_epoch``."""
+def opened(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0) -> tuple[Catalog, Workshop]:
+    """Open a partition, to read, and with ``epoch`` to write under that claim.
 
-    view: Catalog
-    shop: Workshop
-    config: TopicConfig
-
-
-def bench_of(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0) -> Bench:
-    """Open a partition. Raises ConditionalWritesUnsupportedError if it is to be written."""
-    config, tp = entry.settings, TopicPartition(entry.name, partition)
+    Raises ConditionalWritesUnsupportedError if it is to be written.
+    """
+    tp = TopicPartition(entry.name, partition)
     shop = Workshop(
         tp=tp,
         topic_id=entry.topic_id,
         lookup=SegmentLookup(tp, entry.topic_id, ByteCache()),
         capabilities=capabilities_of(store) if epoch else INCAPABLE,
         claim_epoch=epoch,
-        index_interval_bytes=config.index_interval_bytes,
+        index_interval_bytes=entry.settings.index_interval_bytes,
         lineage=(),
     )
-    return Bench(Catalog(entry.topic_id, partition, entry.name, known=entry.known), shop, config)
+    return Catalog(entry.topic_id, partition, entry.name, known=entry.known), shop
 
 
 def entry_of(store: Store, topic: str) -> TopicEntry:
@@ -152,9 +147,9 @@ def compacted_entry(store: Store, topic: str) -> TopicEntry:
 def scan(store: Store, facts: Mapping[str, Any], number: int, part: CompactionPart) -> Generator[Pairs, None, Scanned]:
     """Do phase 1 of one part: yield its pairs, piece by piece; return its other results."""
     round_ = Round(**facts["round"])
-    bench = bench_of(store, compacted_entry(store, round_.topic), round_.partition)
+    catalog, shop = opened(store, compacted_entry(store, round_.topic), round_.partition)
     first_dirty, most_keys = round_.first_dirty, facts["most_keys"]
-    steps = scan_part(bench.view, bench.shop, part, number=number, first_dirty=first_dirty, most_keys=most_keys)
+    steps = scan_part(catalog, shop, part, number=number, first_dirty=first_dirty, most_keys=most_keys)
     found: Scanned = yield from drive_stream(store, steps)
     return found
 
@@ -173,8 +168,8 @@ def rewrite(store: Store, task: Task, bitmap: bytes) -> Receipt:
     ]
     try:
         entry = compacted_entry(store, round_.topic)
-        bench = bench_of(store, entry, round_.partition, epoch=task["epoch"])
-        rows = drive(store, rewrite_part(bench.view, bench.shop, round_, groups, survivors, always=task["always"]))
+        catalog, shop = opened(store, entry, round_.partition, epoch=task["epoch"])
+        rows = drive(store, rewrite_part(catalog, shop, round_, groups, survivors, always=task["always"]))
     except NotFoundError as changed:
         if changed.__class__ is not NotFoundError:
             raise
