@@ -140,7 +140,8 @@ def _examine(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
         yield from _remote(app, write_probe=write_probe)
     else:
         yield Diagnosis("remote", SKIP, "none was named (--remote)")
-    yield from _platform()
+    for name, found, names in (("system", this_system(), SYSTEMS), ("python", this_python(), PYTHONS)):
+        yield _standing(name, found, standing(found, names))
     yield _open_files()
     yield Diagnosis(
         "kernels",
@@ -148,11 +149,6 @@ def _examine(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
         AT_WORK,
         "" if AT_WORK != PURE else "all works, slower: install a C compiler and Python's headers, then tieredlog again",
     )
-
-
-def _platform() -> Iterator[Diagnosis]:
-    for name, found, names in (("system", this_system(), SYSTEMS), ("python", this_python(), PYTHONS)):
-        yield _standing(name, found, standing(found, names))
 
 
 def _standing(name: str, found: str, known: Standing) -> Diagnosis:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,10 @@ from tiered.program.application import (
 )
 from tiered.program.open_log import open_tiers
 from tiered.program.open_reader import need_directory
+from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted
 from tiered.program.partition_status import gather
 from tiered.program.settings import suggestion
-from tiered.store.base import Store
 
 REPAIR_COMMAND = "TOPIC[:P]"
 """Name of the command that repairs the arguments in its place. No topic has this name."""
@@ -142,7 +141,8 @@ def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -
         raise ConfigError("a version belongs to one partition", hint="name it: TOPIC:P")
     if app.log_dir is not None:
         need_directory(app)
-    with _store(app) if app.remote is not None or app.log_dir is None else contextlib.nullcontext() as store:
+    asked = app.remote is not None or app.log_dir is None
+    with contextlib.closing(open_remote(app)) if asked else contextlib.nullcontext() as store:
         change = admin.repair(app.log_dir, store, named, **chosen)
         plan = change.details
         for action in plan.actions:
@@ -183,12 +183,3 @@ def _without_remote(app: Application) -> tuple[str, str]:
     origin = app.values["remote"].origin
     why = f"; without the remote that is named ({origin}): the bucket may have other records of these offsets"
     return "env -u TIERED_REMOTE " if origin.startswith("environment ") else "", why
-
-
-@contextlib.contextmanager
-def _store(app: Application) -> Iterator[Store]:
-    app.need_remote()
-    with open_tiers(app, with_local=False) as tiers:
-        if tiers.store is None:
-            raise ConfigError("there is no bucket to look at", hint="pass --remote")
-        yield tiers.store

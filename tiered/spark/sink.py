@@ -45,7 +45,7 @@ from tiered.model import Row
 from tiered.plan.sink_commit import once_id
 from tiered.remote.committer import owner_of
 from tiered.remote.sink_commit import Landed, Sink, need_partition
-from tiered.remote.topics import TopicEntry, load_topic, register_topic
+from tiered.remote.topics import load_topic, register_topic
 from tiered.spark.schema import WriteSchema
 from tiered.spark.staging import Job, SinkTopic, Staged, TaskStaging
 from tiered.spark.worker import capabilities_of, keep_modules, start_task, store_of
@@ -188,8 +188,6 @@ def _say_left(messages: Messages) -> None:
 
 # -- topics ----------------------------------------------------------------------------------------------------------
 
-Finder = Callable[[str | None], SinkTopic]
-
 
 def find_topic(options: WriteOptions, store: Store, name: str) -> SinkTopic:
     """Return the topic, by one GET. Make a missing one if ``createTopic`` was given.
@@ -207,10 +205,6 @@ def find_topic(options: WriteOptions, store: Store, name: str) -> SinkTopic:
         )
     if entry.state != STATE_OPEN:
         raise ConfigError(f"topic {name} is {entry.state}: nothing can be written to it", hint="write to another topic")
-    return _sink_topic(entry)
-
-
-def _sink_topic(entry: TopicEntry) -> SinkTopic:
     return SinkTopic(entry.name, entry.topic_id, entry.partitions, entry.settings)
 
 
@@ -232,7 +226,7 @@ class SinkTopics:
             drive(store, need_partition(named.name, named.topic_id, named.partitions))
         return cls(options, named)
 
-    def finder(self, store: Store) -> Finder:
+    def finder(self, store: Store) -> Callable[[str | None], SinkTopic]:
         """Return a function that looks up each topic once in the life of a task."""
         found: dict[str, SinkTopic] = {}
 

@@ -130,7 +130,11 @@ def lag(
     ends below the stream's offset is read from its new end on.
     """
     ranges: dict[TopicPartition, Range] = {}
-    losses = [_gone(tp, offset) for tp, offset in sorted(start.offsets.items()) if tp not in extents]
+    losses = []
+    for tp, offset in sorted(start.offsets.items()):
+        if tp not in extents:
+            text = f"{tp}: the stream is at offset {offset}, and the partition is deleted or no longer subscribed to"
+            losses.append(Loss(text, 0, offset, (0, 0)))
     for tp, extent in sorted(extents.items()):
         known = start.topic_ids.get(tp.topic, extent.topic_id)
         held = (extent.earliest, extent.latest)
@@ -149,11 +153,6 @@ def lag(
         at = max(at, extent.earliest)
         ranges[tp] = Range(at, max(at, extent.end))
     return ranges, losses
-
-
-def _gone(tp: TopicPartition, offset: int) -> Loss:
-    text = f"{tp}: the stream is at offset {offset}, and the partition is deleted or no longer subscribed to"
-    return Loss(text, 0, offset, (0, 0))
 
 
 def limited(ranges: Mapping[TopicPartition, Range], most: int) -> dict[TopicPartition, Range]:

@@ -93,24 +93,6 @@ def test_a_file_is_replaced_after_a_yes_and_only_by_a_whole_one(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bucket", "log", "t.csv"]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (("t", "{x}/t.txt"), 2, "has no suffix of a known format"),
-        (("t", "{x}"), 2, "is a folder"),
-        (("t", "{x}/none/t.csv"), 10, "the folder of"),
-        (("t", "{x}/t.csv", "--from", "3"), 2, "offsets differ by partition"),
-        (("t", ""), 2, "FILE is empty"),
-        (("u", "{x}/t.csv"), 10, "there is no topic"),
-    ],
-)
-def test_refusals(
-    cli: Cli, place: tuple[str, str], tmp_path: Path, words: tuple[str, ...], code: int, sentence: str
-) -> None:
-    done = cli("export", *(word.format(x=tmp_path) for word in words), *place)
-    assert (done.code, sentence in done.err) == (code, True), done.err
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_of_both_programs(cli: Cli, shell: str) -> None:
     done = cli("completion", shell)

@@ -173,6 +173,12 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("dump a topic", "inspect t --log-dir {d}", 2, "t is a topic, which has no files of its own", b""),
     ("dump what is no log file", "inspect {base}/good.toml", 2, "is not a file that can be inspected", b""),
     ("dump an absent object", "inspect {b}/none.log", 10, "does not exist", b""),
+    ("export to no format", "export t {x}/t.txt --log-dir {d}", 2, "has no suffix of a known format", b""),
+    ("export to a folder", "export t {x} --log-dir {d}", 2, "is a folder", b""),
+    ("export to no folder", "export t {x}/none/t.csv --log-dir {d}", 10, "the folder of", b""),
+    ("export an offset", "export t {x}/t.csv --from 3 --log-dir {d}", 2, "offsets differ by partition", b""),
+    ("export to nothing", "export t '' --log-dir {d}", 2, "FILE is empty", b""),
+    ("export an unknown topic", "export u {x}/t.csv --log-dir {d}", 10, "there is no topic", b""),
     # settings
     ("config file absent", "status --config {x}/none.toml --log-dir {d}", 10, "does not exist", b""),
     ("config key", "status --config {base}/typo.toml", 2, "the key remot is not known", b""),
