@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from tiered import arguments
 from tiered.errors import ConfigError, LogDestroyedError, TieredError, UnknownTopicError
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.transactions.group_positions import GroupPositions
 from tiered.model import Position, TopicPartition
+
+if TYPE_CHECKING:  # a reader imports no writer
+    from tiered.local.transactions.group_positions import GroupPositions
 
 __all__ = ["Assignment", "Changes", "Position"]
 
