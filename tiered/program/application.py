@@ -165,33 +165,10 @@ def global_options() -> list[click.Option]:
     ]
 
 
-class _Help(click.Command):
-    """A help with its own options first, then the global ones, then the exit codes."""
-
-    exits: Mapping[int, str]
-    global_params: list[click.Option]
-
-    def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        """Return both names. Click keeps the option of the first context, which may be made by hand."""
-        return ["-h", "--help"]
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own: list[tuple[str, str]] = []
-        general: list[tuple[str, str]] = []
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
-                (general if parameter in self.global_params else own).append(record)
-        for title, records in (("Options", own), ("Global options", general)):
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        write_exits(formatter, self.exits)
+HELP_NAMES = ("-h", "--help")
 
 
-class Command(_Help):
+class Command(click.Command):
     """A command that also takes the global options, in a help section of their own.
 
     ``exits``: its own words for exit codes.
@@ -205,8 +182,20 @@ class Command(_Help):
         self.global_params = [option for option in global_options() if not taken.intersection(option.opts)]
         self.params = [*self.params, *self.global_params]
 
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return both names. Click keeps the option of the first context, which may be made by hand."""
+        return list(HELP_NAMES)
 
-class Group(_Help, click.Group):
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write own options first, then the global ones."""
+        _format_sections(self, self.global_params, ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes."""
+        write_exits(formatter, self.exits)
+
+
+class Group(click.Group):
     """A group of commands that suggests a name for a misspelt one."""
 
     command_class = Command
@@ -218,6 +207,10 @@ class Group(_Help, click.Group):
         self.help = _laid_out(self.help)
         self.global_params = global_options()
         self.params = [*self.params, *self.global_params]
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return both names. Click keeps the option of the first context, which may be made by hand."""
+        return list(HELP_NAMES)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Print the help on stderr and fail if the group is named without a command."""
@@ -244,7 +237,11 @@ class Group(_Help, click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write commands first, then the global options."""
         self.format_commands(ctx, formatter)
-        super().format_options(ctx, formatter)
+        _format_sections(self, self.global_params, ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes."""
+        write_exits(formatter, self.exits)
 
 
 def write_exits(formatter: click.HelpFormatter, own: Mapping[int, str] | None = None) -> None:
@@ -266,6 +263,21 @@ def write_commands(group: click.Group, context: click.Context, formatter: click.
 def _laid_out(text: str | None) -> str | None:
     """Return help text with click's mark for examples: in a raw docstring it is two characters, not a backspace."""
     return None if text is None else text.replace("\\b\n", "\b\n")
+
+
+def _format_sections(
+    command: click.Command, shared: list[click.Option], context: click.Context, formatter: click.HelpFormatter
+) -> None:
+    own: list[tuple[str, str]] = []
+    general: list[tuple[str, str]] = []
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None and isinstance(parameter, click.Option):
+            (general if parameter in shared else own).append(record)
+    for title, records in (("Options", own), ("Global options", general)):
+        if records:
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 def split_topic(text: str) -> tuple[str, int | None]:
