@@ -29,6 +29,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Self
 
 from tiered.errors import ConfigError, CorruptionError
 from tiered.model import NO_TIMESTAMP, AbortedTxn
@@ -73,70 +74,94 @@ class IndexPace:
         return is_due
 
 
-class OffsetIndex:
+class _Index:
     """Entries of one segment in memory, as two native columns. Not thread-safe for writing."""
 
-    __slots__ = ("_positions", "_relatives", "base_offset")
+    __slots__ = ("_relatives", "_values", "base_offset")
+    _NAME: ClassVar[str]
+    _ENTRY_BYTES: ClassVar[int]
+    _VALUE_TYPE: ClassVar[str]
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
         self._relatives = array("i")
-        self._positions = array("i")
+        self._values: array[int] = array(self._VALUE_TYPE)
 
     @classmethod
-    def from_bytes(
-        cls, data: bytes | bytearray | memoryview, base_offset: int, *, drop_padding: bool = False
-    ) -> OffsetIndex:
+    def from_bytes(cls, data: bytes | bytearray | memoryview, base_offset: int, *, drop_padding: bool = False) -> Self:
         """Decode all of ``data``. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
 
-        Raises ``CorruptionError`` for a length that is no multiple of 8. :meth:`is_sane` checks the order.
+        Raises ``CorruptionError`` for a partial entry. :meth:`is_sane` checks the order.
         """
-        if len(data) % OFFSET_ENTRY_BYTES:
+        if len(data) % cls._ENTRY_BYTES:
             raise CorruptionError(
-                f"offset index of {len(data)} bytes is no multiple of {OFFSET_ENTRY_BYTES}",
-                position=len(data) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES,
+                f"{cls._NAME} of {len(data)} bytes is no multiple of {cls._ENTRY_BYTES}",
+                position=len(data) // cls._ENTRY_BYTES * cls._ENTRY_BYTES,
                 hint="rebuild it from the log",
             )
         index = cls(base_offset)
-        columns = array("i", bytes(data))
-        _swap(columns)
-        index._relatives = columns[0::2]
-        index._positions = columns[1::2]
-        if drop_padding:
-            index._drop_padding()
+        index._read(data)
+        n = len(index)
+        while drop_padding and n and index._relatives[n - 1] == 0 and index._values[n - 1] == 0:
+            n -= 1
+        index._cut(n)
         return index
 
-    def _drop_padding(self) -> None:
-        # A zero pair is padding unless it is the very first entry (an append at the base that starts the file).
-        n = len(self._relatives)
-        while n > 0 and self._relatives[n - 1] == 0 and self._positions[n - 1] == 0:
-            n -= 1
-        self._cut(n)
+    def _read(self, data: bytes | bytearray | memoryview) -> None:
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self._relatives)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        base = self.base_offset
-        return ((base + r, p) for r, p in zip(self._relatives, self._positions, strict=True))
+        return map(self.entry, range(len(self)))
+
+    def entry(self, i: int) -> tuple[int, int]:
+        """Return entry ``i``, as it is drawn above, with the absolute offset."""
+        raise NotImplementedError
 
     @property
     def entries(self) -> list[tuple[int, int]]:
-        """Return (offset, position) of every entry, in order."""
+        """Return every entry, in order."""
         return list(self)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self) * self._ENTRY_BYTES
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every entry with an offset >= ``offset``."""
+        self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
+
+    def _drop(self, column: array[int], key: int) -> None:
+        i = bisect.bisect_left(column, key)
+        if i < len(column) and column[i] == key:
+            del self._relatives[i]
+            del self._values[i]
+
+    def _cut(self, n: int) -> None:
+        del self._relatives[n:]
+        del self._values[n:]
+
+
+class OffsetIndex(_Index):
+    """The offset index of one segment: entries of (offset, position)."""
+
+    __slots__ = ()
+    _NAME, _ENTRY_BYTES, _VALUE_TYPE = "offset index", OFFSET_ENTRY_BYTES, "i"
+
+    def _read(self, data: bytes | bytearray | memoryview) -> None:
+        columns = array("i", bytes(data))
+        _swap(columns)
+        self._relatives, self._values = columns[0::2], columns[1::2]
+
+    def entry(self, i: int) -> tuple[int, int]:
+        return self.base_offset + self._relatives[i], self._values[i]
 
     @property
     def last_offset(self) -> int:
         """Offset of the last entry; the base offset without entries."""
         return self.base_offset + self._relatives[-1] if self._relatives else self.base_offset
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self._relatives) * OFFSET_ENTRY_BYTES
-
-    def entry(self, i: int) -> tuple[int, int]:
-        """Return (offset, position) of entry ``i``."""
-        return self.base_offset + self._relatives[i], self._positions[i]
 
     def lookup(self, offset: int) -> tuple[int, int]:
         """Return the entry with the greatest offset <= ``offset``; (base offset, 0) if there is none."""
@@ -145,12 +170,12 @@ class OffsetIndex:
 
     def upper_bound(self, position: int, size: int) -> tuple[int, int] | None:
         """Return the first entry at a position >= ``position + size``: it bounds a search for aborted ones."""
-        i = bisect.bisect_left(self._positions, position + size)
-        return self.entry(i) if i < len(self._positions) else None
+        i = bisect.bisect_left(self._values, position + size)
+        return self.entry(i) if i < len(self) else None
 
     def reaches(self, position: int) -> bool:
         """Return True if an entry points at or after ``position``."""
-        return any(at >= position for at in self._positions)
+        return any(at >= position for at in self._values)
 
     def append(self, offset: int, position: int) -> bytes:
         """Add an entry and return its 8 bytes. Raises ``ConfigError`` if out of order, or beyond 31 bits."""
@@ -160,7 +185,7 @@ class OffsetIndex:
         if self._relatives and relative <= self._relatives[-1]:
             raise ConfigError(f"offset {offset} is not above the last indexed one, {self.last_offset}")
         self._relatives.append(relative)
-        self._positions.append(position)
+        self._values.append(position)
         return _OFFSET_ENTRY.pack(relative, position)
 
     def extend(self, entries: bytes) -> None:
@@ -173,26 +198,15 @@ class OffsetIndex:
             first = self.base_offset + found[0]
             raise ConfigError(f"offset {first} is not above the last indexed one, {self.last_offset}")
         self._relatives.extend(found[0::2])
-        self._positions.extend(found[1::2])
-
-    def truncate_to(self, offset: int) -> None:
-        """Drop every entry with an offset >= ``offset``."""
-        self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
+        self._values.extend(found[1::2])
 
     def drop(self, offset: int) -> None:
         """Drop the entry of ``offset``, if any; lookups then start earlier."""
-        i = bisect.bisect_left(self._relatives, offset - self.base_offset)
-        if i < len(self._relatives) and self._relatives[i] == offset - self.base_offset:
-            del self._relatives[i]
-            del self._positions[i]
-
-    def _cut(self, n: int) -> None:
-        del self._relatives[n:]
-        del self._positions[n:]
+        self._drop(self._relatives, offset - self.base_offset)
 
     def is_sane(self, log_size_bytes: int | None = None) -> bool:
         """Return True if offsets rise strictly from the base and positions rise strictly inside a log of that size."""
-        r, p = self._relatives, self._positions
+        r, p = self._relatives, self._values
         if not r:
             return True
         if r[0] < 0 or p[0] < 0 or (log_size_bytes is not None and p[-1] >= log_size_bytes):
@@ -201,76 +215,35 @@ class OffsetIndex:
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the trimmed file."""
-        columns = array("i", bytes(OFFSET_ENTRY_BYTES * len(self._relatives)))
+        columns = array("i", bytes(self.size_bytes))
         columns[0::2] = self._relatives
-        columns[1::2] = self._positions
+        columns[1::2] = self._values
         _swap(columns)
         return columns.tobytes()
 
 
-class TimeIndex:
-    """Entries of one segment in memory, as two native columns. Not thread-safe for writing."""
+class TimeIndex(_Index):
+    """The time index of one segment: entries of (timestamp, offset)."""
 
-    __slots__ = ("_relatives", "_timestamps", "base_offset")
+    __slots__ = ()
+    _NAME, _ENTRY_BYTES, _VALUE_TYPE = "time index", TIME_ENTRY_BYTES, "q"
 
-    def __init__(self, base_offset: int) -> None:
-        self.base_offset = base_offset
-        self._timestamps = array("q")
-        self._relatives = array("i")
-
-    @classmethod
-    def from_bytes(
-        cls, data: bytes | bytearray | memoryview, base_offset: int, *, drop_padding: bool = False
-    ) -> TimeIndex:
-        """Decode all of ``data``. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
-
-        Raises ``CorruptionError`` for a length that is no multiple of 12. :meth:`is_sane` checks the order.
-        """
-        if len(data) % TIME_ENTRY_BYTES:
-            raise CorruptionError(
-                f"time index of {len(data)} bytes is no multiple of {TIME_ENTRY_BYTES}",
-                position=len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES,
-                hint="rebuild it from the log",
-            )
-        index = cls(base_offset)
+    def _read(self, data: bytes | bytearray | memoryview) -> None:
         for timestamp, relative in _TIME_ENTRY.iter_unpack(data):
-            index._timestamps.append(timestamp)
-            index._relatives.append(relative)
-        if drop_padding:
-            n = len(index)
-            while n > 0 and index._timestamps[n - 1] == 0 and index._relatives[n - 1] == 0:
-                n -= 1
-            index._cut(n)
-        return index
+            self._values.append(timestamp)
+            self._relatives.append(relative)
 
-    def __len__(self) -> int:
-        return len(self._timestamps)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        base = self.base_offset
-        return ((t, base + r) for t, r in zip(self._timestamps, self._relatives, strict=True))
-
-    @property
-    def entries(self) -> list[tuple[int, int]]:
-        """Return (timestamp, offset) of every entry, in order."""
-        return list(self)
+    def entry(self, i: int) -> tuple[int, int]:
+        return self._values[i], self.base_offset + self._relatives[i]
 
     @property
     def last_entry(self) -> tuple[int, int]:
         """Last (timestamp, offset); (-1, base offset) without entries."""
-        return self.entry(-1) if self._timestamps else (NO_TIMESTAMP, self.base_offset)
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self._timestamps) * TIME_ENTRY_BYTES
-
-    def entry(self, i: int) -> tuple[int, int]:
-        """Return (timestamp, offset) of entry ``i``."""
-        return self._timestamps[i], self.base_offset + self._relatives[i]
+        return self.entry(-1) if self._values else (NO_TIMESTAMP, self.base_offset)
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
         """Return the entry with the greatest timestamp <= ``timestamp``; (-1, base offset) if there is none."""
-        i = bisect.bisect_right(self._timestamps, timestamp)
+        i = bisect.bisect_right(self._values, timestamp)
         return self.entry(i - 1) if i else (NO_TIMESTAMP, self.base_offset)
 
     def maybe_append(self, timestamp: int, offset: int) -> bytes:
@@ -281,35 +254,24 @@ class TimeIndex:
         relative = offset - self.base_offset
         if not 0 <= relative <= _MAX_RELATIVE:
             raise ConfigError(f"offset {offset} does not fit the time index of base {self.base_offset}")
-        if self._timestamps:
+        if self._values:
             if relative < self._relatives[-1]:
                 raise ConfigError(f"offset {offset} is below the last one of the time index, {self.last_entry[1]}")
-            if timestamp < self._timestamps[-1]:
-                raise ConfigError(f"timestamp {timestamp} is below the last one of the index, {self._timestamps[-1]}")
-            if timestamp == self._timestamps[-1]:
+            if timestamp < self._values[-1]:
+                raise ConfigError(f"timestamp {timestamp} is below the last one of the index, {self._values[-1]}")
+            if timestamp == self._values[-1]:
                 return b""
-        self._timestamps.append(timestamp)
+        self._values.append(timestamp)
         self._relatives.append(relative)
         return _TIME_ENTRY.pack(timestamp, relative)
 
-    def truncate_to(self, offset: int) -> None:
-        """Drop every entry with an offset >= ``offset``."""
-        self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
-
     def drop(self, timestamp: int) -> None:
         """Drop the entry of ``timestamp``, if any; lookups then start earlier."""
-        i = bisect.bisect_left(self._timestamps, timestamp)
-        if i < len(self._timestamps) and self._timestamps[i] == timestamp:
-            del self._timestamps[i]
-            del self._relatives[i]
-
-    def _cut(self, n: int) -> None:
-        del self._timestamps[n:]
-        del self._relatives[n:]
+        self._drop(self._values, timestamp)
 
     def is_sane(self, end_offset: int | None = None) -> bool:
         """Return True if timestamps rise strictly and offsets never fall, from the base up to ``end_offset``."""
-        t, r = self._timestamps, self._relatives
+        t, r = self._values, self._relatives
         if not t:
             return True
         if r[0] < 0 or (end_offset is not None and self.base_offset + r[-1] >= end_offset):
@@ -318,16 +280,12 @@ class TimeIndex:
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the trimmed file."""
-        return b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._relatives))
-
-
-def encode_txn(txn: AbortedTxn) -> bytes:
-    return _TXN_ENTRY.pack(_TXN_VERSION, *txn)
+        return b"".join(map(_TIME_ENTRY.pack, self._values, self._relatives))
 
 
 def encode_txns(txns: Iterable[AbortedTxn]) -> bytes:
     """Return the bytes of the file with ``txns`` in order; empty for none."""
-    return b"".join(map(encode_txn, txns))
+    return b"".join(_TXN_ENTRY.pack(_TXN_VERSION, *txn) for txn in txns)
 
 
 def decode_txns(data: bytes | bytearray | memoryview, base_offset: int = 0) -> list[AbortedTxn]:

@@ -37,7 +37,7 @@ from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, coordinator_epoch, marker
 from tiered.format.kernels import Record, crc32c
-from tiered.model import HeaderName, NewRecord, TimestampType
+from tiered.model import NewRecord, TimestampType
 
 ONE = bytes.fromhex(
     "00000000000000000000003a0000000002716a618900000000000000000000000003e800000000000003e8"
@@ -181,11 +181,6 @@ def test_timestamp_deltas_of_every_width(delta: int) -> None:
         encoded = encode_batch([NewRecord(b"a", None, first), NewRecord(b"b", None, second)])
         assert [r.timestamp for r in decode_records(encoded)] == [first, second]
         assert verify_batch(encoded).max_timestamp == max(first, second)
-
-
-def test_any_buffer_is_accepted_as_key_and_value() -> None:
-    encoded = encode_batch([NewRecord(bytearray(b"v"), memoryview(b"k"), 1000)], leader_epoch=0)  # type: ignore[arg-type]  # on purpose
-    assert encoded == ONE
 
 
 def test_offsets_are_assigned_in_place_and_the_crc_still_holds() -> None:
@@ -344,82 +339,6 @@ def test_damaged_records_are_refused_with_what_is_wrong(data: str, count: int, m
     assert caught.value.position >= 0
 
 
-@pytest.mark.parametrize(
-    ("data", "key", "value", "headers"),
-    [
-        ("0e00000003027600", None, b"v", []),
-        ("0e000000c901027600", None, b"v", []),
-        ("0c000000010300", None, None, []),
-        ("16000000026b027602026805", b"k", b"v", [("h", None)]),
-        ("16000000026b02760202ff01", b"k", b"v", [("\ufffd", None)]),
-    ],
-)
-def test_what_kafkas_consumer_reads_is_read(
-    data: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
-) -> None:
-    raw = bytes.fromhex(data)
-    raw = bytes((2 * (len(raw) - 1),)) + raw[1:]
-    assert list(decode_records(batch_of(raw, 1))) == [Record(0, 1000, key, value, headers)]
-
-
-def test_the_bytes_behind_no_records_are_not_looked_at() -> None:
-    for data in ("10000000026b027600", "100000", ""):
-        assert list(decode_records(batch_of(bytes.fromhex(data), 0))) == []
-
-
-def test_an_offset_delta_of_more_than_32_bits_is_refused() -> None:
-    for delta in ("8080808000", "8080808010"):  # five bytes: what is beyond 32 bits is cut off, as in Java
-        record = bytes.fromhex("0000" + delta + "026b027600")
-        assert [r.offset for r in decode_records(batch_of(bytes((2 * len(record),)) + record, 1))] == [0]
-    record = bytes.fromhex("0000808080808001026b027600")
-    with pytest.raises(CorruptionError, match="varint is longer than 5 bytes"):
-        list(decode_records(batch_of(bytes((2 * len(record),)) + record, 1)))
-
-
-# --- header names that are not UTF-8 --------------------------------------------------------------------------
-
-
-def batch_with_name(name: bytes, codec: Codec = Codec.NONE) -> bytes:
-    """One record with a header of that name."""
-    batch = encode_batch([NewRecord(b"v", b"k", 1000, [("n" * len(name), b"x"), ("plain", None)])])
-    at = batch.rindex(b"n" * len(name))
-    batch = resealed(batch[:at] + name + batch[at + len(name) :])
-    return rebuild_batch(read_header(batch), list(decode_records(batch)), codec=codec)
-
-
-@pytest.mark.parametrize(
-    ("raw", "text"),
-    [
-        (b"\xff\xfe", "\ufffd\ufffd"),
-        (b"a\xe2\x82", "a\ufffd"),
-        (b"\xc0\x80", "\ufffd\ufffd"),
-        (b"\xed\xa0\x80", "\ufffd"),  # a surrogate: one, where Python's "replace" makes three
-        (b"\xed\xa0x", "\ufffdx"),
-        (b"\xed\xa0", "\ufffd"),
-        (b"\xed\xa0\x80\xed\xb0\x80", "\ufffd\ufffd"),
-        (b"\xf0\x9f\x98x", "\ufffdx"),
-        (b"\xf4\x90\x80\x80", "\ufffd" * 4),
-    ],
-)
-@pytest.mark.parametrize("codec", list(Codec))
-def test_a_name_that_is_not_utf_8_is_shown_as_java_shows_it_and_keeps_its_bytes(
-    raw: bytes, text: str, codec: Codec
-) -> None:
-    batch = batch_with_name(raw, codec)
-    (record,) = decode_records(batch)
-    assert record.headers == [(text, b"x"), ("plain", None)]
-    name, plain = record.headers[0][0], record.headers[1][0]
-    assert isinstance(name, HeaderName)
-    assert name.raw == raw
-    assert type(plain) is str
-    header = verify_batch(batch)
-    assert rebuild_batch(header, [record]) == batch
-    again = encode_batch([NewRecord(record.value, record.key, record.timestamp, record.headers)], codec=codec)
-    (copy,) = decode_records(again)
-    assert copy == record
-    assert [n.raw for n, _ in copy.headers if isinstance(n, HeaderName)] == [raw]
-
-
 # --- buffers --------------------------------------------------------------------------------------------------
 
 BYTES_OF_ALL_KINDS = (
@@ -478,11 +397,6 @@ def test_a_hostile_record_count_allocates_nothing() -> None:
         next(decode_records(batch))
 
 
-def test_attributes_of_a_record_are_ignored() -> None:
-    batch = batch_of(bytes.fromhex("107f0000026b027600"), 1)
-    assert list(decode_records(batch)) == [Record(0, 1000, b"k", b"v", [])]
-
-
 def test_timestamps_wrap_as_javas_long() -> None:
     data = bytes.fromhex("10000200026b027600")  # delta 1
     batch = resealed(batch_of(data, 1), base=(">q", 27, INT64_MAX))
@@ -494,10 +408,6 @@ def test_the_largest_timestamp_is_that_of_the_records_left() -> None:
     left = [r for r in decode_records(full) if r.timestamp != 9]
     assert verify_batch(rebuild_batch(read_header(full), left)).max_timestamp == 7
     assert verify_batch(rebuild_batch(read_header(full), [])).max_timestamp == 9
-
-
-def test_an_empty_batch_may_still_name_a_codec() -> None:
-    assert list(decode_records(resealed(EMPTY, attributes=(">h", 21, 1)))) == []
 
 
 def test_decompression_of_a_batch_is_bounded() -> None:

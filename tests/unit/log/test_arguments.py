@@ -15,7 +15,7 @@ import pytest
 import tiered
 from tiered import aio
 from tiered.config import MAX_PARTITIONS, LogConfig, TopicConfig
-from tiered.errors import ConfigError, TieredError
+from tiered.errors import TieredError
 from tiered.model import NewRecord, TopicPartition
 
 NAN, INF = float("nan"), float("inf")
@@ -311,11 +311,3 @@ def test_a_directory_of_an_absurd_partition_is_refused(place: Path) -> None:
     assert f"t-{MAX_PARTITIONS}" in refused(lambda: tiered.open("log")).message
     with tiered.open_reader(log_dir="log") as reader:  # a reader passes over it, as over any other stray directory
         assert reader.topic("t").partitions == 2
-
-
-def test_the_largest_number_is_a_number(tmp_path: Path) -> None:
-    from tiered.arguments import partition_count
-
-    assert partition_count("t", MAX_PARTITIONS) == 100_000
-    with pytest.raises(ConfigError, match="cannot have 100001 partitions"):
-        partition_count("t", MAX_PARTITIONS + 1)

@@ -240,18 +240,6 @@ def test_a_read_is_a_stream_of_arrows_c_interface(tmp_path: Path) -> None:
             topic.read_batches(columns=["nope"])
 
 
-def test_pandas_takes_a_read(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    with tiered.open(tmp_path) as log:
-        topic = log.topic("t", create=True)
-        topic.append_arrow(
-            pa.Table.from_pandas(pandas.DataFrame({"value": [b"1", None], "key": [b"a", b"b"]}), preserve_index=False)
-        )
-        frame = pa.RecordBatchReader.from_stream(topic.read_batches(columns=["key", "value"])).read_pandas()
-        assert frame["key"].tolist() == [b"a", b"b"]
-        assert frame["value"].tolist() == [b"1", None]
-
-
 def test_damage_ends_the_stream(tmp_path: Path) -> None:
     with tiered.open(tmp_path) as log:
         topic = log.topic("t", create=True)

@@ -101,12 +101,6 @@ def test_records_of_many_partitions_join_with_one_record(log: Log) -> None:
         assert len(list(many.read(isolation="read_committed"))) == 500
 
 
-@pytest.mark.parametrize("timeout", [-1, 0, 1e9])
-def test_a_timeout_that_is_out_of_range_is_refused(log: Log, timeout: float) -> None:
-    with log, pytest.raises(ConfigError):
-        log.transaction("x", timeout=timeout)
-
-
 def test_the_state_log_is_not_deleted_under_its_transactions(log: Log) -> None:
     with log:
         with log.topic("t").transaction("x") as txn:
