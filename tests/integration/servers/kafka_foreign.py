@@ -22,7 +22,7 @@ from tests.integration.servers.commands import ROOT, run
 from tests.integration.servers.kafka import TIMEOUT_SECONDS, Broker
 from tests.integration.servers.kafka_wire import CORRELATION_ID, receive
 from tiered.format.batch_scanner import walk_headers
-from tiered.format.wire import WireReader, WireWriter
+from tiered.format.coordinator_records import WireReader, WireWriter
 
 READER = Path(__file__).with_name("DecodeBatches.java")
 PRODUCE, PRODUCE_VERSION = 0, 9

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from tiered.clock import SystemClock
-from tiered.format.wire import WireReader, WireWriter
+from tiered.format.coordinator_records import WireReader, WireWriter
 from tiered.model import TopicPartition
 
 DESCRIBE_PRODUCERS = 61

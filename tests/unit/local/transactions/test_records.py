@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.coordinator_records import (
+    MAX_TAGGED_FIELDS,
     TxnState,
     TxnValue,
+    WireReader,
     decode_group_key,
     decode_position,
     decode_transaction,
@@ -20,7 +22,6 @@ from tiered.format.coordinator_records import (
     encode_transaction_key,
     group_protocol,
 )
-from tiered.format.wire import MAX_TAGGED_FIELDS, WireReader
 from tiered.model import TopicPartition
 
 int16, int32, int64 = (st.integers(-(2**n), 2**n - 1) for n in (15, 31, 63))
