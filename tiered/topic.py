@@ -14,8 +14,8 @@ from tiered.errors import ConfigError, InvalidRecordError, TieredError
 from tiered.format import kernels
 from tiered.format.batch import HEADER_BYTES
 from tiered.format.coordinator_records import is_state_log
+from tiered.format.partitioner import Partitioner
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
-from tiered.partitioner import Partitioner
 from tiered.read.follow import COUNT_HERE_S, Followers, PartitionCounter
 from tiered.read.stream import TierStream
 from tiered.read.topic import TopicReads

@@ -16,7 +16,7 @@ import tiered
 from tests.spark.restarts.verdict import judge
 from tests.spark.staging import last_plan
 from tiered.cli.main import run
-from tiered.partitioner import Partitioner
+from tiered.format.partitioner import Partitioner
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 from tiered.store.steps import list_all

@@ -17,7 +17,7 @@ from tiered.format import pure_kernels
 from tiered.format.batch import read_header
 from tiered.format.codecs import Codec
 from tiered.format.keys import segment_key
-from tiered.partitioner import Partitioner
+from tiered.format.partitioner import Partitioner
 from tiered.spark.schema import WriteSchema
 from tiered.spark.staging import StagingLimits
 from tiered.store.base import Get, Object

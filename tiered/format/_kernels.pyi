@@ -20,12 +20,12 @@ from tiered.format.kernel_values import (
     EncoderColumns,
     Shown,
 )
+from tiered.format.partitioner import murmur2 as murmur2
 from tiered.format.pure_kernels import KeyTable as KeyTable
 from tiered.format.pure_kernels import assign_offsets as assign_offsets
 from tiered.format.pure_kernels import consumer_records as consumer_records
 from tiered.format.pure_kernels import decode_records as decode_records
 from tiered.format.pure_kernels import encode_records as encode_records
-from tiered.format.pure_kernels import murmur2 as murmur2
 from tiered.format.pure_kernels import run_batches as run_batches
 from tiered.format.pure_kernels import scan as scan
 from tiered.format.pure_kernels import survey as survey

@@ -1449,7 +1449,7 @@ cdef void as_run(Records records):
 
 
 cdef uint32_t hash_of_key(const unsigned char* data, Py_ssize_t length) noexcept nogil:
-    """Return ``tiered.partitioner.murmur2`` of a key."""
+    """Return ``tiered.format.partitioner.murmur2`` of a key."""
     cdef uint32_t h = <uint32_t>0x9747B28C ^ <uint32_t>length
     cdef uint32_t k
     cdef Py_ssize_t at = 0

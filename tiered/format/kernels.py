@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tiered.format import pure_kernels
 from tiered.format.pure_kernels import encode_record_at as encode_record_at
 
 if TYPE_CHECKING:
@@ -37,6 +36,20 @@ if TYPE_CHECKING:
     run_records = typed.run_records
     scan = typed.scan
     survey = typed.survey
+else:
+    from tiered.format.partitioner import murmur2  # noqa: F401
+    from tiered.format.pure_kernels import (  # noqa: F401  the names of _TWINS
+        KeyTable,
+        assign_offsets,
+        consumer_records,
+        crc32c,
+        decode_records,
+        encode_records,
+        run_batches,
+        scan,
+        survey,
+    )
+    from tiered.format.records import ConsumerRecord, Record  # noqa: F401
 
 _TWINS = (
     *("ConsumerRecord", "KeyTable", "Record", "assign_offsets", "consumer_records", "crc32c", "decode_records"),
@@ -67,7 +80,7 @@ def _odd(*_arguments: object, **_named: object) -> None:
     """Return None: in pure Python no input has a fast path."""
 
 
-_selected: object = pure_kernels
+globals().update(dict.fromkeys(_COMPILED_ALONE, _odd))
 _why_not = f"{_NO_EXTENSION} is set"
 if not _asked(_NO_EXTENSION):
     try:
@@ -80,11 +93,8 @@ if not _asked(_NO_EXTENSION):
     except ImportError as error:
         _why_not = str(error)
     else:
-        _selected = _kernels
+        globals().update({name: getattr(_kernels, name) for name in (*_TWINS, *_COMPILED_ALONE)})
         AT_WORK = f"compiled ({_kernels.COMPILED})"
-
-globals().update({name: getattr(_selected, name) for name in _TWINS})
-globals().update({name: getattr(_selected, name, _odd) for name in _COMPILED_ALONE})
 
 if AT_WORK == PURE and _asked(_REQUIRE_EXTENSION):
     raise ImportError(f"{_REQUIRE_EXTENSION} is set and the compiled kernels are not at work: {_why_not}")

@@ -26,7 +26,6 @@ from hashlib import blake2b
 from itertools import chain
 from typing import TypeVar
 
-from tiered import partitioner
 from tiered.errors import CorruptionError, InvalidTimestampError
 from tiered.format.kernel_values import (  # noqa: F401  the compiled twin takes some of these from here
     ArrowBinary,
@@ -41,6 +40,7 @@ from tiered.format.kernel_values import (  # noqa: F401  the compiled twin takes
     Shown,
     Survey,
 )
+from tiered.format.partitioner import murmur2  # noqa: F401  one kernel of both twins
 from tiered.format.records import ConsumerRecord, Record, header_name
 from tiered.model import HeaderName, Headers, NewRecord
 
@@ -264,10 +264,6 @@ class KeyTable:
         returns None like :meth:`put_batch`. The rules are in ``plan.batch_filter``.
         """
         return None
-
-
-murmur2 = partitioner.murmur2
-"""Return Kafka's hash of one key."""
 
 
 def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, crc: int = 0) -> int:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import bisect
 import struct
 import sys
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Self
@@ -74,7 +75,7 @@ class IndexPace:
         return is_due
 
 
-class _Index:
+class _Index(ABC):
     """Entries of one segment in memory, as two native columns. Not thread-safe for writing."""
 
     __slots__ = ("_relatives", "_values", "base_offset")
@@ -107,8 +108,9 @@ class _Index:
         index._cut(n)
         return index
 
+    @abstractmethod
     def _read(self, data: bytes | bytearray | memoryview) -> None:
-        raise NotImplementedError
+        """Fill both columns from whole entries."""
 
     def __len__(self) -> int:
         return len(self._relatives)
@@ -116,9 +118,9 @@ class _Index:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return map(self.entry, range(len(self)))
 
+    @abstractmethod
     def entry(self, i: int) -> tuple[int, int]:
         """Return entry ``i``, as it is drawn above, with the absolute offset."""
-        raise NotImplementedError
 
     @property
     def entries(self) -> list[tuple[int, int]]:

@@ -14,8 +14,8 @@ from tests.unit.cli.conftest import Cli
 from tiered import aio
 from tiered.config import MAX_PARTITIONS
 from tiered.errors import ConfigError, LocalIOError, RemoteUnavailableError, TieredError
+from tiered.format.partitioner import Partitioner
 from tiered.model import TopicPartition
-from tiered.partitioner import Partitioner
 from tiered.uploader import Uploader
 
 KEYS = [b"key-%d" % number for number in range(40)]

@@ -26,8 +26,8 @@ from tiered.format.columns import (
     rows_of,
 )
 from tiered.format.header import HEADER_BYTES
+from tiered.format.partitioner import Partitioner, murmur2
 from tiered.model import Headers, NewRecord, TimestampType
-from tiered.partitioner import Partitioner, murmur2
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

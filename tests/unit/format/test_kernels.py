@@ -24,9 +24,8 @@ from tests.unit.format.odd_records import (
     times,
 )
 from tests.unit.format.twins import at_work, both, compiled, needs_both, outcome
-from tiered import partitioner
 from tiered.config import MAX_LONG, TopicConfig
-from tiered.format import kernels, pure_kernels
+from tiered.format import kernels, partitioner, pure_kernels
 from tiered.format.batch import MAX_BATCH_BYTES, BatchProducer, encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.kernel_values import NO_PRODUCER, BatchForm

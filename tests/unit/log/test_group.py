@@ -13,9 +13,9 @@ import tiered
 from tests.unit.format.odd_records import Bytes, Late, Own, lists
 from tests.unit.format.twins import both, compiled, needs_both
 from tiered.arguments import place_in_call
+from tiered.format.partitioner import Partitioner
 from tiered.local.partition.validation import as_record
 from tiered.model import NewRecord
-from tiered.partitioner import Partitioner
 from tiered.topic import Topic
 
 PAIRS = st.tuples(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=40))

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tiered.partitioner import Partitioner, murmur2
+from tiered.format.partitioner import Partitioner, murmur2
 
 KAFKA_HASHES = {
     b"21": -973932308,
