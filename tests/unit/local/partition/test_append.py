@@ -31,7 +31,6 @@ from tiered.errors import (
     LocalIOError,
 )
 from tiered.format import pure_kernels
-from tiered.format.partitioner import Partitioner
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.partition.write_log import WriteLog
