@@ -196,6 +196,15 @@ def test_the_topics_get_their_settings_from_the_bucket(tiered_log: Bucket) -> No
     tiered_log.continues()
 
 
+def test_the_topics_of_a_log_without_a_bucket_lose_their_settings(directory: Path) -> None:
+    before = read(directory)
+    (directory / "tiered-topics.json").write_bytes(b"no such file\n\x80")
+    plan = repair(directory)
+    assert plan.actions[0].notes == ("the settings of t are lost: `tiered topic set t` sets them again",)
+    assert aside(directory) == ["tiered-topics.json"]
+    assert (read(directory), errors(directory)) == (before, [])
+
+
 def test_a_newer_release_is_no_damage(directory: Path) -> None:
     (directory / "tiered-topics.json").write_text('{"version": 99}')
     with pytest.raises(NewerFormatError):
