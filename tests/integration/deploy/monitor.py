@@ -90,6 +90,13 @@ class Prometheus:
             looks.wait(LOOK_SECONDS)
         raise AssertionError(f"{expression} stays empty; {self.query('up')}")
 
+    def wait_for_alert(self, name: str, **labels: str) -> None:
+        words = ", ".join(f'{key}="{value}"' for key, value in labels.items())
+        self.wait_for(f'ALERTS{{alertname="{name}", alertstate="firing", {words}}}')
+
+    def firing(self) -> set[str]:
+        return {each["metric"]["alertname"] for each in self.query('ALERTS{alertstate="firing"}')}
+
     def __enter__(self) -> Self:
         return self
 
