@@ -22,14 +22,31 @@ from typing import Any
 
 import pytest
 
-import tiered
-from tests.crash.striking import KINDS, SAMPLE, SEED, VALUE, WHOLE, Interrupt, Striker
+from tests.crash.striking import (
+    CALLS,
+    KINDS,
+    SAMPLE,
+    SEED,
+    VALUE,
+    WHOLE,
+    Interrupt,
+    Striker,
+    World,
+    append,
+    append_batches,
+    append_many,
+    append_with_headers,
+    close,
+    flush,
+    strike_each,
+    sync,
+    use_appender,
+)
 from tests.support.faulty_files import FaultyFiles
-from tiered.cli.main import run
 from tiered.clock import SystemClock
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ClosedError, LocalIOError, TieredError
-from tiered.format.batch import decode_records, encode_batch
+from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import DirectoryLock
@@ -45,130 +62,6 @@ pytestmark = [
     # The signals of these tests come from the timer that the other method of the time limit uses.
     pytest.mark.timeout(0 if WHOLE else 300, method="thread"),
 ]
-
-
-class World:
-    """A log with one topic, what it has acknowledged, and what may be in it besides."""
-
-    def __init__(self, path: Path, config: dict[str, Any]) -> None:
-        self.path, self.config = path, config
-        self.remote = f"file://{path}-bucket"
-        self.acked: dict[int, bytes] = {}
-        self.open()
-
-    def open(self) -> None:
-        self.log = tiered.open(self.path, remote=self.remote)
-        self.topic = self.log.topic("a", create=True, config=self.config)
-
-    def took(self, value: bytes, *written: Any) -> None:
-        self.acked.update({offset: value for each in written for offset in range(each.offset, each.end_offset)})
-
-    def verify(self) -> None:
-        """Everything acknowledged is there, no offset is missing."""
-        found = {record.offset: record.value for record in self.topic.read()}
-        assert {offset: found.get(offset) for offset in self.acked} == self.acked
-        assert set(found.values()) <= {VALUE, b"after"}
-        assert sorted(found) == list(range(len(found)))
-
-    def recover(self) -> bool:
-        """Uses the log again; False where the partition is offline."""
-        try:
-            self.took(b"after", self.topic.append(b"after"))
-            self.verify()
-        except LocalIOError:
-            return False
-        except ClosedError:  # a close that is still to be ended
-            pass
-        return True
-
-    def end(self) -> bool:
-        """Closes the log as often as it takes, and opens it again; whether the close was clean."""
-        try:
-            self.log.close()
-            clean = True
-        except LocalIOError:
-            clean = False
-        except TieredError:  # why an appender could not write; all else is closed by then
-            clean = True
-        self.open()
-        self.verify()
-        self.log.close()
-        assert run(["check", "--log-dir", str(self.path)]) == 0
-        self.open()
-        return clean
-
-
-def append(world: World) -> None:
-    world.took(VALUE, world.topic.append(VALUE))
-
-
-def append_with_headers(world: World) -> None:
-    world.took(VALUE, world.topic.append(VALUE, headers=[("h", b"1")]))
-
-
-def append_many(world: World) -> None:
-    world.took(VALUE, *world.topic.append_many([VALUE] * 3))
-
-
-def append_batches(world: World) -> None:
-    world.took(VALUE, world.topic.append_batches(encode_batch([NewRecord(VALUE, timestamp=1)] * 2)))
-
-
-def use_appender(world: World) -> None:
-    with world.topic.appender() as appender:
-        receipts = [appender.append(VALUE), appender.append(VALUE)]
-        appender.flush()
-        world.took(VALUE, *(each.result() for each in receipts))
-
-
-def flush(world: World) -> None:
-    append(world)
-    world.log.flush()
-
-
-def sync(world: World) -> None:
-    append(world)
-    world.log.sync()
-
-
-def close(world: World) -> None:
-    world.log.close()
-
-
-CALLS: dict[str, tuple[Callable[[World], None], dict[str, Any]]] = {
-    "append": (append, {}),
-    "headers": (append_with_headers, {}),
-    "roll": (append, {"segment.bytes": 510}),
-    "index": (append, {"index.interval.bytes": 100}),
-    "many": (append_many, {}),
-    "batches": (append_batches, {}),
-    "appender": (use_appender, {}),
-    "flush": (flush, {}),
-    "sync": (sync, {}),
-    "close": (close, {}),
-}
-
-
-def strike_each(
-    world: World, strike: Callable[[Striker], None], dice: random.Random, *, nested: bool, kind: type[Striker] = Striker
-) -> None:
-    """``strike`` makes one call, in which a striker raises; its places are all, or a sample."""
-    for _ in range(3):
-        append(world)
-    count = kind(Interrupt)
-    strike(count)
-    world.end()
-    places = range(1, count.seen + 1)
-    for number, at in enumerate(places if WHOLE else sorted(dice.sample(places, min(SAMPLE, len(places))))):
-        striker = kind(KINDS[number % 3], at, *([at + dice.randrange(1, 80)] if nested else []))
-        strike(striker)
-        try:
-            right = number % 2 or world.recover()  # every other time the close is the next to look
-            clean = world.end()
-            assert right or not clean
-        except BaseException:
-            print(f"bytecode {striker.at} of {count.seen}: {striker.places}")
-            raise
 
 
 # A file that is opened and not entered yet is closed by its finalizer, which says so.

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.striking import SEED, WHOLE, Striker
-from tests.crash.test_any_instant import CALLS, World, append, strike_each
+from tests.crash.striking import CALLS, SEED, WHOLE, Striker, World, append, strike_each
 from tiered import aio
 from tiered.errors import LocalIOError, TieredError
 
