@@ -15,7 +15,7 @@ __all__ = ["DefaultSource"]
 
 
 def refused_source(why: ConfigError) -> type[DataSource]:
-    """Return a source named ``tiered`` whose every call raises ``why``."""
+    """Return a data source class named ``tiered`` that raises ``why`` at each call."""
     calls = refused_calls(why, "schema", "reader", "writer", "streamReader", "streamWriter", "simpleStreamReader")
     return type("RefusedDataSource", (DataSource,), {"name": classmethod(lambda _: "tiered"), **calls})
 

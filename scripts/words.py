@@ -1,9 +1,9 @@
-"""Rules of wording for docstrings, documentation and class names: ``scripts/words.py``. Exits with 1 after a breach.
+"""Rules of wording for code, documentation and class names: ``scripts/words.py``. Exits with 1 after a breach.
 
-A docstring begins with a verb or a noun phrase, not with a word of ``BAD_START``. Docstrings and documentation use no
-word of ``BANNED``; code spans and code blocks may. A docstring says more than the name of its function or class. The
-name of a class stands once in the product. ``# words: REASON`` on the line of a definition permits its breaches and
-says why. So does ``<!-- words: REASON -->`` on a line of documentation.
+A docstring begins with a verb or a noun phrase, not with a word of ``BAD_START``. Names, messages, comments,
+docstrings and documentation use no word of ``BANNED``; code spans and code blocks of pages may. A docstring says more
+than the name of its function or class. The name of a class stands once in the product. ``# words: REASON`` on the line
+of a definition permits its breaches and says why. So does ``<!-- words: REASON -->`` on a line of documentation.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PRODUCT = ("tiered", "uploader", "pyspark_tiered")
+CODE_SUFFIXES = frozenset({".py", ".pyx", ".pxi"})
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs")
 BAD_START = re.compile(r"(?:What|Whether|Of|That|Where|As|It|Those|More)\b")
 BANNED = re.compile(
@@ -55,10 +56,16 @@ def docstring_breaches(path: Path, source: str) -> Iterator[str]:
             continue
         if start := BAD_START.match(text):
             yield f"{path}:{number}: a docstring begins with {start[0]!r}: begin with a verb, or name the thing"
-        for word in BANNED.finditer(CODE.sub(blank, text)):
-            yield f"{path}:{number}: {word[0]!r} in a docstring: use a word of the field"
         if repeats_name(node, text):
             yield f"{path}:{number}: a docstring that repeats the name: delete it"
+
+
+def word_breaches(path: Path, source: str) -> Iterator[str]:
+    """Yield the banned words in the lines of one file of code."""
+    for number, line in enumerate(source.splitlines(), 1):
+        for word in BANNED.finditer(line):
+            if not PERMITTED.search(line):
+                yield f"{path}:{number}: {word[0]!r}: use a word of the field"
 
 
 def page_breaches(path: Path, text: str) -> Iterator[str]:
@@ -73,8 +80,12 @@ def main() -> int:
     """Print one line per breach. Return the exit code."""
     breaches: list[str] = []
     classes: dict[str, str] = {}
-    for path in (path for folder in PRODUCT for path in sorted(Path(folder).rglob("*.py"))):
+    files = (path for folder in PRODUCT for path in sorted(Path(folder).rglob("*")))
+    for path in (path for path in files if path.suffix in CODE_SUFFIXES):
         source = path.read_text()
+        breaches += word_breaches(path, source)
+        if path.suffix != ".py":
+            continue
         breaches += docstring_breaches(path, source)
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ClassDef):

@@ -88,7 +88,7 @@ logging.getLogger("tiered").addHandler(logging.NullHandler())
 if not TYPE_CHECKING:  # with it a type checker would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
-        """Import a public name at its first use, so that importing the package alone stays cheap (no numpy, no SDK)."""
+        """Import a public name at its first use. Importing the package alone thus loads neither numpy nor an SDK."""
         if name in _MODULES:
             return importlib.import_module(f"tiered.{name}")  # this also sets the attribute
         home = _HOMES.get(name)

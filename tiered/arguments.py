@@ -1,4 +1,4 @@
-"""Checks of arguments at the public functions, before a file is made, a lock taken or a request sent.
+"""Checks of the arguments of public functions, before any file, lock or request.
 
 An integer is anything that :func:`operator.index` accepts (``numpy.int64`` too), but never ``bool``. A check returns
 the value in the type that the rest of the product expects. A wrong argument raises ConfigError, a wrong part of a
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def whole(name: str, value: object, *, least: int | None = None, most: int | None = None) -> int:
-    """Return a whole number within the bounds, both inclusive."""
+    """Check that ``value`` is a whole number within the bounds, both inclusive, and return it."""
     hint = "a whole number" + (f" from {least}" if least is not None else "") + (f" to {most}" if most else "")
     number = value if type(value) is int else _index(value)
     if number is None:
@@ -41,7 +41,7 @@ def whole(name: str, value: object, *, least: int | None = None, most: int | Non
 
 
 def flag(name: str, value: object) -> bool:
-    """Return True or False. Other truth values are refused."""
+    """Check that ``value`` is True or False, and return it. Other truth values are refused."""
     if not isinstance(value, bool):
         raise wrong(name, value, "True or False")
     return value
@@ -54,7 +54,7 @@ def text(name: str, value: object) -> str:
 
 
 def text_of(name: str, value: object, *, most_bytes: int) -> str:
-    """Return a Unicode text that is not empty and has at most ``most_bytes`` bytes as UTF-8."""
+    """Check that ``value`` is a text, not empty, of at most ``most_bytes`` bytes as UTF-8, and return it."""
     found = text(name, value)
     try:
         size = len(found.encode())
@@ -76,14 +76,14 @@ def one_of(name: str, value: object, allowed: Sequence[str]) -> str:
 
 
 def seconds(name: str, value: object) -> float:
-    """Return a finite number of seconds. A negative number becomes 0."""
+    """Check that ``value`` is a finite number of seconds, and return it. A negative number becomes 0."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise wrong(name, value, "a number of seconds")
     return max(0.0, float(value))
 
 
 def seconds_or_none(name: str, value: object) -> float | None:
-    """Return a finite number of seconds, or None for no limit."""
+    """Check that ``value`` is a finite number of seconds, or None for no limit, and return it."""
     if value is None:
         return None
     if isinstance(value, float) and math.isinf(value):
@@ -92,7 +92,7 @@ def seconds_or_none(name: str, value: object) -> float | None:
 
 
 def duration_s(name: str, value: object) -> float:
-    """Return seconds, given as a number or as text such as "5s". None is infinity. Raises ConfigError."""
+    """Return a duration in seconds, given as a number or as text such as "5s". None is infinity. Raises ConfigError."""
     if value is None:
         return math.inf
     if isinstance(value, str):
@@ -104,7 +104,7 @@ def duration_s(name: str, value: object) -> float:
 
 
 def partition_count(topic: str, value: object) -> int:
-    """Return the number of partitions of a topic: 1 to ``config.MAX_PARTITIONS``."""
+    """Check a topic's number of partitions, 1 to ``config.MAX_PARTITIONS``, and return it."""
     number = _index(value)
     if number is None:
         raise wrong("partitions", value, f"a whole number from 1 to {MAX_PARTITIONS}")
@@ -122,7 +122,7 @@ def partition_or_none(value: object) -> int | None:
 
 
 def offset_or_none(name: str, value: object) -> int | str | None:
-    """Return an offset: an int from 0, its digits, "earliest" ("beginning"), "latest" ("end"), or None."""
+    """Check an offset: an int from 0, its digits, "earliest" ("beginning"), "latest" ("end"), or None. Return it."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -147,14 +147,14 @@ def path(name: str, value: object) -> Path:
 
 
 def path_or_none(name: str, value: object) -> Path | None:
-    """Return the path, or None where none is given. Raises ConfigError."""
+    """Return ``value`` as a path, None if it is None. Raises ConfigError."""
     return None if value is None else path(name, value)
 
 
 def at_home(name: str, place: Path) -> Path:
-    """Return the path with a leading ``~`` replaced by the home directory, as a shell does.
+    """Replace a leading ``~`` by the home directory, as a shell does.
 
-    Raises ConfigError if the home directory is unknown. Otherwise a folder named ``~`` would be made.
+    Raises ConfigError if the home directory is unknown. Otherwise a folder named ``~`` would be created.
     """
     if not str(place).startswith("~"):
         return place
@@ -168,7 +168,7 @@ def at_home(name: str, place: Path) -> Path:
 
 
 def paths(name: str, value: object) -> list[Path]:
-    """Return one path or several as a list."""
+    """Return ``value``, one path or several, as a list."""
     if isinstance(value, str | os.PathLike):
         return [path(name, value)]
     if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray | memoryview) or not value:
@@ -177,14 +177,14 @@ def paths(name: str, value: object) -> list[Path]:
 
 
 def url_or_none(name: str, value: object) -> str | None:
-    """Return a store's URL as text (``store.location`` parses it), or None."""
+    """Check that ``value`` is the text of a store's URL, or None. ``store.location`` parses it later."""
     if value is None:
         return None
     return str(path(name, value)) if isinstance(value, os.PathLike) else text(name, value)
 
 
 class StorePlace(NamedTuple):
-    """URL of a store and the settings to reach it."""
+    """URL of a store, and the settings to connect to it."""
 
     url: str | None
     s3: S3Keywords
@@ -192,7 +192,7 @@ class StorePlace(NamedTuple):
 
     @classmethod
     def checked(cls, remote: object, deadline_seconds: object, s3: Mapping[str, object]) -> StorePlace:
-        """Check the keywords of ``open`` and ``open_reader``. ``s3`` holds only those that were given."""
+        """Check the keyword arguments of ``open`` and ``open_reader``. ``s3``: only the keywords that were given."""
         for name in s3:
             if name not in S3_WORDS:
                 raise TypeError(f"unexpected keyword argument {name!r}; of S3 there are {', '.join(S3_WORDS)}")
@@ -208,7 +208,7 @@ class StorePlace(NamedTuple):
         return place
 
     def seconds(self, default: float) -> float:
-        """Return the seconds for which one request is retried."""
+        """Return the seconds for which a request is retried. ``default``: if none were given."""
         return default if self.deadline_seconds is None else self.deadline_seconds
 
 
@@ -219,7 +219,7 @@ def instance(name: str, value: object, kind: type[T], hint: str) -> T:
 
 
 def has(name: str, value: T, methods: Iterable[str], hint: str) -> T:
-    """Return an object that has these methods, or None. A class is refused."""
+    """Check that ``value`` is an object with these methods, or None, and return it. A class is refused."""
     if isinstance(value, type) or (
         value is not None and not all(callable(getattr(value, method, None)) for method in methods)
     ):
@@ -228,7 +228,7 @@ def has(name: str, value: T, methods: Iterable[str], hint: str) -> T:
 
 
 def clock_and_ids(clock: object, ids: object) -> tuple[Clock, IdSource]:
-    """Return the sources of time and randomness. None stands for those of the machine."""
+    """Return the sources of time and of random ids. None stands for the machine's."""
     hint = "an object as tiered.clock describes it, or None"
     has("clock", clock, ("now_ms", "monotonic", "sleep", "wait"), hint)
     has("ids", ids, ("uuid", "uid", "random"), hint)
@@ -236,9 +236,9 @@ def clock_and_ids(clock: object, ids: object) -> tuple[Clock, IdSource]:
 
 
 def topic_settings(value: object) -> dict[str, Any]:
-    """Return the checked settings of a ``TopicConfig`` or of a mapping with Kafka's names, by dotted name.
+    """Check the settings in a ``TopicConfig`` or a mapping with Kafka's names. Return them by dotted name.
 
-    Of a ``TopicConfig`` only settings that differ from their default are returned.
+    For a ``TopicConfig`` only settings that differ from their default are returned.
     """
     if value is None:
         return {}
@@ -250,7 +250,7 @@ def topic_settings(value: object) -> dict[str, Any]:
 
 
 def selected(value: object) -> tuple[str | TopicPartition, ...]:
-    """Return names of topics and partitions. A single one may stand without a list."""
+    """Check names of topics, and partitions. Return them as a tuple. A single one need not be in a list."""
     if isinstance(value, str | TopicPartition):
         return (value,)
     found = tuple(value) if isinstance(value, Iterable) else (value,)
@@ -260,7 +260,7 @@ def selected(value: object) -> tuple[str | TopicPartition, ...]:
 
 
 def selected_partitions(value: object) -> tuple[TopicPartition, ...]:
-    """Return partitions. A single one may stand without a list."""
+    """Check partitions. Return them as a tuple. A single one need not be in a list."""
     found = selected(value)
     partitions = tuple(each for each in found if isinstance(each, TopicPartition))
     if len(partitions) < len(found):
@@ -269,7 +269,10 @@ def selected_partitions(value: object) -> tuple[TopicPartition, ...]:
 
 
 def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int]:
-    """Return all partitions, or the named one."""
+    """Return the number ``partition`` in a list, or those of all ``count`` partitions (None).
+
+    Raises UnknownTopicError if it is too high.
+    """
     if partition is None:
         return list(range(count))
     if partition >= count:
@@ -280,7 +283,7 @@ def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int
 
 
 def ends(value: object) -> dict[TopicPartition, int]:
-    """Return offsets by partition."""
+    """Check a mapping of offsets by partition, and return it."""
     hint = '{TopicPartition("orders", 0): 4711}'
     if not isinstance(value, Mapping) or not all(isinstance(tp, TopicPartition) for tp in value):
         raise wrong("ends", value, hint)
@@ -296,7 +299,7 @@ def columns_or_none(value: object, known: Sequence[str]) -> list[str] | None:
 
 
 def key(value: object) -> bytes | bytearray | memoryview:
-    """Return a key to search for."""
+    """Check that ``value`` is a key: bytes, not None. Return it."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise ConfigError(f"key is {_kind(value)}, not bytes", hint="encode it first")
     return value
@@ -323,7 +326,7 @@ def records(value: object) -> Iterator[Any]:
 
 
 def record(given: NewRecord, index: int) -> NewRecord:
-    """Return a record whose parts have the right types. Limits are checked by the log."""
+    """Check the types of a record's parts, and return the record. The log checks sizes and times."""
     value, key_, timestamp, headers = given
     if value is not None and type(value) is not bytes:
         _check_bytes("value", value, index)
@@ -343,7 +346,10 @@ def record(given: NewRecord, index: int) -> NewRecord:
 
 
 def place_in_call(records: Sequence[object], group: Sequence[object], index: int) -> int:
-    """Return where in a call the record stands that is ``group[index]`` of one partition."""
+    """Return the index in ``records``, those of the call, of the record ``group[index]``.
+
+    ``group``: those of one partition.
+    """
     if index >= len(group):
         return index
     before = sum(each is group[index] for each in group[:index])  # one object may stand in a call more than once
@@ -351,7 +357,7 @@ def place_in_call(records: Sequence[object], group: Sequence[object], index: int
 
 
 def check_headers(headers: Headers | object, index: int) -> None:
-    """Check that headers are pairs of a text and bytes or None."""
+    """Check that headers are pairs of a text, and bytes or None. ``index``: the record's index, for the error."""
     hint = 'headers=[("trace", b"abc"), ("empty", None)]'
     if not isinstance(headers, list | tuple):
         raise InvalidRecordError(f"record {index}: headers is {_kind(headers)}, not a list", index=index, hint=hint)
@@ -384,7 +390,7 @@ def _check_bytes(name: str, value: object, index: int) -> None:
 
 
 def wrong(name: str, value: object, expected: str) -> ConfigError:
-    """Return the error for a value of a wrong type."""
+    """Return the error for a value of a wrong type. ``expected``: the right type in words."""
     return ConfigError(f"{name}={_shown(value)} ({_kind(value)})", hint=f"{name} is {expected}")
 
 

@@ -1,4 +1,4 @@
-"""Time, ids and randomness. No other module of the product imports ``time``, ``random`` or ``uuid``'s makers.
+"""Sources of time, ids and random numbers. No other module uses ``time``, ``random`` or ``uuid`` for this.
 
 Tests pass a :class:`Clock` and an :class:`IdSource` of their own (``tiered.testing.clock``). So they run without
 sleeping, and a failure is replayed from its printed seed.
@@ -14,23 +14,23 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A wall clock in whole milliseconds and a monotonic clock in seconds."""
+    """Source of time: a wall clock in whole milliseconds and a monotonic clock in seconds."""
 
     def now_ms(self) -> int:
-        """Return milliseconds since 1970-01-01 UTC. The value may jump in both directions."""
+        """Return the wall clock: milliseconds since 1970-01-01 UTC. It may jump in both directions."""
 
     def monotonic(self) -> float:
-        """Return seconds that never decrease. Only differences have a meaning."""
+        """Return seconds that never decrease. Only differences between two values have a meaning."""
 
     def sleep(self, seconds: float) -> None:
-        """Block the calling thread."""
+        """Block the calling thread for ``seconds``."""
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
-        """Block until ``event`` is set or ``seconds`` passed. Return whether the event is set."""
+        """Block until ``event`` is set or ``seconds`` have passed (None: no limit). Return True if the event is set."""
 
 
 class IdSource(Protocol):
-    """A source of unique ids and of random numbers."""
+    """Source of unique ids and of random numbers."""
 
     def uuid(self) -> uuid.UUID:
         """Return a random UUID (version 4)."""
@@ -39,11 +39,11 @@ class IdSource(Protocol):
         """Return 128 random bits as 32 hex digits, for object names, commit ids and tokens."""
 
     def random(self) -> float:
-        """Return a number from [0, 1), uniformly distributed, for jitter."""
+        """Return a uniform random number from [0, 1), for jitter."""
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """Clock of the machine."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -56,7 +56,7 @@ class SystemClock:
 
 
 class SystemIds:
-    """Ids and numbers from the operating system's randomness."""
+    """Ids and random numbers from the operating system."""
 
     def uuid(self) -> uuid.UUID:
         return uuid.uuid4()

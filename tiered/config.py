@@ -1,7 +1,7 @@
-"""Settings of topics and of a log directory: frozen, validated, under Kafka's names.
+"""Settings of topics and of a log directory, with Kafka's names. They are checked and immutable.
 
 A topic's settings are spelled as Kafka spells them (``segment.bytes``) or as Python keywords (``segment_bytes``).
-``merge.min.bytes``, ``merge.target.bytes``, ``merge.idle.ms`` and ``gc.grace.ms`` are not Kafka's: they govern the
+``merge.min.bytes``, ``merge.target.bytes``, ``merge.idle.ms`` and ``gc.grace.ms`` are not Kafka's; they apply to the
 bucket. ``seal.ms`` (10 minutes) is not Kafka's either. The defaults are those of Kafka 4.1, with these exceptions.
 ``segment.bytes`` is 64 MiB. ``compression.lz4.level`` is 1 (Kafka's 9 is six times slower). ``retention.ms``,
 ``local.retention.ms`` and ``local.retention.bytes`` are -1: nothing is deleted by default.
@@ -70,9 +70,9 @@ def parse_bytes(text: int | str) -> int:
 
 
 def parse_duration_ms(text: int | str, option: str = "") -> int:
-    """Return milliseconds for ``"7d"``, ``"90s"``, ``"1.5h"`` or ``0``. Raises ConfigError, also without a unit.
+    """Return milliseconds for ``"7d"``, ``"90s"``, ``"1.5h"`` or ``0``.
 
-    The error names the ``option``, if there is one.
+    Raises ConfigError, also for a number without unit. ``option``: name for the error, ``""`` for none.
     """
     bare, place = str(text).strip(), f"{option}: " if option else ""
     # A number without a unit may be meant as seconds. Callers refuse a negative one, or read -1 as no limit.
@@ -85,7 +85,7 @@ def parse_duration_ms(text: int | str, option: str = "") -> int:
 
 
 def parse_milliseconds(text: int | str) -> int:
-    """Return milliseconds as Kafka's settings of topics have them: as a duration, or a number of milliseconds."""
+    """Return milliseconds for a topic's setting: a number of them as in Kafka, or a duration such as ``"7d"``."""
     return _quantity(text, {"": 1, **_TIME_UNITS}, "a duration", "7d")
 
 
@@ -173,27 +173,27 @@ class TopicConfig:
 
     @property
     def compacted(self) -> bool:
-        """Return whether ``cleanup.policy`` contains compact."""
+        """Return True if ``cleanup.policy`` contains ``compact``."""
         return "compact" in self.cleanup_policy
 
     @property
     def deletes(self) -> bool:
-        """Return whether ``cleanup.policy`` contains delete."""
+        """Return True if ``cleanup.policy`` contains ``delete``."""
         return "delete" in self.cleanup_policy
 
     @property
     def merged_below_bytes(self) -> int:
-        """Return the size in bytes below which segments of the bucket are merged with their neighbours."""
+        """Return the size in bytes below which a segment in the bucket is merged with its neighbours."""
         return self.segment_bytes // 4 if self.merge_min_bytes == OF_SEGMENT else self.merge_min_bytes
 
     @property
     def merged_up_to_bytes(self) -> int:
-        """Return the size in bytes of the largest segment that a merge makes."""
+        """Return the largest size in bytes of a merged segment."""
         return self.segment_bytes if self.merge_target_bytes == OF_SEGMENT else self.merge_target_bytes
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Return ``message.timestamp.type`` as the batch attribute."""
+        """Return ``message.timestamp.type`` as the bit of the batch attributes."""
         return (
             TimestampType.LOG_APPEND_TIME
             if self.message_timestamp_type == "LogAppendTime"
@@ -202,7 +202,7 @@ class TopicConfig:
 
     @classmethod
     def keys(cls) -> tuple[str, ...]:
-        """Return all setting names, dotted."""
+        """Return the names of all settings, with dots."""
         return tuple(_dotted(field.name) for field in dataclasses.fields(cls))
 
     @classmethod
@@ -214,7 +214,7 @@ class TopicConfig:
         return cls().replace(properties)
 
     def replace(self, properties: Mapping[str, Any]) -> TopicConfig:
-        """Return these settings with some changed. Names and errors are those of :meth:`from_properties`."""
+        """Return a copy with some settings changed. Names and errors are those of :meth:`from_properties`."""
         types = {field.name: type(field.default) for field in dataclasses.fields(self)}
         changed: dict[str, Any] = {}
         for key, value in properties.items():
@@ -227,7 +227,7 @@ class TopicConfig:
         return dataclasses.replace(self, **changed)
 
     def named(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the named settings by dotted name. Names may be spelled as in :meth:`replace`."""
+        """Return the values of the named settings, by dotted name. Names may also be in snake_case."""
         properties = self.to_properties()
         return {name: properties[name] for name in (_dotted(str(each).replace("-", "_")) for each in names)}
 
@@ -236,7 +236,7 @@ class TopicConfig:
         return {key: str(value) for key, value in self.to_properties(changed_only=changed_only).items()}
 
     def to_properties(self, *, changed_only: bool = False) -> dict[str, Any]:
-        """Return values by dotted name. With ``changed_only`` defaults are left out."""
+        """Return all values by dotted name. ``changed_only``: without those that equal the default."""
         return {
             _dotted(field.name): getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -257,10 +257,10 @@ MIN_MEMORY_BYTES = 64 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """Limits of one process's requests and memory, the same for the daemon, ``log.sync()`` and commands.
+    """Limits of one process for requests to the store and for memory.
 
     ``requests_per_second`` and ``bytes_per_second`` (sum of both directions): None for no limit. ``memory``: bytes that
-    uploads, commits and maintenance hold at once.
+    uploads, commits and maintenance may use together.
     """
 
     requests_per_second: int | None = None
@@ -275,7 +275,9 @@ class StoreLimits:
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigError(
                     f"{name} must be a whole number of at least {least}, not {value!r}",
-                    hint="one action of maintenance holds that much" if name == "memory" else "leave it out for none",
+                    hint="one maintenance action uses that much memory"
+                    if name == "memory"
+                    else "leave it out for no limit",
                 )
 
 
@@ -283,15 +285,15 @@ class StoreLimits:
 class LogConfig:
     """Settings of a whole log directory while one process has it open.
 
-    ``remote``: the directory is tiered, and no uncommitted record leaves the disk. A directory that was ever uploaded
-    stays tiered. ``disk_reserve_bytes`` None: one hundredth of the disk, at most 256 MiB. ``cluster_id`` and
-    ``node_id`` are written into ``meta.properties`` of a new directory. ``cleaner_threads`` (Kafka's
-    ``log.cleaner.threads``) compact concurrently. They share ``cleaner_dedupe_buffer_bytes`` of memory and
+    ``remote``: True if the directory is tiered; then no record is deleted from the disk before it is in the bucket. A
+    directory that was ever uploaded stays tiered. ``disk_reserve_bytes`` None: one hundredth of the disk, at most 256
+    MiB. ``cluster_id`` and ``node_id`` are written into ``meta.properties`` of a new directory. ``cleaner_threads``
+    (Kafka's ``log.cleaner.threads``) compact concurrently. They share ``cleaner_dedupe_buffer_bytes`` of memory and
     ``cleaner_max_bytes_per_second`` of reads and writes (None: no limit). ``initial_task_delay_ms``: delay of the first
     run of each background task, unless its period is shorter. ``close_timeout_ms``: longest wait of ``close`` for a
-    round of compaction, a write or an fsync. ``max_open_files``: most descriptors of active segments. None: the
-    process's limit without a reserve. ``limits``: one :class:`StoreLimits` for ``sync``, all reads and the uploader
-    that is passed to ``open``. None: no limit, and the uploader uses its own settings.
+    round of compaction, a write or an fsync. ``max_open_files``: highest number of descriptors for active segments.
+    None: the process's limit minus a reserve. ``limits``: one :class:`StoreLimits` for ``sync``, all reads and the
+    uploader that is passed to ``open``. None: no limit, and the uploader uses its own settings.
     """
 
     remote: bool = False
@@ -327,7 +329,7 @@ class LogConfig:
             raise ConfigError(f"limits must be a tiered.config.StoreLimits or None, not {self.limits!r}")
 
     def reserve_bytes(self, total_bytes: int) -> int:
-        """Return the bytes that stay free on a disk of ``total_bytes``."""
+        """Return the number of bytes that must stay free on a disk of ``total_bytes``."""
         if self.disk_reserve_bytes is not None:
             return self.disk_reserve_bytes
         return min(total_bytes // 100, MAX_RESERVE_BYTES)
@@ -383,7 +385,10 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def unknown_key(key: str, known: Iterable[str], what: str) -> ConfigError:
-    """Return the error for an unknown name. Its hint suggests the nearest known one."""
+    """Return the error for an unknown name. Its hint suggests the most similar name in ``known``.
+
+    ``what``: kind of name.
+    """
     names = list(known)
     # A broker's setting, such as log.retention.hours, is the default of a topic's retention.ms.
     sought = key.replace("_", ".").removeprefix("log.")

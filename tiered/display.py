@@ -1,4 +1,4 @@
-"""Looks of public objects in notebooks and at a prompt."""
+"""Display of public objects in notebooks and at a prompt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_ROWS = 100
 
 
 def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table in HTML, with every text escaped. Without rows only the caption is shown."""
+    """Return an HTML table with every text escaped. Without rows it has only the caption."""
     every = list(rows)
     lines = [_line("td", row) for row in every[:MAX_ROWS]]
     if len(every) > MAX_ROWS:
@@ -24,7 +24,7 @@ def _line(tag: str, cells: Iterable[object]) -> str:
 
 
 def names_without(*internal: str) -> Callable[[object], list[str]]:
-    """Return a ``__dir__`` that leaves out private names and the ``internal`` ones."""
+    """Return a ``__dir__`` method that leaves out private names and the names in ``internal``."""
     hidden = frozenset(internal)
 
     def names(self: object) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class TieredError(Exception):
-    """Base class of all errors. ``message`` names the failure and its object."""
+    """Base class of all errors. ``message``: what failed, and on which object."""
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
@@ -30,7 +30,7 @@ class TieredError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def as_json(self) -> dict[str, Any]:
-        """Return the error as ``--json`` prints it."""
+        """Return the error as JSON values, as ``--json`` prints it."""
         return {
             "message_type": "error",
             "code": self.code,
@@ -50,9 +50,9 @@ class ConfigError(TieredError):
 
 
 class InvalidRecordError(ConfigError):
-    """A record that the log refuses. ``index`` is its place in the call (0 for a single append).
+    """Record that the log refuses. ``index``: its position in the call's records (0 for a single append).
 
-    ``indexes``: places of all records that were refused for a reason of their own, ascending. ``index`` is the first.
+    ``indexes``: ascending positions of all records with a reason of their own. ``index`` is the first of them.
     """
 
     code = "invalid_record"
@@ -65,7 +65,7 @@ class InvalidRecordError(ConfigError):
 
 
 class InvalidTimestampError(InvalidRecordError):
-    """A timestamp that is naive, unreadable or outside ``message.timestamp.before/after.max.ms``."""
+    """Timestamp without a time zone, in no known format, or outside ``message.timestamp.before/after.max.ms``."""
 
     code = "invalid_timestamp"
     hint = "pass milliseconds since 1970, an aware datetime, or None for now"
@@ -93,7 +93,7 @@ class OutOfOrderSequenceError(InvalidRecordError):
 
 
 class InvalidTxnStateError(InvalidRecordError):
-    """A batch or call that the state of the transaction does not allow. It had no effect."""
+    """Batch or call that the state of the transaction does not allow. It had no effect."""
 
     code = "invalid_txn_state"
     hint = "begin a new transaction"
@@ -108,21 +108,21 @@ class NotFoundError(TieredError):
 
 
 class UnknownTopicError(NotFoundError):
-    """A topic or partition that exists in no opened tier."""
+    """Topic or partition that exists neither on the disk nor in the bucket, as opened."""
 
     code = "unknown_topic"
     hint = "`tiered topic list` names the topics"
 
 
 class LogDestroyedError(NotFoundError):
-    """A partition whose root existed and is gone: the log was destroyed while it was in use."""
+    """Partition or topic that existed and was deleted while it was in use, or whose root is gone from the bucket."""
 
     code = "log_destroyed"
     hint = "`tiered check` shows what is left; `tiered repair` brings a lost root back"
 
 
 class LockedError(TieredError):
-    """A log directory whose lock another process holds. The message names that process."""
+    """Log directory that another process has locked. The message names that process."""
 
     code = "locked"
     exit_code = 11
@@ -131,7 +131,7 @@ class LockedError(TieredError):
 
 
 class FencedError(TieredError):
-    """A partition that a newer claim owns. Appends are refused. Nothing on this disk is deleted."""
+    """Partition that a newer claim owns. Appends are refused. No file on this disk is deleted."""
 
     code = "fenced"
     exit_code = 11
@@ -139,7 +139,7 @@ class FencedError(TieredError):
 
 
 class ProducerFencedError(TieredError):
-    """A producer or transaction coordinator that a newer epoch of it replaced. The older one must stop."""
+    """Producer or transaction coordinator with an older epoch than the newest one. It must stop."""
 
     code = "producer_fenced"
     exit_code = 11
@@ -147,7 +147,7 @@ class ProducerFencedError(TieredError):
 
 
 class RemotePermissionError(TieredError):
-    """A refusal of ``operation`` on ``resource`` (credentials, policy, bucket owner), or an archived object."""
+    """The store refuses ``operation`` on ``resource`` (credentials, policy, bucket owner, archived object)."""
 
     code = "permission"
     exit_code = 12
@@ -163,9 +163,9 @@ class RemotePermissionError(TieredError):
 
 
 class CorruptionError(TieredError):
-    """Bytes that differ from the written ones, at ``path_or_key``, ``position`` (bytes) and ``offset``.
+    """Damaged bytes in the file or object ``path_or_key``, at ``position`` (in bytes) and ``offset``.
 
-    An unknown ``position`` or ``offset`` is -1.
+    ``position`` and ``offset`` are -1 if unknown.
     """
 
     code = "corruption"
@@ -182,14 +182,14 @@ class CorruptionError(TieredError):
 
 
 class CodecUnavailableError(CorruptionError):
-    """A batch whose compression codec is unknown: 5 to 7."""
+    """Batch with a compression codec that does not exist (5 to 7)."""
 
     code = "codec_unavailable"
     hint = "the batch is damaged, or was written by a newer Kafka"
 
 
 class NewerFormatError(CorruptionError):
-    """A file in an unknown format: a newer release wrote it, or its version field is damaged."""
+    """File or object in an unknown format. A newer release wrote it, or its version field is damaged."""
 
     code = "newer_format"
     exit_code = 2
@@ -211,7 +211,10 @@ class OffsetOutOfRangeError(TieredError):
 
 
 class LogTruncatedError(TieredError):
-    """A position ``requested`` of a group in records that the log no longer has. Up to ``diverged`` it is the same."""
+    """Group's position ``requested`` after which the log was truncated.
+
+    Up to offset ``diverged`` the records are unchanged.
+    """
 
     code = "log_truncated"
     exit_code = 14
@@ -237,7 +240,7 @@ class OffsetGapError(TieredError):
 
 
 class RemoteUnavailableError(TieredError):
-    """A store that cannot be reached or answers 5xx. Data that was not uploaded is still on the disk.
+    """Store that cannot be reached or answers 5xx. Records that are not uploaded stay on the disk.
 
     ``slow_down``: the store asked for fewer requests (503 SlowDown, 429).
     """
@@ -255,8 +258,8 @@ class RemoteUnavailableError(TieredError):
 class CommitUnknownError(TieredError):
     """A commit whose outcome is unknown. Nothing was deleted.
 
-    Upload: the PUT of a root was sent, and the next claim resolves it. Transaction: the fsync of the written decision
-    failed, and the next open of the log resolves it.
+    Upload: the PUT of a root was sent without an answer. The next claim finds out. Transaction: the fsync of the
+    decision failed. The next open of the log finds out.
     """
 
     code = "commit_unknown"
@@ -266,7 +269,7 @@ class CommitUnknownError(TieredError):
 
 
 class PartitionLostError(TieredError):
-    """A partition that another member of the group reads now. Records that were not committed are read there again."""
+    """Partition that another member of the group reads now. That member reads uncommitted records again."""
 
     code = "partition_lost"
     exit_code = 75
@@ -275,7 +278,7 @@ class PartitionLostError(TieredError):
 
 
 class DiskFullError(TieredError):
-    """A disk without space, or with less than the reserve. The append had no effect."""
+    """Disk without space, or with less free space than the reserve. The append had no effect."""
 
     code = "disk_full"
     exit_code = 75
@@ -284,7 +287,7 @@ class DiskFullError(TieredError):
 
 
 class DataLocalError(TieredError):
-    """A stop or timeout while some data exists only on this disk."""
+    """Stop or time-out while some records exist only on this disk."""
 
     code = "data_local"
     exit_code = 75
@@ -302,9 +305,9 @@ class AppendTimeoutError(TieredError):
 
 
 class AppendHaltedError(TieredError):
-    """A record that was not written, because an earlier batch of its partition failed.
+    """Record that was not written, because an earlier batch of its partition failed.
 
-    The appender's ``flush`` raises that failure and then accepts records again. ``__cause__`` holds the failure, too.
+    The appender's ``flush`` raises that failure, and then accepts records again. ``__cause__`` is that failure, too.
     """
 
     code = "append_halted"
@@ -312,14 +315,14 @@ class AppendHaltedError(TieredError):
 
 
 class ConditionalWritesUnsupportedError(TieredError):
-    """A store that ignores ``If-Match`` or ``If-None-Match``: two writers could both win."""
+    """Store that ignores ``If-Match`` or ``If-None-Match``. It would accept conflicting writes of two writers."""
 
     code = "conditional_writes_unsupported"
     hint = "use a store with conditional writes; `tiered doctor` tests one"
 
 
 class LocalIOError(TieredError):
-    """A refusal of the operating system to read, write, rename or fsync a file of the log."""
+    """The operating system failed to read, write, rename or fsync a file of the log."""
 
     code = "local_io"
     hint = "look at the kernel log: the disk or its file system refuses"
@@ -355,16 +358,16 @@ class LocalPermissionError(LocalIOError):
 
 
 class ForkedLogError(TieredError):
-    """A use of the parent's log by a forked child. Open the log after the fork instead."""
+    """Use of a log in a forked child of the process that opened it. Open the log after the fork instead."""
 
     code = "forked"
     hint = "open the log in the child process"
 
 
 class ReentrantCallError(TieredError):
-    """A call of the log by a signal handler or finalizer inside another call of the same thread.
+    """Call of the log by a signal handler or finalizer inside another call of the same thread.
 
-    Waiting would never end. The call had no effect.
+    It would wait for itself for ever. The call had no effect.
     """
 
     code = "reentrant_call"
@@ -372,21 +375,21 @@ class ReentrantCallError(TieredError):
 
 
 class ClosedError(TieredError):
-    """A use of a log, reader or store after it was closed."""
+    """Use of a log, reader or store after its close."""
 
     code = "closed"
     hint = "open it again"
 
 
 class JobFailedError(TieredError):
-    """Failed tasks of a job on Spark. The message is that of the first one."""
+    """Spark job with failed tasks. The message is that of the first failed task."""
 
     code = "job_failed"
     hint = "run the same job again: finished work stays"
 
 
 class ErrorRow(NamedTuple):
-    """Row of the table of errors."""
+    """Row of the table of errors, for the documentation."""
 
     name: str
     code: str
@@ -397,7 +400,7 @@ class ErrorRow(NamedTuple):
 
 
 def error_rows() -> list[ErrorRow]:
-    """Return one row for each error of this module, in the order of the exit codes."""
+    """Return a row of facts for each error of this module, in the order of the exit codes."""
     found: list[ErrorRow] = []
     queue: list[type[TieredError]] = [TieredError]
     for error in queue:
@@ -409,7 +412,7 @@ def error_rows() -> list[ErrorRow]:
 
 
 def as_markdown() -> str:
-    """Return the page of all errors."""
+    """Return the documentation page of all errors, in Markdown."""
     lines = [
         "# Errors",
         "",
@@ -425,9 +428,9 @@ def as_markdown() -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the command for hints that installs the packages of ``extra``.
+    """Return the ``pip`` command that installs the packages of the extra ``extra``, for hints.
 
-    The command names the packages themselves, because this distribution may exist only as a wheel or a checkout.
+    The command lists the packages themselves, because this distribution may exist only as a wheel or a checkout.
     """
     import importlib.metadata  # noqa: PLC0415  heavy, and only an error needs it
 

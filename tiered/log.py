@@ -96,15 +96,15 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> Log:
-    """Open the log directory ``path`` for writing, tiered onto ``remote`` if one is named.
+    """Open the log directory ``path`` for writing. With ``remote``, its records are also stored in that bucket.
 
     ``path``: a directory, or several for one log. Each is a volume in the bucket, with its own uploader. ``remote``:
     ``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``. Credentials come from the AWS chain. ``uploader``:
-    runs in this process. Without one ``sync()`` uploads, or waits for the daemon. ``deadline_seconds`` (30) bounds a
-    request's retries. ``s3``: :class:`tiered.config.S3Keywords`.
+    uploader to run in this process. Without one ``sync()`` uploads, or waits for the daemon. ``deadline_seconds`` (30):
+    longest time for the retries of a request. ``s3``: :class:`tiered.config.S3Keywords`.
 
     Raises:
-        LockedError: another process has the directory. An uploader is waited for (``LOCK_PATIENCE_S``), others are not.
+        LockedError: another process has the directory open. For an uploader it first waits up to ``LOCK_PATIENCE_S``.
         NotFoundError: no log there and ``create=False``, or no such bucket. An unreachable store is no error.
         ConfigError, RemotePermissionError, CorruptionError.
     """
@@ -157,7 +157,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
 
 
 class Log:
-    """An open log and a context manager. Thread-safe. ``repr`` shows its place and number of topics."""
+    """Open log: topics, transactions, consumers, flush and sync. A context manager. Thread-safe."""
 
     def __init__(
         self,
@@ -212,9 +212,9 @@ class Log:
 
     @classmethod
     def opened(cls, path: str | Path) -> Log:
-        """Return the log of this process that has the directory ``path`` open, e.g. for a notebook cell that reruns.
+        """Return this process's open log of the directory ``path``, for example in a notebook cell that reruns.
 
-        Raises NotFoundError if no log has it open.
+        Raises NotFoundError if this process has not opened it.
         """
         wanted = arguments.path("path", path).resolve()
         for log in list(_OPENED):
@@ -236,7 +236,7 @@ class Log:
 
     @property
     def directory(self) -> Path:
-        """Return the log directory, the first one of several."""
+        """Return the path of the log directory, the first one if there are several."""
         return self._local.directory
 
     @property
@@ -245,7 +245,7 @@ class Log:
         return self._store.url if self._store is not None else None
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Return the topics on this disk by name."""
+        """Return the topics in the log directory, by name."""
         return dict(sorted(self._local.topics().items()))
 
     def topic(
@@ -256,12 +256,12 @@ class Log:
         create: bool = False,
         config: TopicConfig | Mapping[str, object] | None = None,
     ) -> Topic:
-        """Open the topic ``name``. With ``create`` it is made if it does not exist (``partitions`` defaults to 1).
+        """Open the topic ``name``. ``create``: create it if it does not exist (``partitions`` defaults to 1).
 
         A topic that exists in the bucket is adopted with its id, partitions and settings. An empty directory then
         continues at the end of the bucket. ``config`` takes Kafka's names (``{"segment.bytes": ...}``). For an existing
-        topic only the named settings are compared, and ``partitions`` is the least number. An operator may have changed
-        other settings and added partitions.
+        topic only the settings in ``config`` are compared, and ``partitions`` is a minimum, because an operator may
+        have changed others.
 
         Raises:
             UnknownTopicError: no such topic, and not ``create``.
@@ -400,7 +400,7 @@ class Log:
         timeout: float = DEFAULT_TIMEOUT_S,
         durability: str = "disk",
     ) -> Transaction:
-        """Begin a transaction over topics of this log, which its appends name. See ``Topic.transaction``."""
+        """Begin a transaction over topics of this log. Each append names its topic. See ``Topic.transaction``."""
         if durability not in ("disk", "remote"):
             raise arguments.wrong("durability", durability, '"disk" or "remote": a transaction that ended is on disk')
         timeout_ms = checked_timeout_ms(transactional_id, timeout)
@@ -433,11 +433,11 @@ class Log:
         positions: CallersPositions | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> Consumer:
-        """Return a consumer of ``topics`` that begins at the positions of ``group``, and follows. Use ``with``.
+        """Return a consumer of ``topics`` that begins at the positions of ``group`` and waits for new records.
 
-        ``positions``: a mapping or a pair of functions that keep the positions in place of the log, for programs that
-        store them with their results. ``options``: :class:`tiered.consumer.steps.ConsumerKeywords`. Without ``topics``
-        call ``subscribe`` or ``assign``.
+        Use ``with``. ``positions``: a mapping, or a pair of functions, that stores the positions instead of the log. It
+        is for programs that store positions with their results. ``options``:
+        :class:`tiered.consumer.steps.ConsumerKeywords`. Without ``topics`` call ``subscribe`` or ``assign``.
 
         Raises UnknownTopicError, ConfigError, CorruptionError.
         """
@@ -534,13 +534,13 @@ class Log:
     def flush(self) -> None:
         """Fsync every partition: records appended before the call survive a power cut of this machine.
 
-        Buffered records of appenders are written first. Each appender reports its own failures.
+        Buffered records of appenders are written first. Their failures are raised by the appenders.
         """
         self._appenders.drain()
         self._local.flush()
 
     def positions(self) -> dict[TopicPartition, Positions]:
-        """Return the positions of every partition on this disk that is in service."""
+        """Return start and ends (:class:`tiered.model.Positions`) of each partition on this disk that is in service."""
         broken, why = self._local.out_of_service, self._uploader_error
         found = ((tp, self._local.partition(tp).positions()) for tp in self._local.partitions() if tp not in broken)
         return {tp: at if why is None else dataclasses.replace(at, uploader_error=why) for tp, at in found}
@@ -557,9 +557,9 @@ class Log:
     def sync(self, timeout: float | None = None) -> None:
         """Seal and upload all records appended so far, and wait for their commit: they survive the loss of this host.
 
-        Buffered records of appenders are appended first. An unreachable store is asked again until ``timeout`` seconds
-        have passed. With None the retries of one request are the limit (``deadline_seconds`` of ``open``). All other
-        partitions are synced before a fenced, offline or damaged one raises.
+        Buffered records of appenders are appended first. Requests to an unreachable store are retried for ``timeout``
+        seconds. None: as long as one request is retried (``deadline_seconds`` of ``open``). The error of a fenced,
+        offline or damaged partition is raised after all others are synced.
 
         Raises:
             ConfigError: the log has no remote.
@@ -600,7 +600,7 @@ class Log:
         """Seal all partitions. Return their sealed ends, and the first error of a partition that was left out."""
         ends: dict[TopicPartition, int] = {}
         refused: TieredError | None = None
-        with self._local.sealing_many():
+        with self._local.deferring_checkpoints():
             for tp in self._local.partitions():
                 if is_state_log(tp.topic):
                     continue  # it is never uploaded
@@ -619,12 +619,12 @@ class Log:
         return ends, refused
 
     def check_remote(self) -> None:
-        """Raise ConfigError if the log is only local, because nothing would ever be committed in a bucket."""
+        """Raise ConfigError if the log has no bucket. Waits for a commit would never end."""
         if self._store is None:
             raise ConfigError(f"{self.directory} has no remote to wait for", hint="open(path, remote=...)")
 
     def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Wait until the committed end of each partition reaches its offset. See ``engine.wait``."""
+        """Wait until each partition is committed in the bucket up to its offset in ``ends``. See ``engine.wait``."""
         wait_uploaded(
             self._local,
             arguments.ends(ends),
@@ -636,9 +636,9 @@ class Log:
         )
 
     def close(self) -> None:
-        """Close appenders, flush, stop the uploader and release the lock. Uploads nothing. Safe to call again.
+        """Write buffered records, flush, stop the uploader and release the lock, without an upload. Safe to call again.
 
-        Raises the first error of an appender after everything is closed.
+        The first error of an appender is raised after everything is closed.
         """
         failed: TieredError | None = None
         self._appenders.check_caller()

@@ -1,6 +1,6 @@
-"""Figures of an open log under the names of the uploader's ``/metrics``: ``tiered_``, base units, ``_total``.
+"""Metrics of an open log. They have the names of the uploader's ``/metrics``: ``tiered_``, base units, ``_total``.
 
-A figure is computed when it is requested. No server and no client library is needed: pass the text of :func:`render` to
+A value is computed when it is requested. No server and no client library is needed: pass the text of :func:`render` to
 any server.
 """
 
@@ -89,7 +89,7 @@ class Metric(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        """Return the object for ``--json``."""
+        """Return the metric as JSON values, for ``--json``."""
         return {"name": self.name, "value": self.value, "labels": dict(self.labels)}
 
 
@@ -98,7 +98,7 @@ def metric(name: str, value: float, labels: Mapping[str, str] | None = None) -> 
 
 
 def help_text(name: str) -> str:
-    """Return the help text of a figure, by its full name."""
+    """Return the help text of a metric, by its full name."""
     return HELP[name.removeprefix(PREFIX)]
 
 

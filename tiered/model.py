@@ -1,4 +1,4 @@
-"""Frozen values that pass from one stage to the next: a sealed segment becomes a row, never the reverse.
+"""Immutable values that the layers of the product exchange, such as positions, segments and catalog rows.
 
 Offsets are 64-bit. Ranges are half-open (``start`` inclusive, ``end`` exclusive). Times are milliseconds since 1970
 UTC, sizes are bytes. ``-1`` means "none" wherever Kafka uses it.
@@ -22,14 +22,14 @@ NO_TIMESTAMP = -1
 
 
 class TimestampType(enum.IntEnum):
-    """Bit 3 of the batch attributes (Kafka's numbers)."""
+    """Timestamp type of a batch: bit 3 of its attributes, with Kafka's numbers."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
     @property
     def label(self) -> str:
-        """Return Kafka's word: ``CreateTime`` or ``LogAppendTime``."""
+        """Return Kafka's name: ``CreateTime`` or ``LogAppendTime``."""
         return "LogAppendTime" if self else "CreateTime"
 
 
@@ -45,14 +45,14 @@ class HeaderName(str):
 
     @classmethod
     def from_bytes(cls, text: str, raw: bytes) -> HeaderName:
-        """Build a name from the shown ``text`` and the stored bytes."""
+        """Return a name with the displayed ``text`` and the stored bytes ``raw``."""
         name = cls(text)
         name.raw = raw
         return name
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic. ``str`` gives Kafka's directory name: ``topic-partition``."""
+    """Topic name and partition number. ``str`` gives Kafka's directory name: ``topic-partition``."""
 
     topic: str
     partition: int
@@ -62,7 +62,10 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Place of appended records (Kafka's name). The call wrote ``end_offset - offset`` records."""
+    """Position of appended records (Kafka's name).
+
+    The call appended ``end_offset - offset`` records from ``offset`` on.
+    """
 
     topic: str
     partition: int
@@ -72,7 +75,7 @@ class RecordMetadata(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """A record to append. ``timestamp`` -1 means the log's clock at append."""
+    """Record to append. ``timestamp`` -1: the log's clock at the append."""
 
     value: bytes | None
     key: bytes | None = None
@@ -94,7 +97,7 @@ class PackedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The three positions of a partition, all exclusive ends, and its start.
+    """Start of a partition, and its three ends: appended, flushed, uploaded. All ends are exclusive.
 
     On a healthy log ``end_offset >= flushed_offset >= uploaded_offset``: appended, fsynced, committed in the bucket.
     ``start_offset`` is the earliest over both tiers, ``local_start_offset`` the earliest on this disk.
@@ -113,8 +116,8 @@ class Positions:
 class Position:
     """Position of a group in one partition (Kafka's ``OffsetAndMetadata``).
 
-    ``offset``: the next one to read. ``leader_epoch``: that of the last record that was read. ``metadata``: text of the
-    program. ``committed_ms``: time of the commit.
+    ``offset``: the next offset to read. ``leader_epoch``: epoch of the last record that was read. ``metadata``: text
+    from the application. ``committed_ms``: time of the commit.
     """
 
     offset: int
@@ -124,7 +127,7 @@ class Position:
 
 
 class AbortedTxn(NamedTuple):
-    """One aborted transaction of a ``.txnindex``. Offsets are inclusive as in Kafka's file."""
+    """Entry of a ``.txnindex``: one aborted transaction. Offsets are inclusive as in Kafka's file."""
 
     producer_id: int
     first_offset: int
@@ -133,7 +136,7 @@ class AbortedTxn(NamedTuple):
 
 
 class EpochEntry(NamedTuple):
-    """A leader epoch and the first offset written in it."""
+    """Leader epoch and its first offset."""
 
     epoch: int
     start_offset: int
@@ -143,7 +146,7 @@ class EpochEntry(NamedTuple):
 class ByteSource(Protocol):
     """Bytes of a known length that can be read repeatedly, from a file or memory. Thread-safe.
 
-    ``local`` implements it for files, so that ``store`` and ``remote`` never open a log file.
+    ``local`` implements it for files. So ``store`` and ``remote`` need not open log files.
     """
 
     @property
@@ -154,12 +157,12 @@ class ByteSource(Protocol):
         """Return exactly ``length`` bytes from ``position``. Raises ``CorruptionError`` if there are fewer."""
 
     def close(self) -> None:
-        """Release resources. Later reads raise ``ClosedError``."""
+        """Release files or memory. Later reads raise ClosedError."""
 
 
 @runtime_checkable
 class FillingSource(ByteSource, Protocol):
-    """A byte source that fills a reusable buffer of its caller, which saves a copy."""
+    """Byte source that copies bytes into a buffer of the caller. This avoids a second copy."""
 
     def fill_from(self, position: int, buffer: memoryview) -> None:
         """Fill all of ``buffer`` from ``position`` on. Raises ``CorruptionError`` if there are fewer bytes."""
@@ -167,15 +170,15 @@ class FillingSource(ByteSource, Protocol):
 
 @runtime_checkable
 class LendingSource(ByteSource, Protocol):
-    """A byte source of immutable bytes in memory, which are viewed and never copied."""
+    """Byte source of immutable bytes in memory. It returns views of them, without a copy."""
 
     def views(self, position: int, length: int) -> Sequence[memoryview]:
-        """Return ``length`` bytes from ``position`` as views, in order. Raises ``CorruptionError`` if some lack."""
+        """Return ``length`` bytes from ``position`` as views, in order. Raises CorruptionError if there are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class BytesSource:
-    """A :class:`ByteSource` over memory."""
+    """Byte source of a bytes object in memory."""
 
     data: bytes
 
@@ -192,11 +195,10 @@ class BytesSource:
 
 @dataclass(frozen=True, slots=True)
 class SegmentDescriptor:
-    """Facts about a sealed segment, read once at the seal. They are the head of the index bundle.
+    """Totals of a sealed segment, computed once at the seal. They are stored at the start of the index bundle.
 
-    ``size_bytes`` and ``crc32c`` are those of the whole ``.log``: bytes sent, bytes hashed and the size in the catalog
-    are the same number. ``leader_epoch`` is that of the last batch. ``appended_ms``: wall clock of the last append, -1
-    if unknown.
+    ``size_bytes`` and ``crc32c``: of the whole ``.log``. ``leader_epoch``: of the last batch. ``appended_ms``: wall
+    clock of the last append, -1 if unknown.
     """
 
     topic_id: UUID
@@ -214,7 +216,7 @@ class SegmentDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class SealedIndexes:
-    """Trimmed index files of one sealed segment, as bytes, exactly as on disk."""
+    """Content of the index files of one sealed segment, exactly as on disk, without preallocated zeros."""
 
     offset_index: bytes
     time_index: bytes
@@ -224,24 +226,24 @@ class SealedIndexes:
 
 
 class SealedSegment(Protocol):
-    """A sealed segment offered for upload. ``local`` implements it, ``remote.upload`` consumes it."""
+    """Sealed segment for an upload. ``local`` implements it, and ``remote.upload`` reads it."""
 
     @property
     def descriptor(self) -> SegmentDescriptor:
-        """Return sizes, ranges and checksum, read at the seal."""
+        """Return the totals of the segment."""
 
     def open_log(self) -> ByteSource:
-        """Return the ``.log`` bytes."""
+        """Open the ``.log`` and return its bytes."""
 
     def indexes(self) -> SealedIndexes:
-        """Return the trimmed index files."""
+        """Return the content of the index files, without preallocated zeros."""
 
 
 class Row(NamedTuple):
     """One remote segment in the catalog (96 bytes in the root; see ``format.root``).
 
-    ``max_ts`` is the largest record timestamp, ``appended_ms`` the time of the last append (-1: unknown). The append
-    times of rows never decrease.
+    ``max_ts``: largest record timestamp. ``appended_ms``: time of the last append, -1 if unknown. It never decreases
+    from row to row.
     """
 
     base: int
@@ -281,7 +283,10 @@ KEY_BITS = TRASH_MAINTAINER | TRASH_STAGED
 
 
 class TrashEntry(NamedTuple):
-    """An object that a committed root no longer names. ``removed_ms`` is the root's monotone ``ts_ms``."""
+    """Object that a committed root no longer names and that waits for its deletion.
+
+    ``removed_version``, ``removed_ms``: version and ``ts_ms`` of the first root that did not name the object.
+    """
 
     id_hi: int
     id_lo: int
@@ -294,5 +299,5 @@ class TrashEntry(NamedTuple):
 
     @property
     def what(self) -> int:
-        """Kind without the bits that select the form of the key."""
+        """Kind of the object (``TRASH_OBJECT`` to ``TRASH_LIST``), without the bits for the form of its key."""
         return self.kind & ~KEY_BITS

@@ -90,7 +90,10 @@ def open_reader(
     if arguments.flag("pin", pin) and remote is None:
         raise ConfigError("pin is of a bucket: a disk has no collection", hint="name the bucket, or leave pin out")
     if as_of is not None and (remote is None or log_dir is not None):
-        raise ConfigError("as_of is of a bucket alone: a disk has no past", hint="leave log_dir out, name the bucket")
+        raise ConfigError(
+            "as_of does not go with log_dir: only a bucket keeps older versions",
+            hint="open the bucket alone, without log_dir",
+        )
     door = None if place.url is None else _bucket_door(place.url, place, as_of, pin=pin, now_ms=clock.now_ms())
     local = None if folder is None else LogView.open(folder, clock=clock)
     options = StoreOptions(
@@ -112,7 +115,7 @@ def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, p
 
 @dataclass(slots=True)
 class FindReport:
-    """Figures of a search. ``complete`` is True only after the last record was taken and nothing was left out."""
+    """Counts of a search. ``complete``: True only after the search ended and read everything that it had to read."""
 
     topic: str
     partitions: int = 0
@@ -296,9 +299,9 @@ class Reader:
         return entry, known
 
     def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, KeptRoot]:
-        """Return the version of each partition, or of one, that a reader with ``as_of`` reads.
+        """Return the past version that a reader with ``as_of`` reads, for each partition, or for one.
 
-        Raises NotFoundError if no kept version matches or it was collected, ConfigError without ``as_of``.
+        Raises NotFoundError if no stored version matches or its objects were deleted, ConfigError without ``as_of``.
         """
         return self._runner.run(self._taken_steps(topic, arguments.partition_or_none(partition)))
 

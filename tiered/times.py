@@ -64,7 +64,7 @@ def parse_time(value: Time | SupportsIndex, *, now_ms: int) -> int:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Return the milliseconds of "500ms", "5s" or "1m30s"; None for another text."""
+    """Return a duration such as "500ms", "5s" or "1m30s" in milliseconds; None for other text."""
     span = _SPAN.fullmatch(text)
     if span is None or span[1] is not None or text.startswith("now"):
         return None
@@ -129,9 +129,9 @@ def _from_datetime(moment: dt.datetime, shown: object) -> int:
 
 
 def check_no_seconds(number: int, shown: object = None, what: str = "", index: int = 0) -> None:
-    """Refuse a number that can only be seconds. The message begins with ``what``; ``index`` is the record's place.
+    """Raise InvalidTimestampError for a number that must be seconds instead of milliseconds.
 
-    Raises InvalidTimestampError.
+    The message begins with ``what`` and shows ``shown``. ``index``: the record's position in the call.
     """
     if SECONDS_FROM <= number < SECONDS_END:
         raise InvalidTimestampError(

@@ -1,4 +1,4 @@
-"""A topic of an open log: append to it, read it over both tiers (``read.topic``), get its positions."""
+"""A topic of an open log: appends to it, reads over both tiers (``read.topic``), and positions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Waiter(Protocol):
 
 
 class Topic(TopicReads):
-    """A topic open for appending. Thread-safe. Records of a partition have the order of the calls."""
+    """Topic open for appending. Thread-safe. Records of a partition are in the order of the calls."""
 
     def __init__(
         self,
@@ -249,11 +249,11 @@ class Topic(TopicReads):
         return Appender(self, self._appenders, limits._replace(max_bytes=most))
 
     def add_partitions(self, n: int) -> int:
-        """Add ``n`` partitions in the bucket and on this disk. Return their new number.
+        """Add ``n`` partitions in the bucket and on this disk. Return the new number of partitions.
 
-        Keys are spread over all partitions from then on: a key's new records may go to another one, as in Kafka.
-        Partitions are never removed. Open readers see new ones after asking for the topic again. A failed call may be
-        repeated. Raises ConfigError, RemoteUnavailableError, CommitUnknownError, LocalIOError, DiskFullError.
+        From then on keys are spread over all partitions: new records of a key may go to another partition, as in Kafka.
+        Partitions are never removed. Open readers see new partitions after they call ``topic`` again. A failed call may
+        be repeated. Raises ConfigError, RemoteUnavailableError, CommitUnknownError, LocalIOError, DiskFullError.
         """
         return self._waiter._add_partitions(self.name, arguments.whole("n", n, least=1))
 

@@ -56,7 +56,7 @@ MAX_TRANSACTIONAL_ID_BYTES = 32_767
 
 
 def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
-    """Return the timeout in milliseconds. Raise ConfigError for an impossible id or timeout, before any effect."""
+    """Return ``timeout_s`` in milliseconds. Raise ConfigError for an invalid id or timeout."""
     arguments.text_of("transactional_id", transactional_id, most_bytes=MAX_TRANSACTIONAL_ID_BYTES)
     timeout_ms = int(arguments.seconds("timeout", timeout_s) * 1000)
     check_timeout(timeout_ms)
@@ -64,14 +64,14 @@ def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
 
 
 class ProducerTarget(Protocol):
-    """A topic that a transaction appends to."""
+    """Topic to which a transaction appends."""
 
     @property
     def name(self) -> str:
         """Return the topic's name."""
 
     def log(self, partition: int) -> WriteLog:
-        """Return one partition."""
+        """Return the write log of one partition."""
 
 
 class TransactionTarget(ProducerTarget, Protocol):
@@ -190,7 +190,7 @@ class Transaction:
             self._read.append((core, positions))
 
     def commit(self) -> None:
-        """Commit the transaction. All of it is visible, and on disk, when the call returns.
+        """Commit the transaction. When the call returns, all of it is visible and on disk.
 
         An interrupt (KeyboardInterrupt) leaves ``state`` "unknown". The next transaction of the id resolves it.
 
@@ -222,7 +222,7 @@ class Transaction:
         self._wait(self._logs)
 
     def abort(self) -> None:
-        """Abort the transaction: ``read_committed`` never sees any of it. After its end the call does nothing."""
+        """Abort the transaction: ``read_committed`` never sees any of it. Does nothing if the transaction has ended."""
         with self._locked():
             if self._state != "open":
                 return
@@ -305,7 +305,8 @@ class Transaction:
     def _check_usable(self) -> None:
         if self._state != "open":
             raise InvalidTxnStateError(
-                f"transaction {self.transactional_id!r} is {self._state}", hint="begin another one"
+                f"transaction {self.transactional_id!r} has ended: its state is {self._state!r}",
+                hint="begin another one",
             )
         if self._broken is not None:
             raise InvalidTxnStateError(

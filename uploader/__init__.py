@@ -21,7 +21,7 @@ __all__ = ["Settings", "Uploader"]
 if not TYPE_CHECKING:  # with it a type checker would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
-        """Import the component at its first use: ``import uploader`` alone touches neither asyncio nor an SDK."""
+        """Import :class:`Uploader` at its first use: ``import uploader`` must load neither asyncio nor an SDK."""
         if name == "Uploader":
             from uploader.component import Uploader  # noqa: PLC0415 - lazy on purpose
 

@@ -1,4 +1,4 @@
-"""``tiered-uploader run | sync | pause | resume``: parse settings, return an exit status. stdout is only for data."""
+"""Commands ``tiered-uploader run | sync | pause | resume``. Each returns an exit status. stdout gets only data."""
 
 from __future__ import annotations
 
@@ -98,16 +98,16 @@ class UploaderCommand(click.Command):
 
 
 class Program(click.Group):
-    """The daemon's commands, each with the whole first sentence of its help."""
+    """Group of the uploader's commands. Its help has the whole first sentence of each command."""
 
     command_class = UploaderCommand
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands as ``tiered`` does."""
+        """Write the list of commands as ``tiered`` does."""
         write_commands(self, ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the exit codes."""
+        """Write the exit codes below the help text."""
         write_exits(formatter, {14: Group.exits[14]})
 
 
@@ -354,7 +354,7 @@ def _end(ending: Exit, form: str) -> NoReturn:
 
 
 def main() -> None:
-    """Run the program. Errors of the product become one line, a hint and their exit status."""
+    """Run the program. An error of the product is printed as one line and a hint, and sets the exit status."""
     debug = "--debug" in sys.argv or os.environ.get("TIERED_DEBUG", "") not in ("", "0", "false")
     try:
         if "_TIERED_UPLOADER_COMPLETE" in os.environ:

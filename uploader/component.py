@@ -1,7 +1,7 @@
 """The uploader inside an application: ``tiered.open(path, remote=..., uploader=Uploader())``.
 
-It is the daemon's service, on a thread of its own with its own event loop. It holds ``tiered-uploader.lock``. The
-application holds ``.lock``, so the uploader requests rolls through ``tiered-seal-request``.
+It runs the same service as the daemon, on its own thread and event loop. It holds ``tiered-uploader.lock``. The
+application holds ``.lock``, so the uploader writes ``tiered-seal-request`` to request a roll.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SCAN_MS = 500
 
 
 class Uploader:
-    """Argument of ``tiered.open``. ``settings`` are those of the daemon (``uploader.config.Settings``).
+    """Uploader for ``tiered.open(uploader=...)``. ``settings``: those of the daemon (``uploader.config.Settings``).
 
-    Raises ConfigError for settings of the place, which the log has, of a sidecar and of the log format.
+    Raises ConfigError for settings that do not apply here: log directory, remote, sidecar, log format.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -52,8 +52,8 @@ class Uploader:
     def attach(self, directory: Path, location: StoreLocation, options: StoreOptions) -> AttachedUploader:
         """Start uploading the sealed segments of ``directory``. Return once the uploader's lock is held.
 
-        ``options`` are those of the log: its limits hold for both together. Raises LockedError (another uploader),
-        ConfigError (limits are given to the log and to the uploader).
+        ``options``: the log's store options. Its limits hold for log and uploader together. Raises LockedError if
+        another uploader runs, ConfigError if limits were given to the log and to the uploader.
         """
         if options.limits is not None and self._settings.store_limits != StoreLimits():
             raise ConfigError(
@@ -64,7 +64,7 @@ class Uploader:
 
 
 class AttachedUploader:
-    """A running uploader. Thread-safe."""
+    """Running uploader of an open log. Thread-safe."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -92,22 +92,25 @@ class AttachedUploader:
 
     @property
     def error(self) -> TieredError | None:
-        """Return why it ended by itself; None while it runs and after ``close``."""
+        """Return the error with which the uploader ended by itself. None while it runs, and after ``close``."""
         return self._error
 
     def when_ended(self, callback: Callable[[TieredError], None]) -> None:
-        """Call back, from the uploader's thread, once it ended by itself; at once if it has."""
+        """Call ``callback`` with the error, from the uploader's thread, once it ends by itself.
+
+        At once if it has ended.
+        """
         with self._lock:
             self._callback, error = callback, self._error
         if error is not None:
             callback(error)
 
     def scan_now(self) -> None:
-        """Scan the disk now, not at the next interval. Retry now what waits after a passing failure."""
+        """Scan the disk at once, and retry after failures that pass by themselves."""
         self._call(self._service.scan_now)
 
     def status(self) -> dict[str, Any]:
-        """Return the document of a daemon's ``/status``: the state of each partition, and what it waits for.
+        """Return the same document as a daemon's ``/status``: the state of each partition, and why it waits.
 
         Raises the error that ended the uploader.
         """
@@ -118,7 +121,7 @@ class AttachedUploader:
         return answer.result(START_SECONDS)
 
     def close(self, timeout: float) -> None:
-        """Finish and commit uploads in progress, within ``timeout`` seconds. The rest stays local."""
+        """Finish and commit uploads in progress, within ``timeout`` seconds. Other records stay on the disk."""
         self._closing = True
         self._call(lambda: self._service.finish(int(timeout * 1000)))
         self._thread.join(timeout + 5.0)

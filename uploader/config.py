@@ -1,4 +1,4 @@
-"""Checked settings of the uploader, read by ``tiered.program.settings``, with the defaults of the daemon."""
+"""Settings of the uploader with the daemon's defaults. ``tiered.program.settings`` reads them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tiered.store.unique_upload import MULTIPART_FROM_BYTES, PART_BYTES, PartSiz
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings, checked. ``http`` None: no server. Rates are per second, None for no limit."""
+    """All settings of the uploader, checked. ``http`` None: no HTTP server. Rates are per second, None: no limit."""
 
     log_dir: Path | None = None
     remote: str | None = None
@@ -56,7 +56,7 @@ class Settings:
 
     @property
     def limits(self) -> EngineLimits:
-        """Return the limits for the uploader's rules."""
+        """Return the limits of the upload engine."""
         return EngineLimits(uploads=self.uploads, commit_wait_ms=self.commit_wait, seal_idle_ms=self.seal_idle)
 
     @property
@@ -68,13 +68,13 @@ class Settings:
 
     @property
     def sizes(self) -> PartSizes:
-        """Return the sizes of uploaded parts. Raises ConfigError for a part that is too small."""
+        """Return the part sizes of multipart uploads. Raises ConfigError for a part that is too small."""
         if self.part_size < MIN_PART_BYTES:
             raise ConfigError(f"part_size is {self.part_size}; a part has at least {MIN_PART_BYTES} bytes")
         return PartSizes(self.multipart_above, self.part_size)
 
     def place(self) -> tuple[Path, StoreLocation]:
-        """Return log directory and store. Raises ConfigError if one is not named."""
+        """Return (log directory, store). Raises ConfigError if one of them is not set."""
         if self.log_dir is None:
             raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
         if self.remote is None:
@@ -84,7 +84,7 @@ class Settings:
         return self.log_dir, store
 
     def restart_needed(self, new: Settings) -> list[str]:
-        """Return the names of changed settings that a running daemon cannot take over."""
+        """Return the names of the settings that differ in ``new`` and cannot change without a restart."""
         names = [field.name for field in fields(self) if getattr(self, field.name) != getattr(new, field.name)]
         return [name for name in names if name not in RELOADABLE]
 
@@ -111,7 +111,10 @@ RELOADABLE = frozenset(
 
 
 def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None) -> Settings:
-    """Return the settings; ``flags`` holds those given on the command line (None: not given). Raises ConfigError."""
+    """Return the settings from the command line, the environment and the configuration file, in this order.
+
+    ``flags``: values from the command line, None if not given. Raises ConfigError.
+    """
     settings.refuse_unknown_variables(environ)
     settings.refuse_unknown_daemon_variables(environ)
     known = (*settings.PLACE, *settings.DAEMON)

@@ -38,10 +38,10 @@ BEAT_LIMIT_MS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Sources of the answers. All are quick and called on the event loop.
+    """Functions that supply the server's answers.
 
-    ``paused``: topics whose uploads are paused, ``ALL_TOPICS`` for all. ``before_metrics`` is called on a thread before
-    ``metrics``, and may be slow.
+    All are quick and called on the event loop, except ``before_metrics``. ``paused``: topics whose uploads are paused;
+    ``ALL_TOPICS`` for all. ``before_metrics``: called on a thread before ``metrics``; it may be slow.
     """
 
     beat_age_ms: Callable[[], int]
@@ -53,7 +53,7 @@ class Probes:
 
 
 class HealthServer:
-    """Server that listens between ``start`` and ``close``. ``port`` is the real one, also for port 0."""
+    """HTTP server that listens between ``start`` and ``close``. ``port``: the actual one, also if 0 was requested."""
 
     def __init__(self, probes: Probes, host: str, port: int) -> None:
         self._probes = probes
@@ -80,7 +80,7 @@ class HealthServer:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening and close the server."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
@@ -179,7 +179,7 @@ def status_document(
 
 
 def pauses_as_json(pauses: Mapping[str, Pause]) -> list[dict[str, Any]]:
-    """Return pauses by topic. None stands for all topics."""
+    """Return the pauses as JSON values. ``topic`` None: all topics."""
     return [
         {"topic": name or None, "since_ms": each.since_ms, "reason": each.reason}
         for name, each in sorted(pauses.items())
@@ -196,7 +196,7 @@ def paused_lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def store_document(limits: Limits) -> dict[str, Any]:
-    """Return the object ``store`` of the document: limits of requests, and refusals of too many."""
+    """Return the ``store`` object of the document: limits of requests, and refusals because of too many requests."""
     return {
         "requests_per_second": limits.requests_per_second,
         "bytes_per_second": limits.bytes_per_second,
@@ -210,7 +210,7 @@ def store_document(limits: Limits) -> dict[str, Any]:
 
 
 def progress_text(views: Sequence[PartitionView]) -> str:
-    """Return one sentence for a user who waits for uploads."""
+    """Return one sentence about the records that are not uploaded yet, for a user who waits."""
     behind = [view for view in views if view.uploaded_offset < view.end_offset]
     if not behind:
         return "everything that was seen is committed; the end is near"

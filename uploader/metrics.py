@@ -96,7 +96,7 @@ class Metrics:
         registry.register(_Figures(lambda: chain(limits(), writer(), maintenance())))
 
     def render(self) -> bytes:
-        """Return the text of ``/metrics``."""
+        """Return the Prometheus text for ``/metrics``."""
         return generate_latest(self.registry)
 
 

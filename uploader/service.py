@@ -1,4 +1,4 @@
-"""The composition root, the only place that builds objects. A ``Service`` is one run: daemon, one-shot, in-process."""
+"""Service of the uploader, for a daemon, a one-shot command or an application. It builds and connects all objects."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ CHECK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServicePlace:
-    """Directory and store of a service."""
+    """Log directory and store of a service."""
 
     directory: Path
     store: StoreLocation
 
 
 class Service:
-    """One run of the uploader. ``run`` holds ``tiered-uploader.lock`` and returns the exit."""
+    """One run of the uploader. :meth:`run` takes ``tiered-uploader.lock`` and returns the exit."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class Service:
         notify: Notify | None = None,
         options: StoreOptions = DEFAULTS,
     ) -> None:
-        """Take ``notify``, the service manager of this process, if the process is only the uploader.
+        """Make a service. ``notify``: connection to the service manager, None if the process does more than upload.
 
-        ``options``: those of the log in this process. Its limits replace those of the settings.
+        ``options``: store options of the log in this process. Its limits replace those of the settings.
         """
         self.settings = settings
         self._place = place
@@ -137,11 +137,11 @@ class Service:
         started: Callable[[], None] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Exit:
-        """Run until the requested end, with ``oneshot`` until a drain is done. ``started`` is called under the lock.
+        """Run until an end is requested; with ``oneshot``, until this drain is done.
 
-        ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises NotFoundError (no log directory), LockedError
-        (another uploader), ConfigError (address in use). LogDestroyedError: the bucket of a one-shot run lacks what
-        this directory uploaded.
+        ``started``: called once the lock is held. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises
+        NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use). Raises
+        LogDestroyedError if a one-shot run finds that the bucket lacks what this directory uploaded.
         """
         self._progress, self._told_progress = progress, self._clock.monotonic()
         self._directory.acquire()
@@ -290,7 +290,10 @@ class Service:
     # ------------------------------------------------------------------ while it runs, on its event loop
 
     def drain(self) -> None:
-        """Scan the disk, send what the settings name, then end (for a signal). A second call ends at once."""
+        """Start the drain that the settings define, after a scan, and end after it.
+
+        For a signal; a second call ends at once.
+        """
         if self._maintenance is not None:
             self._maintenance.end()
         if self._runner is None:
@@ -302,17 +305,17 @@ class Service:
             self._runner.drain(self.settings.drain, self.settings.drain_timeout)
 
     def finish(self, timeout_ms: int) -> None:
-        """Finish uploads in progress, then end. The disk stays with the application."""
+        """Finish uploads in progress within ``timeout_ms``, then end. The application keeps the rest on its disk."""
         if self._runner is not None:
             self._runner.finish(timeout_ms)
 
     def scan_now(self) -> None:
-        """Scan the disk now. Retry now what waits after a passing failure."""
+        """Scan the disk at once, and retry after failures that pass by themselves."""
         if self._runner is not None:
             self._runner.scan_now()
 
     def reload(self, settings: Settings) -> list[str]:
-        """Take over changed settings. Return those that need a restart, which stay unchanged."""
+        """Apply changed settings. Return the names of those that need a restart; they stay unchanged."""
         before, stale = self.settings, self.settings.restart_needed(settings)
         kept: dict[str, Any] = {name: getattr(before, name) for name in stale}
         self.settings = new = replace(settings, **kept)
@@ -347,7 +350,7 @@ class Service:
         return dict(self._telemetry.committed)
 
     def reload_from(self, read: Callable[[], Settings]) -> None:
-        """Run ``reload``. Unreadable settings change nothing."""
+        """Read settings and apply them. If they cannot be read, log the error and change nothing."""
         self._notify.reloading(self._clock.monotonic())
         try:
             stale = self.reload(read())
@@ -358,11 +361,11 @@ class Service:
         self._notify.ready(text)
 
     def views(self) -> list[PartitionView]:
-        """Return the view of each partition."""
+        """Return the status of each partition."""
         return [] if self._runner is None else self._runner.views()
 
     def status(self) -> dict[str, Any]:
-        """Return the document of ``/status``."""
+        """Return the JSON document of ``/status``."""
         now_ms = self._runner.now_ms() if self._runner is not None else self._clock.now_ms()
         unreadable = self._directory.unreadable()
         report = health.status_document(

@@ -1,4 +1,4 @@
-"""The console script. It imports little, so that an interrupt in the first second ends quietly."""
+"""Console script of the uploader. It imports little, so that Ctrl-C in the first second ends without a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _M_ARENA_MAX = -8
 
 
 def share_memory() -> None:
-    """Let all threads of this process allocate from one arena: otherwise each keeps what it has freed."""
+    """Set the C library to one memory arena for all threads. With several, each would keep memory that was freed."""
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 

@@ -37,7 +37,7 @@ FIELDS = "tiered_fields"
 
 
 class Telemetry:
-    """Reports of one service. Used on the event loop only."""
+    """Listener of one service that logs and counts. Use it on the event loop only."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Telemetry:
         self._told: dict[tuple[str, str], float] = {}
 
     def report(self, report: Report) -> None:
-        """Log a report of the state."""
+        """Log a report of the engine."""
         self.has_warned |= report.level is not Level.INFO
         fields: dict[str, str | int] = dict(report.fields)
         if report.tp is not None:
@@ -64,7 +64,7 @@ class Telemetry:
         emit(_LEVELS[report.level], report.event, report.message, fields)
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
-        """Count the end of a step."""
+        """Count the end of a step in the metrics."""
         result = "ok" if error is None else error.code if isinstance(error, TieredError) else "internal"
         if error is not None:
             self.metrics.errors.labels(result).inc()
@@ -79,11 +79,14 @@ class Telemetry:
             self.metrics.uploaded_bytes.inc(step.size_bytes)
 
     def disk(self, free_bytes: int, used_percent: int) -> None:
-        """Record the free bytes of the log's disk, and its use in percent."""
+        """Set the metrics of the log's disk: free bytes and used percentage."""
         self.metrics.disk_free_bytes, self.metrics.disk_used_percent = free_bytes, used_percent
 
     def trouble(self, event: str, error: BaseException) -> None:
-        """Log a failure of no step, such as a failed scan. Log a repetition only after ``REPEAT_SECONDS``."""
+        """Log a failure outside of the steps, such as a failed scan.
+
+        The same failure is logged once in ``REPEAT_SECONDS``.
+        """
         self.has_warned = True
         key = (event, str(error))
         now = self._clock.monotonic()
@@ -93,20 +96,20 @@ class Telemetry:
             emit(logging.WARNING, event, str(error), {})
 
     def bug(self, error: BaseException) -> None:
-        """Log an unknown error, always with its traceback, for a report to the developers."""
+        """Log an unexpected exception with its traceback, for a report to the developers."""
         emit(logging.ERROR, "internal_error", f"{type(error).__name__}: {error}", {}, error=error)
 
     def tick(self, partitions: int, behind: int) -> None:
-        """Send the service manager a sign of life and a status line."""
+        """Send the watchdog message and a status line to the service manager."""
         self._notify.send(f"WATCHDOG=1\nSTATUS={partitions} partitions, {behind} behind")
         self._each_tick()
 
 
 class Notify:
-    """systemd's ``sd_notify`` protocol. Without ``NOTIFY_SOCKET`` nothing is sent.
+    """Client of systemd's ``sd_notify`` protocol. Without ``NOTIFY_SOCKET`` nothing is sent.
 
     The event loop sends ``WATCHDOG=1`` once a second, or twice in each ``WATCHDOG_USEC`` if that is shorter. A stuck
-    loop is silent, so the service manager restarts it.
+    loop sends nothing, so the service manager restarts the process.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -114,14 +117,17 @@ class Notify:
 
     @staticmethod
     def tick_ms(environ: Mapping[str, str] = os.environ) -> int:
-        """Return the milliseconds between two signs of life of the loop."""
+        """Return the period of watchdog messages in ms."""
         limit, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
         if not limit.isdigit() or pid not in ("", str(os.getpid())):  # an inherited watchdog of another process
             return TICK_MS
         return max(1, min(TICK_MS, int(limit) // 2_000))
 
     def reloading(self, monotonic: float) -> None:
-        """Report SIGHUP: until ``ready`` the old settings hold. ``monotonic``: seconds."""
+        """Report that a reload has begun, which ends with :meth:`ready`.
+
+        ``monotonic``: time of the reload in seconds.
+        """
         self.send(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic * 1_000_000)}")
 
     def ready(self, status: str) -> None:
@@ -129,13 +135,13 @@ class Notify:
         self.send(f"READY=1\nSTATUS={status}")
 
     def stopping(self, wait_ms: int) -> None:
-        """Report the beginning of the end, which may take ``wait_ms``."""
+        """Report that the service is about to end, which may take ``wait_ms``."""
         self.send(f"STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={(wait_ms + STOP_SPARE_MS) * 1_000}")
 
     def send(self, text: str) -> None:
-        """Send one datagram. A service manager that does not listen is ignored, as it may listen later.
+        """Send one datagram to the service manager. If none listens, ignore that, because it may listen later.
 
-        Its queue is short (often 10 datagrams). A message to a full queue is lost, and the next one is sent again.
+        Its queue is short (often 10 datagrams). A message to a full queue is lost. Later calls still send theirs.
         """
         if not self._address:
             return
@@ -164,7 +170,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter of ``LEVEL event topic-partition message``, without a time, which the journal adds."""
+    """Formatter of ``LEVEL event topic-partition message``. systemd's journal adds the time."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, FIELDS, {})
@@ -176,9 +182,10 @@ class TextFormatter(logging.Formatter):
 
 
 def configure(form: str, *, debug: bool = False, brief: bool = False) -> logging.Handler:
-    """Send all loggers to stderr, those of SDKs only from WARNING. For programs, not libraries.
+    """Send all log lines to stderr in the format ``form``. SDKs log from WARNING on. For programs, not for libraries.
 
-    In text mode the final error is left to the program's last line. ``brief``: log only what that line does not say.
+    In text mode the final error is not logged, because the program prints it as its last line. ``brief``: also leave
+    out other events that this line repeats.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
@@ -192,7 +199,7 @@ def configure(form: str, *, debug: bool = False, brief: bool = False) -> logging
 
 
 def emit(level: int, event: str, message: str, fields: dict[str, Any], *, error: BaseException | None = None) -> None:
-    """Log one line."""
+    """Log one line. ``fields``: further values. ``error``: adds its traceback."""
     logging.getLogger(LOGGER_NAME).log(level, "%s", message, extra={EVENT: event, FIELDS: fields}, exc_info=error)
 
 

@@ -29,7 +29,7 @@ LAST_ACTION_SECONDS = 5.0
 
 
 class MaintenanceThread:
-    """Maintenance on one thread, from ``__init__`` to :meth:`close`."""
+    """Thread that maintains the bucket, from its construction to :meth:`close`."""
 
     def __init__(
         self,
@@ -57,15 +57,15 @@ class MaintenanceThread:
         self._thread.start()
 
     def go_by(self, every_ms: int) -> None:
-        """Change the interval between rounds, also the current one."""
+        """Set the interval between rounds, including the current one."""
         self._upkeep.go_by(every_ms)
 
     def end(self) -> None:
-        """End after the current action."""
+        """Request an end after the current action, without a wait."""
         self._upkeep.end()
 
     async def close(self) -> None:
-        """End, and wait for the current action, ``LAST_ACTION_SECONDS`` at most."""
+        """Request an end, and wait for the current action, ``LAST_ACTION_SECONDS`` at most."""
         self._upkeep.end()
         await in_thread(self._thread.join, LAST_ACTION_SECONDS)
         if self._thread.is_alive():
@@ -74,16 +74,16 @@ class MaintenanceThread:
             self._store.close()
 
     def metrics(self) -> list[Metric]:
-        """Return figures under the names of ``/metrics``."""
+        """Return the metrics of the maintenance for ``/metrics``."""
         return self._upkeep.view.metrics()
 
     def status(self) -> dict[str, Any]:
-        """Return the state for the status document."""
+        """Return the ``maintenance`` object of the ``/status`` document."""
         return as_json(self._upkeep.view)
 
 
 def as_json(view: UpkeepView) -> dict[str, Any]:
-    """Return the object ``maintenance`` of the status document."""
+    """Return the ``maintenance`` object of the ``/status`` document, from ``view``."""
     trouble = [] if view.trouble is None else [{"reason": view.trouble.message, "unblocks": view.trouble.hint}]
     return {
         "rounds": view.rounds,
@@ -115,7 +115,7 @@ def _failed(tp: TopicPartition | None, error: TieredError) -> None:
 
 
 class GroupLags:
-    """Figures of the last :meth:`read`. Each look reads only what was committed since the one before."""
+    """Lags from the last :meth:`read`. Each read costs only the positions committed since the one before."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self._directory = directory
@@ -125,11 +125,14 @@ class GroupLags:
         self._metrics: Sequence[Metric] = ()
 
     def metrics(self) -> Sequence[Metric]:
-        """Return the figures under the names of ``/metrics``."""
+        """Return the lags as metrics for ``/metrics``."""
         return self._metrics
 
     def read(self) -> None:
-        """Read the positions that are new. May take long the first time: while one thread reads, others return."""
+        """Read the positions that were committed since the last call. The first call may take long.
+
+        While one thread reads, calls of other threads return at once.
+        """
         if not self._busy.acquire(blocking=False):
             return
         try:

@@ -159,7 +159,7 @@ class Search:
         self._continue(self.scene.objects)
         for name in self.names:
             edge = self.processes.birth(name, 0, self.scene.disks[name])
-            memory = self._tell(edge.reports, store, memory)
+            memory = self._report(edge.reports, store, memory)
             nodes.append(edge.node.number)
         first = State(store, frozenset(), tuple(nodes), self._faults, memory)
         self._seen[first] = 0
@@ -276,7 +276,7 @@ class Search:
         if store != state.store:
             memory = self._change(state.store, store, memory, delayed=False)
             wires = self._live(wires, store)
-        memory = self._tell(edge.reports, store, memory)
+        memory = self._report(edge.reports, store, memory)
         nodes = (*state.nodes[:who], edge.node.number, *state.nodes[who + 1 :])
         return State(store, wires, nodes, state.faults, memory)
 
@@ -336,7 +336,7 @@ class Search:
             self._continue(things[after])
         return found
 
-    def _tell(self, reports: tuple[Report, ...], store: int, memory: int) -> int:
+    def _report(self, reports: tuple[Report, ...], store: int, memory: int) -> int:
         if not reports:
             return memory
         key = reports, store, memory

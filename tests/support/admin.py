@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from tiered.check.check import CheckOptions, CheckReport, check_steps
-from tiered.check.findings import OnFinding, Progress, handed_on
+from tiered.check.findings import OnFinding, Progress, emit_handler
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.model import TopicPartition
@@ -31,7 +31,9 @@ def check(
 ) -> CheckReport:
     with _runner(store) as runner:
         directory, url = None if log_dir is None else Path(log_dir), None if runner.store is None else runner.store.url
-        return runner.run(check_steps(directory, url, options, files or PosixFiles()), handed_on(progress, on_finding))
+        return runner.run(
+            check_steps(directory, url, options, files or PosixFiles()), emit_handler(progress, on_finding)
+        )
 
 
 def restore(
@@ -47,7 +49,7 @@ def restore(
     clock, ids, files = clock or SystemClock(), ids or SystemIds(), files or PosixFiles()
     with open_place(store, {}) as asked:
         steps = restore_steps(asked.url, Path(directory), options, clock=clock, ids=ids, files=files)
-        return Runner(asked, clock, ids).run(steps, handed_on(progress))
+        return Runner(asked, clock, ids).run(steps, emit_handler(progress))
 
 
 def plan_repair(

@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar, Unpack
 
 from tiered import arguments
 from tiered.check.check import CheckOptions, CheckReport, check_steps
-from tiered.check.findings import OnFinding, Progress, handed_on
+from tiered.check.findings import OnFinding, Progress, emit_handler
 from tiered.clock import Clock, IdSource, SystemClock
 from tiered.config import S3Keywords
 from tiered.display import html_table
@@ -61,7 +61,7 @@ Selected = str | TopicPartition | Sequence[str | TopicPartition]
 
 
 class Plan(Generic[D, R]):
-    """Plan of a change. ``details`` holds its facts. Nothing changes before :meth:`apply`."""
+    """Plan of a change. ``details``: facts about the change. Nothing changes before :meth:`apply`."""
 
     def __init__(self, details: D, apply: Callable[[], R]) -> None:
         self.details = details
@@ -74,7 +74,7 @@ class Plan(Generic[D, R]):
         return self.details._repr_html_()
 
     def apply(self) -> R:
-        """Carry the plan out. Raises ConfigError if the log changed since the plan was made."""
+        """Make the planned change. Raises ConfigError if the log changed since the plan was made."""
         return self._apply()
 
 
@@ -97,18 +97,18 @@ def check(
         read_data: read every byte of the bucket, and decode every record of both tiers.
         subset: (n, m) reads only the n-th of m parts of the bucket.
         orphans: list objects that no catalog names.
-        pin: no collection deletes segments that are still to be read.
-        on_finding: gets each finding as it is made.
+        pin: keep garbage collection from deleting segments before they are read.
+        on_finding: called with each finding at once.
 
     Raises:
         NotFoundError: no such directory or bucket.
-        UnknownTopicError, RemoteUnavailableError: a check that could not look is an error, never a clean report.
+        UnknownTopicError, RemoteUnavailableError: what cannot be read is an error, never a clean report.
     """
     options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, orphans, subset, pin)
     directory = arguments.path_or_none("log_dir", log_dir)
     with _runner(remote, s3) as runner:
         url = None if runner.store is None else runner.store.url
-        return runner.run(check_steps(directory, url, options, PosixFiles()), handed_on(progress, on_finding))
+        return runner.run(check_steps(directory, url, options, PosixFiles()), emit_handler(progress, on_finding))
 
 
 def restore(
@@ -151,7 +151,7 @@ def restore(
     options = RestoreOptions.checked(chosen, newest_bytes, since, until, clock.now_ms(), **others)
     with open_place(remote, s3) as store:
         steps = restore_steps(store.url, target, options, clock=clock, ids=ids, files=PosixFiles())
-        return Runner(store, clock, ids).run(steps, handed_on(progress))
+        return Runner(store, clock, ids).run(steps, emit_handler(progress))
 
 
 def repair(
@@ -168,10 +168,10 @@ def repair(
     """Find damage in a log directory, a bucket or both, and plan its repair. ``apply()`` returns the number of repairs.
 
     Args:
-        from_dir: a log directory that may hold what the bucket lost. Without it ``log_dir`` is read.
+        from_dir: a log directory that may have the records that the bucket lost. Default: ``log_dir``.
         to_version: the version of the catalog to go back to.
-        from_version: the copy of the catalog to go on from, where two are possible.
-        accept_loss: make holes of offsets that no copy holds.
+        from_version: the version of the catalog to restore, if two copies are possible.
+        accept_loss: leave holes at the offsets that no copy has.
 
     Raises:
         UnknownTopicError, NotFoundError.
@@ -196,10 +196,10 @@ def repair(
 
 
 def rejoin(log_dir: str | Path, selected: Selected = (), *, clock: Clock | None = None) -> Plan[RejoinPlan, None]:
-    """Plan how partitions of a log directory start again at the end of the bucket. Their own files are set aside.
+    """Plan that partitions of a log directory start again at the end of the bucket. Their local files are moved aside.
 
-    Without ``selected`` these are the partitions that are fenced or end below the bucket's end. ``apply()`` can be
-    repeated after a crash.
+    Default of ``selected``: the partitions that are fenced or end below the bucket's end. ``apply()`` can be repeated
+    after a crash.
 
     Raises:
         NotFoundError: no log there.
@@ -228,8 +228,8 @@ def erase(
     """Plan the erasure of records by key, key prefix or time from the bucket. Reads every segment.
 
     Args:
-        before: only records that are older.
-        now: delete the old objects without ``gc.grace.ms``. Refused while a pin or snapshot holds them.
+        before: erase only records older than this time.
+        now: delete the old objects at once, without ``gc.grace.ms``. Refused while a pin or snapshot needs them.
 
     Raises:
         ConfigError: nothing is selected.
@@ -259,7 +259,7 @@ def snapshot(
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> SnapshotReport:
-    """Keep the bucket's current state as ``name``. A call that was cut short can be repeated.
+    """Store the bucket's current state as the snapshot ``name``. An interrupted call can be repeated.
 
     Raises:
         ConfigError: the snapshot exists, or the name is invalid.
@@ -283,9 +283,9 @@ def _runner(
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReport:
-    """A snapshot by partition. ``earlier``: partitions that had it before the call. ``skipped``: topics in deletion.
+    """Result of a snapshot, by partition. ``earlier``: number of partitions that had the snapshot before the call.
 
-    ``planned``: partitions that a run without ``dry_run`` would add.
+    ``skipped``: topics that are being deleted. ``planned``: partitions that a run without ``dry_run`` would add.
     """
 
     name: str
@@ -306,12 +306,12 @@ class SnapshotReport:
 def snapshot_steps(
     name: str, selected: Sequence[str | TopicPartition], *, dry_run: bool = False
 ) -> Steps[SnapshotReport]:
-    """Keep the newest version of each partition as ``name``; of all topics if none is selected.
+    """Store the newest version of each selected partition as the snapshot ``name``. Nothing selected: all topics.
 
-    Partitions that have it already keep theirs, so that an interrupted call can be repeated.
+    A partition that has a snapshot of this name keeps it, so that an interrupted call can be repeated.
 
     Raises:
-        ConfigError: every partition has it already, or the name is invalid.
+        ConfigError: every partition has this snapshot, or the name is invalid.
         UnknownTopicError, NotFoundError, CommitUnknownError.
     """
     check_snapshot_name(name)

@@ -1,4 +1,4 @@
-"""``tiered.admin`` for asyncio: the same steps on the event loop, the disk on threads."""
+"""Operations of ``tiered.admin`` for asyncio: the same steps on the event loop, disk operations on threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar, Unpack
 from tiered import arguments
 from tiered.admin import D, Selected, SnapshotReport, snapshot_steps
 from tiered.check.check import CheckOptions, CheckReport, check_steps
-from tiered.check.findings import OnFinding, Progress, handed_on
+from tiered.check.findings import OnFinding, Progress, emit_handler
 from tiered.clock import Clock, IdSource, SystemClock
 from tiered.config import S3Keywords
 from tiered.erase.topic import EraseReport, TopicErasePlan, erase_topic_steps, plan_named_topic
@@ -48,7 +48,7 @@ class AsyncPlan(Generic[D, R]):
         return self.details._repr_html_()
 
     async def apply(self) -> R:
-        """Carry the plan out as ``Plan.apply`` does."""
+        """Make the planned change, as ``Plan.apply`` does."""
         return await self._apply()
 
 
@@ -73,7 +73,7 @@ async def check(
     directory = arguments.path_or_none("log_dir", log_dir)
     async with _runner(remote, s3) as runner:
         url = None if runner.store is None else runner.store.url
-        return await runner.run(check_steps(directory, url, options, PosixFiles()), handed_on(progress, on_finding))
+        return await runner.run(check_steps(directory, url, options, PosixFiles()), emit_handler(progress, on_finding))
 
 
 async def restore(
@@ -95,7 +95,7 @@ async def restore(
     progress: Progress | None = None,
     **s3: Unpack[S3Keywords],
 ) -> RestoreReport:
-    """Run ``tiered.admin.restore``. Cancelled, it leaves only files that were complete by then."""
+    """Run ``tiered.admin.restore``. A cancelled call leaves only files that were complete by then."""
     target = arguments.path("log_dir", log_dir)
     clock, ids = arguments.clock_and_ids(clock, ids)
     chosen = arguments.selected(selected)
@@ -103,7 +103,7 @@ async def restore(
     options = RestoreOptions.checked(chosen, newest_bytes, since, until, clock.now_ms(), **others)
     async with open_place(remote, s3) as store:
         steps = restore_steps(store.url, target, options, clock=clock, ids=ids, files=PosixFiles())
-        return await AioRunner(store, clock, ids).run(steps, handed_on(progress))
+        return await AioRunner(store, clock, ids).run(steps, emit_handler(progress))
 
 
 async def repair(
@@ -117,7 +117,7 @@ async def repair(
     accept_loss: bool = False,
     **s3: Unpack[S3Keywords],
 ) -> AsyncPlan[RepairPlan, int]:
-    """Run ``tiered.admin.repair``. A cancelled ``apply()`` leaves complete repairs only."""
+    """Run ``tiered.admin.repair``. A cancelled ``apply()`` leaves some repairs complete and none half done."""
     options = RepairOptions(
         arguments.path_or_none("from_dir", from_dir),
         to_version,
@@ -139,7 +139,7 @@ async def repair(
 async def rejoin(
     log_dir: str | Path, selected: Selected = (), *, clock: Clock | None = None
 ) -> AsyncPlan[RejoinPlan, None]:
-    """Run ``tiered.admin.rejoin``. A cancellation of ``apply()`` takes effect only after its end."""
+    """Run ``tiered.admin.rejoin``. A cancelled ``apply()`` is completed before the cancellation is raised."""
     clock = clock or SystemClock()
     chosen = arguments.selected_partitions(selected)
     plan = await AioRunner().run(plan_rejoin_steps(arguments.path("log_dir", log_dir), chosen, clock))
@@ -159,7 +159,7 @@ async def erase(
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> AsyncPlan[TopicErasePlan, EraseReport]:
-    """Run ``tiered.admin.erase``. A cancelled ``apply()`` is completed by another one."""
+    """Run ``tiered.admin.erase``. After a cancelled ``apply()``, another call completes the erasure."""
     clock, ids = arguments.clock_and_ids(clock, ids)
     selection = Selection.asked(keys, prefixes, before, clock.now_ms())
 

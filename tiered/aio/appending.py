@@ -83,7 +83,7 @@ class AsyncTransaction:
 
 
 def begin(begin: Callable[[], Transaction], worker: ThreadPools, durability: str) -> Opening[AsyncTransaction]:
-    """Return a transaction that begins with its block."""
+    """Return a transaction for ``await`` or ``async with``, where the function ``begin`` begins it."""
 
     async def opening() -> AsyncTransaction:
         return AsyncTransaction(await worker.call(begin), worker, durability)
@@ -125,12 +125,12 @@ class AsyncReceipt:
         return self._receipt.done()
 
     async def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait for ``Receipt.result``."""
+        """Wait for the record and return ``Receipt.result``."""
         await self._wait(timeout)
         return self._receipt.result()
 
     async def exception(self, timeout: float | None = None) -> TieredError | None:
-        """Wait for ``Receipt.exception``."""
+        """Wait for the record and return ``Receipt.exception``."""
         await self._wait(timeout)
         return self._receipt.exception()
 
@@ -156,7 +156,7 @@ class AsyncReceipt:
 
 
 class AsyncAppender:
-    """Buffered appender (``tiered.appending.appender.Appender`` for asyncio). One task's calls keep their order."""
+    """Buffered appender (``tiered.appending.appender.Appender`` for asyncio). Records of one task keep their order."""
 
     def __init__(self, appender: Appender, worker: ThreadPools) -> None:
         self._appender = appender
@@ -202,7 +202,7 @@ class AsyncAppender:
 
 
 def open_appender(make: Callable[[], Appender], worker: ThreadPools) -> Opening[AsyncAppender]:
-    """Return an appender that begins with its block."""
+    """Return an appender for ``await`` or ``async with``. ``make`` creates it when that begins."""
 
     async def opening() -> AsyncAppender:
         worker.check_open()

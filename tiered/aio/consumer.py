@@ -1,4 +1,4 @@
-"""A consumer for asyncio: records are read on the event loop, positions are stored on threads."""
+"""Consumer for asyncio. Records are read on the event loop, positions are stored on threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class AsyncConsumer:
-    """A consumer of a group (``tiered.consumer.Consumer`` for asyncio). One task at a time uses it."""
+    """Consumer of a group (``tiered.consumer.Consumer`` for asyncio). Call it from one task at a time."""
 
     def __init__(self, core: ConsumerSteps, runner: AioRunner) -> None:
         self.core = core
@@ -57,7 +57,7 @@ class AsyncConsumer:
             return taken(await self._next(request) or (), request.most)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Return the records one by one, as ``Consumer`` does."""
+        """Return an iterator over the records, as ``Consumer`` does."""
         request = Request()
         interval_s = self.core.assignment.poll_interval_s
         while True:
@@ -74,13 +74,13 @@ class AsyncConsumer:
     async def batches(
         self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = 1.0
     ) -> AsyncIterator[list[ConsumerRecord]]:
-        """Return the lists of ``Consumer.batches``."""
+        """Yield the lists of ``Consumer.batches``."""
         most = arguments.whole("max_records", max_records, least=1)
         async for found in self._lists(Request(most, arguments.duration_s("timeout", timeout), fill=True)):
             yield found
 
     async def record_batches(self) -> AsyncIterator[pyarrow.RecordBatch]:
-        """Return the record batches of ``Consumer.record_batches``."""
+        """Yield the Arrow record batches of ``Consumer.record_batches``."""
         async for found in self._lists(Request(1, emit=ARROW)):
             yield found[0]
 
@@ -213,7 +213,7 @@ class AsyncConsumer:
 
 
 def open_consumer(make: Callable[[], ConsumerSteps], runner: AioRunner) -> Opening[AsyncConsumer]:
-    """Return a consumer that is closed with its block."""
+    """Return a consumer for ``await`` or ``async with``. ``make`` creates it when that begins."""
 
     async def opening() -> AsyncConsumer:
         return AsyncConsumer(await in_thread(make), runner)

@@ -75,7 +75,7 @@ async def _close(log: AsyncLog, _: BaseException | None) -> None:
 
 
 class AsyncLog:
-    """An open log (``tiered.log.Log`` for asyncio)."""
+    """Open log (``tiered.log.Log`` for asyncio)."""
 
     def __init__(self, log: sync_log.Log, worker: ThreadPools, runner: AioRunner) -> None:
         self._log = log
@@ -92,7 +92,10 @@ class AsyncLog:
 
     @classmethod
     def opened(cls, path: str | Path) -> AsyncLog:
-        """Return the log of ``Log.opened``. The log belongs to the event loop that opened it."""
+        """Return the log that this process has open at ``path``, as ``Log.opened`` does.
+
+        It belongs to the opener's event loop.
+        """
         opened = sync_log.Log.opened(path)
         for log in list(_OPENED):
             if log._log is opened:
@@ -130,7 +133,7 @@ class AsyncLog:
         timeout: float = DEFAULT_TIMEOUT_S,
         durability: str = "disk",
     ) -> Opening[AsyncTransaction]:
-        """Begin ``Log.transaction``."""
+        """Return a ``Log.transaction`` for ``await`` or ``async with``, where it begins."""
         sync_topic = topic._topic if isinstance(topic, AsyncTopic) else topic
         make = functools.partial(self._log.transaction, topic=sync_topic, timeout=timeout, durability=durability)
         return begin(functools.partial(make, transactional_id), self._worker, durability)
@@ -143,7 +146,7 @@ class AsyncLog:
         positions: CallersPositions | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> Opening[AsyncConsumer]:
-        """Open ``Log.consumer``: ``async with log.consumer("billing", "orders") as consumer``."""
+        """Return a ``Log.consumer``: ``async with log.consumer("billing", "orders") as consumer``."""
         make = functools.partial(self._log._consumer_steps, group, topics, positions, options)
         return open_consumer(make, self._runner)
 
@@ -226,7 +229,7 @@ async def _close_reader(reader: AsyncReader, _: BaseException | None) -> None:
 
 
 class AsyncFindResult:
-    """Asynchronous iterator of matching records (``tiered.reader.FindResult`` for asyncio)."""
+    """Asynchronous iterator of the records with a key (``tiered.reader.FindResult`` for asyncio)."""
 
     def __init__(self, report: FindReport, records: AsyncGenerator[ConsumerRecord, None]) -> None:
         self.report = report
@@ -329,7 +332,7 @@ class AsyncReader:
         times: GroupSettings | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> Opening[AsyncConsumer]:
-        """Open ``Reader.consumer``: ``async with reader.consumer("billing", "orders") as consumer``."""
+        """Return a ``Reader.consumer``: ``async with reader.consumer("billing", "orders") as consumer``."""
         self._worker.check_open()
         make = functools.partial(self._reader._consumer_steps, group, topics, member, times, options)
         return open_consumer(make, self._runner)

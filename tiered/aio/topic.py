@@ -1,4 +1,4 @@
-"""A topic for asyncio: reads run on the event loop, appends on the log's threads."""
+"""Topic for asyncio. Reads run on the event loop, appends on the log's threads."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class AsyncPartitionStream:
 async def one_by_one(
     pieces: AsyncGenerator[Iterable[ConsumerRecord], None],
 ) -> AsyncGenerator[ConsumerRecord, None]:
-    """Yield the records of each piece. The event loop gets its turns even if nothing waits."""
+    """Yield the records of each piece one by one. Other tasks of the event loop run in between."""
     given = 0
     async with aclosing(pieces):
         async for piece in pieces:
@@ -142,7 +142,7 @@ class AsyncTopicReads:
         follow: bool = False,
         idle_timeout: float | str | None = None,
     ) -> AsyncIterator[ConsumerRecord]:
-        """Yield the records of ``TopicReads.read``. Errors are raised at the first step."""
+        """Yield the records of ``TopicReads.read``. Errors of the arguments are raised at the first step."""
 
         def check() -> ReadRequest:
             span = self._reads._range(partition, start=start, end=end, since=since, until=until)
@@ -223,7 +223,7 @@ class AsyncTopicReads:
 
 
 class AsyncTopic(AsyncTopicReads):
-    """A topic open for appending (``tiered.topic.Topic`` for asyncio)."""
+    """Topic of a log that is open for writing (``tiered.topic.Topic`` for asyncio)."""
 
     def __init__(self, topic: Topic, worker: ThreadPools, runner: AioRunner) -> None:
         super().__init__(topic, worker, runner)
@@ -273,7 +273,7 @@ class AsyncTopic(AsyncTopicReads):
     def transaction(
         self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
     ) -> Opening[AsyncTransaction]:
-        """Begin ``Topic.transaction``: ``async with topic.transaction("billing-7") as txn``."""
+        """Return a ``Topic.transaction``: ``async with topic.transaction("billing-7") as txn``."""
         make = functools.partial(self._topic.transaction, timeout=timeout, durability=durability)
         return begin(functools.partial(make, transactional_id), self._worker, durability)
 
@@ -286,7 +286,7 @@ class AsyncTopic(AsyncTopicReads):
         max_block_ms: int = MAX_BLOCK_MS,
         durability: str = "memory",
     ) -> Opening[AsyncAppender]:
-        """Open ``Topic.appender``: ``async with topic.appender() as appender``, or await it and ``close`` it."""
+        """Return a ``Topic.appender``: ``async with topic.appender() as appender``, or await it and ``close`` it."""
         make = functools.partial(
             self._topic.appender,
             linger_ms=linger_ms,

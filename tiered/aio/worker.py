@@ -1,4 +1,4 @@
-"""Threads for the blocking calls of an asyncio log, and the object for ``await`` and ``async with``."""
+"""Threads for the blocking calls of an asyncio log, and the awaitable result of ``aio.open``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ P = ParamSpec("P")
 
 
 class SyncFace(Protocol):
-    """An open log or reader."""
+    """Synchronous log or reader that an asyncio object wraps."""
 
     @property
     def store_options(self) -> StoreOptions: ...
@@ -43,7 +43,7 @@ F = TypeVar("F", bound=SyncFace)
 
 
 class ThreadPools:
-    """Pools of threads that run blocking calls."""
+    """Pools of threads for the blocking calls of one asyncio log or reader."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPool(WORKER_THREADS, f"tiered-aio-{name}")
@@ -54,42 +54,48 @@ class ThreadPools:
         return await self._run(self._pool, functools.partial(function, *args, **kwargs))
 
     async def write(self, durability: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run an append. One that waits for a commit uses a thread for waiting calls."""
+        """Run an append on a thread. If its durability waits for a commit, use a thread for long waits."""
         pool = self._waiting if durability == "remote" else self._pool
         return await self._run(pool, functools.partial(function, *args, **kwargs))
 
     async def call_waiting(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a call that may wait long, on a thread for such calls."""
+        """Run a call that may wait long, on a thread for long waits."""
         return await self._run(self._waiting, functools.partial(function, *args, **kwargs))
 
     async def call_alone(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a call on a new thread, however many calls are waiting."""
+        """Run a call on a new thread, so that it does not queue after waiting calls."""
         with _alone() as pool:
             return await self._run(pool, functools.partial(function, *args, **kwargs))
 
-    async def make(self, function: Callable[[], T], let_go: Callable[[T], None]) -> T:
-        """Make a resource. If the caller is cancelled, ``let_go`` closes it as soon as it is made."""
+    async def make(self, function: Callable[[], T], dispose: Callable[[T], None]) -> T:
+        """Make a resource on a thread and return it.
+
+        If the caller is cancelled meanwhile, pass the resource to ``dispose``.
+        """
         self.check_open()
         making = self._pool.submit(function)
         try:
             return await asyncio.wrap_future(making)
         except asyncio.CancelledError:
             if not making.cancel():
-                self._pool.submit(_close_resource, making, let_go)
+                self._pool.submit(_close_resource, making, dispose)
             raise
 
     async def finish(
         self, function: Callable[[], None], *, waits: bool, instead: Callable[[], None] | None = None
     ) -> None:
-        """Run an ending. If the caller is cancelled before a thread has begun it, ``instead`` or itself still runs.
+        """Run a closing call on a thread. ``waits``: it may wait long.
 
-        ``waits``: it may wait long, and uses a thread for waiting calls.
+        If the caller is cancelled before a thread has begun it, ``instead`` still runs (None: the call itself).
         """
         self.check_open()
         await _to_its_end(self._waiting if waits else self._pool, function, instead or function)
 
     async def finish_alone(self, function: Callable[[], None]) -> None:
-        """Run an ending on a new thread, however many calls are waiting. A cancellation does not prevent it."""
+        """Run a closing call on a new thread, so that it does not queue after waiting calls.
+
+        A cancellation does not stop it.
+        """
         self.check_open()
         with _alone() as pool:
             await _to_its_end(pool, function, function)
@@ -119,10 +125,10 @@ def _alone() -> Iterator[ThreadPool]:
         pool.shutdown(wait=False)
 
 
-def _close_resource(making: Future[T], let_go: Callable[[T], None]) -> None:
+def _close_resource(making: Future[T], dispose: Callable[[T], None]) -> None:
     """Close a resource, if it could be made."""
     if making.exception() is None:
-        let_go(making.result())
+        dispose(making.result())
 
 
 async def _to_its_end(pool: ThreadPool, function: Callable[[], None], instead: Callable[[], None]) -> None:
@@ -137,7 +143,10 @@ async def _to_its_end(pool: ThreadPool, function: Callable[[], None], instead: C
 
 
 class Opening(Awaitable[T]):
-    """Result of ``open``, for ``await`` or ``async with``."""
+    """Result of ``aio.open`` and similar functions.
+
+    ``await`` it, or use it in ``async with``, which closes the object.
+    """
 
     def __init__(
         self, opening: Callable[[], Awaitable[T]], close: Callable[[T, BaseException | None], Awaitable[None]]
@@ -170,9 +179,9 @@ async def open_beside(
     ids: IdSource | None,
     s3: S3Keywords,
 ) -> tuple[F, ThreadPools, AioRunner]:
-    """Open the synchronous object with ``make`` on a thread, and its bucket for the event loop, with the same options.
+    """Open a synchronous log or reader with ``make`` on a thread, and its bucket for the event loop. Return both.
 
-    If one cannot be opened, both are closed.
+    If one of them cannot be opened, both are closed.
     """
     worker = ThreadPools(name)
     try:

@@ -1,14 +1,14 @@
-"""Buffered appender of one topic: collects records for a few milliseconds and writes them as batches.
+"""Buffered appender of one topic. It collects records for a few milliseconds and writes them as batches.
 
 ::
 
     with topic.appender(linger_ms=5) as appender:
-        receipt = appender.append(b"v", key=b"k")   # in the memory of this process, no more
+        receipt = appender.append(b"v", key=b"k")   # only in the memory of this process
         receipt.result().offset                     # waits until it is in the log
-    # all of it is in the log here
+    # here all records are in the log
 
-Partitions, times, refusals and order are those of ``Topic.append`` called for each record. A batch costs one lock and
-one write. Differences from Kafka's producer: docs/deviations.md.
+Partitions, timestamps, checks and order are as if ``Topic.append`` was called for each record. A batch costs one lock
+and one write. Differences from Kafka's producer: docs/deviations.md.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AppenderLimits(NamedTuple):
     def checked(
         cls, linger_ms: object, max_bytes: object, buffer_bytes: object, max_block_ms: object, durability: object
     ) -> AppenderLimits:
-        """Check the keyword arguments of ``Topic.appender``. Raises ConfigError."""
+        """Check the keyword arguments of ``Topic.appender`` and return them. Raises ConfigError."""
         if durability == "remote":
             hint = 'appender.flush(durability="remote") waits for the bucket, for all records at once'
             raise ConfigError("a receipt cannot wait for the bucket: records are uploaded after the seal", hint=hint)
@@ -93,7 +93,7 @@ class AppenderLimits(NamedTuple):
 
 
 class AppendTarget(Protocol):
-    """Methods of a topic that an appender calls."""
+    """Topic as an appender uses it."""
 
     @property
     def name(self) -> str:
@@ -120,7 +120,7 @@ class AppendTarget(Protocol):
         """Return the partition that the caller named, otherwise that of the key."""
 
     def log(self, partition: int) -> WriteLog:
-        """Return the log of one partition."""
+        """Return one partition of the topic, for writing."""
 
     def _check_durability(self, durability: str) -> None:
         """Raise ConfigError for a durability that the topic can never reach."""
@@ -135,9 +135,9 @@ class AppendTarget(Protocol):
 class Appender(Accumulator[Receipt]):
     """Buffer of one topic's records, made by ``Topic.appender``; a context manager. Thread-safe.
 
-    Within a partition, the records of one thread keep their order. A record that the log refuses fails alone. If a
-    batch fails for another reason (disk full, fenced, offline), its partition halts. Later records of the partition
-    fail with AppendHaltedError and are not written, until ``flush`` raises the reason.
+    Within a partition, the records of one thread keep their order. If the log refuses a record, only this record fails.
+    If a batch fails for another reason (disk full, fenced, offline), its partition halts. Later records of the
+    partition fail with AppendHaltedError and are not written, until ``flush`` raises the reason.
     """
 
     def __init__(self, topic: AppendTarget, thread: AppenderThread, limits: AppenderLimits) -> None:
@@ -185,7 +185,7 @@ class Appender(Accumulator[Receipt]):
 
     @property
     def buffered_bytes(self) -> int:
-        """Return the bytes that wait or are being written: at most ``buffer_bytes``, or one larger record."""
+        """Return the bytes of records that are not in the log yet: at most ``buffer_bytes``, or one larger record."""
         return self._held
 
     @property
@@ -197,8 +197,8 @@ class Appender(Accumulator[Receipt]):
     def flush(self, *, durability: str | None = None) -> None:
         """Write all records appended so far, and wait for ``durability`` of them (None: the appender's).
 
-        Raises the first error since the last flush. The error of a halted partition goes before that of a refused
-        record. Halted partitions accept records again afterwards. Each receipt has its own error.
+        Raises the first error since the last flush. An error that halted a partition has priority over that of a
+        refused record. Afterwards halted partitions accept records again. Each receipt has its own error.
         """
         if durability is not None:
             self._topic._check_durability(durability)
@@ -211,7 +211,7 @@ class Appender(Accumulator[Receipt]):
         self._raise_failed()
 
     def close(self) -> None:
-        """Write all buffered records and close the appender. Raises as :meth:`flush`; safe to call again."""
+        """Write all buffered records and close the appender. Raises the errors of :meth:`flush`. Safe to call again."""
         self._check_process()
         self._check_caller()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Batches on their way into the log, and the receipts of their records."""
+"""Batches that wait to be written, and the receipts of their records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Outcome = RecordMetadata | TieredError
 
 
 class PendingBatch(AccumulatedBatch):
-    """Records of one partition that wait for their write. ``pieces``: (first index, outcome), set when it is done."""
+    """Records of one partition that wait for their write. ``pieces``: (first index, outcome), None until it is done."""
 
     __slots__ = ("callbacks", "done", "due", "event", "log", "partition", "pieces")
 
@@ -55,7 +55,7 @@ class PendingBatch(AccumulatedBatch):
 
 
 class Receipt(AccumulatedRecord):
-    """Future result of ``Appender.append``: the position of the record once it is in the log. Thread-safe."""
+    """Result of ``Appender.append``: the position of the record, once it is in the log. Thread-safe."""
 
     __slots__ = ()
     _appender: Appender
@@ -88,10 +88,10 @@ class Receipt(AccumulatedRecord):
         return self._batch.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait until the record is in the log, at most ``timeout`` seconds. Waiting does not send the batch earlier.
+        """Wait until the record is in the log, at most ``timeout`` seconds, and return its position.
 
-        Raises the errors of ``Topic.append``, and AppendHaltedError if an earlier batch of the partition failed. Raises
-        AppendTimeoutError on a timeout: the record may still be written.
+        The wait does not write the batch earlier. Raises the errors of ``Topic.append``, and AppendHaltedError if an
+        earlier batch of the partition failed. Raises AppendTimeoutError on a timeout: the record may still be written.
         """
         outcome = self._wait(timeout)
         if isinstance(outcome, TieredError):
@@ -99,7 +99,7 @@ class Receipt(AccumulatedRecord):
         return outcome
 
     def exception(self, timeout: float | None = None) -> TieredError | None:
-        """Return the error of the record, None if it is in the log. Waits as :meth:`result`.
+        """Wait as :meth:`result`. Return the error of the record, None if the record is in the log.
 
         Raises AppendTimeoutError.
         """

@@ -1,4 +1,4 @@
-"""The one thread of a log that writes buffered records. It starts with the first record and ends when idle."""
+"""Writer thread of a log for buffered records. It starts with the first record and ends when idle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _logger = logging.getLogger("tiered")
 
 @dataclass(slots=True)
 class Counts:
-    """Totals of one topic's appenders since the log was opened."""
+    """Total counts of one topic's appenders since the log was opened."""
 
     records: int = 0
     failed: int = 0
@@ -39,7 +39,10 @@ class Counts:
 
 
 class AppenderThread:
-    """Writer of a log's appenders. Thread-safe. Holds an appender that its user dropped while its records wait."""
+    """Writer thread of a log's appenders. Thread-safe.
+
+    It refers to an appender with unwritten records, so that they are written even if the user has dropped it.
+    """
 
     def __init__(self, clock: Clock, workers: Workers) -> None:
         self.clock = clock
@@ -56,7 +59,7 @@ class AppenderThread:
         _OPEN.add(self)
 
     def add(self, topic: str, appender: Appender) -> Counts:
-        """Register an appender and return the counts of its topic. Raises ForkedLogError in a fork."""
+        """Register an appender, and return the counters of its topic. Raises ForkedLogError in a forked child."""
         if os.getpid() != self._pid:  # after a fork the lock may be a copy of a held one
             hint = "open the log in the child, after the fork"
             raise ForkedLogError(
@@ -68,7 +71,7 @@ class AppenderThread:
             return self._counts.setdefault(topic, Counts())
 
     def remove(self, appender: Appender) -> None:
-        """Forget a closed appender."""
+        """Remove a closed appender."""
         with self._lock:
             for known in self._known.values():
                 known.discard(appender)
@@ -101,13 +104,13 @@ class AppenderThread:
             each._drain()
 
     def check_caller(self) -> None:
-        """Raise ReentrantCallError in a thread that is inside a call of an appender."""
+        """Raise ReentrantCallError if this thread is inside a call of an appender."""
         self._lock.check_caller()
         for each in self._appenders(None):
             each._check_caller()
 
     def spread(self, topic: str, partitions: int) -> None:
-        """Pass the new number of partitions on to the appenders of a topic."""
+        """Set the new number of a topic's partitions in its appenders."""
         for each in self._appenders(topic):
             each._spread(partitions)
 
@@ -124,9 +127,9 @@ class AppenderThread:
         return first
 
     def write_at_exit(self) -> Iterator[tuple[str, int, TieredError | None]]:
-        """Write all buffered records, and from now on each record at once.
+        """Write all buffered records, and from now on write each record at once.
 
-        Yield (topic, number of failed records, first error).
+        Yield (topic, number of failed records, first error or None).
         """
         if self._closed or os.getpid() != self._pid:
             return

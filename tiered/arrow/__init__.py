@@ -1,4 +1,4 @@
-"""Arrow: batches of a log -> Arrow record batches, and rows of Arrow data -> columns of records to append.
+"""Conversion of a log's batches to Arrow record batches, and of Arrow data to records for an append.
 
 ::
 

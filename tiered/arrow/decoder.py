@@ -89,13 +89,13 @@ class ArrowDecoder:
         self._arrays = BufferArrays(tp, self._types)
 
     def record_batches(self, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches of all ``batches``, each as soon as it is full. Raises CorruptionError."""
+        """Decode all ``batches``. Yield each Arrow record batch as soon as it is full. Raises CorruptionError."""
         for header, data in batches:
             yield from self.add(header, data)
         yield from self.finish()
 
     def add(self, header: BatchHeader, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
-        """Add one batch. Yield the record batches that are full."""
+        """Decode one Kafka batch. Yield the Arrow record batches that are full."""
         if header.is_control or header.records_count == 0:
             return
         buffers = self._buffers
@@ -115,7 +115,7 @@ class ArrowDecoder:
             yield self._rows_from_records()
 
     def add_run(self, run: memoryview) -> Iterator[pa.RecordBatch]:
-        """Add verified batches that follow each other in ``run``. Yield the record batches that are full."""
+        """Decode the Kafka batches in ``run``, which were verified. Yield the Arrow record batches that are full."""
         buffers = self._buffers
         for batch in cut(run):
             if buffers is None or not buffers.add(batch):
@@ -124,7 +124,7 @@ class ArrowDecoder:
                 yield from self._rows_from_buffers(buffers)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rest of the added rows."""
+        """Yield the rows that are left as Arrow record batches. Call it after the last batch."""
         if self._buffers is not None:
             yield from self._rows_from_buffers(self._buffers)
         if self._records:
@@ -257,7 +257,7 @@ class BufferArrays:
         }
 
     def array(self, name: str, buffers: ArrowBuffers) -> pa.Array:
-        """Return one column, of ``buffers.rows`` elements."""
+        """Return the array of one column, with ``buffers.rows`` elements."""
         rows = buffers.rows
         if name in self._repeated:
             return self._same(name, rows)

@@ -1,4 +1,4 @@
-"""Arrow data that a caller hands in -> columns of records, checked before anything of it is written.
+"""Conversion of Arrow data for an append to columns of records. All is checked before any row is written.
 
 ============  ================================================  ========================================================
 column        type                                              null, or no such column
@@ -10,7 +10,7 @@ column        type                                              null, or no such
 ``partition`` integer                                           the key decides, as for ``Topic.append``
 ============  ================================================  ========================================================
 
-``topic``, ``offset`` and ``timestampType``, which a read has too, are left out; any other column is refused.
+The columns ``topic``, ``offset`` and ``timestampType`` of a read are ignored. Any other column is refused.
 """
 
 from __future__ import annotations
@@ -200,9 +200,9 @@ class ArrowRows:
 
 
 def check_columns(config: TopicConfig, records: RecordColumns, now_ms: int, first: int = 0) -> None:
-    """Check times and keys of records against the topic's settings. ``first``: row number of the first record.
+    """Check the times and keys of ``records`` against the topic's settings. ``first``: row number of the first one.
 
-    Raises InvalidTimestampError or InvalidRecordError with the first refused row.
+    Raises InvalidTimestampError or InvalidRecordError with the number of the first refused row.
     """
     times = records.timestamps
     if not config.timestamp_type:

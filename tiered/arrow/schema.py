@@ -24,7 +24,7 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 
 def arrow_schema(columns: Sequence[str] = COLUMNS, *, timestamp_unit: str = "ms") -> pa.Schema:
-    """Return the schema of ``columns``, in this order. Raises ConfigError for an unknown column."""
+    """Return the schema with these columns, in this order. Raises ConfigError for an unknown column."""
     arrow = pyarrow()
     types = {
         "key": arrow.binary(),
@@ -43,14 +43,14 @@ def arrow_schema(columns: Sequence[str] = COLUMNS, *, timestamp_unit: str = "ms"
 
 
 def arrow_table(pieces: Iterable[pa.RecordBatch], columns: Sequence[str] = COLUMNS) -> pa.Table:
-    """Return one table of the record batches, empty if there are none."""
+    """Return one table with the rows of all record batches, without rows if there are none."""
     return pyarrow().Table.from_batches(pieces, schema=arrow_schema(columns))
 
 
 class RecordBatches:
-    """Lazy iterator of a read's record batches, each about ``RECORD_BATCH_BYTES``. Can be consumed once.
+    """Lazy iterator of a read's Arrow record batches, each of about ``RECORD_BATCH_BYTES``. Iterate it once.
 
-    Also a stream of Arrow's C interface, which polars, duckdb, pandas and pyarrow read without a copy
+    It is also a stream of Arrow's C interface, which polars, duckdb, pandas and pyarrow read without a copy
     (``pyarrow.RecordBatchReader.from_stream``).
     """
 

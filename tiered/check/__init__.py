@@ -1,1 +1,1 @@
-"""Check of both tiers."""
+"""Check of a log: of its directory, of its bucket, or of both."""

@@ -67,11 +67,11 @@ EVERYTHING = Reading(data=True)
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """Scope of a check. ``topics`` empty: all. ``orphans``: list them.
+    """Scope of a check. ``topics`` empty: all. ``orphans``: also list objects that no catalog names.
 
     ``read_data``: read every byte of the bucket, and decode every record of both tiers. ``subset`` (n, m): read only
-    the n-th of m parts of the bucket, which together are all of it. ``pin``: no collection deletes segments that
-    ``read_data`` has yet to read; a role that may not pin reads without.
+    the n-th of m parts of the bucket, which together are all of it. ``pin``: keep garbage collection from deleting
+    segments that ``read_data`` will read. A role without the right to pin reads unpinned.
     """
 
     topics: tuple[str, ...] = ()
@@ -83,11 +83,11 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """Result of a check. ``unlisted`` findings came after the first :data:`MAX_FINDINGS`.
+    """Result of a check. ``unlisted``: number of findings after the first :data:`MAX_FINDINGS`, which are not listed.
 
-    ``unchecked`` objects have no checksum in the store: only ``read_data`` judges their bytes. ``newer`` counts the
-    errors about objects of a newer release, ``denied`` those about missing rights of this user. ``archived`` counts the
-    segments that must be restored before they can be read, by storage class.
+    ``unchecked``: number of objects without a checksum in the store; only ``read_data`` checks their bytes. ``newer``:
+    number of errors about objects of a newer release. ``denied``: number of errors about missing rights of this user.
+    ``archived``: number of segments, by storage class, that must be restored from an archive before they can be read.
     """
 
     findings: tuple[Finding, ...]
@@ -118,9 +118,9 @@ class CheckReport:
 
     @property
     def exit_code(self) -> int:
-        """Return 13 if anything is damaged or missing, 12 if an error is ``denied``, 2 if all are ``newer`` (upgrade).
+        """Return the exit code. 13: damaged or missing data. 12: ``denied`` errors. 2: all errors are ``newer``.
 
-        Return 3 after warnings, 0 without findings.
+        3: there are only warnings. 0: no finding, or only informative ones.
         """
         if self.errors > self.newer + self.denied:
             return CorruptionError.exit_code
@@ -132,7 +132,7 @@ class CheckReport:
 
 
 def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, files: Files) -> Steps[CheckReport]:
-    """Check a log directory, a bucket or both. Emit each finding as it is made, and the progress."""
+    """Check a log directory, a bucket or both. Emit each finding at once, and the progress."""
     if log_dir is None and url is None:
         raise ConfigError("there is nothing to check", hint="name a log directory, a store or both")
     if options.subset is not None and not 1 <= options.subset[0] <= options.subset[1]:
@@ -148,7 +148,7 @@ def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, fi
 
 
 class CheckRun:
-    """A running check: its findings and counts."""
+    """Running check, with its findings and counts so far."""
 
     def __init__(self, options: CheckOptions) -> None:
         self.options = options
@@ -161,7 +161,7 @@ class CheckRun:
         self.unreadable: set[str] = set()
 
     def local(self, directory: Path, files: Files) -> Steps[LocalFacts]:
-        """Check the log directory."""
+        """Check the log directory, and return facts for the comparison with the bucket."""
         self.log_dir = directory
         if not (yield from blocking(partial(files.is_directory, directory))):
             raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
@@ -179,7 +179,7 @@ class CheckRun:
         return check.facts
 
     def remote(self, url: str, local: LocalFacts, facts: RemoteFacts, reading: Reading) -> Steps[None]:
-        """Check every partition that the registry names, and the registry itself."""
+        """Check every partition that the registry names, and the registry itself. ``facts`` collects totals."""
         entries = yield from self.registry(url, local)
         if reading.data:
             every = [(entry.topic_id, partition) for entry in entries for partition in range(entry.partitions)]
@@ -215,7 +215,7 @@ class CheckRun:
         return list(entries.values())
 
     def add(self, part: CheckReport) -> None:
-        """Add the report of a part that another run has checked."""
+        """Add the report of another run, which has checked a part."""
         room = MAX_FINDINGS - len(self.findings)
         self.findings += part.findings[:room]
         self.unlisted += part.unlisted + len(part.findings[room:])
@@ -225,7 +225,7 @@ class CheckRun:
         self.denied += part.denied
 
     def report(self, local: LocalFacts, remote: RemoteFacts) -> CheckReport:
-        """Return the report. Raises ``UnknownTopicError`` for a named topic that is in no tier."""
+        """Return the report. Raises UnknownTopicError if a named topic is in no tier."""
         for topic in self.options.topics:
             if topic not in {tp.topic for tp in self.partitions} | self.unreadable:
                 raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topic list`")
@@ -273,7 +273,7 @@ class CheckRun:
                 self.count(one)
 
     def count(self, found: Finding) -> None:
-        """Count a finding, and store it while there is room."""
+        """Count a finding, and list it unless :data:`MAX_FINDINGS` are listed."""
         self.counts[found.severity] += 1
         self.newer += found.code == NEWER_RELEASE
         self.denied += found.denied
@@ -296,9 +296,10 @@ def _topics(directory: Path, files: Files) -> Mapping[str, TopicInfo]:
 
 @dataclass(frozen=True, slots=True)
 class CheckPart:
-    """Segments of one partition whose base is in ``start`` to ``end`` (exclusive); one part has the root, too.
+    """Part of a distributed check: segments of one partition with bases from ``start`` to ``end`` (exclusive).
 
-    ``state``: of the topic, by the registry. ``topic_id`` as 32 hex digits.
+    ``with_root``: True for the one part that also checks the root. ``state``: of the topic, from the registry.
+    ``topic_id``: 32 hex digits.
     """
 
     topic: str
@@ -313,16 +314,16 @@ class CheckPart:
 
     @property
     def entry(self) -> TopicEntry:
-        """Return the fields of the registry's entry that a check of the partition needs."""
+        """Return a registry entry with the fields that the check of this part needs."""
         return TopicEntry(self.topic, UUID(self.topic_id), self.partition + 1, state=self.state)
 
 
 def cut_steps(
     url: str, topics: tuple[str, ...] = (), *, least_bytes: int = SPAN_BYTES
 ) -> Steps[tuple[CheckReport, list[CheckPart]]]:
-    """Return the report on the registry, and the parts to check. Emit the findings; list the bucket.
+    """Check the registry, and cut all partitions into parts. Return the report on the registry, and the parts.
 
-    Raises UnknownTopicError for a named topic that does not exist.
+    The bucket is listed, and findings are emitted. Raises UnknownTopicError for a named topic that does not exist.
     """
     run = CheckRun(CheckOptions(topics=topics, read_data=True))
     parts: list[CheckPart] = []
@@ -335,7 +336,7 @@ def cut_steps(
 
 def _cut(whole: CheckPart, least_bytes: int) -> Steps[list[CheckPart]]:
     """Cut a partition. The last part is open: later appends, and an unreadable page, belong to it."""
-    pinned = yield from _check(whole, RemoteFacts(), _silent).catalog(told=False)
+    pinned = yield from _check(whole, RemoteFacts(), _silent).catalog(report=False)
     cutter = SpanCutter(least_bytes)
     at = 0
     try:
@@ -360,9 +361,10 @@ def _cut(whole: CheckPart, least_bytes: int) -> Steps[list[CheckPart]]:
 
 
 def part_steps(part: CheckPart, reading: Reading = EVERYTHING, *, orphans: bool = False) -> Steps[CheckReport]:
-    """Check the segments of a part on the newest root, the bytes of those that ``reading`` chooses. Emit what is found.
+    """Check the segments of a part by the newest root. Return the report, and emit its findings.
 
-    The part that has the root checks what its partition keeps beside it, too; with ``orphans`` it lists them.
+    ``reading``: whose bytes to read. The part with the root also checks snapshots, pins and copies of its partition,
+    and with ``orphans`` lists orphans.
     """
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
     check = _check(part, facts, run.emit_all)
@@ -371,7 +373,7 @@ def part_steps(part: CheckPart, reading: Reading = EVERYTHING, *, orphans: bool 
 
 
 def joined(registry: CheckReport, parts: Iterable[CheckReport]) -> CheckReport:
-    """Return one report of the registry's, which knows the partitions, and of the parts'."""
+    """Join the report on the registry, which has the list of partitions, and the reports on all parts."""
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
     for part in (registry, *parts):
         run.add(part)
@@ -384,13 +386,13 @@ def joined(registry: CheckReport, parts: Iterable[CheckReport]) -> CheckReport:
 
 
 def report_as_json(report: CheckReport) -> dict[str, Any]:
-    """Return all fields; findings in the words of ``--json``."""
+    """Return all fields of a report as JSON values."""
     plain = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     return {**plain, "findings": [found.as_json() for found in report.findings]}
 
 
 def report_from_json(fields: Mapping[str, Any]) -> CheckReport:
-    """Return the report from the fields of :func:`report_as_json`."""
+    """Return the report from the result of :func:`report_as_json`."""
     return CheckReport(**{**fields, "findings": tuple(_finding(each) for each in fields["findings"])})
 
 
@@ -400,8 +402,8 @@ def _finding(fields: Mapping[str, Any]) -> Finding:
     return Finding(**known | {"severity": Severity(fields["severity"])})
 
 
-def _check(part: CheckPart, facts: RemoteFacts, tell: Any) -> RemoteCheck:
-    return RemoteCheck(TopicPartition(part.topic, part.partition), part.entry, facts, None, tell)
+def _check(part: CheckPart, facts: RemoteFacts, reporter: Any) -> RemoteCheck:
+    return RemoteCheck(TopicPartition(part.topic, part.partition), part.entry, facts, None, reporter)
 
 
 def _silent(_seen: Iterable[Finding | Passed]) -> Steps[None]:
@@ -412,9 +414,9 @@ def _silent(_seen: Iterable[Finding | Passed]) -> Steps[None]:
 
 
 def keeps_versions() -> Steps[bool | None]:
-    """Return whether the bucket keeps versions, by those of one root.
+    """Return True if the bucket keeps old versions of objects, False if not. One root is examined.
 
-    None where nothing can be said: a store that has none by its kind, no topic, a missing right.
+    None: unknown, because the store has no versions, there is no topic, or a right is missing.
     """
     try:
         names = yield from list_topic_names()
@@ -428,7 +430,10 @@ def keeps_versions() -> Steps[bool | None]:
 
 
 def versions_warning(parts: int) -> Steps[str]:
-    """Return why damage may find no older version, ``""`` if it may. ``parts``: one of so many is read each day."""
+    """Return a warning if damage might not be repaired from older versions of objects, otherwise ``""``.
+
+    ``parts``: number of parts of the bucket, of which one is read each day.
+    """
     kept = yield from keeps_versions()
     if kept is False:
         return "the bucket keeps no versions: what is damaged or deleted may be lost; turn bucket versioning on"

@@ -1,4 +1,4 @@
-"""Findings of a check: frozen values with a severity, a stable code, and the place."""
+"""Findings of a check: immutable values with a severity, a stable code, and a place."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. ``code`` is a stable word. ``position`` (bytes) and ``offset`` are -1 if unknown.
+    """One finding. ``code``: a stable word. ``position`` (in bytes) and ``offset``: -1 if unknown.
 
-    ``denied``: the user may not read the object, and nothing more is known.
+    ``denied``: True if this user may not read the object.
     """
 
     severity: Severity
@@ -41,7 +41,7 @@ class Finding:
     denied: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields for ``--json``."""
+        """Return the fields as JSON values, for ``--json``."""
         return {
             "severity": self.severity.value,
             "code": self.code,
@@ -60,7 +60,10 @@ class Finding:
 
 
 class Passed(NamedTuple):
-    """Progress: ``size_bytes`` more of ``note`` (a partition) were read. ``total_bytes`` 0: unknown."""
+    """Progress event of a check or restore: ``size_bytes`` more bytes of the partition ``note`` were read.
+
+    ``total_bytes``: bytes that the whole run will read. 0: unknown.
+    """
 
     size_bytes: int
     note: str
@@ -68,7 +71,7 @@ class Passed(NamedTuple):
 
 
 class Findings:
-    """A collector of findings about one thing, with a limit for each kind."""
+    """Findings about one object or partition, with a limit for each code."""
 
     def __init__(self, where: str, *, limit: int = MAX_SAME_FINDINGS) -> None:
         self.where = where
@@ -86,7 +89,7 @@ class Findings:
         offset: int = -1,
         denied: bool = False,
     ) -> None:
-        """Add a finding, unless the limit of its kind is reached."""
+        """Add a finding, unless there are too many of its code."""
         kind = code, denied  # denied reads must not hide damaged data
         count = self._counts.get(kind, 0)
         self._counts[kind] = count + 1
@@ -99,11 +102,11 @@ class Findings:
             )
 
     def error(self, code: str, message: str, *, position: int = -1, offset: int = -1) -> None:
-        """Add an error."""
+        """Add a finding with severity ``error``."""
         self.add(Severity.ERROR, code, message, position=position, offset=offset)
 
     def about(self, topic: str, partition: int) -> list[Finding]:
-        """Return all findings with topic and partition filled in."""
+        """Return all findings, with topic and partition set."""
         return [replace(item, topic=topic, partition=partition) for item in self.items]
 
 
@@ -112,8 +115,8 @@ Progress = Callable[[int, int, str], None]
 OnFinding = Callable[[Finding], None]
 
 
-def handed_on(progress: Progress | None, on_finding: OnFinding | None = None) -> Callable[[Finding | Passed], None]:
-    """Return a function that passes what steps emit on to the callbacks."""
+def emit_handler(progress: Progress | None, on_finding: OnFinding | None = None) -> Callable[[Finding | Passed], None]:
+    """Return a function for emitted values: it passes findings to ``on_finding`` and progress to ``progress``."""
     done = total = 0
 
     def add(seen: Finding | Passed) -> None:

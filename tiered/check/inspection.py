@@ -1,7 +1,7 @@
-"""Inspection of one segment from the first byte to the last: batches, CRCs, offsets, and indexes that agree with them.
+"""Inspection of all bytes of one segment: batches, CRCs, offsets, and the indexes that must agree with them.
 
-The bytes are fed in pieces, so that a local file and an object of the bucket are judged by the same code. Nothing is
-changed. Damage is reported as findings, never as an exception; only an unreadable source raises.
+The bytes come in pieces, so that the same code checks a local file and an object of the bucket. Nothing is changed.
+Damage is reported as findings. Only an unreadable source raises.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _BASE_OFFSET = struct.Struct(">q")
 
 
 class ObjectGone(CorruptionError):
-    """Error about a missing object of a segment that a catalog names."""
+    """Error of a read: an object of a segment in the catalog does not exist."""
 
 
 @dataclass(slots=True)
 class LogScan:
-    """Totals of the batches of one ``.log``. ``end_offset`` is exclusive; ``valid_bytes`` ends at the last whole batch.
+    """Totals of the batches of one ``.log``. ``end_offset``: exclusive. ``valid_bytes``: end of the last whole batch.
 
-    ``crc32c`` is that of the whole file, torn tail included. ``min_timestamp`` is known only after decoding.
+    ``crc32c``: of the whole file, including a torn tail. ``min_timestamp``: known only if records are decoded.
     """
 
     base_offset: int
@@ -69,10 +69,10 @@ PADDING = ": its writer took that room ahead (`preallocate`), or a crash left th
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """Strictness of an inspection.
+    """Conditions that an inspection requires of a segment.
 
-    ``growing``: the segment may still be written, so a torn tail and padding are normal. ``contiguous``: offsets have
-    no holes (never compacted). ``decode``: decode every record too.
+    ``growing``: the segment may still be written, so a torn tail and padding are normal. ``contiguous``: offsets must
+    have no holes (never compacted). ``decode``: also decode every record.
     """
 
     growing: bool = False
@@ -81,9 +81,9 @@ class Expectations:
 
 
 class BatchFeed:
-    """The whole batches of a log of ``size`` bytes that comes in pieces; ``done`` once only a partial one is left.
+    """Splitter of a log's bytes, which come in pieces, into whole batches. ``size``: bytes of the log.
 
-    A batch that spans pieces is joined once, when its last byte is there.
+    ``done``: True once only a partial batch is left. A batch that spans pieces is joined when its last byte is there.
     """
 
     def __init__(self, size: int) -> None:
@@ -95,9 +95,9 @@ class BatchFeed:
         self.done = size < self._wanted_bytes
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Yield position and bytes of each batch that ``data`` completes, by declared length.
+        """Yield (position, bytes) of each batch that is complete with ``data``, by its declared length.
 
-        Raises ``CorruptionError`` with the position where no batch can begin.
+        Raises CorruptionError with the position if no batch can begin there.
         """
         if self.done:
             return
@@ -121,7 +121,7 @@ def pieces(source: ByteSource) -> Iterator[bytes]:
 
 
 def batches(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
-    """Yield position and bytes of each batch of ``source``; read no more than the caller takes."""
+    """Yield (position, bytes) of each batch of ``source``. It reads no further than the caller iterates."""
     feed = BatchFeed(source.size)
     for piece in pieces(source):
         yield from feed.feed(piece)
@@ -130,11 +130,11 @@ def batches(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
 
 
 def fetch_log(
-    tp: TopicPartition, key: str, row: Row, take: Callable[[bytes], object], *, told: bool = True
+    tp: TopicPartition, key: str, row: Row, take: Callable[[bytes], object], *, emits_progress: bool = True
 ) -> Steps[None]:
-    """Hand the whole object to ``take``, range by range. Emit the progress, unless the caller opts out.
+    """Read the whole ``.log`` object in ranges and pass each to ``take``, which may wait for the disk.
 
-    ``take`` may wait for the disk. Raises ObjectGone, and CorruptionError for an object of another size.
+    ``emits_progress`` False: emit no progress. Raises ObjectGone, and CorruptionError for an object of another size.
     """
     for first in range(0, row.size, RANGE_BYTES * RANGES_TOGETHER):
         last = min(first + RANGE_BYTES * RANGES_TOGETHER, row.size)
@@ -160,14 +160,14 @@ def fetch_log(
                     hint="run check",
                 )
             yield Blocking(partial(take, found.data))
-            if told:
+            if emits_progress:
                 yield Emit(Passed(len(found.data), str(tp)))
 
 
 class LogInspection:
-    """Inspection of a ``.log`` that is fed to it. ``indexes`` are compared with it on the way.
+    """Inspection of a ``.log`` whose bytes are fed in pieces. ``indexes`` are compared with the batches.
 
-    ``follower`` sees each batch; after an unreadable one it forgets all before. Feed every byte, then call ``end``.
+    ``follower`` gets each batch, and a reset after an unreadable one. Feed every byte, then call :meth:`end`.
     """
 
     def __init__(
@@ -192,13 +192,13 @@ class LogInspection:
         self._damage: CorruptionError | None = None
 
     def feed_all(self, source: ByteSource) -> LogScan:
-        """Feed all of ``source`` and return the totals."""
+        """Inspect all of ``source`` and return the totals."""
         for piece in pieces(source):
             self.feed(piece)
         return self.end()
 
     def feed(self, data: bytes) -> None:
-        """Inspect the next bytes, in windows that fit the processor's cache."""
+        """Inspect the next bytes, in pieces that fit the processor's cache."""
         for start in range(0, len(data), WINDOW_BYTES):
             self._piece(data[start : start + WINDOW_BYTES])
 
@@ -278,7 +278,7 @@ class LogInspection:
             scan.min_timestamp = timestamp
 
     def end(self) -> LogScan:
-        """Judge the tail and the indexes. Return the totals."""
+        """Inspect the bytes after the last whole batch, and the rest of the indexes. Return the totals."""
         scan = self._scan
         if scan.end_offset < 0:
             scan.end_offset = scan.base_offset
@@ -308,7 +308,7 @@ class LogInspection:
 
 
 def inspect_other_indexes(indexes: SealedIndexes, base_offset: int, findings: Findings) -> None:
-    """Check transaction index and producer snapshot: versions, order, CRC."""
+    """Check the format of transaction index and producer snapshot: version, order, CRC. Add findings."""
     try:
         decode_txns(indexes.txn_index, base_offset)
     except CorruptionError as damage:
@@ -327,7 +327,10 @@ def inspect_other_indexes(indexes: SealedIndexes, base_offset: int, findings: Fi
 
 
 def compare_descriptor(scan: LogScan, descriptor: SegmentDescriptor, findings: Findings) -> None:
-    """Compare sizes, ranges and checksum noted at the seal with the bytes that were read (with ``decode``)."""
+    """Compare the descriptor, which was stored at the seal, with the totals of a scan that decoded records.
+
+    Add findings.
+    """
     pairs = (
         ("size", scan.size_bytes, descriptor.size_bytes),
         ("CRC32C", scan.crc32c, descriptor.crc32c),
@@ -344,10 +347,10 @@ def compare_descriptor(scan: LogScan, descriptor: SegmentDescriptor, findings: F
 
 
 class SideFileCheck:
-    """Comparison of transaction indexes and producer snapshots with the markers in the log, segment by segment.
+    """Comparison of transaction indexes and producer snapshots with the log, segment by segment.
 
-    Pass ``follower`` to a :class:`LogInspection`. Call :meth:`compare` after each segment, :meth:`skip` for one that
-    was not read.
+    Pass ``follower`` to a :class:`LogInspection`. Call :meth:`compare` after each segment, and :meth:`skip` for a
+    segment that was not read.
     """
 
     def __init__(self) -> None:
@@ -355,12 +358,15 @@ class SideFileCheck:
         self._next = -1
 
     def start_segment(self, base_offset: int) -> None:
-        """Begin the segment at ``base_offset``. Nothing came before offset 0; after a hole the state is unknown."""
+        """Start the segment at ``base_offset``.
+
+        At offset 0 there are no producers; after a hole in the log they are unknown.
+        """
         if base_offset != self._next:
             self.follower.restart(whole=base_offset == 0)
 
     def skip(self, snapshot: bytes | None, end_offset: int) -> None:
-        """Read the producers at the end of a segment from its snapshot: the segment itself was not read."""
+        """Take the producers at the end of a segment from its snapshot, because the segment was not read."""
         known = _decoded(snapshot, end_offset)
         self.follower.restart(known, whole=known is not None)
         self._next = end_offset
@@ -375,9 +381,9 @@ class SideFileCheck:
         expected: bool = False,
         alone: bool = False,
     ) -> tuple[SideFileVerdict, SideFileVerdict]:
-        """Judge transaction index and producer snapshot of the segment that was just read.
+        """Check transaction index and producer snapshot of the segment that was just read. Return a verdict for each.
 
-        ``alone``: offsets before the log cannot be read, so that a marker whose transaction began there hides nothing.
+        ``alone``: offsets before the log cannot be read, so a marker of a transaction that began there hides no record.
         """
         followed = self.follower.end_segment()
         self._next = end_offset

@@ -1,7 +1,7 @@
-"""Check of a log directory: every file, without its lock and without changing a byte.
+"""Check of every file of a log directory. It takes no lock and changes nothing.
 
 A live writer may append, roll and delete meanwhile. Index files are read before the size of their ``.log`` is taken, so
-that they never name bytes that were not read. A file that vanishes was deleted by its owner.
+that their entries never point beyond the bytes that are read. A file that vanishes was deleted by the writer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,13 @@ from tiered.local.disk.directory_files import (
 )
 from tiered.local.disk.files import Files
 from tiered.local.disk.partition_files import EPOCHS_NAME, SPARSE_NAME, bases_of, local_files
-from tiered.local.disk.topics import PARTITION_METADATA_NAME, TOPICS_NAME, expected_topics, read_topics, set_apart
+from tiered.local.disk.topics import (
+    PARTITION_METADATA_NAME,
+    TOPICS_NAME,
+    expected_topics,
+    find_minority_ids,
+    read_topics,
+)
 from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, PartitionUpload, UploadCheckpoint, known_of
 from tiered.local.segment.sealed import FileSource
 from tiered.local.segment.side_files import SEAL_SUFFIX, read_note
@@ -72,8 +78,8 @@ from tiered.plan.side_files import SideFileVerdict
 OFFSET_CHECKPOINTS = (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME)
 RENAMED = {
     "delete": "waits to be removed",
-    "future": "is the copy of a partition that moves here, not whole yet: whoever moves it ends that",
-    "stray": "was set aside by a broker that should not have it: it is kept, and nobody reads it",
+    "future": "is the copy of a partition that moves here, not whole yet: the move, run again, completes it",
+    "stray": "was set aside by a broker that should not have it: it is kept and never read",
 }
 """Explanation of a renamed partition directory, by kind."""
 UNREADABLE = "unreadable"
@@ -86,7 +92,7 @@ Seen = list[Finding | Passed]
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """Facts of a local segment for the comparison with the bucket. ``sealed``: it is written no more."""
+    """Facts of a local segment, to compare it with the bucket. ``sealed``: True if it will not change any more."""
 
     base_offset: int
     size_bytes: int
@@ -96,9 +102,9 @@ class SegmentFacts:
 
 @dataclass(slots=True)
 class PartitionFacts:
-    """One partition of this disk; ``topic_id`` is None if its file is missing or damaged.
+    """Facts of one partition on this disk. ``topic_id``: None if its file is missing or damaged.
 
-    ``whole``: every file here was read and none is damaged.
+    ``whole``: True if every file was read and none is damaged.
     """
 
     tp: TopicPartition
@@ -112,13 +118,13 @@ class PartitionFacts:
 
     @property
     def known(self) -> RootLowerBounds:
-        """Return the newest state of the partition's root that this disk has seen."""
+        """Return lower bounds of the partition's root, from the uploader's files on this disk."""
         return known_of(self.upload, self.proof)
 
 
 @dataclass(slots=True)
 class LocalFacts:
-    """Totals of a log directory."""
+    """Facts of all partitions of a log directory, and its totals."""
 
     partitions: dict[TopicPartition, PartitionFacts] = field(default_factory=dict)
     segments: int = 0
@@ -126,7 +132,7 @@ class LocalFacts:
 
 
 class SmallFiles(NamedTuple):
-    """Findings about the small files of a log directory, and what two of them hold. ``where``: the file."""
+    """Result of reading the small files of a log directory: findings, the upload checkpoint, and the claims."""
 
     findings: list[Finding]
     uploads: Mapping[TopicPartition, PartitionUpload]
@@ -134,7 +140,7 @@ class SmallFiles(NamedTuple):
 
 
 def read_small_files(directory: Path, files: Files) -> SmallFiles:
-    """Read each small file of a log directory."""
+    """Read each small file of a log directory. Unreadable ones give findings."""
 
     def about(name: str) -> Findings:
         beside.append(Findings(str(directory / name)))
@@ -155,9 +161,9 @@ def read_small_files(directory: Path, files: Files) -> SmallFiles:
 
 @dataclass(slots=True)
 class LocalCheck:
-    """Check of one log directory. ``compacted`` returns True for a topic whose offsets may have holes.
+    """Check of one log directory. ``compacted``: returns True for a topic whose offsets may have holes.
 
-    ``topics``: only these, if any. ``decode``: decode every record, too. ``settings``: known ones, by topic.
+    ``topics``: check only these, empty: all. ``decode``: also decode every record. ``settings``: known ones, by topic.
     """
 
     directory: Path
@@ -172,7 +178,7 @@ class LocalCheck:
     _uncleaned: set[TopicPartition] = field(default_factory=set, init=False)
 
     def run(self) -> Iterator[Seen]:
-        """Yield findings and progress, partition by partition, one file or piece at a time. Fill ``facts``."""
+        """Check partition by partition. Yield findings and progress after each file or piece. Fill ``facts``."""
         yield [Passed(0, "", self._total_bytes())]
         self._clean = self.files.state(self.directory / CLEAN_SHUTDOWN_NAME) is not None
         root = Findings(str(self.directory))
@@ -230,8 +236,8 @@ class LocalCheck:
         gone = _read(Findings(""), "checkpoint", partial(find_gone, self.directory, self.files, uploads)) or {}
         for tp, end in sorted((tp, end) for tp, end in gone.items() if not self.topics or tp.topic in self.topics):
             found = Findings(str(self.directory / partition_dir(tp)))
-            told = gone_text(self.directory, tp, end, tiered=tp in uploads or tp in claims)
-            found.error("partition_gone", f"the directory is gone; {told}")
+            advice = gone_text(self.directory, tp, end, tiered=tp in uploads or tp in claims)
+            found.error("partition_gone", f"the directory is gone; {advice}")
             yield from found.about(*tp)
 
     def _broker_has_not_cleaned(self, tps: Collection[TopicPartition]) -> set[TopicPartition]:
@@ -252,7 +258,7 @@ class LocalCheck:
         for tp, facts in self.facts.partitions.items():
             ids.setdefault(tp.topic, {})[tp.partition] = facts.topic_id
         broken: dict[TopicPartition, TieredError] = {}
-        set_apart(self.directory, ids, {}, broken)
+        find_minority_ids(self.directory, ids, {}, broken)
         for tp, error in sorted(broken.items()):
             found = Findings(str(self.directory / partition_dir(tp)))
             found.error("topic_ids", f"{error.message}; {error.hint}")
@@ -347,7 +353,7 @@ class LocalCheck:
                 continue
             elif file.suffix == TIME_INDEX_SUFFIX and file.base not in leaving and self._size(path, file):
                 # A deletion takes the .log first, and unlinks it last: only one that was killed twice leaves this.
-                code, what = "log_gone", "tells of records, and has no .log beside it: unless they were deleted, put it"
+                code, what = "log_gone", "names records, and has no .log beside it: unless they were deleted, put it"
                 what += " back before anybody opens the log for writing, which removes what is left of them"
             findings.add(severity, code, f"{local_name(file.base, file.suffix, file.work)} {what}")
 
@@ -376,8 +382,8 @@ class LocalCheck:
                 yield [Passed(len(piece), str(facts.tp))]
         scan = look.end()
         noted = None if growing else self._noted(path / local_name(base, SEAL_SUFFIX), scan.size_bytes, findings)
-        told = any(item.severity is Severity.ERROR and item.code.startswith("log_") for item in findings.items)
-        if noted is not None and noted.crc32c != scan.crc32c and not told:
+        log_damaged = any(item.severity is Severity.ERROR and item.code.startswith("log_") for item in findings.items)
+        if noted is not None and noted.crc32c != scan.crc32c and not log_damaged:
             # Base offsets and leader epochs are outside the CRC of their batch: only this checksum covers them.
             message = f"the file has CRC32C {scan.crc32c:08x}, {noted.crc32c:08x} was sealed"
             findings.error("log_changed", message, offset=base)
@@ -401,7 +407,7 @@ class LocalCheck:
         for code, suffix in (("offset_index_lost", INDEX_SUFFIX), ("time_index_lost", TIME_INDEX_SUFFIX)):
             name = local_name(base, suffix)
             if self.files.state(path / name) is None and self.files.state(path / log_name(base)) is not None:
-                what = "reads search the segment; the first one of a log that is open for writing makes it anew"
+                what = "reads search the segment; the first one of a log that is open for writing rebuilds it"
                 findings.add(Severity.WARNING, code, f"{name} is gone: {what}", offset=base)
 
     def _side_files(
@@ -443,11 +449,11 @@ class LocalCheck:
                 continue
             severity, what = Severity.ERROR, "what came before the segment is not on this disk"
             if end <= start:
-                severity, what = Severity.INFO, f"all of it lies below the log start {start}, nobody needs it"
+                severity, what = Severity.INFO, f"all of it lies below the log start {start}, it is not needed"
             elif judged.known:
                 # A broker drops snapshots that we had noted, and a write of one may fail: the log has the same facts.
                 dropped = judged is producers and not snapshot
-                severity, what = Severity.INFO if dropped else Severity.WARNING, "it is told by the log"
+                severity, what = Severity.INFO if dropped else Severity.WARNING, "it can be rebuilt from the log"
             findings.add(severity, code, f"{name} differs from the log: {judged.flaw}; {what}", offset=base)
 
     def _leaves_out(self, path: Path, topic: str) -> bool:

@@ -1,4 +1,4 @@
-"""Registry half of ``check`` and ``restore``: partitions in a bucket or on a disk that no entry names.
+"""Search for partitions in a bucket or on a disk that no registry entry names, for ``check`` and ``restore``.
 
 ::
 
@@ -6,9 +6,9 @@
     entries, read after the listing  ──┼── a topic id without an entry, a partition beyond its entry
     what this disk has uploaded      ──┘
 
-A topic's roots are made before its entry. Roots that were never claimed are thus no finding: a running or interrupted
-registration leaves them. Neither is the rest of a destroyed topic, which an audit line names. The listing comes first,
-so that topics registered meanwhile are named.
+A topic's roots are made before its entry. Roots that were never claimed are thus no finding, because a running or
+interrupted registration leaves them. Objects of a destroyed topic are no finding either, if an audit line names the
+topic. The listing comes first, so that topics registered meanwhile are named.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ NAMED_PARTITIONS = 10
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """Partitions of one topic id that no entry names. ``topic`` is the name in their roots, or on the disk.
+    """Partitions of one topic id without a registry entry.
 
-    ``in_use``: records, or at least a claim, were there; otherwise they are roots that wait for their entry.
-    ``destroyed``: an audit line says that the partitions were destroyed; the objects are strays.
+    ``topic``: its name in their roots or on the disk, or ``""``. ``in_use``: True if they had records or a claim;
+    otherwise they are roots that wait for their entry. ``destroyed``: True if an audit line shows that the partitions
+    were destroyed, so that their objects are strays.
     """
 
     topic_id: UUID
@@ -52,7 +53,10 @@ class Unnamed:
 def survey(
     notes: list[str], refusals: type[TieredError] | tuple[type[TieredError], ...] = RemotePermissionError
 ) -> Steps[set[tuple[UUID, int]]]:
-    """Return (topic id, partition) of everything that the bucket holds. Add a note if it cannot be listed."""
+    """List the bucket, and return the (topic id, partition) of all its objects. If it cannot be listed, add a note.
+
+    ``refusals``: errors that count as "cannot be listed".
+    """
     try:
         return (yield from list_partitions())
     except refusals as error:
@@ -67,9 +71,10 @@ def unregistered(
     local: LocalFacts,
     topics: Collection[str],
 ) -> Steps[tuple[list[Finding], set[TopicPartition]]]:
-    """Return findings for partitions that no entry names, and these partitions. Read the entries after the listing.
+    """Return findings for partitions without a registry entry, and these partitions.
 
-    Partitions of ``unreadable`` entries are unknown, and not reported.
+    ``listed``: the result of :func:`survey`. ``entries`` were read after it. ``unreadable``: topics whose entry is
+    damaged; their partitions are unknown and not reported.
     """
     findings = list(_on_disk(entries, unreadable, local))
     partitions: set[TopicPartition] = set()
@@ -123,13 +128,13 @@ def find_unnamed(
     found: list[Unnamed] = []
     for topic_id, partitions in groups.items():
         entry = named.get(topic_id)
-        told = entry.name if entry is not None else names.get(topic_id, "")
+        known_name = entry.name if entry is not None else names.get(topic_id, "")
         strays = set() if entry is not None else (yield from _destroyed(topic_id, partitions))
         if strays:
-            found.append(Unnamed(topic_id, told, tuple(sorted(strays)), in_use=False, destroyed=True))
+            found.append(Unnamed(topic_id, known_name, tuple(sorted(strays)), in_use=False, destroyed=True))
         if left := [partition for partition in partitions if partition not in strays]:
             topic, in_use = yield from _topic_in_roots(topic_id, left)
-            found.append(Unnamed(topic_id, topic or told, tuple(left), in_use))
+            found.append(Unnamed(topic_id, topic or known_name, tuple(left), in_use))
     return found
 
 
@@ -179,7 +184,10 @@ def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:
 def need_all_named(
     listed: Collection[tuple[UUID, int]], entries: Sequence[TopicEntry], topics: Collection[str]
 ) -> Steps[None]:
-    """Raise CorruptionError if the bucket holds more of ``topics`` (empty: all) than ``entries`` name."""
+    """Raise CorruptionError if a partition in ``listed`` is in use and has no entry.
+
+    ``topics``: only these, empty: all.
+    """
     for unnamed in (yield from find_unnamed(listed, entries, {})):
         if unnamed.in_use and (not topics or unnamed.topic in topics):
             by_name = {entry.name: entry for entry in entries}

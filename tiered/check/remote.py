@@ -20,7 +20,7 @@ from uuid import UUID
 
 from tiered.check.findings import NEWER_RELEASE, Finding, Findings, Severity
 from tiered.check.local import PartitionFacts
-from tiered.check.segment_check import Reading, RemoteFacts, SegmentCheck, Tell, ask_all, judge_index, judge_log
+from tiered.check.segment_check import Reading, RemoteFacts, Reporter, SegmentCheck, ask_all, judge_index, judge_log
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.format.framed_object import MAX_OBJECT_BYTES
@@ -53,7 +53,7 @@ from tiered.remote.positions import load_positions
 from tiered.remote.root_history import find_newest_copy, left_without_root
 from tiered.remote.root_view import RootView, root_get, two_names
 from tiered.remote.sink_commit import read_decision
-from tiered.remote.snapshots import KeptRoot, decode_taken, is_held_still
+from tiered.remote.snapshots import KeptRoot, decode_taken, still_exists
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Get, Missing, Object, Steps
 from tiered.store.steps import list_all
@@ -71,17 +71,25 @@ LOGGER = logging.getLogger("tiered.check")
 
 
 class RemoteCheck:
-    """Check of one partition of the bucket. The last argument takes findings and progress."""
+    """Check of one partition of the bucket. ``reporter``: steps that emit findings and progress.
+
+    ``local``: facts of the disk.
+    """
 
     def __init__(
-        self, tp: TopicPartition, entry: TopicEntry, facts: RemoteFacts, local: PartitionFacts | None, tell: Tell
+        self,
+        tp: TopicPartition,
+        entry: TopicEntry,
+        facts: RemoteFacts,
+        local: PartitionFacts | None,
+        reporter: Reporter,
     ) -> None:
         self._tp, self._topic_id = tp, entry.topic_id
-        self._facts, self._local, self._tell = facts, local, tell
+        self._facts, self._local, self._report = facts, local, reporter
         self._known = entry.known_with(local.known if local is not None else NOTHING_KNOWN)
         self._state = entry.state
         self._key = root_key(entry.topic_id, tp.partition)
-        self._segments = SegmentCheck(tp, entry, facts, local, tell, newest=self._newest)
+        self._segments = SegmentCheck(tp, entry, facts, local, reporter, newest=self._newest)
 
     def run(
         self, reading: Reading, start: int = 0, end: int = MAX_LONG, *, with_root: bool = True, orphans: bool = False
@@ -91,12 +99,12 @@ class RemoteCheck:
         ``with_root``: check the root and the objects beside it, too; one of all parts does so. ``orphans``: list them.
         Raises the errors of a store that does not answer.
         """
-        pinned = yield from self.catalog(told=with_root)
+        pinned = yield from self.catalog(report=with_root)
         if pinned is not None:
             yield from self._check_under_pin(pinned, reading, start, end)
         if with_root:
             view = RootView(self._topic_id, self._tp.partition, self._tp.topic)
-            yield from self._tell((yield from check_kept(self._tp, view, read_data=reading.data)))
+            yield from self._report((yield from check_kept(self._tp, view, read_data=reading.data)))
             if orphans:
                 yield from self._orphans()
 
@@ -119,15 +127,18 @@ class RemoteCheck:
             return (yield from pin.hold(pinned, partial(self._pin, Findings(self._key))))
         except TieredError as error:
             self._facts.may_pin = not isinstance(error, RemotePermissionError)  # asked once, not for each partition
-            what = f"read without a pin: {error.message}; what a collection takes meanwhile is told as removed"
+            what = f"read without a pin: {error.message}; what a collection takes meanwhile is reported as removed"
             found = Findings(self._key)
             found.add(Severity.INFO, "not_pinned", what)
             LOGGER.warning("%s is %s (--no-pin asks for none)", self._tp, what)
-            yield from self._tell(found.about(*self._tp))
+            yield from self._report(found.about(*self._tp))
             return None
 
-    def catalog(self, *, told: bool = True) -> Steps[CatalogView | None]:
-        """Return the catalog, None if it is unusable. Report findings about the root, unless the caller opts out."""
+    def catalog(self, *, report: bool = True) -> Steps[CatalogView | None]:
+        """Read the root and return the catalog, None if it is unusable.
+
+        ``report`` False: report no findings about the root.
+        """
         catalog = Findings(self._key)
         pinned = yield from self._pin(catalog)
         if pinned is not None:
@@ -140,10 +151,10 @@ class RemoteCheck:
                     f"readers refuse it, and the next maintainer goes on with the deletion. If that is wrong, put a "
                     f"version of topics/{self._tp.topic} back",
                 )
-            if told:
+            if report:
                 yield from self._need_newest(pinned.root, catalog)
-        if told:
-            yield from self._tell(catalog.about(*self._tp))
+        if report:
+            yield from self._report(catalog.about(*self._tp))
         return pinned
 
     @property
@@ -167,7 +178,10 @@ class RemoteCheck:
     def segments(
         self, pinned: CatalogView, start: int, end: int, reading: Reading, pin: Pin | None = None
     ) -> Steps[None]:
-        """Report on the segments whose base is in ``start`` to ``end`` (exclusive). Renew ``pin``."""
+        """Check the segments with bases from ``start`` to ``end`` (exclusive).
+
+        ``pin``: renewed meanwhile, None without one.
+        """
         yield from self._segments.start_segment(pinned)
         if reading.data:
             yield from self._segments.follow_up_to(pinned, start)
@@ -189,11 +203,11 @@ class RemoteCheck:
             what = f"{damage.message}; what offsets from {max(damage.offset, at)} on are in is not known without it"
             what += f"; see `{self._repair}`"
             found.error("page", what, position=damage.position, offset=damage.offset)
-            yield from self._tell(found.about(*self._tp))
+            yield from self._report(found.about(*self._tp))
             return NO_ROWS
 
     def _orphans(self) -> Steps[None]:
-        """List segments that neither the catalog names nor its trash, pages and all. Never report an error."""
+        """Report objects of segments that neither the catalog nor its trash names. They are no errors."""
         listed = yield from list_all(partition_prefix(self._topic_id, self._tp.partition) + "s/")
         pinned = yield from self._newest()
         found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
@@ -204,7 +218,7 @@ class RemoteCheck:
             except CorruptionError as damage:
                 what = f"{damage.message}; which objects no catalog names is not known without it"
                 found.add(Severity.WARNING, "orphans_unknown", what, offset=damage.offset)
-                yield from self._tell(found.about(*self._tp))
+                yield from self._report(found.about(*self._tp))
                 return
         for entry in listed:
             parsed, uid = parse_segment_key(entry.key), segment_uid(entry.key)
@@ -221,7 +235,7 @@ class RemoteCheck:
             elif parsed.name.epoch < pinned.root.roles[parsed.name.role.value].epoch:
                 code, what = "orphan", "an orphan of a dead epoch"
             found.add(Severity.INFO, code, f"{entry.key} ({entry.size} bytes): {what}")
-        yield from self._tell(found.about(*self._tp))
+        yield from self._report(found.about(*self._tp))
 
     def _newest(self) -> Steps[CatalogView | None]:
         """Return the current catalog, and report nothing about its root."""
@@ -252,8 +266,8 @@ class RemoteCheck:
             catalog.error("root", f"the root belongs to {root.where}")
             return None
         if root.topic != self._tp.topic:
-            told = two_names(root, self._tp.topic)
-            catalog.error("two_names", f"{told.message}; {told.hint}")
+            clash = two_names(root, self._tp.topic)
+            catalog.error("two_names", f"{clash.message}; {clash.hint}")
             return None
         for violation in check_root(root):
             catalog.error("invariant", str(violation))
@@ -285,7 +299,7 @@ class RemoteCheck:
 
 
 def size_steps(tps: Iterable[tuple[UUID, int]], parts: int) -> Steps[int]:
-    """Return the bytes of the segments of these partitions by their roots, divided by ``parts``: for a progress bar."""
+    """Return the total size of the partitions' segments, by their roots, divided by ``parts``. For a progress bar."""
     total, keys = 0, [root_key(topic_id, partition) for topic_id, partition in tps]
     for start in range(0, len(keys), ROWS_TOGETHER):
         some = keys[start : start + ROWS_TOGETHER]
@@ -300,7 +314,10 @@ def size_steps(tps: Iterable[tuple[UUID, int]], parts: int) -> Steps[int]:
 
 
 class RootCopy(NamedTuple):
-    """An object beside the root. ``taken``: the root in a snapshot or a copy. ``flaw``: why it cannot be read."""
+    """Snapshot, pin or copy of a root, as it was read. ``taken``: its root, None for a pin.
+
+    ``flaw``: why it is unreadable.
+    """
 
     key: str
     etag: str
@@ -309,7 +326,10 @@ class RootCopy(NamedTuple):
 
 
 def decode_beside(view: RootView, data: bytes, *, key: str) -> KeptRoot | None:
-    """Return the root in a snapshot or a copy, None for a pin. Raises CorruptionError, ConfigError."""
+    """Decode a snapshot, a copy of a root or a pin. Return its root, None for a pin.
+
+    Raises CorruptionError, ConfigError.
+    """
     if is_pin_key(key):
         read_pin(data, key=key)
         return None
@@ -317,7 +337,10 @@ def decode_beside(view: RootView, data: bytes, *, key: str) -> KeptRoot | None:
 
 
 def read_beside(view: RootView, folder: str, *, newest: bool = False) -> Steps[list[RootCopy]]:
-    """Read the objects in a folder of a partition, or the ``newest`` by its key."""
+    """Read all objects in a folder of a partition: ``snap/``, ``pin/`` or ``hist/``.
+
+    ``newest``: only the last by its key.
+    """
     if folder == "pin/":
         keys = yield from live_pins(view.topic_id, view.partition)
     else:
@@ -338,7 +361,7 @@ def read_beside(view: RootView, folder: str, *, newest: bool = False) -> Steps[l
 
 
 def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[list[Finding]]:
-    """Return what is wrong with snapshots, pins, copies and pages of garbage of a partition."""
+    """Check snapshots, pins, copies of roots and pages of garbage of a partition. Return the findings."""
     kept = _SnapshotCheck(tp, view, read_data)
     for folder, code in KINDS.items():
         try:
@@ -445,7 +468,7 @@ class _SnapshotCheck:
     def _is_held(self, taken: KeptRoot) -> Steps[bool]:
         """Return True if the snapshot still exists, readable or not."""
         try:
-            return (yield from is_held_still(self._view, taken))
+            return (yield from still_exists(self._view, taken))
         except CorruptionError:
             return True
 
@@ -462,7 +485,7 @@ def _names(newest: CatalogView | None, row: Row) -> Steps[bool]:
 
 
 def check_decisions() -> Steps[list[Finding]]:
-    """Read each decision of a sink. Return the damaged ones."""
+    """Read each decision of a sink. Return findings for the damaged ones."""
     findings: list[Findings] = [Findings(DECISIONS_PREFIX)]
     try:
         listed = yield from list_all(DECISIONS_PREFIX)

@@ -55,12 +55,12 @@ MAX_CHECKED_BUNDLE_BYTES = 64 * 1024 * 1024
 MAX_FOLLOWED = 64
 """Segments read before a part of a partition, to find the transactions that are open at its beginning."""
 
-Tell = Callable[[Iterable[Finding | Passed]], Steps[None]]
+Reporter = Callable[[Iterable[Finding | Passed]], Steps[None]]
 
 
 @dataclass(slots=True)
 class RemoteFacts:
-    """Totals over all partitions."""
+    """Totals of a bucket's check over all partitions."""
 
     segments: int = 0
     size_bytes: int = 0
@@ -72,10 +72,10 @@ class RemoteFacts:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Choice of the bytes to read of each segment beside its size, its checksum and its indexes.
+    """Choice of the segments whose every byte is read. Size, checksum and indexes are always checked.
 
-    ``subset`` (n, m): the n-th of m parts of all segments, counted from 1, by their names: each is in exactly one.
-    ``pin``: data is read under a pin, where one may be made.
+    ``data`` False: none. ``subset`` (n, m): the n-th of m parts, from 1, chosen by object names; each segment is in
+    exactly one. ``pin``: read under a pin, if this role may make one.
     """
 
     data: bool = False
@@ -95,7 +95,7 @@ def _number(row: Row) -> int:
 
 
 class SegmentCheck:
-    """Check of the segments of one partition, in ascending order. ``newest`` reads the root again."""
+    """Check of the segments of one partition, in ascending order. ``newest``: steps that read the root again."""
 
     def __init__(
         self,
@@ -103,27 +103,27 @@ class SegmentCheck:
         entry: TopicEntry,
         facts: RemoteFacts,
         local: PartitionFacts | None,
-        tell: Tell,
+        reporter: Reporter,
         *,
         newest: Callable[[], Steps[CatalogView | None]],
     ) -> None:
         self._tp, self._topic_id, self._config = tp, entry.topic_id, entry.known_settings
-        self._facts, self._local, self._tell, self._newest = facts, local, tell, newest
+        self._facts, self._local, self._report, self._newest = facts, local, reporter, newest
         self._beside = SideFileCheck()
         self._last_base = -1
 
     def start_segment(self, pinned: CatalogView) -> Steps[None]:
-        """Note the base of the last segment. A damaged page is reported when the rows get there."""
+        """Store the base of the catalog's last segment, for later checks. A damaged page is reported later."""
         self._last_base = -1
         with contextlib.suppress(CorruptionError):
             last = yield from pinned.last()
             self._last_base = last.base if last is not None else -1
 
     def follow_up_to(self, pinned: CatalogView, start: int) -> Steps[None]:
-        """Rebuild the producers' state before ``start``, as if all earlier segments had been checked.
+        """Rebuild the producer state at ``start`` from earlier segments, which another part checks.
 
-        The search begins at a segment after whose end no transaction is open, and follows at least one whole segment
-        from there. A wrong snapshot is reported by the check of its own segment, and must not make this one look wrong.
+        The search begins at a segment after whose end no transaction is open, and reads at least one whole segment. A
+        wrong snapshot is reported by the check of its own segment. It must not make this one look wrong.
         """
         before: list[tuple[Row, Bundle | None]] = []
         at = start
@@ -159,7 +159,7 @@ class SegmentCheck:
         return (yield from self._bundle(row, found, Findings("")))
 
     def rows(self, rows: list[Row], reading: Reading) -> Steps[None]:
-        """Check the segments of some rows, whose objects are requested at once."""
+        """Check the segments of some rows. Their objects are requested concurrently."""
         held = [row for row in rows if not row.flags & FLAG_HOLE]
         requests: list[StoreRequest] = []
         for row in held:
@@ -182,7 +182,7 @@ class SegmentCheck:
             if has_wrong_times(row, self._config):
                 findings.add(Severity.WARNING, "timestamps_not_used", wrong_times_text(*times_of(row)), offset=row.base)
             passed = Passed(row.size if reading.chooses(row) else 0, str(self._tp))
-            yield from self._tell([passed, *findings.about(*self._tp)])
+            yield from self._report([passed, *findings.about(*self._tp)])
 
     def _log_object(self, row: Row, found: object, findings: Findings) -> Steps[bool]:
         if isinstance(found, CorruptionError):
@@ -275,7 +275,7 @@ class SegmentCheck:
             row.size, _origin(row), findings, expected, indexes=indexes, follower=self._beside.follower
         )
         try:
-            yield from fetch_log(self._tp, key, row, look.feed, told=False)
+            yield from fetch_log(self._tp, key, row, look.feed, emits_progress=False)
         except CorruptionError as damage:
             if isinstance(damage, ObjectGone):
                 yield from self._gone(row, f"the object {key} is gone", findings)
@@ -358,7 +358,7 @@ class SegmentCheck:
 
 
 def bundle_flaws(topic_id: UUID, partition: int, row: Row, bundle: Bundle) -> Iterator[str]:
-    """Return a sentence for each field in which a bundle differs from its row."""
+    """Yield a sentence for each field in which an index bundle differs from its row."""
     noted, staged = bundle.descriptor, bool(row.flags & FLAG_STAGED)
     base = _origin(row)  # a sink knows neither the place nor the epochs of what it stages
     pairs = (
@@ -406,7 +406,10 @@ def _nothing_open(bundle: Bundle | None) -> bool:
 
 
 def ask_all(requests: Iterable[StoreRequest]) -> Steps[list[object]]:
-    """Return each outcome, or the error for an object that is unreadable or archived."""
+    """Send all requests concurrently.
+
+    Return the outcome of each, or its error if the object is unreadable or archived.
+    """
     tickets = []
     for request in requests:
         ticket = yield Begin(request)
@@ -428,7 +431,10 @@ def ask_all(requests: Iterable[StoreRequest]) -> Steps[list[object]]:
 
 
 class ObjectVerdict(NamedTuple):
-    """An object of a row. ``problem`` is ``""`` if it is right. ``etag`` and ``size`` are of the stored object."""
+    """Result of the check of one object. ``problem``: ``""`` if it is right. ``etag``, ``size``: of the stored object.
+
+    ``bundle``: the decoded index bundle, None for a ``.log`` and for a damaged one.
+    """
 
     key: str
     problem: str
@@ -438,12 +444,15 @@ class ObjectVerdict(NamedTuple):
 
 
 def own_row(row: Row) -> Row:
-    """Return the row with the offsets that its objects have: those of a sink's segment begin at 0."""
+    """Return the row with offsets as in its objects. A segment that a sink staged begins at 0 there."""
     return row._replace(base=0, next=row.next - row.base) if row.flags & FLAG_STAGED else row
 
 
 def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) -> Steps[ObjectVerdict]:
-    """Compare a ``.log`` with the size and the checksum of its row; with ``read_data`` by its bytes."""
+    """Compare a ``.log`` object with size and checksum in its row.
+
+    ``read_data``: compute the checksum from all its bytes.
+    """
     key = segment_key(topic_id, tp.partition, row)
     head = yield Head(key)
     if not isinstance(head, Object):
@@ -459,7 +468,7 @@ def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) 
 
 
 def judge_index(topic_id: UUID, tp: TopicPartition, row: Row) -> Steps[ObjectVerdict]:
-    """Compare an index bundle with its row."""
+    """Read an index bundle and compare it with its row. Return the verdict."""
     key = index_key(topic_id, tp.partition, row)
     got = yield Get(key, 0, MAX_BUNDLE_BYTES)
     if not isinstance(got, Object):
@@ -469,9 +478,9 @@ def judge_index(topic_id: UUID, tp: TopicPartition, row: Row) -> Steps[ObjectVer
 
 
 def read_index(data: bytes, topic_id: UUID, tp: TopicPartition, row: Row, key: str) -> tuple[Bundle | None, str]:
-    """Return the bundle in ``data`` if it is that of ``row``; else None and what is wrong with it.
+    """Decode the index bundle in ``data`` and compare it with its row. Return (bundle, ``""``) or (None, the problem).
 
-    Raises NewerFormatError for a bundle of a newer release, which may be whole.
+    Raises NewerFormatError for a bundle of a newer release, which may be right.
     """
     own = own_row(row)
     try:
@@ -490,7 +499,10 @@ def read_index(data: bytes, topic_id: UUID, tp: TopicPartition, row: Row, key: s
 
 
 def sum_of(key: str, size: int, version: str = "", take: Callable[[bytes], object] | None = None) -> Steps[int]:
-    """Return the CRC32C of an object's first ``size`` bytes, each piece handed to ``take``; -1 if it is shorter."""
+    """Read the first ``size`` bytes of an object and return their CRC32C; -1 if it is shorter.
+
+    ``take``: called with each piece, if not None. ``version``: version id of the object, ``""`` for the current one.
+    """
     crc = at = 0
     while at < size:
         got = yield Get(key, at, min(at + READ_BYTES, size), version=version)

@@ -1,6 +1,6 @@
-"""The command line ``tiered``: one command a file, text and JSON from the same data.
+"""Command line ``tiered``: one file per command. Text and JSON come from the same data.
 
-stdout is data, stderr is messages. ``main`` turns every ``TieredError`` into one sentence and its exit code (the table
-in ``tiered.errors``). A traceback appears with ``--debug`` only. Shared parts of the commands are in
+stdout has only data, stderr only messages. ``main`` prints each ``TieredError`` as one sentence and returns its exit
+code (the table in ``tiered.errors``). A traceback appears with ``--debug`` only. Shared parts of the commands are in
 ``tiered.program``.
 """

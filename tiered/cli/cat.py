@@ -1,4 +1,4 @@
-"""``tiered cat TOPIC``: print records of both tiers, then end, or follow."""
+"""Command ``tiered cat TOPIC``: print the records of bucket and disk, then end, or wait for more."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _first(source: TopicReads, begin: LogPlace, partition: int) -> int:
 
 
 def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRecord], bytes]:
-    """Return the function that makes bytes of a record: the envelope, the given template, or the value as a line."""
+    """Return a function that encodes a record: as JSON, by the template ``text_format``, or its value as a line."""
     if app.out.json_mode:
         if text_format is not None:
             raise ConfigError("--template and --json exclude each other", hint="give one of them")
@@ -239,9 +239,9 @@ def last_start(app: Application, source: TopicReads, partition: int, *, last: in
             return first
         first, found = at if count else first, found + count
     if found < last and least > earliest:
-        told = f"{counted(found, 'record')} among the last {end - least} offsets, it was looked no further back"
+        searched = f"{counted(found, 'record')} among the last {end - least} offsets, it was looked no further back"
         app.out.warn(
-            f"{stream.tp}: {told}: `tiered cat {stream.tp.topic}:{partition} --from OFFSET` reads from there on"
+            f"{stream.tp}: {searched}: `tiered cat {stream.tp.topic}:{partition} --from OFFSET` reads from there on"
         )
     return first
 

@@ -1,4 +1,4 @@
-"""``tiered cost``: what a log costs at its store, or will cost."""
+"""Command ``tiered cost``: print the cost of a log at its store, as it is or as planned."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def command(app: Application, records_per_second: float | None, **shape: str | i
 
 
 def workload_of(records_per_second: float, shape: dict[str, str | int | float | None]) -> Workload:
-    """Return the workload of a plan's options. Raises ConfigError."""
+    """Build the workload from the options of a plan. Raises ConfigError."""
 
     def seconds(name: str) -> float:
         option = "--" + name.replace("_", "-")
@@ -230,7 +230,7 @@ def _requests(app: Application, fields: dict[str, object]) -> list[str]:
 
 
 def metrics_at(address: str) -> str:
-    """Return the text of a daemon's ``/metrics``, an empty one if it does not answer."""
+    """Request ``/metrics`` of the daemon at ``address`` and return the text, ``""`` if it does not answer."""
     connection = http.client.HTTPConnection(address, timeout=5)
     try:
         connection.request("GET", "/metrics")
@@ -242,7 +242,7 @@ def metrics_at(address: str) -> str:
 
 
 def requests_of(text: str) -> dict[str, int]:
-    """Return the requests by kind in the text of ``/metrics``."""
+    """Return the number of requests by kind, from the text of ``/metrics``."""
     found: Counter[str] = Counter()
     for op, count in _LINE.findall(text):
         found[op] += round(float(count))

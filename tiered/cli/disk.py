@@ -1,4 +1,4 @@
-"""``tiered disk``: compact, shrink, move and cut the partitions of a log directory."""
+"""Commands ``tiered disk``: compact, shrink, move and truncate the partitions of a log directory."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _line(tp: TopicPartition, report: CleaningReport) -> str:
 @click.option("--to", "end", metavar="WHERE", help="end before this place: an offset, a time or s@TIME")
 @pass_application
 def drop(app: Application, *, selected: str, end: str | None) -> int:
-    """Delete sealed segments from the disk now that the bucket holds, whatever local.retention.* keeps.
+    """Delete sealed segments from the disk that are in the bucket, regardless of local.retention.*.
 
     The log stays as it is: those records are read from the bucket. Use it for a full disk, and after `tiered erase`.
     No program may write to the directory meanwhile. Segments go oldest first. With --to the last one is the segment

@@ -62,7 +62,7 @@ SKEW_FAIL_MS = 900_000
 
 EXIT_WARNINGS = 3
 
-NOBODY = "000000000000"
+STRANGER = "000000000000"
 """Account id to which no bucket belongs."""
 
 LINE_CHARS = 90
@@ -79,7 +79,7 @@ OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Result of one check, and its remedy. ``exit_code`` counts only if it failed."""
+    """Result of one check of the environment, and what to do. ``exit_code`` counts only if the check failed."""
 
     name: str
     state: str
@@ -191,7 +191,7 @@ def _directory(app: Application, directory: Path) -> Iterator[Diagnosis]:
         f" for {human_duration(max(0, app.clock.now_ms() - holder.since_ms))}"
         for role, holder in lock_holders(directory).items()
     ]
-    yield Diagnosis("locks", OK, "; ".join(held) or "nobody writes, nobody uploads")
+    yield Diagnosis("locks", OK, "; ".join(held) or "no writer, no uploader")
     yield _attempt("uploads", lambda: _uploads(directory))
 
 
@@ -222,8 +222,8 @@ def _partitions(directory: Path) -> Diagnosis:
     if broken:
         first = broken[min(broken)]
         names = ", ".join(f"{tp}" for tp in sorted(broken)[:NAMED])
-        told = f"{counted(len(broken), 'partition')} of {count} out of service: {names}; {first.message}"
-        return Diagnosis("partitions", FAIL, told, first.hint, first.exit_code)
+        summary = f"{counted(len(broken), 'partition')} of {count} out of service: {names}; {first.message}"
+        return Diagnosis("partitions", FAIL, summary, first.hint, first.exit_code)
     return Diagnosis("partitions", OK, f"{counted(count, 'partition')}, all in service")
 
 
@@ -236,8 +236,8 @@ def _gone(directory: Path) -> Iterator[Diagnosis]:
     except TieredError:
         return  # another check reports the file
     for tp in sorted(gone)[:NAMED]:
-        told = gone_text(directory, tp, gone[tp], tiered=tp in uploads or tp in claims)
-        found, _, hint = told.partition(": ")
+        advice = gone_text(directory, tp, gone[tp], tiered=tp in uploads or tp in claims)
+        found, _, hint = advice.partition(": ")
         what = f"{tp}: its directory is gone; {found}"
         yield Diagnosis("partition gone", FAIL, what, hint, CorruptionError.exit_code)
     if len(gone) > NAMED:
@@ -320,8 +320,8 @@ def _open_files() -> Diagnosis:
 
 def _owner(place: StoreLocation, target: S3Target) -> Diagnosis:
     """Check that the store refuses a wrong owner. Earlier requests named the right one."""
-    nobodys = replace(place, target=replace(target, expected_bucket_owner=NOBODY))
-    other = nobodys.open(StoreOptions(deadline_seconds=STORE_DEADLINE_SECONDS))
+    stranger = replace(place, target=replace(target, expected_bucket_owner=STRANGER))
+    other = stranger.open(StoreOptions(deadline_seconds=STORE_DEADLINE_SECONDS))
     try:
         other.execute(List(TOPICS_PREFIX, limit=1))
     except RemotePermissionError:
@@ -332,8 +332,8 @@ def _owner(place: StoreLocation, target: S3Target) -> Diagnosis:
 
 
 def _encryption(target: S3Target, store: Store, key: str) -> Diagnosis:
-    told = store.execute(Head(key))
-    found = (told.encryption if isinstance(told, Object) else "") or "the store tells of none"
+    head = store.execute(Head(key))
+    found = (head.encryption if isinstance(head, Object) else "") or "the store reports none"
     method, key_id = target.sse or "", target.sse_kms_key_id or ""
     ending = "" if "alias/" in key_id else key_id  # the answer is the key's ARN, which ends in its id
     if not found.startswith(method) or not found.endswith(ending):
@@ -372,19 +372,21 @@ def _read(store: Store, dates: list[int], keys: list[str]) -> Diagnosis:
     found = store.execute(Get(key, 0, 16))
     if isinstance(found, Object):
         dates.append(found.date_ms)
-        told = store.execute(Head(key))
-        checksum = isinstance(told, Object) and told.crc32c is not None
-        told_text = "tells CRC32C checksums" if checksum else "tells no checksums: check --read-data is the proof"
-        return Diagnosis("read", OK, f"{len(found.data)} bytes of {key}; the store {told_text}")
+        answer = store.execute(Head(key))
+        checksum = isinstance(answer, Object) and answer.crc32c is not None
+        checksum_text = (
+            "returns CRC32C checksums" if checksum else "returns no checksums: check --read-data is the proof"
+        )
+        return Diagnosis("read", OK, f"{len(found.data)} bytes of {key}; the store {checksum_text}")
     return Diagnosis("read", OK, "an absent key is answered as absent")
 
 
 def _clock(now_ms: int, dates: list[int]) -> Diagnosis:
-    told = [date for date in dates if date > 0]
-    if not told:
-        return Diagnosis("clock", SKIP, "the store tells no time")
-    skew_ms = now_ms - told[-1]
-    found = f"this machine {format_time(now_ms)}, the store {format_time(told[-1])}"
+    known = [date for date in dates if date > 0]
+    if not known:
+        return Diagnosis("clock", SKIP, "the store returns no time")
+    skew_ms = now_ms - known[-1]
+    found = f"this machine {format_time(now_ms)}, the store {format_time(known[-1])}"
     if abs(skew_ms) >= SKEW_FAIL_MS:
         return Diagnosis("clock", FAIL, found, "set the clock (NTP): S3 refuses requests that are signed so wrongly", 1)
     if abs(skew_ms) >= SKEW_WARN_MS:
@@ -398,7 +400,7 @@ def _write(app: Application, store: Store) -> Diagnosis:
     words = [
         "conditional writes",
         "ranges" if capabilities.ranges else "no ranges",
-        "tells checksums" if capabilities.returns_crc32c else "tells no checksums",
+        "returns checksums" if capabilities.returns_crc32c else "returns no checksums",
         "verifies checksums" if capabilities.verifies_crc32c else "does not verify checksums: uploads are read back",
         "multi-delete" if capabilities.multi_delete else "no multi-delete: objects are deleted one by one",
     ]
@@ -412,9 +414,9 @@ _SECRET = re.compile(r"//[^/@\s\"]+@")
 
 
 def write_bundle(path: Path, app: Application, checks: Mapping[str, object]) -> None:
-    """Write the archive. Raises ConfigError.
+    """Write the archive of an issue report to ``path``. ``checks``: results of ``doctor``. Raises ConfigError.
 
-    Of the environment only the names of ``AWS_*`` and ``TIERED_*`` variables are in it, never their values.
+    Of the environment it has only the names of ``AWS_*`` and ``TIERED_*`` variables, not their values.
     """
     documents: dict[str, object] = {
         "doctor.json": checks,
@@ -458,7 +460,7 @@ Rule = Mapping[str, Any]
 
 
 class LifecycleFinding(NamedTuple):
-    """One judgement. ``deletes``: the rule would delete the log."""
+    """Problem of the lifecycle rules. ``deletes``: True if a rule would delete parts of the log."""
 
     text: str
     hint: str
@@ -466,7 +468,7 @@ class LifecycleFinding(NamedTuple):
 
 
 def check_lifecycle_rules(rules: Sequence[Rule], bucket: str, prefix: str) -> list[LifecycleFinding]:
-    """Return what is wrong with the rules for the log below ``prefix``, which is empty or ends with ``/``."""
+    """Return the problems of the rules for the log below ``prefix``, which is ``""`` or ends with ``/``."""
     look = f"`aws s3api get-bucket-lifecycle-configuration --bucket {bucket}` prints the rules"
     rules = [rule for rule in rules if rule.get("Status") == "Enabled" and _touches(_prefix_of(rule), prefix)]
     found = []

@@ -236,9 +236,9 @@ def _groups_of_bucket(app: Application) -> list[dict[str, Any]]:
 
 
 def _copied_groups(app: Application, known: Collection[str]) -> list[dict[str, Any]]:
-    """Return the fields of each group of a log that has copies of its positions in the bucket, but of those ``known``.
+    """Return the fields of the groups of a log, from the copies of their positions in the bucket.
 
-    Warns about a copy that cannot be read.
+    ``known``: groups to leave out. A copy that cannot be read gives a warning.
     """
     lags: dict[str, list[int]] = {}
     with open_tiers(app, with_local=False) as tiers:
@@ -260,7 +260,7 @@ def _copied_groups(app: Application, known: Collection[str]) -> list[dict[str, A
 
 
 def _show_in_bucket(app: Application, group: str) -> int:
-    """Print position, end, lag and owner of each partition of a group."""
+    """Print position, end, lag and owner of each partition of a group. Return the exit code."""
     with open_tiers(app, with_local=False) as tiers:
         info = tiers.run(load_group(group))
         pairs = zip(info.partitions, tiers.run(load_lags(info)), strict=True)
@@ -327,7 +327,7 @@ def _position_fields(app: Application, each: GroupPartition, lag: GroupLag | Tie
 
 
 def _reset_in_bucket(app: Application, group: str, selected: Sequence[str], at: LogPlace, *, force: bool) -> int:
-    """Set the positions of a group, in all its topics or those that are named."""
+    """Set the positions of a group in all its topics, or in ``selected``. ``to``: offset, time or word."""
     with open_tiers(app, with_local=False) as tiers:
         named = [topic_or_partition(text) for text in selected]
         names = [each if isinstance(each, str) else each.topic for each in named]
@@ -349,7 +349,7 @@ def _reset_in_bucket(app: Application, group: str, selected: Sequence[str], at: 
 
 
 def _delete_in_bucket(app: Application, group: str) -> int:
-    """Delete a group with all its positions."""
+    """Delete a group with all its positions. Return the exit code."""
     with open_tiers(app, with_local=False) as tiers:
         info = tiers.run(load_group(group))
         partitions = counted(len(info.partitions), "partition")

@@ -61,16 +61,16 @@ SECTIONS = ("Records", "Run", "Keep", "Look", "Spark")
 
 
 class Commands(Group):
-    """The top group, which imports a command's module when it is needed."""
+    """Group of all commands. It imports a command's module when that command is needed."""
 
     exits: Mapping[int, str] = {**Group.exits, 4: "empty input (append)"}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of daily work, not of the alphabet."""
+        """Return the names of the commands in the order of daily use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the module's ``command``."""
+        """Import the command's module and return its ``command``, None for an unknown name."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
@@ -78,7 +78,7 @@ class Commands(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands from the list, so that the help imports no command."""
+        """Write the commands from the list into the help, without importing them."""
         for section in SECTIONS:
             with formatter.section(section):
                 formatter.write_dl([(name, each.about) for name, each in COMMANDS.items() if each.section == section])

@@ -125,9 +125,9 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class MaintainScope:
-    """Partitions and kinds of maintenance. ``orphans``: also objects that no root ever named.
+    """Partitions and kinds of maintenance to run. ``orphans``: also delete orphans.
 
-    ``limits``: those of the command line. The environment and the file may have others.
+    ``limits``: those on the command line; the environment and the file may have others.
     """
 
     selected: str | None

@@ -32,12 +32,15 @@ REPAIR_COMMAND = "TOPIC[:P]"
 
 
 class RepairGroup(Group):
-    """Commands of ``tiered repair``. A topic, a partition or an option in place of a command is repaired."""
+    """Group of the commands of ``tiered repair``.
+
+    Without a command's name, the arguments belong to the command ``run``.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the repairing command before its arguments, unless another command is named.
+        """Insert the name of the repairing command before the arguments, unless they begin with a command's name.
 
-        Without arguments it looks at all topics of the log that the environment or a file names.
+        Without arguments it repairs all topics of the log that the environment or a file names.
         """
         names = self.list_commands(ctx)
         if not args and not ctx.resilient_parsing:
@@ -64,7 +67,7 @@ def command() -> None:
 @click.argument("selected", nargs=-1, metavar="[TOPIC:P...]")
 @pass_application
 def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
-    """Let a fenced log start again where the bucket ends. Its own files are set aside beside the log directory.
+    """Let a fenced log start again where the bucket ends. Its local files are moved aside, next to the log directory.
 
     Without a partition: those that are fenced or end below the bucket's end. With --remote the bucket is asked, too.
 
@@ -122,7 +125,7 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
 @click.option("--accept-loss", is_flag=True, help="make holes of offsets that no copy holds; the plan names them")
 @pass_application
 def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -> int:
-    """Find what is damaged in a bucket and a log directory, show how it is repaired, ask, and repair it.
+    """Find damage in a bucket and a log directory, show the repairs, ask, and repair.
 
     Without a topic: all topics. Older versions of objects come first, then the directory of --from-dir (without it that
     of --log-dir), then what is left in the bucket. What is replaced is kept: below aside/ in a bucket, in

@@ -9,7 +9,7 @@ import click
 
 from tiered import admin
 from tiered.check.check import EXIT_WARNINGS
-from tiered.check.findings import handed_on
+from tiered.check.findings import emit_handler
 from tiered.config import parse_duration_ms
 from tiered.errors import ConfigError, RemoteUnavailableError, TieredError
 from tiered.local.disk.files import PosixFiles
@@ -191,7 +191,7 @@ def _follow(app: Application, every: str, *, once: bool) -> int:
                 try:
                     with Progress(app, "pulling", is_bytes=True) as progress:
                         steps = standby.pull()
-                        report = Runner(store, app.clock, app.ids).run(steps, handed_on(progress.show))
+                        report = Runner(store, app.clock, app.ids).run(steps, emit_handler(progress.show))
                 except RemoteUnavailableError as outage:
                     report = PullReport(errors=(outage,))
                 _show(app, report, warned, once=once)
@@ -235,7 +235,7 @@ def _promote(app: Application) -> int:
     directory, store = app.need_log_dir(), open_remote(app)
     try:
         with Progress(app, "pulling", is_bytes=True) as progress:
-            take = handed_on(progress.show)
+            take = emit_handler(progress.show)
             ends, notes = promote(store, directory, clock=app.clock, ids=app.ids, files=PosixFiles(), take=take)
     finally:
         store.close()

@@ -1,4 +1,4 @@
-"""``tiered snapshot``: keep versions of the bucket readable until they are deleted."""
+"""Commands ``tiered snapshot``: create, list and delete snapshots of the bucket, which stay readable until deleted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def command() -> None:
 @_SELECTED
 @pass_application
 def create_command(app: Application, *, name: str, selected: tuple[str, ...]) -> int:
-    """Keep what the bucket holds now, of all topics or those that are named, under a new name.
+    """Store the present state of the bucket, of all topics or those named, as a snapshot.
 
     A command that was cut short may be repeated: it adds the partitions that lack the snapshot.
 
@@ -98,7 +98,7 @@ def list_command(app: Application, *, selected: tuple[str, ...]) -> int:
 @_SELECTED
 @pass_application
 def delete_command(app: Application, *, name: str, selected: tuple[str, ...]) -> int:
-    """Delete a snapshot, also one that is damaged. What nothing else holds is deleted by `tiered maintain`.
+    """Delete a snapshot, even a damaged one. `tiered maintain` deletes the objects that only this snapshot needs.
 
     \b
     Example:

@@ -21,8 +21,8 @@ FLAGS = ("json", "quiet", "debug", "dry_run", "yes")
 WORDS = ("log_dir", "remote", "config", "progress")
 
 
-class Started(Group):
-    """Group of the verbs, for their help. The command line is passed on unchanged."""
+class SparkVerbs(Group):
+    """Group of the Spark verbs, for their help. Their arguments are passed on unchanged."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return jobs.list_commands(ctx)
@@ -31,13 +31,13 @@ class Started(Group):
         return jobs.get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> int:
-        """Run the verb and return its exit code. Global options before the verb are passed after it."""
+        """Run the verb and return its exit code. Global options before the verb are appended to its arguments."""
         name, *rest = [*ctx._protected_args, *ctx.args]
         self.resolve_command(ctx, [name])  # a misspelt verb is an error here
         return start([name, *rest, *_before(ctx.find_root().obj)])
 
 
-@click.group("spark", cls=Started, help=jobs.help)
+@click.group("spark", cls=SparkVerbs, help=jobs.help)
 def command() -> None:
     """Maintenance, checks, erasures and exports on Spark."""
 
@@ -53,9 +53,10 @@ def _before(flags: dict[str, Any]) -> list[str]:
 
 
 def start(arguments: list[str]) -> int:
-    """Run a verb in a child process group of its own. Pass on SIGINT and SIGTERM, once each, and wait for its end.
+    """Run a verb in a child process with its own process group, and return its exit code.
 
-    The child ends with this process, also if that is killed: no driver goes on beside the next one.
+    SIGINT and SIGTERM are passed on, once each. The child ends with this process, even if this process is killed, so
+    that no two drivers run at once.
     """
     theirs, ours = os.pipe()  # the child reads its end, which comes when the last writer, this process, is gone
     line = [sys.executable, "-m", "tiered.spark", *arguments]

@@ -1,4 +1,4 @@
-"""The console script. It imports little, so that an interrupt in the first second ends quietly."""
+"""Console script of ``tiered``. It imports little, so that Ctrl-C in the first second ends without a traceback."""
 
 from __future__ import annotations
 

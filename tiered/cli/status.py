@@ -95,9 +95,10 @@ def command(app: Application, topic: str | None) -> int:
 
 @dataclass(slots=True)
 class StatusReport:
-    """All findings of one look. ``lost``: why the log directory cannot be read. ``unreachable``: why the bucket.
+    """State of a log for ``tiered status``. ``lost``: why the log directory is unreadable.
 
-    ``is_tiered``: its records are to be uploaded. ``standby``: the bucket that the log directory follows.
+    ``unreachable``: why the bucket is. ``is_tiered``: True if its records should be uploaded. ``standby``: the bucket
+    that the log directory follows.
     """
 
     app: Application
@@ -148,7 +149,7 @@ class StatusReport:
             self.entries, self.unreachable = gather(Tiers(tiers.local, None), topic=self.topic), cause
 
     def reasons(self) -> list[UnsafeReason]:
-        """Return why the log is not safe, each reason once, though disk and uploader may both report it."""
+        """Return the reasons why the log is not safe. One that both disk and uploader report is returned once."""
         found = [reason for entry in self.entries for reason in entry.named_reasons]
         found += [
             UnsafeReason("damaged", f"{topic_key(name)} cannot be read: {error}", topic=name)
@@ -185,7 +186,7 @@ class StatusReport:
                     yield late(entry.tp.topic, entry.tp.partition, lag_ms, self.app.clock.now_ms())
 
     def exit_code(self) -> int:
-        """Return the code for a bucket or directory that is unreadable or lost records, otherwise 0."""
+        """Return an error's exit code if bucket or directory is unreadable or has lost records, otherwise 0."""
         code = 0
         damages = [entry.lost for entry in self.entries] + [
             error for error in self.unreadable.values() if isinstance(error, CorruptionError)
@@ -197,7 +198,7 @@ class StatusReport:
         return code
 
     def notes(self) -> list[str]:
-        """Return lines about events that are no problem: topics in deletion, a log without a bucket."""
+        """Return lines about facts that are no problem: topics being deleted, a log without a bucket."""
         notes = []
         for topic in sorted({entry.tp.topic for entry in self.entries if entry.deleting}):
             of_topic = [entry for entry in self.entries if entry.tp.topic == topic]
@@ -225,7 +226,7 @@ class StatusReport:
         return sum(max(0, pinned.next_offset - max(end, pinned.start_offset)) for pinned, end in ends if pinned)
 
     def fields(self, reasons: list[UnsafeReason], first: str, notes: list[str]) -> dict[str, Any]:
-        """Return the object for ``--json``."""
+        """Return the JSON object for ``--json``. ``first``: the first line of the text."""
         waits, document = self.uploader.waits(), self.uploader.document
         partitions = []
         for entry in self.entries:
@@ -272,7 +273,7 @@ class StatusReport:
         }
 
     def lines(self, reasons: list[UnsafeReason], notes: list[str]) -> Iterator[str]:
-        """Yield the text below the first line."""
+        """Yield the lines of the text after the first one."""
         now_ms, waits = self.app.clock.now_ms(), self.uploader.waits()
         for entry in self.entries:
             if entry.tp.topic == OFFSETS_TOPIC != self.topic and not entry.reasons:
@@ -316,7 +317,7 @@ def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
     else:
         ends = f"end {status.end_offset:,}{flushed}   uploaded {status.uploaded_offset:,}"
         lag = "of this disk alone" if status.internal else f"lag {counted(status.lag, 'record')}"
-    lines = [f"{status.tp}   {ends}   {lag}{f'   {told}' if (told := deleting_text([status])) else ''}"]
+    lines = [f"{status.tp}   {ends}   {lag}{f'   {deleting}' if (deleting := deleting_text([status])) else ''}"]
     if status.positions is not None:
         lines.append(
             f"  local    {counted(status.local_segments, 'segment')}, {human_bytes(status.local_bytes)}"
@@ -335,7 +336,7 @@ def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
             f"  remote   {counted(pinned.segments, 'segment')}, {human_bytes(pinned.size_bytes)}{times},"
             f" to offset {root.next_offset:,},"
             f" last commit {human_duration(max(0, now_ms - root.commit.ts_ms))} ago"
-            f" (version {root.version}, claim {root.writer.epoch} of {root.writer.owner or 'nobody'})"
+            f" (version {root.version}, claim {root.writer.epoch} of {root.writer.owner or 'none'})"
         )
     return lines
 

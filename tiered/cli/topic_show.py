@@ -113,7 +113,7 @@ def _segment_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def setting_lines(config: Mapping[str, str]) -> list[str]:
-    """Return a table of names, values and meanings. ``*`` marks changed ones. ``config`` has Kafka's names."""
+    """Return a table of settings: name, value, meaning. ``*`` marks values that differ from the default."""
     defaults = TopicConfig().to_text()
     rows = [
         ["*" if value != defaults.get(name) else "", name, value, setting_meaning(name, value)]
@@ -125,7 +125,7 @@ def setting_lines(config: Mapping[str, str]) -> list[str]:
 
 
 def setting_meaning(name: str, value: str) -> str:
-    """Return the value with its unit, empty if the value is clear without one."""
+    """Return the value of a setting with its unit, ``""`` if it needs none."""
     unit = name.rpartition(".")[2]
     if unit not in ("bytes", "ms", "messages"):
         return ""

@@ -1,10 +1,10 @@
-"""Consumers: records of several topics as one stream, with positions that outlive the process.
+"""Consumers: records of several topics as one stream, with positions that are stored for the next process.
 
 ::
 
     consumer = log.consumer("billing", "orders")
-       ├── Assignment: which partitions, and where their positions are kept    consumer.position
+       ├── Assignment: its partitions, and the store of their positions        consumer.position
        └── fetches of both tiers, one per partition                            read.fetch
 
-``Log.consumer`` reads all partitions of its topics and keeps its positions in the log.
+``Log.consumer`` reads all partitions of its topics and stores its positions in the log.
 """

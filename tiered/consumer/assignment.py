@@ -25,11 +25,11 @@ __all__ = ["Assignment", "Changes", "Position"]
 class Changes:
     """Changes of an assignment since the last poll.
 
-    ``assigned``: partitions to read from now on, each with its position. None: begin at the committed position, or at
-    ``start=`` if there is none. ``lost``: partitions that another member reads now. Their positions are dropped.
-    ``stop``: partitions to give up. No further record of them is handed out. ``wait``: hand out nothing until a poll
-    returns it as False; what was assigned stays. ``incomplete``: another member still owns partitions of
-    this member's share, so a read with ``stop_at`` has not ended.
+    ``assigned``: partitions to read from now on, with their positions. None: begin at the committed position, or at
+    ``start=`` without one. ``lost``: partitions that another member reads now; their positions are dropped. ``stop``:
+    partitions to give up; no further record of them is handed out. ``wait``: True if no record may be handed out until
+    a later poll returns False. ``incomplete``: True if other members still own partitions of this member's share, so a
+    read with ``stop_at`` must not end.
     """
 
     assigned: Mapping[TopicPartition, Position | None] = field(default_factory=dict)
@@ -42,8 +42,8 @@ class Changes:
 class Assignment(Protocol):
     """Source of the partitions that a consumer reads, and store of their positions.
 
-    All calls come from one thread at a time. :meth:`poll` only looks at memory. The others may wait for a disk or a
-    bucket: the face for asyncio calls them on a thread.
+    Calls come from one thread at a time. :meth:`poll` only reads memory. Other methods may wait for a disk or a bucket,
+    so the asyncio consumer calls them on a thread.
     """
 
     poll_interval_s: float
@@ -56,7 +56,7 @@ class Assignment(Protocol):
     """True if a topic that is gone makes its partitions ``lost``, and is no error."""
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """Read these topics from the next poll on, in place of those before."""
+        """Read these topics instead of the present ones, from the next poll on."""
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions from the next poll on. Raises ConfigError where members share the partitions."""
@@ -70,7 +70,7 @@ class Assignment(Protocol):
         """Store positions. Return the error of each partition whose position was not stored."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Return the stored positions. A partition without one is left out."""
+        """Return the stored positions. Partitions without one are left out."""
 
     def close(self) -> None:
         """Leave the group. Commits nothing."""
@@ -86,7 +86,7 @@ CallersPositions = MutableMapping[TopicPartition, Position] | tuple[Load, Store]
 
 
 class PositionStore(Protocol):
-    """Place where the positions of one group are kept."""
+    """Store of the positions of one group."""
 
     def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """Return the stored positions of these partitions."""
@@ -96,7 +96,7 @@ class PositionStore(Protocol):
 
 
 class LoggedPositions:
-    """Positions of one group in ``__consumer_offsets`` of the log."""
+    """Positions of one group, stored in ``__consumer_offsets`` of the log."""
 
     def __init__(self, positions: GroupPositions, group: str) -> None:
         self.positions = positions
@@ -110,7 +110,7 @@ class LoggedPositions:
 
 
 class ProgramPositions:
-    """Positions that the program keeps. What its functions raise goes to the caller of the consumer."""
+    """Positions that the application stores by its own functions. Their exceptions reach the caller of the consumer."""
 
     def __init__(self, given: CallersPositions) -> None:
         if isinstance(given, tuple):
@@ -131,7 +131,7 @@ class ProgramPositions:
 
 
 class LogAssignment:
-    """All partitions of the subscribed topics, or those that the program names."""
+    """Assignment of all partitions of the subscribed topics, or of the partitions that the application names."""
 
     poll_interval_s = 1.0
     commit_interval_s = 0.0
@@ -146,7 +146,10 @@ class LogAssignment:
         find: Callable[[str], object],
         topics: Callable[[], Mapping[str, TopicInfo]],
     ) -> None:
-        """``find`` opens a topic, and raises UnknownTopicError. ``topics`` returns all topics of this log."""
+        """Make an assignment without partitions. ``readers``: register of the group's readers in this log.
+
+        ``find``: opens a topic by name, or raises UnknownTopicError. ``topics``: returns all topics of this log.
+        """
         self.group = arguments.text_of("group", group, most_bytes=MAX_GROUP_BYTES)
         self.store = store
         self.logged = store.positions if isinstance(store, LoggedPositions) else None
@@ -158,14 +161,14 @@ class LogAssignment:
         self._ids: dict[TopicPartition, UUID] = {}
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """Read all partitions of these topics. Raises UnknownTopicError."""
+        """Read all partitions of these topics from the next poll on. Raises UnknownTopicError."""
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         for name in names:
             self._find(name)
         self._names, self._chosen = names, None
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions. Raises UnknownTopicError."""
+        """Read these partitions from the next poll on. Raises UnknownTopicError."""
         chosen = frozenset(map(TopicPartition._make, partitions))
         for topic, number in chosen:
             self._find(topic)
@@ -175,7 +178,7 @@ class LogAssignment:
         self._names, self._chosen = (), chosen
 
     def poll(self, busy: Collection[TopicPartition]) -> Changes:
-        """Return partitions that were added, those of topics that were made again, and those that are no longer read.
+        """Return the partitions added, those of topics that were created again, and those no longer read.
 
         Raises ConfigError while another consumer of this log reads a partition for the same group.
         """
@@ -205,7 +208,10 @@ class LogAssignment:
                 yield from ((TopicPartition(name, number), info.topic_id) for number in range(info.partitions))
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Mapping[TopicPartition, TieredError]:
-        """Store positions. One of a topic that was deleted since is refused: its successor has other records."""
+        """Store positions. Return the error of each that was not stored.
+
+        A position in a topic that was deleted meanwhile is refused, because a new topic of its name has other records.
+        """
         topics = self._topics()
         errors: dict[TopicPartition, TieredError] = {}
         for tp in positions:
@@ -222,10 +228,10 @@ class LogAssignment:
         return errors
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Return the stored positions. A partition without one is left out. Raises CorruptionError, ConfigError."""
+        """Return the stored positions. Partitions without one are left out. Raises CorruptionError, ConfigError."""
         return self.store.load(partitions)
 
     def close(self) -> None:
-        """Let another consumer of this log read for the group."""
+        """Release the partitions, so that another consumer of this log may read them for the group."""
         self._readers.release(self.group, self._ids, self)
         self._ids = {}

@@ -1,4 +1,4 @@
-"""A consumer on the calling thread: Kafka's verbs, iteration, batches, Arrow."""
+"""Synchronous consumer: the methods of Kafka's consumer, iteration, batches, Arrow."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ class Consumer:
 
     @property
     def skipped(self) -> int:
-        """Return the number of offsets that ``on_trimmed="jump"`` passed."""
+        """Return the number of offsets that were skipped by ``on_trimmed="jump"``."""
         return self.core.skipped
 
     # -- records -----------------------------------------------------------------------------------------------------
 
     def poll(self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = None) -> list[ConsumerRecord]:
-        """Return up to ``max_records`` records as soon as there are any, none after ``timeout`` seconds.
+        """Return up to ``max_records`` records as soon as there are any; an empty list after ``timeout`` seconds.
 
-        The positions move past what is returned. Raises OffsetOutOfRangeError, LogTruncatedError, CorruptionError,
-        ClosedError. No record is lost to an error: the next call goes on at the positions.
+        The positions move to after the returned records. Raises OffsetOutOfRangeError, LogTruncatedError,
+        CorruptionError, ClosedError. After an error the next call continues at the positions, so no record is skipped.
         """
         request = Request(
             arguments.whole("max_records", max_records, least=1), arguments.duration_s("timeout", timeout)
@@ -88,7 +88,7 @@ class Consumer:
             return taken(self._next(request) or (), request.most)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Return the records one by one. It ends with ``stop_at`` and ``idle_timeout``, otherwise never."""
+        """Return an iterator over the records. It ends with ``stop_at`` or ``idle_timeout``, otherwise never."""
         request = Request()
         interval_s = self.core.assignment.poll_interval_s
         while True:
@@ -105,12 +105,15 @@ class Consumer:
     def batches(
         self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = 1.0
     ) -> Iterator[list[ConsumerRecord]]:
-        """Return lists of ``max_records`` records, or of what has come within ``timeout`` seconds; none is empty."""
+        """Yield lists of ``max_records`` records, or of fewer after ``timeout`` seconds; never an empty list."""
         most = arguments.whole("max_records", max_records, least=1)
         yield from self._lists(Request(most, arguments.duration_s("timeout", timeout), fill=True))
 
     def record_batches(self) -> RecordBatches:
-        """Return Arrow record batches of about 1 MiB, with all columns. Ends as the iteration does."""
+        """Return Arrow record batches of about 1 MiB, with all columns.
+
+        They end with ``stop_at`` or ``idle_timeout``.
+        """
         return RecordBatches(arrow_schema(COLUMNS), (found[0] for found in self._lists(Request(1, emit=ARROW))))
 
     def _lists(self, request: Request) -> Iterator[list[Any]]:
@@ -142,45 +145,45 @@ class Consumer:
     # -- partitions --------------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: str | Iterable[str]) -> None:
-        """Read these topics instead. Partitions that are added to them are read from their start."""
+        """Read these topics instead of the present ones. Partitions added to them later are read from their start."""
         with self._lock:
             self.core.assignment.subscribe([topics] if isinstance(topics, str) else list(topics))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions instead."""
+        """Read these partitions instead of the present ones."""
         with self._lock:
             self.core.assignment.assign(list(partitions))
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions that are read now."""
+        """Return the partitions that this consumer reads now."""
         return set(self._run(self.core.positions()))
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out no records of these partitions. Their positions stay."""
+        """Return no more records of these partitions, until :meth:`resume`. Their positions stay."""
         with self._lock:
             self.core.pause(partitions, paused=True)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Go on with partitions that were paused."""
+        """Return records of these paused partitions again."""
         with self._lock:
             self.core.pause(partitions, paused=False)
 
     # -- positions ---------------------------------------------------------------------------------------------------
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record."""
+        """Return the offset of the next record to be returned from this partition."""
         return self._run(self.core.positions([partition]))[TopicPartition(*partition)]
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at ``offset``. The committed position stays until the next commit."""
+        """Continue at ``offset``. The committed position stays until the next commit."""
         self._run(self.core.seek(TopicPartition(*partition), offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go on at the earliest offsets of these partitions, or of all."""
+        """Continue at the earliest offset of these partitions, or of all."""
         self._run(self.core.seek_to(partitions or None, end=False))
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on at the latest offsets of these partitions, or of all."""
+        """Continue at the end of these partitions, or of all: only later records are read."""
         self._run(self.core.seek_to(partitions or None, end=True))
 
     def offsets_for_times(self, times: Mapping[TopicPartition, Time]) -> dict[TopicPartition, tuple[int, int] | None]:
@@ -192,14 +195,14 @@ class Consumer:
         return self._run(self.core.lag())
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, Position]:
-        """Return the stored positions of these partitions, or of all. One without a position is left out."""
+        """Return the stored positions of these partitions, or of all. Partitions without one are left out."""
         return self._run(self.core.committed(partitions))
 
     def commit(self, positions: Mapping[TopicPartition, Position | int] | None = None, *, async_: bool = False) -> None:
-        """Store the positions after the last records that were handed out, or these ``positions``.
+        """Store the positions after the last returned records, or ``positions``.
 
-        ``async_``: return at once. The error of such a commit is raised by the next one, or by ``close``. Positions in
-        a bucket are then stored once a second at most, by a later poll or commit, or by ``close``.
+        ``async_``: return at once. The error of such a commit is raised by the next commit, or by ``close``. Positions
+        in a bucket are stored at most once a second: by a later poll or commit, or by ``close``.
         """
         with self._lock:
             self.core.check_open()
@@ -240,7 +243,7 @@ class Consumer:
 
 
 def taken(fetches: Iterable[PartitionFetch], most: int) -> list[Any]:
-    """Hand out up to ``most`` items of these fetches."""
+    """Take up to ``most`` items from these fetches and return them. The positions move past them."""
     found: list[Any] = []
     for fetch in fetches:
         if fetch.ready and len(found) < most:

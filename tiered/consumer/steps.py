@@ -1,4 +1,4 @@
-"""The consumer as steps, for threads and for asyncio: what it reads, from where, and what it commits.
+"""Consumer as steps functions, for threads and for asyncio: its partitions, its positions, its commits.
 
 ::
 
@@ -56,13 +56,13 @@ class ConsumerKeywords(TypedDict, total=False):
 
     ``start``: "earliest" (the default), "latest" or a time, for partitions without a committed position.
     ``isolation``: "read_uncommitted" or "read_committed", which stops at the last stable offset.
-    ``on_trimmed``: "raise", or "jump" to the earliest offset where retention overtook the position.
-    ``on_truncated``: "raise", or "rewind" to the offset where the log and what was read part.
-    ``stop_at``: "end" to read what there is at the first poll, and end. None to follow.
+    ``on_trimmed``: if retention deleted the records at the position, "raise", or "jump" to the earliest offset.
+    ``on_truncated``: if the log was truncated below the position, "raise", or "rewind" to where it differs.
+    ``stop_at``: "end" ends after the records that exist at the first poll. None: wait for more.
     ``idle_timeout``: time without a record after which iterations end, in seconds or as text such as "5s". The time
     in which a member of a group waits for its partitions does not count.
-    ``commit_every``: time between commits of what earlier calls handed out, in a bucket at least a second. None: only
-    ``commit`` commits.
+    ``commit_every``: period of automatic commits of the records that earlier calls returned; in a bucket at least a
+    second. None: only ``commit`` commits.
     ``on_assigned``, ``on_lost``: called with partitions inside ``poll``.
     """
 
@@ -79,7 +79,7 @@ class ConsumerKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Checked options: see :class:`ConsumerKeywords`. ``start_ms``: None for the word in ``start``."""
+    """Checked form of :class:`ConsumerKeywords`. ``start_ms``: ``start`` as a time, None if it is a word."""
 
     start: str
     start_ms: int | None
@@ -94,7 +94,7 @@ class Options:
 
     @classmethod
     def from_keywords(cls, given: ConsumerKeywords, *, now_ms: int) -> Options:
-        """Check the options of a consumer. Raises ConfigError, InvalidTimestampError."""
+        """Check the keywords of a consumer and convert them. Raises ConfigError, InvalidTimestampError."""
         unknown = given.keys() - ConsumerKeywords.__annotations__.keys()
         if unknown:
             hint = f"they are {', '.join(ConsumerKeywords.__annotations__)}"
@@ -127,7 +127,7 @@ def _ignore(_: Collection[TopicPartition]) -> None:
 
 @dataclass(slots=True)
 class Request:
-    """Wish of a poll: at most ``most`` items within ``timeout_s``. ``fill``: wait for all of them."""
+    """Request of a poll: at most ``most`` items within ``timeout_s``. ``fill``: wait until there are so many."""
 
     most: int = MAX_POLL_RECORDS
     timeout_s: float = math.inf
@@ -136,20 +136,20 @@ class Request:
 
 
 class Committing(Protocol):
-    """A commit on another thread or task."""
+    """Running commit on another thread or task."""
 
     def done(self) -> bool:
-        """Return True after its end."""
+        """Return True if the commit has ended."""
 
 
 class AnyConsumer(Protocol):
-    """A consumer on the calling thread or for asyncio."""
+    """Synchronous or asyncio consumer, as seen by the steps."""
 
     core: ConsumerSteps
 
 
 class ConsumerSteps:
-    """State of one consumer. Not thread-safe, but for :meth:`wake`."""
+    """State of one consumer, and its operations as steps. Not thread-safe, except :meth:`wake`."""
 
     def __init__(
         self, group: str, assignment: Assignment, opener: StreamOpener, followers: Followers, options: Options
@@ -184,7 +184,10 @@ class ConsumerSteps:
     # -- records -----------------------------------------------------------------------------------------------------
 
     def loop(self) -> Steps[None]:
-        """Emit the answer to ``request`` again and again: see :meth:`_poll`. An error ends it; a new loop goes on."""
+        """Emit answers to ``request``: fetches with records, an empty list after the time-out, None at the end.
+
+        An error ends the loop. A new loop continues at the positions.
+        """
         try:
             while True:
                 yield Emit((yield from self._poll(self.request)))
@@ -275,7 +278,7 @@ class ConsumerSteps:
         return found
 
     def hand_out(self, fetches: Sequence[PartitionFetch]) -> Any:
-        """Hand out the next item of these fetches; None without one."""
+        """Take the next item of these fetches, and move the position past it. None without an item."""
         for fetch in fetches:
             if fetch.ready and fetch.tp not in self._paused and fetch.tp not in self._stopped and not self._waits:
                 return fetch.next_item()
@@ -305,13 +308,13 @@ class ConsumerSteps:
     # -- partitions --------------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Raise ClosedError after the close of the consumer, of the log or of the reader."""
+        """Raise ClosedError if the consumer, the log or the reader was closed."""
         if self.closed:
             raise ClosedError(f"the consumer of group {self.group!r} was closed", hint="make another one")
         self._followers.check_open()
 
     def apply_changes(self) -> Steps[None]:
-        """Take over what the assignment has changed. A partition that cannot be opened is tried again."""
+        """Poll the assignment and apply its changes. A partition that cannot be opened is retried later."""
         self.check_open()
         yield from self._poll_assignment()
         if not self._new:
@@ -419,13 +422,13 @@ class ConsumerSteps:
 
     @property
     def commits_by_itself(self) -> bool:
-        """Return True with ``commit_every``."""
+        """Return True if ``commit_every`` was given."""
         return self._options.commit_every_s < math.inf
 
     # -- positions ---------------------------------------------------------------------------------------------------
 
     def handed_out(self) -> dict[TopicPartition, Position]:
-        """Return the positions that differ from the committed ones."""
+        """Return the positions after handed-out records that are not committed yet."""
         return {
             tp: Position(fetch.position, fetch.epoch)
             for tp, fetch in self._fetches.items()
@@ -437,7 +440,11 @@ class ConsumerSteps:
         return self.committing is not None and not self.committing.done()
 
     def defers(self, positions: Mapping[TopicPartition, Position], now_s: float) -> bool:
-        """Leave positions to a later poll or commit if one is under way, or was just now. Return False otherwise."""
+        """Defer ``positions`` to a later commit if a commit is running, or one was stored within the commit interval.
+
+        Returns:
+            True if they were deferred. False if the caller must commit them now.
+        """
         # mutant commits-are-coalesced
         if not self._is_committing and now_s >= self._stored_s + self.assignment.commit_interval_s:
             return False
@@ -445,18 +452,18 @@ class ConsumerSteps:
         return True
 
     def with_deferred(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
-        """Return these positions and those that were deferred, which are then the caller's to commit."""
+        """Return ``positions`` together with the deferred ones. The caller must commit all of them."""
         deferred, self._deferred = self._deferred, {}
         return {**deferred, **positions}
 
     def raise_failure(self) -> None:
-        """Raise the error of a deferred commit, once."""
+        """Raise the error of a failed deferred commit, if there is one. The next call does not raise it again."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Steps[None]:
-        """Store positions. Raises the first error after all partitions were tried."""
+        """Store positions. The first error is raised after all partitions were tried."""
         if not positions:
             return
         clocks: Clocks = yield Now()
@@ -472,21 +479,21 @@ class ConsumerSteps:
 
     @staticmethod
     def stamped(positions: Mapping[TopicPartition, Position], now_ms: int) -> dict[TopicPartition, Position]:
-        """Return positions with the time of their commit."""
+        """Return the positions with ``now_ms`` as their commit time."""
         return {tp: Position(each.offset, each.leader_epoch, each.metadata, now_ms) for tp, each in positions.items()}
 
     def is_kept_in(self, positions: object) -> bool:
-        """Return True if the positions are kept in this log."""
+        """Return True if this consumer's positions are stored in the log whose positions are ``positions``."""
         return getattr(self.assignment, "logged", None) is positions
 
     def note_committed(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Note positions that are stored now."""
+        """Record that these positions are stored now."""
         self._committed.update(
             {tp: each.offset for tp, each in positions.items() if tp in self._fetches or tp in self._new}
         )
 
     def checked(self, positions: Mapping[TopicPartition, Position | int]) -> dict[TopicPartition, Position]:
-        """Return positions of a caller. Raises ConfigError."""
+        """Check positions that a caller gave, and convert offsets to positions. Raises ConfigError."""
         found = {}
         for tp, given in arguments.instance("positions", positions, dict, "{TopicPartition: offset}").items():
             position = given if isinstance(given, Position) else Position(arguments.whole("offset", given, least=0))
@@ -494,7 +501,7 @@ class ConsumerSteps:
         return found
 
     def each(self, partitions: Collection[TopicPartition] | None = None) -> Steps[list[PartitionFetch]]:
-        """Return the fetches of these partitions, or of all. Raises UnknownTopicError for one that is not assigned."""
+        """Return the fetches of these partitions, or of all. Raises UnknownTopicError if one is not assigned."""
         yield from self.apply_changes()
         if partitions is None:
             return list(self._fetches.values())
@@ -506,11 +513,11 @@ class ConsumerSteps:
         return [self._fetches[TopicPartition(*tp)] for tp in partitions]
 
     def assigned(self) -> Iterator[TopicPartition]:
-        """Return the partitions that are read now."""
+        """Return the partitions that this consumer reads now."""
         return iter(tuple(self._fetches))
 
     def seek(self, tp: TopicPartition, offset: int) -> Steps[None]:
-        """Go on at ``offset``. A position that could not be begun is replaced."""
+        """Set the position to ``offset``. This also works for a partition whose start position could not be found."""
         offset = arguments.whole("offset", offset, least=0)
         yield from self._poll_assignment()
         if tp in self._new:
@@ -520,7 +527,7 @@ class ConsumerSteps:
         self._last_s = -math.inf
 
     def seek_to(self, partitions: Collection[TopicPartition] | None, *, end: bool) -> Steps[None]:
-        """Go on at the earliest or the latest offsets."""
+        """Set the positions to the earliest offsets, or with ``end`` to the ends. ``partitions`` None: all."""
         for fetch in (yield from self.each(partitions)):
             yield from fetch.stream.refresh()
             fetch.seek((yield from self._end_of(fetch) if end else fetch.stream.earliest()))
@@ -528,7 +535,7 @@ class ConsumerSteps:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, Time]
     ) -> Steps[dict[TopicPartition, tuple[int, int] | None]]:
-        """Return the first (offset, timestamp) at or after each time."""
+        """Return (offset, timestamp) of the first record at or after each time. None: there is no such record."""
         clocks: Clocks = yield Now()
         found = {}
         for fetch in (yield from self.each(times.keys())):
@@ -537,7 +544,7 @@ class ConsumerSteps:
         return found
 
     def positions(self, partitions: Collection[TopicPartition] | None = None) -> Steps[dict[TopicPartition, int]]:
-        """Return the next offset of each partition."""
+        """Return the offset of the next record of each partition."""
         return {fetch.tp: fetch.position for fetch in (yield from self.each(partitions))}
 
     def committed(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, Position]]:
@@ -554,18 +561,18 @@ class ConsumerSteps:
         return found
 
     def pause(self, partitions: Collection[TopicPartition], *, paused: bool) -> None:
-        """Hand out no records of these partitions, or go on with them."""
+        """Hand out no more records of these partitions, or with ``paused`` False hand them out again."""
         (self._paused.update if paused else self._paused.difference_update)(map(TopicPartition._make, partitions))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """End the wait of a poll; it raises ClosedError. From any thread."""
+        """End a waiting poll, which then raises ClosedError. Any thread may call it."""
         self.closed = True
         self._signal.set()
 
     def close(self) -> Steps[None]:
-        """Leave the group. Commits nothing."""
+        """Leave the group, without a commit."""
         self.closed = self.left = True
         self._stack.close()
         for fetch in tuple(self._fetches.values()):

@@ -1,1 +1,1 @@
-"""The engine that carries sealed segments from a log directory to the bucket."""
+"""Upload engine: it copies sealed segments from a log directory to the bucket and commits them."""

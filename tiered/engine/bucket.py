@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class StepBucket(ABC):
-    """The engine's steps, each a coroutine that raises ``TieredError``. A subclass drives the steps."""
+    """Base of the engine's steps, each a coroutine that raises ``TieredError``. A subclass implements :meth:`drive`."""
 
     def __init__(self, steps: BucketSteps, memory: Slots | None) -> None:
         """``memory``: shared limit of the bytes in memory for uploads and commits; None: not counted."""
@@ -37,55 +37,64 @@ class StepBucket(ABC):
 
     @abstractmethod
     async def drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
-        """Return the value of the steps."""
+        """Run a steps function to its end and return its value.
+
+        ``together``: number of its requests at the same time.
+        """
 
     @property
     def is_reachable(self) -> bool:
-        """Return True once the store has answered the probe."""
+        """Return True once :meth:`probe` has succeeded."""
         return self.steps.capabilities is not None
 
     def rest(self, tp: TopicPartition) -> None:
-        """Take note that a partition has become idle."""
+        """Note that a partition is idle, so that most of its catalog may leave the memory."""
         self.steps.rest(tp)
 
     def upload_deadline_seconds(self) -> float:
-        """Return how long each object of an upload is retried."""
+        """Return how long the upload of each object may be retried."""
         return PUT_DEADLINE_SECONDS
 
     async def probe(self) -> None:
-        """Probe the store's capabilities once, before everything else."""
+        """Check the store's capabilities, once. All other steps need the result."""
         if self.steps.capabilities is None:
             async with self._probing:
                 await self.drive(self.steps.probe())
 
     async def register(self, topic: str) -> None:
-        """Register the topic, or adopt the entry with the same id."""
+        """Create the topic's registry entry, or adopt an entry with the same id."""
         await self.probe()
         await self.drive(self.steps.register(topic), together=REGISTRATION_REQUESTS)
 
     async def claim(self, tp: TopicPartition) -> Granted:
-        """Take the role of a partition. The root is read back."""
+        """Claim the writer role of a partition, and read the root back."""
         await self.probe()
         granted = await self.drive(self.steps.claim(tp), together=REGISTRATION_REQUESTS)
         self.when_claimed(granted)
         return granted
 
     async def sweep_dead_uploads(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
-        """Sweep the uploads of dead claims. Return their number."""
+        """Delete the objects of uploads that fenced claims left uncommitted. Return the number of these uploads.
+
+        ``claim_epoch``: the present claim. ``next_offset``: the end of the root.
+        """
         return await self.drive(self.steps.sweep_dead_uploads(tp, claim_epoch, next_offset))
 
     async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
-        """Store and verify both objects of a segment."""
+        """Upload both objects of a segment, verify them, and return their row for the catalog."""
         seconds = self.upload_deadline_seconds()
         return await self.drive(self.steps.upload(tp, segment, claim_epoch, deadline_seconds=seconds))
 
     async def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Root:
-        """Append the rows and read the root back."""
+        """Append the rows to the root, and return the root as it was read back."""
         return await self.drive(self.steps.commit(tp, claim_epoch, rows))
 
     @contextlib.asynccontextmanager
     async def room_for_upload(self, tp: TopicPartition, segment: SegmentRef) -> AsyncIterator[None]:
-        """Wait until there is memory for an upload. Raises the upload's error for an unreadable segment."""
+        """Reserve memory for an upload inside the block, after a wait if necessary.
+
+        Raises the error of an unreadable segment.
+        """
         if self._memory is None:
             yield
             return
@@ -94,7 +103,7 @@ class StepBucket(ABC):
 
     @contextlib.asynccontextmanager
     async def room_for_commit(self, tp: TopicPartition, rows: Sequence[Row]) -> AsyncIterator[None]:
-        """Wait until there is memory for a commit."""
+        """Reserve memory for a commit inside the block, after a wait if necessary."""
         if self._memory is None:
             yield
             return
@@ -123,9 +132,12 @@ class Bucket(StepBucket):
         self._ids = ids
 
     async def drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
-        """Return the value of the steps."""
+        """Run a steps function to its end and return its value.
+
+        ``together``: number of its requests at the same time.
+        """
         return await adrive(self._store, steps, clock=self._clock, ids=self._ids, together=together)
 
     async def close(self) -> None:
-        """Release connections."""
+        """Close the store's connections."""
         await self._store.close()

@@ -42,9 +42,9 @@ from tiered.plan.pacing import Pause
 
 @dataclass(frozen=True, slots=True)
 class LogExtent:
-    """First and end offset of a local log. If not exact, the end is a lower bound from the files.
+    """First offset and end of a local log. The end is a lower bound unless it was requested as exact.
 
-    ``joints``: the only offsets at which a log without records can go on; None: at any.
+    ``joints``: the only offsets at which a log without records can continue; None: at any.
     """
 
     local_start_offset: int
@@ -53,16 +53,16 @@ class LogExtent:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if the log has no record. Exact in both cases: the first record's bytes are visible at once."""
+        """Return True if the log has no record. This is exact even if the end is a lower bound."""
         return self.end_offset == self.local_start_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A claim whose root was read back; ``token`` is the volume's token on the disk at that time.
+    """Granted claim whose root was read back. ``token``: the claim token on the volume's disk at that time.
 
-    ``resumes``: a log without records has yet to go on at ``next_offset``, under ``leader_epoch``. ``producers``:
-    earlier producers, as a ``.snapshot`` file, empty if there are none.
+    ``resumes``: True if a log without records must still begin at ``next_offset``, under ``leader_epoch``.
+    ``producers``: earlier producers, as a ``.snapshot`` file, empty if there are none.
     """
 
     token: str | None
@@ -80,11 +80,11 @@ class Disk(Protocol):
 
     @property
     def path(self) -> Path:
-        """Return the directory."""
+        """Return the path of the directory."""
 
     @property
     def claims(self) -> Claims:
-        """Return the proofs of its claims."""
+        """Return the claim proofs of the directory."""
 
     @property
     def volume_id(self) -> str:
@@ -100,23 +100,23 @@ class Disk(Protocol):
         """Return a sealed segment for reading."""
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
-        """Add to damage, a refused claim or a missing topic what the owner of the files can do."""
+        """Add to an error a hint for the owner of the files: damage, a refused claim, or a missing topic."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Return the leader epochs of a partition."""
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
-        """Return the bounds of the local log now."""
+        """Return the start and end of the local log now. ``exact`` False: the end may be a lower bound."""
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
         """Return the checkpoint's entry of each partition."""
 
     def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Begin or continue the log under the claim. Return True if a log that resumes has yet to begin."""
+        """Let the log begin or continue under the claim. Return True if a log that resumes must still begin later."""
 
 
 class OpenDisk:
-    """The directory of a log that this process writes."""
+    """Directory of a log that this process has open for writing."""
 
     def __init__(self, local: LocalLog) -> None:
         self._local = local
@@ -144,7 +144,7 @@ class OpenDisk:
         return tuple(self._local.partition(tp).leader_epochs())
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
-        """Return the bounds of the local log now, always exact."""
+        """Return the start and the exact end of the local log now."""
         del exact
         positions = self._local.partition(tp).positions()
         return LogExtent(positions.local_start_offset, positions.end_offset)
@@ -153,7 +153,10 @@ class OpenDisk:
         return self._local.uploads.read()
 
     def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Begin the log now, before its writer takes another record."""
+        """Let the log begin or continue under the claim, before the next append.
+
+        Return False: nothing is left to do.
+        """
         log = self._local.partition(tp)
         if granted.resumes:
             log.start_at(granted.next_offset, granted.leader_epoch, granted.producers)
@@ -163,7 +166,7 @@ class OpenDisk:
         return False
 
     def lead(self, tp: TopicPartition, leader_epoch: int) -> None:
-        """Give later records this leader epoch, if it is newer than the log's own."""
+        """Use this leader epoch for later records, if it is higher than the log's own."""
         log = self._local.partition(tp)
         epochs = log.leader_epochs()
         if not epochs or leader_epoch > epochs[-1].epoch:
@@ -171,7 +174,10 @@ class OpenDisk:
 
 
 class LogDirectory:
-    """One log directory, locked by ``tiered-uploader.lock`` between ``acquire`` and ``release``. Thread-safe."""
+    """One log directory, for an uploader that is not its writer. Thread-safe.
+
+    It holds ``tiered-uploader.lock`` between :meth:`acquire` and :meth:`release`.
+    """
 
     def __init__(self, path: Path, *, clock: Clock, ids: IdSource, files: Files | None = None) -> None:
         self.path = path
@@ -190,7 +196,7 @@ class LogDirectory:
         self._resuming: dict[TopicPartition, Granted] = {}  # empty logs that will begin where the bucket ends
 
     def acquire(self) -> None:
-        """Become the one uploader. Raises NotFoundError (no log), ConfigError (a file, a standby), LockedError."""
+        """Take the uploader's lock. Raises NotFoundError (no log), ConfigError (a file, a standby), LockedError."""
         if not self.files.is_directory(self.path):
             raise no_directory(self.files, self.path, hint="check --log-dir, or start the application")
         refuse_standby(self.path, self.files)
@@ -203,21 +209,21 @@ class LogDirectory:
         sweep_temporaries(self.files, self.path, of=UPLOADER_FILES)
 
     def uploader(self) -> str:
-        """Return the uploader in the lock's note, empty without a living one."""
+        """Return the holder of the uploader's lock in words, ``""`` if there is none or its process is gone."""
         return living(self._lock.holder())
 
     def note_http(self, address: str) -> None:
-        """Store beside the lock at which address this uploader serves its status; ``""``: it serves none."""
+        """Store in the lock's note the address of this uploader's HTTP status. ``""``: it has none."""
         self._lock.add_note(http=address)
 
     def note_trouble(self, trouble: str) -> None:
-        """Note beside the lock why records do not reach the bucket, as JSON; empty: no trouble."""
+        """Store in the lock's note why records do not reach the bucket, as JSON. ``""``: no problem."""
         self._lock.add_note(trouble=trouble)
 
     def check_place(self) -> None:
         """Raise LocalIOError if the directory was removed or replaced since it was acquired.
 
-        Raise CorruptionError if a partition's directory is gone that held records which no bucket has.
+        Raise CorruptionError if a partition's directory is gone and had records that no bucket has.
         """
         self._lock.check()
         uploads = self._checkpoint.read()
@@ -226,7 +232,7 @@ class LogDirectory:
                 raise gone_error(self.path, tp, end)
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the uploader's lock."""
         self._lock.release()
 
     @property
@@ -235,9 +241,9 @@ class LogDirectory:
         return self._scanner.volume_id
 
     def scan(self, *, whole: bool = True) -> Look:
-        """Return what changed since the last scan. Raise LocalIOError if the directory was removed or replaced.
+        """Return the changes since the last scan. Raises LocalIOError if the directory was removed or replaced.
 
-        Not ``whole``: growth alone may be seen a dozen scans later.
+        ``whole`` False: faster, but the growth of an active segment may be found up to a dozen scans later.
         """
         with self._busy:
             self._lock.check()
@@ -255,19 +261,25 @@ class LogDirectory:
         return tuple([self.files.state(self.path / name) for name in (TOPICS_NAME, PAUSE_NAME)])
 
     def pauses(self) -> Mapping[str, Pause]:
-        """Return the topics whose uploads are paused, or ``ALL_TOPICS``."""
+        """Return the paused topics. The key ``ALL_TOPICS`` pauses all."""
         return self._pauses.read()
 
     def pause(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]]) -> None:
-        """Store the pauses that ``edit`` returns. Raises the errors of ``edit``, LockedError."""
+        """Replace the pauses by the result of ``edit``, which gets the current ones.
+
+        Raises LockedError and errors of ``edit``.
+        """
         self._pauses.change(edit, self._clock)
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
-        """Return the partitions that the last scan could not read, with the error: nothing of them is uploaded."""
+        """Return the error of each partition that the last scan could not read. Nothing of these is uploaded."""
         return dict(self._scanner.broken)
 
     def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
-        """Return the sealed segments, as (base, end), for ``.log`` files at ``bases``: each reaches to the next."""
+        """Return (base, end) of each sealed segment.
+
+        ``bases``: of all ``.log`` files; a segment ends at the next base.
+        """
         del tp
         return itertools.pairwise(bases)
 
@@ -292,9 +304,9 @@ class LogDirectory:
         return self._scanner.leader_epochs(tp)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
-        """Return the bounds of the local log now. ``exact`` reads the active segment, if the log has no writer.
+        """Return the start and end of the local log now. The last scan may be from before its first records.
 
-        The result never comes from the last scan: a log that got its first records since must not look empty.
+        ``exact``: read the active segment for the end, if the log has no writer.
         """
         if exact and not self._scanner.writer():
             with LogView.open(self.path, clock=self._clock, files=self.files) as view:
@@ -303,7 +315,7 @@ class LogDirectory:
         return LogExtent(*self._scanner.extent(tp))
 
     def seal(self) -> bool:
-        """Roll every active segment. Return True if the writer was asked to, False if it was done here."""
+        """Roll every active segment. Return True if a writer was asked to do it, False if it is done."""
         try:
             log = self._open()
         except LockedError:
@@ -312,7 +324,7 @@ class LogDirectory:
         try:
             refused: TieredError | None = None
             broken = log.out_of_service  # reported by every scan
-            with log.sealing_many():
+            with log.deferring_checkpoints():
                 for tp in (tp for tp in log.partitions() if tp not in broken):
                     try:
                         log.partition(tp).roll()
@@ -328,7 +340,7 @@ class LogDirectory:
         return False
 
     def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Postpone the start of an empty log to :meth:`resume`. A writer begins its log by itself."""
+        """Remember an empty log that must begin at the bucket's end, for :meth:`resume`. Return True if it is one."""
         if granted.resumes:
             with self._noting:
                 self._resuming[tp] = granted
@@ -371,9 +383,9 @@ class LogDirectory:
             self._resuming = {tp: each for tp, each in self._resuming.items() if done.get(tp) is not each}
 
     def note(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> int:
-        """Write committed ends to the checkpoint that the writer reads, durably; one thread at a time.
+        """Store committed ends in the checkpoint that the writer reads, durably. Return its number of partitions.
 
-        Returns how many partitions the checkpoint names: it is written whole.
+        The file is written whole, so its cost grows with that number. Concurrent calls take turns.
         """
         with self._noting:
             self._lock.check()
@@ -385,7 +397,7 @@ class LogDirectory:
         return self._checkpoint.read()
 
     def disk(self) -> tuple[int, int] | None:
-        """Return the free bytes, and the used percentage."""
+        """Return (free bytes, used percentage) of the file system, None if it reports no size."""
         return self._scanner.free_space()
 
     def _open(self) -> LocalLog:

@@ -31,7 +31,7 @@ WRITER_GONE_MS = 500
 
 
 class DrainMode(enum.Enum):
-    """Records to send before the program ends."""
+    """Which records a drain uploads: uploads in progress, all sealed segments, or the active segments, too."""
 
     INFLIGHT = "inflight"  # uploads under way
     SEALED = "sealed"  # every sealed segment
@@ -40,11 +40,11 @@ class DrainMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """Request to send the records of ``mode`` and end; ``deadline_ms`` (None: never) is on the engine's clock.
+    """Request to upload the records of ``mode`` and then end. ``deadline_ms``: on the engine's clock, None: never.
 
-    ``oneshot`` (``sync --wait``): the exit status is that of the failure that is in the way. ``last`` (SIGTERM): no
-    process uploads from this disk afterwards. Records that a writer leaves while it ends are sent too. Status 0 means
-    that a last scan of the disk has found no record that the bucket lacks.
+    ``oneshot`` (``sync --wait``): the exit status is that of the failure that prevents the upload. ``last`` (SIGTERM):
+    no process uploads from this disk afterwards, so records that a writer appends while it ends are uploaded too. Exit
+    status 0 means that a last scan of the disk found no record that the bucket lacks.
     """
 
     mode: DrainMode
@@ -55,9 +55,10 @@ class DrainRequested:
 
 @dataclass(slots=True)
 class Drain:
-    """Drain in progress. ``targets``: committed end that each partition has to reach; ``ends``: its end on this disk.
+    """Drain in progress. ``targets``: the committed end that each partition must reach.
 
-    Both are those of the moment when the drain began (``ends``: only of the last drain); ``follow`` raises them later.
+    ``ends``: the end of each partition on this disk, only for the last drain. Both are from the start of the drain;
+    :meth:`follow` raises them.
     """
 
     request: DrainRequested
@@ -66,13 +67,13 @@ class Drain:
 
     @staticmethod
     def start(request: DrainRequested, partitions: Mapping[TopicPartition, Partition]) -> Drain:
-        """Return the drain that ``request`` asks for, on the partitions' current state."""
+        """Return a drain for ``request``. Its targets come from the partitions' current state."""
         targets = {tp: _target(p, request.mode) for tp, p in partitions.items()}
         ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()} if request.last else {}
         return Drain(request, targets, ends)
 
     def follow(self, p: Partition) -> bool:
-        """Raise the targets to the records found of ``p`` since the drain began. Return True if there are more.
+        """Raise the targets to include records that were found since. Return True if there are some.
 
         Call it only without a writer: the drain of a log that grows would not end.
         """
@@ -84,7 +85,7 @@ class Drain:
         return True
 
     def wants(self, p: Partition, base: int) -> bool:
-        """Return True if the segment at ``base`` has to be uploaded before the end."""
+        """Return True if the segment at ``base`` must be uploaded before the end."""
         return base < self.targets.get(p.tp, 0)
 
     def left(self, partitions: Mapping[TopicPartition, Partition]) -> list[Partition]:
@@ -98,19 +99,25 @@ class Drain:
         return sorted(left, key=lambda p: p.tp)
 
     def needs_seal(self, left: Sequence[Partition]) -> bool:
-        """Return True while a target lies in an active segment."""
+        """Return True if a target is in an active segment, which must be sealed first.
+
+        ``left``: the unfinished partitions.
+        """
         if self.request.mode is not DrainMode.ALL:
             return False
         return any(p.sealed_end < self.targets[p.tp] and p.phase is not Phase.FENCED for p in left)
 
     def is_over(self, now_ms: int) -> bool:
-        """Return True if its time is up."""
+        """Return True once the deadline has passed."""
         return self.request.deadline_ms is not None and now_ms >= self.request.deadline_ms
 
     def ending(
         self, left: Sequence[Partition], now_ms: int, *, obstacle: Callable[[Partition], Failure | None]
     ) -> Exit | None:
-        """Return the exit of a drain with something ``left``: at the deadline, or if all are stuck; None before."""
+        """Return the exit of a drain that cannot finish: its deadline passed, or all partitions ``left`` are blocked.
+
+        None: it continues. ``obstacle`` returns the failure that blocks a partition, or None.
+        """
         if self.is_over(now_ms):
             what = "wait" if self.request.oneshot else "drain"
             reason = f"the time to {what} is over: {_names(left)} only on this disk"
@@ -127,7 +134,10 @@ class Drain:
         return Exit(code, f"{_names(left)} only on this disk: {first.message}", first.hint or LEFT_HINT)
 
     def all_sent(self, partitions: Mapping[TopicPartition, Partition]) -> Exit:
-        """Return the exit once all that the mode allows is sent. The last drain reports the records that stay here."""
+        """Return the exit of a drain that reached its targets.
+
+        If records stay on the disk, the exit status reports them.
+        """
         kept = [p for p in partitions.values() if p.known_committed < self.ends.get(p.tp, 0)]
         if not kept:
             return Exit(0, DONE)
@@ -163,7 +173,7 @@ def _names(left: Sequence[Partition]) -> str:
 
 
 class Ending:
-    """The wait until the engine has sent the records of a drain."""
+    """End of a run: it waits until the engine has uploaded the records of a drain."""
 
     def __init__(self, engine: Engine, sealer: Sealer, look: Callable[[], Awaitable[None]]) -> None:
         self.drain: Drain | None = None
@@ -175,7 +185,7 @@ class Ending:
         sealer.when_sealed = self._changed.set
 
     def start_drain(self, request: DrainRequested) -> None:
-        """Begin the drain that the request asks for. A second request replaces the first."""
+        """Start the drain of a request. A second request replaces the first."""
         engine = self._engine
         self.drain = Drain.start(request, engine.partitions)
         engine.report(Report(Level.INFO, "drain_started", f"sending {request.mode.value} data, then ending"))
@@ -184,18 +194,24 @@ class Ending:
         self._changed.set()
 
     def review(self) -> None:
-        """Review the drain: a scan, or new limits, may have changed what is due."""
+        """Check again what the drain still needs, after a scan or new limits."""
         self._sealer.review()
         self._changed.set()
 
     def writer_is(self, holder: str) -> None:
-        """Set the writer of the log. Once the writer is gone, this program has to send its last records."""
+        """Set the process that writes the log, ``""`` for none.
+
+        Once it is gone, this program uploads its last records.
+        """
         self._sealer.writer_is(holder)
         if self.drain is not None and not holder:
             self._engine.scan_now()
 
     async def run(self) -> Exit:
-        """Return the exit once a drain has sent all, can send no more, or has no time left."""
+        """Wait until a drain has ended: all is uploaded, the rest is blocked, or the deadline has passed.
+
+        Return the exit.
+        """
         engine = self._engine
         while True:
             begun_ms = engine.now_ms()
@@ -280,7 +296,10 @@ class Ending:
 
 
 class Sealer:
-    """The loop of the seals. ``seal`` rolls, or asks the writer to and returns True. Then it scans the disk."""
+    """Loop that seals active segments when it is due.
+
+    ``seal`` rolls them and returns False, or requests it from the writer and returns True. Then it scans the disk.
+    """
 
     def __init__(self, engine: Engine, seal: Callable[[], Awaitable[bool]]) -> None:
         self._engine = engine
@@ -295,32 +314,32 @@ class Sealer:
         self.needs_seal = False  # set by a drain of everything
 
     def is_at_work(self) -> bool:
-        """Return True while a roll or a request to the writer is under way."""
+        """Return True while a roll or a request to the writer runs."""
         return self._at_work
 
     def writer_is(self, holder: str) -> None:
-        """Set the log's writer; empty: none."""
+        """Set the process that writes the log, ``""`` for none."""
         if self._draining and self.writer and not holder:
             self._not_before_ms = self._engine.now_ms()  # the writer was asked to roll and is gone: now roll here
         self.writer = holder
         self._changed.set()
 
     def drain(self) -> None:
-        """Seal the drain's segments at once, and nothing else from now on."""
+        """Switch to a drain: from now on seal only for the drain, and then at once."""
         self._draining = True
         self.seal_now()
 
     def seal_now(self) -> None:
-        """End the wait: a drain has found more to seal."""
+        """Seal without a further wait, because a drain has found more to seal."""
         self._not_before_ms, self.trouble = self._engine.now_ms(), NO_FAILURES
         self._changed.set()
 
     def review(self) -> None:
-        """Review the due time: the disk, the limits or the drain have changed."""
+        """Compute the due time again, after a change of the disk, the limits or the drain."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Seal whenever it is due, for ever."""
+        """Seal whenever it is due, until this coroutine is cancelled."""
         while True:
             at_ms = self.due_ms()
             now_ms = self._engine.now_ms()
@@ -336,7 +355,7 @@ class Sealer:
             self.when_sealed()
 
     def due_ms(self) -> int:
-        """Return when the next seal is due; -1: not before something changes."""
+        """Return the time in ms of the next seal, -1 if none is due until something changes."""
         if self._draining:
             due = 0 if self.needs_seal else NONE_MS
         elif self.writer:

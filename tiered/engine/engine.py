@@ -1,12 +1,12 @@
-"""The engine: a table of partitions, and shared slots, limits, reports and status of their coroutines.
+"""Upload engine: a table of partitions, and what their coroutines share: upload slots, limits, reports, status.
 
 ::
 
     discovery ──> table of rows ──> a Worker for each row that has work:   claim, upload a window, commit, note
                                         └── UploadQueue (oldest byte first), claims and commits (semaphores), Topics
 
-On one event loop. The engine depends on no log directory and no end of the run: ``runner`` discovers and drains for the
-daemon, ``tiering`` for ``log.sync()``.
+It runs on one event loop. It neither scans a directory nor ends a run: ``runner`` does so for the daemon, ``tiering``
+for ``log.sync()``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Note = Callable[[TopicPartition, PartitionUpload], None]
 
 
 class Engine:
-    """Uploader of the sealed segments of the partitions in its table. On the event loop only."""
+    """Uploader of the sealed segments of the partitions in its table. Call it only on its event loop."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Engine:
         note: Note,
         in_call: bool = False,
     ) -> None:
-        """Begin with an empty table.
+        """Start with an empty table.
 
-        ``note`` takes the state of a partition from a root that was read back, for the checkpoint. ``in_call``: the run
-        is one call of an application. Then a partition that failed is not retried: the caller decides about a wait, and
-        waits for work in progress to end. No caller asks ``views`` since when each partition waits.
+        ``note`` gets the state of a partition from a root that was read back, for the checkpoint. ``in_call``: the run
+        is one call of an application. Then a failed partition is not retried and work in progress is not cancelled,
+        because the caller decides about waits. ``views`` has no wait times in that case.
         """
         self.bucket = bucket
         self.now_ms = now_ms
@@ -92,7 +92,7 @@ class Engine:
     # ------------------------------------------------------------------ the table
 
     def see(self, seen: PartitionSeen) -> Partition:
-        """Update a partition from a scan. Return its row, which may be a new one."""
+        """Update a partition from the result of a scan, or add it. Return its row."""
         p = self.partitions.get(seen.tp)
         if p is not None and p.topic_id != seen.topic_id:
             self.forget(seen.tp)
@@ -123,10 +123,10 @@ class Engine:
             self._leaving[worker.task] = None
             worker.task.add_done_callback(lambda task: self._leaving.pop(task, None))
             worker.task.cancel()
-        self.has_waited(p)
+        self.release_claim_slot(p)
 
     def pause(self, pauses: Mapping[str, Pause]) -> None:
-        """Set the paused topics. Their work in progress is finished and committed."""
+        """Set the paused topics. Work in progress on them is completed and committed."""
         before, self.pauses = self.pauses, pauses
         if before == pauses:
             return
@@ -151,7 +151,7 @@ class Engine:
         return self.pauses.get(p.tp.topic) or self.pauses.get(ALL_TOPICS)
 
     def scan_now(self, *, refused: bool = False) -> None:
-        """Retry now what waits after a passing failure. With ``refused``, retry work that the store refused, too."""
+        """Retry at once after failures that pass by themselves. ``refused``: also retry work that the store refused."""
         now_ms = self.now_ms()
         for topic in self.topics:
             topic.trouble = topic.trouble.retry_now(now_ms, refused=refused)
@@ -161,14 +161,14 @@ class Engine:
             self.changed(p)
 
     def go_by(self, limits: EngineLimits) -> None:
-        """Apply new limits."""
+        """Replace the limits."""
         self.limits = limits
         self.queue.fill_soon()
         for worker in self._workers.values():
             worker.wake()
 
     def views(self, now_ms: int) -> list[PartitionView]:
-        """Return one line per partition for ``status`` and the metrics, by name."""
+        """Return the status of each partition, sorted by name, for ``status`` and the metrics."""
         found = []
         for _, p in sorted(self.partitions.items()):
             topic = self.topics.find(p)
@@ -176,13 +176,13 @@ class Engine:
         return found
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of partitions, and the number of those with segments that the bucket lacks."""
+        """Return (number of partitions, number of those with sealed segments that the bucket lacks)."""
         return len(self.partitions), len(self._behind)
 
     # ------------------------------------------------------------------ work
 
     def has_work(self, p: Partition) -> bool:
-        """Return True while a partition needs its coroutine."""
+        """Return True if the partition has anything to claim, upload, commit or copy now."""
         if self.partitions.get(p.tp) is not p or self.stopped:
             return p.at_work
         if p.phase is not Phase.CLAIMED and not self.may_claim():
@@ -190,22 +190,22 @@ class Engine:
         return partition.has_work(p, self.wanted, lazy=self.lazy)
 
     def is_alone(self) -> bool:
-        """Return True if no other step can run beside the one that is about to begin."""
+        """Return True if no other step can run beside the one that begins now. It may then block the event loop."""
         workers = list(self._workers.values())
         if self._line or len(workers) + len(self.topics.tasks()) != 1:
             return False
         return not workers or (workers[0].p.uploading <= 1 and workers[0].p.next_upload() is None)
 
     def ends(self, p: Partition) -> bool:
-        """Return True if nothing more of the partition begins in this run."""
+        """Return True if no more work on the partition begins in this run."""
         return self.stopped or p.given_up
 
     def wanted(self, p: Partition, base: int) -> bool:
-        """Return True if a segment is to be uploaded in this run."""
+        """Return True if the segment at ``base`` is to be uploaded in this run."""
         return not self.stopped and self.wants(p, base)
 
     def changed(self, p: Partition) -> None:
-        """React to a change of a partition: wake its coroutine, or begin one."""
+        """React to a change of a partition: wake its coroutine, or start one if there is work."""
         if self.partitions.get(p.tp) is not p:
             return
         if p.works:
@@ -227,8 +227,8 @@ class Engine:
             else:
                 self._start(p)
 
-    def has_waited(self, p: Partition) -> None:
-        """Let the next partition begin: this one has made its claim, or waits for something else."""
+    def release_claim_slot(self, p: Partition) -> None:
+        """Let the next partition claim. This one has made its claim, or waits for something else."""
         if p.tp in self._fresh:
             self._fresh.discard(p.tp)
             self._start_claims()
@@ -252,7 +252,7 @@ class Engine:
         """Remove the worker. Changes of the same turn of the loop begin another coroutine."""
         if self._workers.get(worker.p.tp) is worker:
             del self._workers[worker.p.tp]
-            self.has_waited(worker.p)
+            self.release_claim_slot(worker.p)
         if task.cancelled():
             return
         if (bug := task.exception()) is not None:
@@ -262,12 +262,12 @@ class Engine:
             self.changed(worker.p)
 
     def rest(self, p: Partition) -> None:
-        """Note that nothing of a partition is under way: its catalog may leave the memory."""
+        """Note that a partition is idle, so that most of its catalog may leave the memory."""
         if self.retries:
             self.bucket.rest(p.tp)
 
     def crash(self, bug: BaseException) -> None:
-        """End the run with an error that no step handles: a silent half-dead uploader is the worst outcome."""
+        """End the run with an unexpected error. A silent, half-dead uploader would be worse."""
         if not self.bugs.done():
             self.bugs.set_exception(bug)
 
@@ -277,9 +277,9 @@ class Engine:
         work: Callable[[], Awaitable[T]],
         room: contextlib.AbstractAsyncContextManager[None] | None = None,
     ) -> T | Failure:
-        """Return the result of the step, or its failure: also that of a time-out, or of a bug.
+        """Run one attempt of a step. Return its result, or its failure. A time-out and a bug are failures, too.
 
-        Its time begins once there is ``room`` in memory for it.
+        ``room``: reservation of memory, entered first. The time limit starts after it.
         """
         begun = self._monotonic()
         seconds = self.seconds_of(step)
@@ -307,26 +307,29 @@ class Engine:
     # ------------------------------------------------------------------ outcomes
 
     def failed(self, p: Partition, failure: Failure, doing: str) -> None:
-        """Record a failure of one partition: it waits and retries, while the others continue."""
+        """Record a failure of one partition, which is retried later. The others continue.
+
+        ``doing``: the step, in words.
+        """
         p.trouble = self.failure_noted(p.trouble, failure, doing, p.tp)
         p.given_up = not self.retries
         self.changed(p)
 
     def succeeded(self, p: Partition, doing: str) -> None:
-        """Note that a step succeeded. A refused commit stays the failure until the catalog goes beyond it."""
+        """Record that a step succeeded. A refused commit stays the failure until the root is beyond it."""
         refused = p.refused
         p.trouble = p.still_refused(refused) if refused else self.success_noted(p.trouble, doing, p.tp)
 
     def failure_noted(
         self, before: FailureStreak, failure: Failure, doing: str, tp: TopicPartition | None = None
     ) -> FailureStreak:
-        """Return the record with one more failure, and report it if that is due."""
+        """Return the failure record after one more failure. Report the failure, unless it was reported lately."""
         after = before.after_failure(failure, doing, self.now_ms(), self.dice)
         level = Level.WARN if failure.kind in PASSING else Level.ERROR
         return self._reported(after, level, failure.code, failure.text(doing), tp)
 
     def success_noted(self, before: FailureStreak, doing: str, tp: TopicPartition | None = None) -> FailureStreak:
-        """Return the record after a success, and report a recovery."""
+        """Return the failure record after a success. Report the recovery from a reported failure."""
         after, report = before.after_success(doing, tp)
         if report is not None:
             self._listener.report(report)
@@ -343,7 +346,7 @@ class Engine:
         return after
 
     def fence_diverged(self, p: Partition) -> bool:
-        """Fence the partition if this disk holds records at offsets that the bucket has given to others."""
+        """Fence the partition if this disk has other records than the bucket at the same offsets. Return True if so."""
         if not partition.has_diverged(p):
             return False
         text = f"{p.tp} holds offsets {p.local_start}..{p.end} on this disk, but the bucket went on to {p.committed}"
@@ -352,7 +355,7 @@ class Engine:
         return True
 
     def fence(self, p: Partition, failure: Failure) -> None:
-        """Stop a partition for good: a newer claim owns it."""
+        """Stop a partition for the rest of the run, because a newer claim owns it."""
         self.drop_claim(p)
         p.phase, p.trouble = Phase.FENCED, replace(p.trouble, failure=failure, doing="fenced")
         text = failure.text("the partition is fenced")
@@ -361,31 +364,34 @@ class Engine:
         self.changed(p)
 
     def drop_claim(self, p: Partition) -> None:
-        """Cancel the uploads under the claim. The next claim begins when they have ended."""
+        """Give up the claim: cancel its uploads. The next claim begins when they have ended."""
         p.drop_claim()
         worker = self._workers.get(p.tp)
         if worker is not None:
             worker.cancel_uploads()
 
     def note(self, p: Partition) -> None:
-        """Permit local deletion. A log that resumes must first begin where the bucket ends."""
+        """Report the committed end to the checkpoint, which permits local deletion.
+
+        A log that must still begin is left out.
+        """
         if p.resume_at < 0:
             self._note(p.tp, PartitionUpload(p.committed, p.claim_epoch, False, p.remote_start))
 
     def track(self, p: Partition) -> None:
-        """Note since when the partition waits for its current reason."""
+        """Record since when the partition waits for its current reason, for the status."""
         if self.retries and self.partitions.get(p.tp) is p:
             topic = self.topics.find(p)
             status.track(p, topic.trouble.failure, topic.registered, self.now_ms())
 
     def report(self, report: Report) -> None:
-        """Report to the operator."""
+        """Pass a report to the listener, for the operator."""
         self._listener.report(report)
 
     # ------------------------------------------------------------------ the end
 
     async def idle(self) -> None:
-        """Wait until no partition has work. Raise the error of a crash."""
+        """Wait until no partition has work. Raise the error of :meth:`crash`."""
         while not self.bugs.done():
             tasks = [*[worker.task for worker in self._workers.values()], *self.topics.tasks()]
             if not tasks:
@@ -395,13 +401,13 @@ class Engine:
             self.bugs.result()
 
     def halt(self) -> None:
-        """Begin no more steps. Steps in progress run to their end."""
+        """Start no more steps. Running steps are completed."""
         self.stopped = True
         for worker in self._workers.values():
             worker.wake()
 
     async def stop(self) -> None:
-        """Cancel the work in progress, and wait for its end. The journal names it for the next start."""
+        """Cancel the work in progress, and wait for its end. The journal has its object names for the next start."""
         self.stopped = True
         tasks = [*[worker.task for worker in self._workers.values()], *self.topics.tasks()]
         for task in tasks:
@@ -413,7 +419,7 @@ class Engine:
 
 @dataclass(slots=True)
 class TopicRow:
-    """One topic; ``members`` are its partitions on this disk."""
+    """Registration state of one topic. ``members``: its partitions in the engine's table."""
 
     name: str
     registered: bool = False
@@ -424,7 +430,7 @@ class TopicRow:
 
 
 class Topics:
-    """The topics of the engine's partitions."""
+    """Topics of the engine's partitions, and their registration."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -434,15 +440,15 @@ class Topics:
         return iter(self._rows.values())
 
     def find(self, p: Partition) -> TopicRow:
-        """Return the topic of a partition in the table."""
+        """Return the topic row of a partition in the engine's table."""
         return self._rows[p.tp.topic]
 
     def add(self, p: Partition) -> None:
-        """Add a partition."""
+        """Add a partition to its topic's row, which may be new."""
         self._rows.setdefault(p.tp.topic, TopicRow(p.tp.topic)).members[p.tp] = p
 
     def remove(self, p: Partition) -> None:
-        """Remove a partition, and with the last one the topic."""
+        """Remove a partition. With the last one, remove the topic's row."""
         topic = self._rows[p.tp.topic]
         topic.members.pop(p.tp, None)
         if not topic.members:
@@ -451,7 +457,10 @@ class Topics:
                 topic.task.cancel()
 
     def registered(self, p: Partition) -> bool:
-        """Return True if the bucket's registry names the topic with our id. If not, start or continue an attempt."""
+        """Return True if the topic is registered in the bucket under this id.
+
+        If not, start an attempt, unless one runs.
+        """
         topic = self.find(p)
         if not topic.registered and topic.task is None:
             topic.task = asyncio.get_running_loop().create_task(self._register(topic))
@@ -463,7 +472,7 @@ class Topics:
         return [topic.task for topic in self if topic.task is not None]
 
     def mark_registered(self, p: Partition) -> None:
-        """Note that this process has registered the topic of a partition before."""
+        """Mark the topic as registered, because this process has done so before."""
         self.find(p).registered = True
 
     async def _register(self, topic: TopicRow) -> None:

@@ -27,7 +27,7 @@ _FATAL_BASE_MS = 500
 
 
 class FailureKind(enum.Enum):
-    """Reaction of the rules to a failure."""
+    """Kind of a failure. It decides whether and when the step is retried."""
 
     RETRIABLE = "retriable"  # backs off and tries again, for ever
     PERMISSION = "permission"  # reported at once, retried every minute
@@ -38,7 +38,7 @@ class FailureKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed step as data: ``code`` and ``exit_code`` are those of ``tiered.errors``."""
+    """Failure of a step. ``code`` and ``exit_code``: as in ``tiered.errors``."""
 
     kind: FailureKind
     code: str
@@ -48,7 +48,10 @@ class Failure:
 
     @staticmethod
     def from_error(error: BaseException) -> Failure:
-        """Return the failure for ``error``. An error outside the error tree is a bug, and fatal to its step."""
+        """Return the failure for ``error``.
+
+        An exception that is no TieredError, time-out or I/O error is reported as a bug.
+        """
         if isinstance(error, (TimeoutError, ConnectionError)):
             return Failure(FailureKind.RETRIABLE, "timeout", str(error) or "timed out", exit_code=75)
         if not isinstance(error, TieredError):
@@ -66,11 +69,13 @@ class Failure:
         return Failure(kind, error.code, error.message, error.hint, error.exit_code)
 
     def text(self, doing: str) -> str:
-        """Return the failure as a sentence for a report."""
+        """Return a sentence about the failure, for a report. ``doing``: the step, in words."""
         return f"{doing}: {self.message}" + (f" ({self.hint})" if self.hint else "")
 
     def delay_ms(self, attempt: int, dice: RandomSource) -> int:
-        """Return the wait after the ``attempt``-th failure in a row (from 1)."""
+        """Return the wait in ms after failure number ``attempt`` in a row (from 1). It depends on the kind of
+        failure.
+        """
         if self.kind is FailureKind.PERMISSION:
             return RECHECK_PERMISSION_MS
         if self.kind is FailureKind.FATAL:
@@ -87,7 +92,10 @@ REFUSED = frozenset({FailureKind.PERMISSION, FailureKind.FATAL})
 
 @dataclass(frozen=True, slots=True)
 class FailureStreak:
-    """Failures in a row of one thing that is retried. ``reported_*``: the last report of them, -1 and empty: none."""
+    """Record of consecutive failures of one retried task.
+
+    ``reported_*``: the last report of them; -1 and ``""``: none.
+    """
 
     failure: Failure | None = None
     doing: str = ""
@@ -138,12 +146,12 @@ NO_FAILURES = FailureStreak()
 
 
 class RandomSource(Protocol):
-    """Source of chance for jitter; ``tiered.clock.IdSource`` is one."""
+    """Source of random numbers for jitter, such as ``tiered.clock.IdSource``."""
 
     def random(self) -> float:
         """Return a number that is uniform in [0, 1)."""
 
 
 def retry_delay_ms(attempt: int, dice: RandomSource) -> int:
-    """Return the wait before attempt ``attempt`` + 1 (``attempt`` from 1): at least 1 ms, with full jitter."""
+    """Return the wait in ms after failure number ``attempt`` (from 1): exponential, with full jitter, at least 1."""
     return 1 + int(dice.random() * (int(backoff_bound_seconds(attempt) * 1000) - 1))

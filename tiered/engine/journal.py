@@ -1,13 +1,13 @@
-"""``tiered-uploader.journal``: names of uploads, written down and fsynced before the first byte is sent.
+"""``tiered-uploader.journal``: object names of uploads, fsynced before the first byte is sent.
 
-One JSON object a line, only ever appended, so that a crash tears at most the last line::
+Each line is one JSON object. Lines are only appended, so that a crash tears at most the last one::
 
     {"op":"put","topic":"t","partition":0,"epoch":7,"base":42,"log":"<key>","idx":"<key>"}   before the first byte
     {"op":"part","log":"<key>","upload_id":"<id>"}                                          before the first part
-    {"op":"done","log":"<key>"}                                                             committed, or swept
+    {"op":"done","log":"<key>"}                                                             committed, or deleted
 
-A line that cannot be read is skipped: at worst an object stays that the collector finds later. The file is written
-again, without finished uploads, when it has grown. Only the holder of ``tiered-uploader.lock`` may open it.
+An unreadable line is skipped: at worst an orphan stays, which garbage collection finds later. A file that has grown is
+rewritten without finished uploads. Only the holder of ``tiered-uploader.lock`` may open it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UID_CHARS = 32
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One upload. ``upload_ids`` are those of its multipart uploads, begun again after a failure; none for a PUT."""
+    """One upload in the journal. ``upload_ids``: its multipart uploads, one per attempt; empty for a plain PUT."""
 
     tp: TopicPartition
     epoch: int
@@ -45,11 +45,11 @@ class Entry:
 
     @property
     def uid(self) -> str:
-        """Return the unique part of both names."""
+        """Return the unique part that both object names share."""
         return self.log_key.removesuffix(LOG_SUFFIX)[-UID_CHARS:]
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the objects of its lines."""
+        """Return the JSON objects of the journal's lines for this upload."""
         put: dict[str, Any] = {
             "op": "put",
             "topic": self.tp.topic,
@@ -62,12 +62,12 @@ class Entry:
         return [put, *map(partial(_part, self.log_key), self.upload_ids)]
 
     def with_part(self, upload_id: str) -> Entry:
-        """Return the entry with one more multipart upload."""
+        """Return a copy of the entry with one more multipart upload."""
         return replace(self, upload_ids=(*self.upload_ids, upload_id))
 
 
 class Journal:
-    """The open journal. Thread-safe; every ``put`` and ``part`` is durable when it returns."""
+    """Open journal of unfinished uploads. Thread-safe. Every :meth:`put` and :meth:`part` is durable on return."""
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._path = directory / JOURNAL_NAME
@@ -105,14 +105,14 @@ class Journal:
             self._open()
 
     def put(self, entry: Entry) -> None:
-        """Note an upload before its first byte."""
+        """Write the names of an upload, durably, before its first byte is sent."""
         with self._lock:
             self._need_open()
             self._append(entry.lines(), sync=True)
             self._put(entry)
 
     def part(self, log_key: str, upload_id: str) -> None:
-        """Note a multipart upload, which ``put`` announced, before its first part."""
+        """Write the id of a multipart upload, durably, before its first part is sent. Call :meth:`put` first."""
         with self._lock:
             self._need_open()
             self._append([_part(log_key, upload_id)], sync=True)
@@ -128,7 +128,7 @@ class Journal:
                 self._compact()
 
     def names(self, log_key: str) -> bool:
-        """Return True if this upload was announced, and neither committed nor swept."""
+        """Return True if the journal has this upload as unfinished: neither committed nor deleted."""
         with self._lock:
             return log_key in self._entries
 
@@ -140,13 +140,13 @@ class Journal:
         return sorted(found, key=lambda entry: entry.base)
 
     def between(self, tp: TopicPartition, start_offset: int, end_offset: int) -> list[Entry]:
-        """Return uploads of ``tp`` that begin in this range."""
+        """Return the unfinished uploads of ``tp`` with a base offset from ``start_offset`` to ``end_offset``."""
         with self._lock:
             entries = self._by_partition.get(tp, {}).values()
             return [entry for entry in entries if start_offset <= entry.base < end_offset]
 
     def close(self) -> None:
-        """Close the file; the entries stay for the next start."""
+        """Close the file. Unfinished uploads stay in it for the next start."""
         with self._lock:
             self._closed = True
             self._close_handle()

@@ -36,10 +36,10 @@ SEAL_IDLE_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Limits of the engine. ``uploads`` run at once; one partition has over a quarter of them only if no other waits.
+    """Limits of the engine. ``uploads``: number at the same time.
 
-    ``seal_idle_ms``: an active segment whose first record is older than this is sealed by the uploader if ``.lock`` is
-    free (-1: never).
+    One partition gets more than a quarter of them only if no other waits. ``seal_idle_ms``: age of the first record at
+    which the uploader seals an active segment, if the log has no writer. -1: never.
     """
 
     uploads: int = UPLOADS
@@ -74,9 +74,9 @@ NEEDS_OPERATOR = frozenset({FailureKind.PERMISSION, FailureKind.FATAL, FailureKi
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """A sealed segment by name and size; offsets ``base`` to ``end`` (exclusive).
+    """Reference to a sealed segment: offsets ``base`` to ``end`` (exclusive), and its size.
 
-    ``first_ms`` is about when its first byte was appended: the age for the fair queue.
+    ``first_ms``: approximate time of its first append, by which the upload queue is sorted.
     """
 
     base: int
@@ -87,12 +87,11 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSeen:
-    """Result of a scan for a partition that changed; ``sealed`` are the newly found segments.
+    """State of a partition that a scan found changed. ``sealed``: the newly found sealed segments.
 
-    ``end_offset`` is a lower bound while a writer appends: the active segment is not read, so it counts as one record.
-    ``active_since_ms`` is -1 if nothing is active. ``noted_offset`` is the committed end in the checkpoint that an
-    earlier run left, -1 if none. ``seal_ms`` is the topic's ``seal.ms``, by which its writer seals an active segment;
-    -1: never.
+    ``end_offset``: a lower bound, because the active segment is not read and counts as one record. ``active_since_ms``:
+    -1 if the active segment is empty. ``noted_offset``: committed end in the checkpoint of an earlier run, -1 if none.
+    ``seal_ms``: the topic's ``seal.ms``, after which its writer seals an active segment; -1: never.
     """
 
     tp: TopicPartition
@@ -108,7 +107,7 @@ class PartitionSeen:
 
 
 class Phase(enum.Enum):
-    """The state of the partition's claim."""
+    """State of the engine's claim on a partition."""
 
     NEW = "new"
     CLAIMING = "claiming"
@@ -118,7 +117,7 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True)
 class SegmentUpload:
-    """One sealed segment that the bucket lacks. ``row`` is set once both objects are verified, at ``stored_ms``."""
+    """Sealed segment that the bucket lacks. ``row`` is set when both objects are verified, at ``stored_ms``."""
 
     segment: SegmentRef
     uploading: bool = False
@@ -127,9 +126,9 @@ class SegmentUpload:
 
 
 class RefusedCommit(NamedTuple):
-    """A commit of the rows from ``base`` to ``end`` that is proven not to be in the catalog, for the ``times``-th time.
+    """Commit of the segments from ``base`` to ``end`` that is proven not to be in the catalog. ``times``: how often.
 
-    Claims and uploads that succeed afterwards do not cure it. Only a catalog beyond ``base`` does.
+    Claims and uploads that succeed afterwards do not clear it. Only a root beyond ``base`` does.
     """
 
     base: int
@@ -140,14 +139,13 @@ class RefusedCommit(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """One row of the engine's table.
+    """Row of one partition in the engine's table.
 
-    ``committed`` is -1 until a claim has read the root. ``doubt_end`` is the end of a commit of which only the next
-    claim can say whether it is in the root; 0: none. ``resume_at``: a log without records has yet to begin there.
-    ``positions``: those of groups on the disk, None if there never were any; ``copied``: those in the bucket, None if
-    that is not known.
-    ``given_up``: this run starts no more work on it. ``settled``: the objects of earlier claims were deleted;
-    ``sweep`` holds the failures of these deletions.
+    ``committed``: end of the root, -1 until a claim has read it. ``doubt_end``: end of a commit with an unknown
+    outcome, which the next claim resolves; 0: none. ``resume_at``: offset at which a log without records must still
+    begin, -1: none. ``positions``: those of groups on the disk, None if there never were any. ``copied``: those in the
+    bucket, None if unknown. ``given_up``: True if this run starts no more work on it. ``settled``: True once the
+    objects of earlier claims are deleted. ``sweep``: failures of these deletions.
     """
 
     tp: TopicPartition
@@ -182,7 +180,7 @@ class Partition:
     # ------------------------------------------------------------------ what is on the disk
 
     def see(self, seen: PartitionSeen) -> None:
-        """Update the positions of the local log, and add newly sealed segments."""
+        """Update the offsets of the local log from a scan, and add newly sealed segments."""
         self.local_start, self.flushed, self.end = seen.local_start_offset, seen.flushed_offset, seen.end_offset
         self.active_bytes, self.active_since_ms = seen.active_bytes, seen.active_since_ms
         self.seal_ms = seen.seal_ms
@@ -191,7 +189,7 @@ class Partition:
             self.add(segment)
 
     def add(self, segment: SegmentRef) -> None:
-        """Add a sealed segment, unless the bucket holds it."""
+        """Add a sealed segment, unless the bucket has it."""
         if segment.end <= self.known_committed:
             return
         known = self.works.get(segment.base)
@@ -202,9 +200,9 @@ class Partition:
             known.segment = segment
 
     def seal_at(self, idle_ms: int) -> int:
-        """Return when the uploader seals the active segment if the log has no writer; -1: never.
+        """Return the time in ms at which the uploader seals the active segment if the log has no writer. -1: never.
 
-        The limit is the smaller of ``seal.ms`` and ``idle_ms``. A limit of -1 is none.
+        It is the first record's time plus the smaller of ``seal.ms`` and ``idle_ms``, where -1 means no limit.
         """
         if not self.active_bytes or self.active_since_ms <= NONE_MS:
             return NONE_MS
@@ -215,37 +213,37 @@ class Partition:
 
     @property
     def refused(self) -> RefusedCommit | None:
-        """Return the refusal of the commit that is due next, None if there is none."""
+        """Return the refusal of the next commit, None if it was not refused."""
         return self.refusal if self.refusal is not None and self.refusal.base == self.committed else None
 
     @property
     def one_by_one(self) -> bool:
-        """Return True while segments of a refused commit are left. Earlier ones can be committed alone."""
+        """Return True while a refused commit is not in the root. Its segments are then committed one at a time."""
         return self.refusal is not None and self.committed < self.refusal.end
 
     @property
     def at_work(self) -> bool:
-        """Return True while an upload or a commit of it is under way."""
+        """Return True while an upload or commit of the partition runs."""
         return bool(self.uploading or self.committing)
 
     @property
     def moves(self) -> bool:
-        """Return True while the partition makes progress: an upload or commit runs, or a stored segment can commit."""
+        """Return True if the partition makes progress: an upload or commit runs, or a segment can be committed."""
         first = self.works.get(self.committed)
         return self.at_work or (self.trouble.failure is None and first is not None and first.row is not None)
 
     @property
     def known_committed(self) -> int:
-        """Return the committed end from the root, otherwise from the checkpoint of an earlier run, otherwise 0."""
+        """Return the end of the root. If it was not read yet, the end in the checkpoint of an earlier run, or 0."""
         return max(self.noted, 0) if self.committed < 0 else self.committed
 
     @property
     def sealed_end(self) -> int:
-        """Return the end of the last sealed segment, at least the committed end."""
+        """Return the end of the last sealed segment, or the committed end if that is higher."""
         return max((work.segment.end for work in self.works.values()), default=self.known_committed)
 
     def prefix(self) -> list[SegmentUpload]:
-        """Return the stored segments that continue the committed end without a gap, at most one commit's worth."""
+        """Return the stored segments that follow the committed end without a gap, at most as many as fit a commit."""
         found: list[SegmentUpload] = []
         at = self.committed
         while len(found) < MAX_COMMIT_SEGMENTS:
@@ -257,7 +255,10 @@ class Partition:
         return found
 
     def next_upload(self) -> SegmentUpload | None:
-        """Return the first segment in the window above the committed end that is neither stored nor under way."""
+        """Return the next segment to upload, None if there is none.
+
+        At most one commit's segments are uploaded ahead.
+        """
         at = self.committed
         for _ in range(MAX_COMMIT_SEGMENTS):
             work = self.works.get(at)
@@ -269,7 +270,10 @@ class Partition:
         return None
 
     def positions_to_copy(self) -> Positions | None:
-        """Return the positions to copy, None if there is nothing to copy. None of them is beyond the committed end."""
+        """Return the positions of groups to copy to the bucket, at most up to the committed end.
+
+        None: nothing to copy.
+        """
         if self.positions is None or self.pause is not None or self.phase is Phase.FENCED:
             return None
         wanted = within(self.positions, 0, self.known_committed)
@@ -286,7 +290,7 @@ class Partition:
         return "gap", f"offsets {self.committed}..{first} are neither in the bucket nor on this disk"
 
     def obstacle(self) -> Failure | None:
-        """Return the failure that an operator has to correct; None if the partition continues by itself."""
+        """Return the failure that only an operator can correct, None if the partition continues by itself."""
         blocked = self.blocked()
         if blocked is not None:
             text = f"{self.tp}: {blocked[1]}"
@@ -303,49 +307,49 @@ class Partition:
     # ------------------------------------------------------------------ what a step changes
 
     def claimed(self, claim_epoch: int, committed: int) -> None:
-        """Apply a claim that stands. The root ends at ``committed``."""
+        """Apply a granted claim. ``committed``: the end of its root."""
         self.phase, self.claim_epoch, self.committed = Phase.CLAIMED, claim_epoch, committed
         self.copied = None  # the first copy under this claim fences the copies of earlier ones
         self.forget_committed()
 
     def drop_claim(self) -> None:
-        """Forget all uploads under the claim: no epoch adopts another's uploads."""
+        """Give up the claim and forget its uploads, because a later claim cannot commit them."""
         self.phase = Phase.NEW
         for work in self.works.values():
             work.uploading, work.row, work.stored_ms = False, None, NONE_MS
 
     def forget_committed(self) -> None:
-        """Drop the segments that the root covers."""
+        """Remove the segments that the root contains."""
         self.works = {base: work for base, work in self.works.items() if work.segment.end > self.committed}
 
     def refuse_commit(self, failure: Failure, end: int) -> None:
-        """Note that the commit up to ``end`` is proven not to be in the catalog. Retries become rarer."""
+        """Record that the commit up to offset ``end`` is proven not to be in the catalog. Its retries become rarer."""
         times = 0 if self.refused is None else self.refused.times
         self.trouble = replace(self.trouble, attempts=times)
         self.refusal = RefusedCommit(self.committed, end, times + 1, failure)
 
     def still_refused(self, refused: RefusedCommit) -> FailureStreak:
-        """Return the record of a commit that stays refused: no other success cures it."""
+        """Return the failure record of a commit that stays refused. Other steps that succeed do not clear it."""
         doing, attempts = self.committing_text, refused.times
         return replace(self.trouble, failure=refused.failure, doing=doing, attempts=attempts, retry_at_ms=0)
 
     @property
     def committing_text(self) -> str:
-        """Return the name of the partition's commit in reports."""
+        """Return the description of the partition's next commit, for reports."""
         return f"committing {self.tp} from offset {self.committed}"
 
     # ------------------------------------------------------------------ how far it is behind
 
     def lag_bytes(self) -> int:
-        """Return the bytes on this disk that the bucket does not hold."""
+        """Return the bytes on this disk that the bucket lacks."""
         return self.active_bytes + sum(work.segment.size_bytes for work in self.works.values())
 
     def oldest_sealed_ms(self) -> int:
-        """Return when the oldest sealed byte that is not in the bucket was appended; -1 if there is none."""
+        """Return the time of the oldest append in a sealed segment that the bucket lacks; -1 if there is none."""
         return min((work.segment.first_ms for work in self.works.values()), default=NONE_MS)
 
     def oldest_ms(self) -> int:
-        """Return when the oldest byte that the bucket lacks was appended, the active segment included; -1: none."""
+        """Return the time of the oldest append that the bucket lacks, even in the active segment; -1: none."""
         sealed = self.oldest_sealed_ms()
         return sealed if sealed != NONE_MS else self.active_since_ms
 
@@ -355,9 +359,9 @@ Wanted = Callable[[Partition, int], bool]
 
 
 def has_work(p: Partition, wanted: Wanted, *, lazy: bool = False) -> bool:
-    """Return True while a partition needs its coroutine; without one it is a row that waits for a change.
+    """Return True if the partition has anything to claim, upload, commit or copy now.
 
-    ``lazy``: a partition that the checkpoint notes as wholly committed is not claimed (one-shot runs).
+    ``lazy`` (one-shot runs): no claim if the checkpoint shows that all its records are committed.
     """
     if p.at_work:
         return True
@@ -373,7 +377,7 @@ def has_work(p: Partition, wanted: Wanted, *, lazy: bool = False) -> bool:
 def upload_due(p: Partition, wanted: Wanted) -> SegmentUpload | None:
     """Return the segment whose upload may begin now, None if there is none.
 
-    After a failure one upload at a time is the probe. Nothing after a commit that was refused is uploaded.
+    After a failure only one upload runs at a time. After a refused commit only its first segment may be uploaded.
     """
     if p.phase is not Phase.CLAIMED or p.pause is not None or p.given_up:
         return None  # stored segments are committed all the same
@@ -386,7 +390,7 @@ def upload_due(p: Partition, wanted: Wanted) -> SegmentUpload | None:
 
 
 def rows_due(p: Partition, limits: EngineLimits, now_ms: int) -> tuple[Row, ...]:
-    """Return the rows to commit now: the stored prefix, once it is full, old enough, or no upload is under way."""
+    """Return the rows to commit now. They are due if a commit is full, a row waited long enough, or no upload runs."""
     most = 1 if p.one_by_one else limits.commit_segments
     prefix = p.prefix()[:most]
     if not prefix or (len(prefix) < most and now_ms < commit_at_ms(p, limits)):
@@ -395,7 +399,7 @@ def rows_due(p: Partition, limits: EngineLimits, now_ms: int) -> tuple[Row, ...]
 
 
 def commit_at_ms(p: Partition, limits: EngineLimits) -> int:
-    """Return when the stored prefix is to be committed: at once if nothing else is under way; -1: it is empty."""
+    """Return when the stored segments are to be committed: 0 for at once, -1 if there are none."""
     first = p.works.get(p.committed)
     if first is None or first.row is None:
         return NONE_MS
@@ -410,18 +414,18 @@ def copy_due(p: Partition, wanted: Wanted, *, has_committed: bool) -> bool:
 
 
 def dead_upload_sweep_due(p: Partition, now_ms: int) -> bool:
-    """Return True if the uploads of dead claims are due for a sweep. No commit comes before the first attempt."""
+    """Return True if the objects of earlier claims are to be deleted now. The first attempt comes before any commit."""
     return p.phase is Phase.CLAIMED and not p.settled and p.sweep.retry_at_ms <= now_ms
 
 
 def next_ms(p: Partition, limits: EngineLimits) -> int:
-    """Return when the passing of time alone makes something due; -1: never."""
+    """Return the time at which something becomes due without another event; -1: never."""
     times = [commit_at_ms(p, limits), NONE_MS if p.settled else p.sweep.retry_at_ms]
     return min((at_ms for at_ms in times if at_ms != NONE_MS), default=NONE_MS)
 
 
 def has_diverged(p: Partition) -> bool:
-    """Return True if this disk holds records at offsets that the bucket has given to another writer's."""
+    """Return True if this disk has other records than the bucket at the same offsets."""
     has_records = p.end > p.local_start
     if p.resume_at >= 0:
         return has_records and p.local_start < p.resume_at
@@ -429,7 +433,7 @@ def has_diverged(p: Partition) -> bool:
 
 
 def matches(row: Row, work: SegmentUpload, claim_epoch: int) -> bool:
-    """Return True if the row is of the segment that was to be uploaded. No other row may reach a commit."""
+    """Return True if ``row`` describes the segment of ``work`` under this claim. Other rows must not be committed."""
     segment = work.segment
     return (row.base, row.next, row.size, row.claim_epoch) == (
         segment.base,

@@ -1,4 +1,4 @@
-"""Reports of the engine to its caller and the operator."""
+"""Reports of the engine, for its caller and for the operator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A message for the operator; ``event`` is a stable name."""
+    """Message for the operator. ``event``: its stable name."""
 
     level: Level
     event: str
@@ -30,7 +30,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """End of the program with this status; work in progress is cancelled."""
+    """End of the program with an exit status, a reason and a hint. Work in progress is cancelled."""
 
     code: int
     reason: str
@@ -41,7 +41,7 @@ class Exit:
 
 
 class StepKind(enum.Enum):
-    """Steps of an upload that a report names."""
+    """Kind of step in a report."""
 
     REGISTER = "register"
     CLAIM = "claim"
@@ -53,7 +53,7 @@ class StepKind(enum.Enum):
 
 
 class Step(NamedTuple):
-    """One attempt at a step: ``size_bytes`` of an upload, ``records`` (offsets) of a commit."""
+    """One attempt at a step. ``size_bytes``: size of an upload. ``records``: number of offsets in a commit."""
 
     kind: StepKind
     topic: str = ""
@@ -63,26 +63,26 @@ class Step(NamedTuple):
 
 
 class Listener(Protocol):
-    """Callbacks for the outcome of the work, on the event loop."""
+    """Callbacks for reports and for the ends of steps. They are called on the event loop."""
 
     def report(self, report: Report) -> None:
-        """Handle a report for the operator."""
+        """Called with a report for the operator."""
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
-        """Handle the end of a step."""
+        """Called when a step ended. ``error`` None: it succeeded."""
 
     def bug(self, error: BaseException) -> None:
-        """Handle an error that is not in the error tree."""
+        """Called with an unexpected exception, which is a bug."""
 
 
 class DaemonListener(Listener, Protocol):
-    """Callbacks of a daemon, also for events beside the steps."""
+    """Callbacks of a daemon: as a Listener, and for the disk, the loop, and failures outside of steps."""
 
     def disk(self, free_bytes: int, used_percent: int) -> None:
-        """Handle the free bytes of the log's disk, and its used percentage."""
+        """Called with the free bytes and the used percentage of the log's disk."""
 
     def trouble(self, event: str, error: BaseException) -> None:
-        """Handle a failure beside the steps."""
+        """Called with a failure outside of the steps. ``event``: its stable name."""
 
     def tick(self, partitions: int, behind: int) -> None:
-        """Handle a turn of the loop."""
+        """Called at every tick. ``behind``: number of partitions with sealed segments that the bucket lacks."""

@@ -1,8 +1,8 @@
-"""The daemon's run: it scans a log directory, feeds the engine, writes the checkpoint, and ends with a drain.
+"""Run of the daemon: it scans a log directory, feeds the engine, writes the checkpoint, and ends with a drain.
 
 ::
 
-    look at the disk ──> Engine ──> notes ──> checkpoint        the directory, which another process may write
+    scan of the disk ──> Engine ──> notes ──> checkpoint        the directory, which another process may write
     tick, seal, resume                                          every loop is one method; each fails alone and goes on
 """
 
@@ -59,21 +59,21 @@ DIRECTORY_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Periods in milliseconds, and the slowest accepted rate of an upload."""
+    """Periods of the run in milliseconds, and the slowest rate at which an upload does not time out."""
 
     scan_ms: int = SCAN_MS
     tick_ms: int = TICK_MS
     upload_bytes_per_second: float = UPLOAD_BYTES_PER_SECOND
 
     def seconds_of(self, step: Step) -> float:
-        """Return how long a step may take."""
+        """Return the time limit of a step in seconds."""
         if step.kind is not StepKind.UPLOAD:
             return STEP_SECONDS
         return UPLOAD_SECONDS + step.size_bytes / self.upload_bytes_per_second
 
 
 class DirectoryRun:
-    """One run over one log directory. ``run`` returns the exit. On the event loop only."""
+    """Run of the daemon over one log directory. :meth:`run` returns the exit. Use it on the event loop only."""
 
     def __init__(
         self,
@@ -87,7 +87,10 @@ class DirectoryRun:
         timing: Timing | None = None,
         lazy: bool = False,
     ) -> None:
-        """``lazy``: a one-shot run claims no partition that the checkpoint notes as wholly committed."""
+        """Make a run.
+
+        ``lazy`` (one-shot runs): claim no partition whose records are all committed, by the checkpoint.
+        """
         self._directory = directory
         self._threads = ThreadPool(DIRECTORY_THREADS, "tiered-directory")
         self._clock = clock
@@ -125,21 +128,21 @@ class DirectoryRun:
     # ------------------------------------------------------------------ time
 
     def go_at(self, timing: Timing) -> None:
-        """Apply new periods."""
+        """Replace the periods."""
         self.timing = timing
         self.engine.seconds_of = timing.seconds_of
 
     def go_by(self, limits: EngineLimits) -> None:
-        """Apply new limits."""
+        """Replace the limits."""
         self.engine.go_by(limits)
         self._ending.review()
 
     def beat_age_ms(self) -> int:
-        """Return how long ago the loop last turned."""
+        """Return the ms since the loop last ran. A high value shows that it hangs."""
         return int((self._clock.monotonic() - self._beat) * 1000)
 
     def now_ms(self) -> int:
-        """Return wall-clock time that never goes back: the start time plus the monotonic clock since."""
+        """Return the wall-clock time in ms. It never goes back, even if the system's clock does."""
         wall_ms, monotonic = self._start
         return wall_ms + int((self._clock.monotonic() - monotonic) * 1000)
 
@@ -154,7 +157,7 @@ class DirectoryRun:
             self._start = (wall_ms + ahead_ms, monotonic)
 
     def views(self) -> list[PartitionView]:
-        """Return one line per partition for ``status`` and the metrics."""
+        """Return the status of each partition, for ``status`` and the metrics."""
         return self.engine.views(self.now_ms())
 
     # ------------------------------------------------------------------ the run and its end
@@ -184,7 +187,7 @@ class DirectoryRun:
             await self._stop([*background, *self._draining])
 
     def scan_now(self) -> None:
-        """Scan the disk now. Retry now what waits after a passing failure."""
+        """Scan the disk now, and retry at once after failures that pass by themselves."""
         self.engine.scan_now()
         self._scan_now.set()
 
@@ -200,11 +203,11 @@ class DirectoryRun:
             self._start_drains()
 
     def end_now(self) -> None:
-        """Begin the last drain, without a wait."""
+        """End the run at once, without a wait for uploads."""
         self._drain_later(DrainRequested(DrainMode.INFLIGHT, self.now_ms(), last=True))
 
     def finish(self, wait_ms: int) -> None:
-        """End after the uploads in progress; at once if an end was requested before."""
+        """End the run after the uploads in progress, within ``wait_ms``. A second request ends it at once."""
         until_ms = self.now_ms() + (0 if self.is_draining else wait_ms)
         self._drain_later(DrainRequested(DrainMode.INFLIGHT, until_ms))
 

@@ -1,8 +1,8 @@
-"""Scan of a log directory without disturbing its writer: sealed segments by name, never the active one's bytes.
+"""Scan of a log directory that another process may write. It finds sealed segments by name and reads no active one.
 
-A partition directory is listed; every ``.log`` but the one with the largest base is sealed, because the writer creates
-the next one only after the last is fsynced. A segment ends where the next begins. The active segment is known by its
-name and size alone, so ``end_offset`` counts it as one record: a lower bound that every seal meets exactly.
+In a partition's directory every ``.log`` is sealed, except the one with the largest base: the writer creates a segment
+only after the one before is fsynced. A segment ends where the next begins. Of the active segment only name and size are
+known, so ``end_offset`` counts it as one record. This lower bound is exact after a seal.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ NO_TOPIC_SEAL_MS = -1
 class Look:
     """Changes of a log directory since the last scan. Apply ``gone`` first: a partition in it may exist again.
 
-    ``writer`` names the holder of ``.lock`` (empty: none), ``pauses`` the topics that are paused, by name, or
-    ``ALL_TOPICS``, ``positions`` those of groups, by partition. Each is None if unchanged.
+    ``writer``: the holder of ``.lock`` in words, ``""`` if none. ``pauses``: the paused topics; ``ALL_TOPICS`` pauses
+    all. ``positions``: those of groups, by partition. Each of the three is None if it has not changed.
     """
 
     gone: list[TopicPartition] = field(default_factory=list)
@@ -71,10 +71,10 @@ class _LastScan:
 
 
 class FolderWatch:
-    """Filter of partitions that may have changed since the last scan, at one ``stat`` each for most of them.
+    """Filter for the partitions that may have changed since the last scan. Most of them cost one ``stat``.
 
     A folder's time has the resolution of a clock tick. So a folder that changed is read twice: the second read comes at
-    least one scan later, and sees changes of the same tick.
+    least one scan later, and finds changes of the same tick.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
@@ -89,7 +89,7 @@ class FolderWatch:
         self.turn = 0
 
     def whole(self, look: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-        """Return all partitions, each of which is read."""
+        """Return all partitions, so that the scan reads each one. ``look`` lists them."""
         self._names = self._files.names(self._directory)  # first: a later change is seen the next time
         self._tps = look()
         listed = {name: name for name in self._names}  # one string for each name
@@ -98,7 +98,7 @@ class FolderWatch:
         return self._tps
 
     def forget(self) -> None:
-        """Make the next scan read everything."""
+        """Make the next scan read all partitions."""
         self._names = None
 
     def due(
@@ -107,7 +107,7 @@ class FolderWatch:
         flushed: Mapping[TopicPartition, int],
         noted: Mapping[TopicPartition, PartitionUpload],
     ) -> list[TopicPartition] | None:
-        """Return the partitions to read; None if the directory has other folders than before."""
+        """Return the partitions to read. None: folders were added or removed, and all must be listed."""
         if self._names is None or self._files.names(self._directory) != self._names:
             return None
         before, self._changed_ns = self._changed_ns, self._files.modified_ns(self._directory, self._folders)
@@ -175,7 +175,7 @@ class Scanner:
 
     @property
     def volume_id(self) -> str:
-        """Return Kafka's ``directory.id``. Raises NotFoundError if this is no log directory."""
+        """Return ``directory.id`` from ``meta.properties``. Raises NotFoundError if this is no log directory."""
         path = self.directory / META_PROPERTIES_NAME
         try:
             meta = decode_meta_properties(self._files.read(path).decode())
@@ -189,10 +189,10 @@ class Scanner:
         return str(meta.directory_id)
 
     def scan(self, *, whole: bool = True) -> Look:
-        """Return the changes.
+        """Scan the directory and return the changes since the last scan.
 
-        Not ``whole``: a partition whose folder has not changed is not read. Growth of its active segment is found
-        within a dozen of such scans, and in each one while it grows.
+        ``whole`` False: partitions whose folder has not changed are skipped. The growth of their active segment is
+        found within a dozen of such scans, and from then on in each scan while it grows.
         """
         look = Look()
         holder = self.writer()
@@ -234,7 +234,7 @@ class Scanner:
         return look
 
     def forget(self, tp: TopicPartition) -> bool:
-        """Make the next scan report all of a partition. Return True if any of it was reported before."""
+        """Make the next scan report the partition as new. Return True if it was reported before."""
         self._watch.forget()
         self._since_ms = {key: ms for key, ms in self._since_ms.items() if key[0] != tp}
         return self._known.pop(tp, None) is not None
@@ -258,11 +258,14 @@ class Scanner:
         return [tp for tp in again if self.forget(tp)]  # the next report is of the new topic
 
     def writer(self) -> str:
-        """Return the holder in ``.lock``'s note, empty without a living one. Only taking the lock is proof."""
+        """Return the holder named in the note of ``.lock``, ``""`` if there is none or its process is gone.
+
+        The note may be stale.
+        """
         return living(DirectoryLock(self.directory, self._files).holder())
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Return the topics with id, partitions and settings; for a broker's directory only those it has."""
+        """Return the topics by name. In a broker's directory these are only topics with partitions here."""
         topics = read_topics(self.directory, self._files)
         for tp, known in self._known.items():
             have = topics.get(tp.topic)
@@ -272,7 +275,7 @@ class Scanner:
         return topics
 
     def topic_id(self, tp: TopicPartition) -> UUID:
-        """Return the id in ``partition.metadata``. Raises NotFoundError."""
+        """Return the topic id in the partition's ``partition.metadata``. Raises NotFoundError."""
         known = self._known.get(tp)
         return known.topic_id if known is not None else self._read_topic_id(tp)
 
@@ -295,21 +298,24 @@ class Scanner:
         )
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
-        """Return ``leader-epoch-checkpoint``; empty if missing or damaged (the log's writer rebuilds it)."""
+        """Return the epochs in ``leader-epoch-checkpoint``.
+
+        A missing or damaged file gives none; the writer rebuilds it.
+        """
         try:
             return decode_epochs(self._files.read(self.directory / partition_dir(tp) / EPOCHS_NAME).decode())
         except (NotFoundError, CorruptionError, UnicodeDecodeError):
             return ()
 
     def seen(self, tp: TopicPartition) -> PartitionSeen:
-        """Return the result of the last scan. Raises NotFoundError if there is no such partition."""
+        """Return the partition's state from the last scan. Raises NotFoundError if there is no such partition."""
         known = self._known.get(tp)
         if known is None or known.seen is None:
             raise NotFoundError(f"{tp} is not in {self.directory}")
         return known.seen
 
     def extent(self, tp: TopicPartition) -> tuple[int, int]:
-        """Return first offset and lower bound of the end from the files: the last scan may predate the first record.
+        """Return (first offset, lower bound of the end), read from the directory now, not from the last scan.
 
         Raises NotFoundError if there is no such partition, or if its files are renamed again and again.
         """
@@ -323,7 +329,7 @@ class Scanner:
         raise NotFoundError(f"{tp}: its active segment is not to be found", hint="the next scan sees what became of it")
 
     def free_space(self) -> tuple[int, int] | None:
-        """Return free bytes and the used percentage, None where the file system reports no size."""
+        """Return (free bytes, used percentage), None if the file system reports no size."""
         space = self._files.space(self.directory)
         return None if space is None else (space.free, 100 - (100 * space.free) // max(1, space.total))
 
@@ -397,7 +403,7 @@ def _least_end(active_base: int, active_bytes: int, flushed: int) -> int:
 
 
 def living(holder: Holder) -> str:
-    """Return the holder of a lock in words; empty without one, or if its process on this machine is gone."""
+    """Return the holder of a lock in words, ``""`` if there is none or its process on this machine is gone."""
     if not holder.pid or (holder.host == socket.gethostname() and not _alive(holder.pid)):
         return ""
     return str(holder)

@@ -1,4 +1,4 @@
-"""The status record: for each partition why it waits, since when, and what would unblock it."""
+"""Status of each partition: why it waits, since when, and what unblocks it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiered.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Reason of a wait. ``code`` is a stable word; ``since_ms`` is wall-clock time, -1 if not known."""
+    """Reason why a partition waits. ``code``: a stable word. ``since_ms``: wall-clock time, -1 if unknown."""
 
     code: str
     reason: str
@@ -21,13 +21,13 @@ class Waiting:
     unblocks: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values for ``status --json``."""
+        """Return the fields as JSON values, for ``status --json``."""
         return {"code": self.code, "reason": self.reason, "since_ms": self.since_ms, "unblocks": self.unblocks}
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One line of ``status``. Offsets are exclusive ends, -1 if not known; ages are in ms, 0 if nothing waits."""
+    """Status of one partition. Offsets are exclusive ends, -1 if unknown. Ages are in ms, 0 if nothing waits."""
 
     tp: TopicPartition
     topic_id: UUID
@@ -46,7 +46,7 @@ class PartitionView:
     paused: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values for ``status --json``."""
+        """Return the fields as JSON values, for ``status --json``."""
         return {
             "topic": self.tp.topic,
             "partition": self.tp.partition,
@@ -68,12 +68,12 @@ class PartitionView:
 
 
 def segments_are(count: int) -> str:
-    """Return the count with its noun and verb."""
+    """Return ``1 segment is`` or ``{count} segments are``, for a sentence."""
     return "1 segment is" if count == 1 else f"{count} segments are"
 
 
 def wait_of(p: Partition, topic_failure: Failure | None, topic_registered: bool) -> tuple[str, str, str]:
-    """Return why ``p`` waits as (code, reason, what unblocks it); the code is empty if it does not wait."""
+    """Return (code, reason, unblocking event) for the wait of ``p``; all ``""`` if it does not wait."""
     failure = p.trouble.failure or topic_failure
     if p.phase is Phase.FENCED:
         message = failure.message if failure else "a newer claim owns the partition"
@@ -116,14 +116,14 @@ def _failure_wait(failure: Failure, doing: str) -> tuple[str, str, str]:
 
 
 def track(p: Partition, topic_failure: Failure | None, topic_registered: bool, now_ms: int) -> None:
-    """Note since when ``p`` waits for its current reason."""
+    """Record since when ``p`` waits for its current reason."""
     code = wait_of(p, topic_failure, topic_registered)[0]
     if code != p.wait_code:
         p.wait_code, p.wait_since_ms = code, now_ms
 
 
 def view_of(p: Partition, now_ms: int, topic_failure: Failure | None, topic_registered: bool) -> PartitionView:
-    """Return the line of ``p`` in ``status``."""
+    """Return the status of partition ``p``."""
     code, reason, unblocks = wait_of(p, topic_failure, topic_registered)
     waiting = Waiting(code, reason, p.wait_since_ms if code == p.wait_code else now_ms, unblocks) if code else None
     sealed_ms, oldest_ms = p.oldest_sealed_ms(), p.oldest_ms()

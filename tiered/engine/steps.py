@@ -1,18 +1,18 @@
-"""Steps of the engine at a store (``store.base``): register, claim, upload, commit, read back, settle.
+"""Steps of the engine on a store (``store.base``): register, claim, upload, commit, read back, delete dead uploads.
 
 ::
 
-    register -> claim (read back) -> settle what dead claims left
+    register -> claim (read back) -> delete dead claims' uploads
                   |
                   +-> upload: journal -> .log -> .idx -> verified row
                         |
-                        +-> commit: root PUT -> read back -> strike out and sweep what failed attempts left
+                        +-> commit: root PUT -> read back -> remove from journal, delete failed attempts
                               |
                               +-> copy: the positions of groups that the root covers
 
-Each rule of the steps is here once; ``bucket`` and ``sync_run`` drive them. ``tiered.remote`` handles objects and
-catalogs. This module adds the journal before each put and the proof before each claim. A wait for the local disk is a
-``Blocking``. A journal is open while the uploader's lock of the directory is held, and only then is it used.
+``bucket`` and ``sync_run`` drive these steps. ``tiered.remote`` handles objects and catalogs. This module writes the
+journal before each upload and the proof before each claim. A wait for the local disk is a ``Blocking``. The journal is
+used only while the uploader's lock of the directory is held.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ READ_BACK_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A sealed segment whose files were read, and fsynced where another process writes. No more waits for the disk."""
+    """Sealed segment that is ready for an upload: its files are open, and fsynced if another process writes the log."""
 
     descriptor: SegmentDescriptor
     source: ByteSource
@@ -96,17 +96,17 @@ class Prepared:
     plan: UploadPlan
 
     def open_log(self) -> ByteSource:
-        """Return the open file."""
+        """Return the byte source of the ``.log``, which is open already."""
         return self.source
 
     def indexes(self) -> SealedIndexes:
-        """Return the trimmed index files."""
+        """Return the content of the index files, without preallocated zeros."""
         return self.sealed_indexes
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A multipart upload that the store did not answer: the same segment resumes it, under the same claim."""
+    """Multipart upload to which the store stopped answering. A retry of the segment under the same claim resumes it."""
 
     segment: SegmentRef
     claim_epoch: int
@@ -115,10 +115,10 @@ class Unfinished:
 
 
 class BucketSteps:
-    """The bucket side of one log directory. Steps of different partitions may run at the same time.
+    """Steps on the bucket for one log directory. Steps of different partitions may run at the same time.
 
-    ``capabilities`` is None until ``probe`` has run: nothing is claimed or uploaded before. ``sizes`` may change: a
-    multipart upload in progress keeps its own part size.
+    ``capabilities`` is None until ``probe`` has run; claims and uploads need it. ``sizes`` may change: a multipart
+    upload in progress keeps its own part size.
     """
 
     def __init__(
@@ -199,9 +199,10 @@ class BucketSteps:
     # ------------------------------------------------------------------ claims
 
     def catalog(self, tp: TopicPartition) -> Steps[Catalog]:
-        """Return the catalog as this process knows it; a new one for a topic that was made again.
+        """Return this process's catalog object of a partition, with lower bounds for its root.
 
-        The disk is read each time: another process of this volume may have seen a newer root than this one.
+        A recreated topic gets a new one. The bounds are read from the disk each time: another process of this volume
+        may have seen a newer root.
         """
         disk, catalog = self._disk, self._catalog(tp)
         if catalog.topic_id != disk.topic_id(tp):
@@ -229,9 +230,9 @@ class BucketSteps:
         return catalog
 
     def held(self, tp: TopicPartition) -> Catalog | None:
-        """Return the catalog while its claim is valid, otherwise None.
+        """Return the catalog object if its claim is still valid, otherwise None.
 
-        The claim ends with a commit of unknown outcome, or if another process claims for this directory.
+        A claim ends with a commit of unknown outcome, or when another process claims for this directory.
         """
         catalog = self._catalogs.get(tp)
         if catalog is None or not catalog.claim_epoch or catalog.in_doubt or tp in self._unseen:
@@ -239,7 +240,7 @@ class BucketSteps:
         return catalog if catalog.holds_token(self._disk.claims.proof(tp).token or "") else None
 
     def rest(self, tp: TopicPartition) -> None:
-        """Note that a partition is idle. Only a few words of each long idle partition stay in memory."""
+        """Note that a partition is idle. Of partitions that are idle for long, only a few values stay in memory."""
         self._idle.pop(tp, None)
         self._idle[tp] = None
         while len(self._idle) > CATALOGS_HELD:
@@ -252,10 +253,10 @@ class BucketSteps:
                 self._resting[longest] = rest
 
     def claim(self, tp: TopicPartition) -> Steps[Granted]:
-        """Claim the writer role. A writer's proof is on the disk before the PUT that carries it.
+        """Claim the writer role of a partition. The proof is on the disk before the PUT that carries it.
 
-        Raises FencedError if this volume may not write, OffsetGapError for a sidecar whose broker has other records
-        than the bucket, or goes on at another offset.
+        Raises FencedError if this volume may not write. Raises OffsetGapError for a sidecar whose broker has other
+        records than the bucket, or continues at another offset.
         """
         yield from self.probe()
         self._idle.pop(tp, None)
@@ -306,10 +307,11 @@ class BucketSteps:
         need_same_records(str(tp), held, theirs, root.next_offset)
 
     def adopt_grant(self, tp: TopicPartition) -> Steps[bool]:
-        """Begin under the claim of another process for this volume. Return True if the root carries its newest one.
+        """Use the claim that another process made for this volume.
 
-        The volume's own proof decides: it is on the disk before the PUT. The root alone may have a claim from before
-        this directory became a fresh volume (``repair rejoin``).
+        Return False if the root does not carry the newest proof. The proof on this disk decides, because it is written
+        before the PUT. The root alone may have a claim from before this directory became a fresh volume (``repair
+        rejoin``).
         """
         if not self._disk.claims.proof(tp).token:
             return False
@@ -328,7 +330,7 @@ class BucketSteps:
         return True
 
     def producers(self, tp: TopicPartition, root: Root) -> Steps[bytes]:
-        """Return the producers so far, as a ``.snapshot`` file."""
+        """Return the producer state at the end of the root, as a ``.snapshot`` file."""
         return (yield from self._looked_up(tp, root, SegmentLookup.producer_snapshot))
 
     def _looked_up(
@@ -356,7 +358,7 @@ class BucketSteps:
         raise AssertionError("the second look ends it")
 
     def proof(self, tp: TopicPartition) -> VolumeProof:
-        """Return this volume's proof, by which a claim is judged. Waits for the disk."""
+        """Return this volume's proof, which a claim compares with the root. Waits for the disk."""
         proof = self._disk.claims.proof(tp)
         extent = self._disk.extent(tp, exact=proof.restored_from is not None)
         epochs = self._disk.leader_epochs(tp)
@@ -373,11 +375,11 @@ class BucketSteps:
         )
 
     def sweep_dead_uploads(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> Steps[int]:
-        """Remove the uploads of dead claims. Return their number.
+        """Delete the objects of uploads that earlier claims left uncommitted. Return the number of these uploads.
 
-        Multipart uploads are aborted. Objects at or above ``next_offset`` are deleted: no commit can name them any
-        more, because the claim that stored them is fenced. Those below it are committed, or the collector's, and so is
-        everything where the policy lets a writer delete nothing (``terraform/modules/roles``).
+        Multipart uploads are aborted. Objects at or above ``next_offset`` are deleted: the claim that stored them is
+        fenced, so no commit can name them. Objects below it are committed, or left to garbage collection. So is
+        everything if the policy forbids a writer to delete (``terraform/modules/roles``).
         """
         journal = self._journal()
         entries = journal.before(tp, claim_epoch)
@@ -393,7 +395,7 @@ class BucketSteps:
     # ------------------------------------------------------------------ segments
 
     def commit_bytes(self, tp: TopicPartition, rows: Sequence[Row]) -> int:
-        """Return the upper bound of a commit's bytes in memory."""
+        """Return the upper bound of the memory in bytes that a commit needs."""
         return self._catalog(tp).commit_bytes(len(rows))
 
     def upload_bytes(self, tp: TopicPartition, ref: SegmentRef) -> int:
@@ -405,10 +407,11 @@ class BucketSteps:
     def upload(
         self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, *, deadline_seconds: float = PUT_DEADLINE_SECONDS
     ) -> Steps[Row]:
-        """Store and verify both objects. The next claim sweeps the rest of a failed attempt.
+        """Upload both objects of a segment, verify them, and return their row for the catalog.
 
-        A multipart upload without an answer of the store is resumed: the next attempt sends only the missing parts.
-        Raises FencedError if a newer claim's sweep deleted the objects.
+        If the store stops answering a multipart upload, the next attempt sends only the missing parts. Objects of other
+        failed attempts are deleted after the commit or by the next claim. Raises FencedError if a newer claim deleted
+        the objects.
         """
         try:
             return (yield from self._upload(tp, ref, claim_epoch, deadline_seconds))

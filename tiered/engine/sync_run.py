@@ -61,13 +61,13 @@ _THREADS = ThreadPool(LOOPS, "tiered-engine")
 
 
 class SyncRun:
-    """One drain. A failure that concerns more than one partition ends it. Steps in progress are waited for.
+    """One drain of an open log, on a thread and event loop of its own. It does not retry.
 
-    The run has its own thread and event loop. It does not retry, and waits only for steps that run.
+    A failure that concerns more than one partition ends it, after the running steps.
     """
 
     def __init__(self, tiering: Tiering, deadline: float | None) -> None:
-        """``deadline`` is monotonic."""
+        """Make a drain. ``deadline``: monotonic time after which no upload begins, None: never."""
         self._tiering = tiering
         self._clock = tiering.clock
         self._deadline = deadline
@@ -80,9 +80,9 @@ class SyncRun:
         self._writing: asyncio.Task[None] | None = None
 
     def drain(self, ends: Mapping[TopicPartition, int], *, claims: bool = False) -> dict[TopicPartition, TieredError]:
-        """Run until all is committed up to ``ends``, or nothing more can be done. Return the error of each that is not.
+        """Run until each partition is committed up to its offset in ``ends``, or fails. Return the errors by partition.
 
-        ``claims``: each is claimed again, too.
+        ``claims``: claim each partition again first.
         """
         self._ends = ends
         self._heeds_pauses = not claims  # a claim sends nothing, and a log cannot begin without
@@ -146,12 +146,12 @@ class SyncRun:
             self._writing = asyncio.get_running_loop().create_task(in_thread(self._tiering.write_notes))
 
     def report(self, report: Report) -> None:
-        """Log events that no error reports."""
+        """Log a report, unless an error of the call has the same content."""
         if report.event == "resumed":
             _logger.warning("%s", report.message)
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
-        """Store the first error of each partition. An error of more than one partition ends the run."""
+        """Store the first error of each partition. An error that concerns several partitions ends the run."""
         del seconds
         if not isinstance(error, TieredError):
             return
@@ -167,7 +167,7 @@ class SyncRun:
             self._engine.halt()
 
     def bug(self, error: BaseException) -> None:
-        """Crash the engine: the caller gets the error."""
+        """End the run with this unexpected error, which the caller gets."""
         if self._engine is not None:
             self._engine.crash(error)
 
@@ -248,7 +248,7 @@ class _DiskState:
 
 
 class InlineBucket(StepBucket):
-    """The steps of an open log. Each is driven on a thread of the engine's by the log's own store, to its end."""
+    """The engine's steps for an open log. They run on threads of the engine, on the log's own synchronous store."""
 
     def __init__(
         self,
@@ -267,7 +267,7 @@ class InlineBucket(StepBucket):
         self.is_alone: Callable[[], bool] = lambda: False
 
     async def drive(self, steps: Steps[T], *, together: int = REGISTRATION_REQUESTS) -> T:
-        """Return the value of the steps."""
+        """Run a steps function to its end on a thread, and return its value. ``together`` is not used."""
         del together
         return await self._call(partial(self._tiering.drive, steps))
 
@@ -278,11 +278,11 @@ class InlineBucket(StepBucket):
         return await to_its_end(work, self._pool)
 
     def upload_deadline_seconds(self) -> float:
-        """Return how long each object of an upload is retried."""
+        """Return how long the upload of each object may be retried: at most until the run's deadline."""
         return min(self._seconds_left(), PUT_DEADLINE_SECONDS)
 
     async def register(self, topic: str) -> None:
-        """Register the topic. A store that did not answer just now gets one attempt."""
+        """Create or adopt the topic's registry entry. If the store did not answer lately, it gets a single attempt."""
         await self._call(partial(self._tiering.asked, self.steps.register(topic)))
 
     async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
@@ -296,9 +296,9 @@ class InlineBucket(StepBucket):
 
 
 def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of the coroutine, run on a thread with an event loop of its own.
+    """Run the coroutine on a new thread with an event loop of its own, and return its result.
 
-    An interrupt of the calling thread cancels it, and then waits for its end.
+    An interrupt of the calling thread cancels the coroutine, waits for its end, and is then raised.
     """
     run = _Run(work)
     try:

@@ -83,7 +83,7 @@ T = TypeVar("T")
 
 
 class Tiering:
-    """The bucket side of one directory of an open log. Thread-safe: one run at a time of each partition."""
+    """Bucket side of one directory of an open log. Thread-safe. Concurrent runs never share a partition."""
 
     def __init__(
         self,
@@ -95,7 +95,10 @@ class Tiering:
         reachable: bool = True,
         memory: Slots | None = None,
     ) -> None:
-        """``memory``: shared limit of the bytes in memory for uploads and commits; None: not counted."""
+        """Make the bucket side of ``local``. ``reachable``: False if the store did not answer lately.
+
+        ``memory``: limit of the bytes in memory that uploads and commits share; None: not counted.
+        """
         self.local = local
         self.memory = memory
         self.clock = clock
@@ -129,7 +132,10 @@ class Tiering:
         return True
 
     def asked(self, steps: Steps[T]) -> T:
-        """Answer a question of an opening log: with retries, unless the store did not answer just now."""
+        """Run a steps function while a log opens, and return its value.
+
+        If the store did not answer lately, do not retry.
+        """
         runner = self._runner
         if not self._reachable:
             runner = dataclasses.replace(runner, store=_without_retries(self.store))
@@ -138,11 +144,11 @@ class Tiering:
         return answer
 
     def drive(self, steps: Steps[T]) -> T:
-        """Return the value of the steps, carried out on the calling thread."""
+        """Run a steps function on the calling thread and return its value."""
         return self._runner.run(steps)
 
     def register(self, name: str, partitions: int) -> None:
-        """Give the topic so many partitions in the bucket: their roots first, then the entry."""
+        """Create the topic in the bucket with this number of partitions: first their roots, then the registry entry."""
         self.asked(self.steps.register(name, partitions))
 
     # ------------------------------------------------------------------ adoption
@@ -183,7 +189,7 @@ class Tiering:
             _logger.warning("topic %s is not checked against %s now: %s", info.name, self.store.url, error)
 
     def claim(self, tps: Sequence[TopicPartition]) -> None:
-        """Claim partitions for a log that becomes the writer. Raises FencedError, RemoteUnavailableError."""
+        """Claim partitions, for a directory that becomes the writer's. Raises FencedError, RemoteUnavailableError."""
         self._adopt_partitions(tps, self.clock.monotonic() + ADOPT_TIMEOUT_S)
 
     def _adopt_partitions(self, tps: Sequence[TopicPartition], deadline: float) -> None:
@@ -215,7 +221,7 @@ class Tiering:
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
         """Upload and commit the sealed segments of each partition up to its offset in ``ends``.
 
-        Returns the partitions that another process uploads, as this directory's uploader: all of them, or none. Raises
+        Returns ``{}``, or all of ``ends`` if another process is this directory's uploader and has to do it. Raises
         DataLocalError after ``timeout_s``, FencedError, RemoteUnavailableError, RemotePermissionError,
         CommitUnknownError. Earlier commits stay. Errors of one partition alone (FencedError, OffsetGapError,
         CorruptionError, LogDestroyedError) are raised after the other partitions were synced.
@@ -296,7 +302,7 @@ class Tiering:
             return self._journal
 
     def close(self) -> None:
-        """Close the journal; the next claim sweeps the uploads that it names."""
+        """Close the journal. Uploads in it are deleted after the next claim."""
         with self._noting:
             journal, self._journal = self._journal, None
         if journal is not None:
@@ -305,9 +311,9 @@ class Tiering:
     # ------------------------------------------------------------------ what the bucket holds
 
     def note(self, tp: TopicPartition, upload: PartitionUpload) -> bool:
-        """Note the state of a root that was read back. Return True if the checkpoint is due for a write.
+        """Store the state of a root that was read back, which permits local deletion.
 
-        The note permits local deletion. A fence is noted with the run's error, once all is known.
+        Return True if the checkpoint is due. A fence is stored with the run's error, at the end of the run.
         """
         if upload.fenced:
             return False
@@ -316,7 +322,10 @@ class Tiering:
         return self.clock.monotonic() - self._noted_at >= NOTE_EVERY_S
 
     def write_notes(self) -> None:
-        """Write the checkpoint, then permit deletion: a disk never lacks records that the checkpoint does not name."""
+        """Write the checkpoint, then permit the deletion of local records below its ends.
+
+        The order matters after a crash.
+        """
         with self._noting:
             notes = dict(self._notes)
             if not notes:
@@ -349,7 +358,10 @@ class Tiering:
         )
 
     def known(self, tp: TopicPartition) -> RootLowerBounds:
-        """Return the state that a reader of this log compares a partition's root with. No I/O."""
+        """Return the bounds by which a reader of this log detects a missing or outdated root. No I/O.
+
+        They are the uploaded offset of the local log, and True if the topic is registered.
+        """
         return RootLowerBounds(
             made=tp.topic in self.steps.registered, next_offset=self.local.partition(tp).positions().uploaded_offset
         )
@@ -364,7 +376,7 @@ class Tiering:
 
 
 class SpreadTiering:
-    """The bucket side of an open log over one directory or several. Thread-safe, like each of its parts."""
+    """Bucket side of an open log with one or several directories. Thread-safe."""
 
     def __init__(
         self,
@@ -384,20 +396,20 @@ class SpreadTiering:
         }
 
     def asked(self, steps: Steps[T]) -> T:
-        """Call ``Tiering.asked`` in one directory."""
+        """Call :meth:`Tiering.asked` in one directory."""
         return next(iter(self._parts.values())).asked(steps)
 
     def find_topic(self, name: str) -> TopicEntry | None:
-        """Return the bucket's entry of a topic, None without one. Raises RemoteUnavailableError."""
+        """Return the topic's registry entry in the bucket, None without one. Raises RemoteUnavailableError."""
         return self.asked(load_topic(name))
 
     def register(self, name: str, partitions: int) -> None:
-        """Call ``Tiering.register`` in one directory that holds a part of the topic."""
+        """Call :meth:`Tiering.register` in one directory that has partitions of the topic."""
         holders = (part for part in self._parts.values() if name in part.local.topics())
         next(holders).register(name, partitions)
 
     def adopt(self, info: TopicInfo) -> None:
-        """Adopt the topic in each directory in service that holds a part of it, within one deadline."""
+        """Adopt the topic in each directory in service that has partitions of it, within one deadline."""
         deadline = self._clock.monotonic() + ADOPT_TIMEOUT_S
         for path, part in self._parts.items():
             held = None if path in self._local.offline else part.local.topics().get(info.name)
@@ -405,11 +417,11 @@ class SpreadTiering:
                 part.adopt(held, deadline)
 
     def known(self, tp: TopicPartition) -> RootLowerBounds:
-        """Call ``Tiering.known`` in the partition's directory."""
+        """Return :meth:`Tiering.known` of the partition's directory."""
         return self._parts[self._local.directory_of(tp)].known(tp)
 
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
-        """Call ``Tiering.sync`` in one directory after the other. Raise the first error after the last."""
+        """Call :meth:`Tiering.sync` of one directory after the other. Raise the first error at the end."""
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         by_path: dict[Path, dict[TopicPartition, int]] = {}
         for tp, end in ends.items():
@@ -427,7 +439,7 @@ class SpreadTiering:
         return left
 
     def close(self) -> None:
-        """Call ``Tiering.close`` in each directory."""
+        """Close the bucket side of each directory."""
         for part in self._parts.values():
             part.close()
 
@@ -462,7 +474,10 @@ POLL_SECONDS = 0.05
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """One run: its partitions, its thread, and the frame of its function. The run ends with the frame at the latest."""
+    """Registration of a running engine call: its partitions, its thread, and its caller's frame.
+
+    Once that frame has ended, the registration is ignored.
+    """
 
     partitions: frozenset[TopicPartition]
     thread: int
@@ -470,7 +485,7 @@ class Turn:
 
 
 class Turns:
-    """The runs in progress. Thread-safe. ``changed`` is held for a check of them, and across no request."""
+    """Engine runs in progress. Thread-safe. ``changed``: lock of their list; it is never held across a request."""
 
     def __init__(self) -> None:
         # Reentrant: a signal handler may come in between. Unlike a condition's, no exception leaves it locked.
@@ -479,10 +494,10 @@ class Turns:
         self._turns: list[Turn] = []
 
     def acquire(self, partitions: Collection[TopicPartition], seconds: float | None) -> Turn | None:
-        """Wait until no other run has one of ``partitions``; None if that takes longer than ``seconds``.
+        """Wait until no other run has one of ``partitions``, and register a run.
 
-        The run ends with the caller's frame at the latest.
-        Raises ReentrantCallError where this thread is inside such a run.
+        None if that takes longer than ``seconds``. A run whose frame ended without :meth:`end`, by an interrupt, does
+        not block others. Raises ReentrantCallError if this thread is inside a run of one of them.
         """
         turn = Turn(frozenset(partitions), threading.get_ident(), sys._getframe(1))
         while True:
@@ -501,7 +516,7 @@ class Turns:
             seconds = None if seconds is None else seconds - POLL_SECONDS
 
     def end(self, turn: Turn) -> bool:
-        """End a run. Return True if none is left."""
+        """Remove a run. Return True if no run is left."""
         with self.changed:
             self._turns = [other for other in self._at_work() if other is not turn]
             turn.frame = None  # a frame that refers to itself stays until the next collection

@@ -1,4 +1,4 @@
-"""Wait until the bucket holds the appended records, uploaded by this thread, this process, or a daemon."""
+"""Wait until the bucket has the appended records. This thread, this process or a daemon uploads them."""
 
 from __future__ import annotations
 
@@ -46,37 +46,37 @@ _logger = logging.getLogger("tiered")
 
 
 class Uploads(Protocol):
-    """The bucket side of an open log, for a wait."""
+    """Bucket side of an open log, for a thread that waits for uploads."""
 
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> Mapping[TopicPartition, int]:
         """Upload and commit sealed segments below these offsets. Return those that another process uploads."""
 
 
 class UploaderHandle(Protocol):
-    """An uploader at work for an open log."""
+    """Running uploader of an open log."""
 
     def scan_now(self) -> None: ...
 
     def close(self, timeout: float) -> None:
-        """Stop it; uncommitted records stay local."""
+        """Stop the uploader, within ``timeout`` seconds. Records that are not committed stay on the disk."""
 
     @property
     def error(self) -> TieredError | None:
-        """Return why it stopped by itself, None while it works."""
+        """Return the error with which the uploader ended by itself, None while it runs."""
 
     def when_ended(self, callback: Callable[[TieredError], None]) -> None:
         """Call ``callback`` from any thread once the uploader stopped by itself; immediately if it has stopped."""
 
 
 class UploaderComponent(Protocol):
-    """``uploader.Uploader()``, passed to ``tiered.open``; the library never imports it."""
+    """Interface of ``uploader.Uploader()``, which is passed to ``tiered.open``. The library never imports it."""
 
     def attach(self, directory: Path, location: StoreLocation, options: StoreOptions) -> UploaderHandle:
         """Start uploading the sealed segments of ``directory``, within the limits of ``options``."""
 
 
 class Uploaders:
-    """The in-process uploaders of a log as one: each directory in service has one of its own."""
+    """All in-process uploaders of a log: one for each directory in service."""
 
     def __init__(self, clock: Clock, ended: Callable[[TieredError], None]) -> None:
         """``ended`` is called, from another thread, with the error of one that stopped by itself."""
@@ -87,7 +87,7 @@ class Uploaders:
     def start(
         self, component: UploaderComponent, local: LocalTier, location: StoreLocation, options: StoreOptions
     ) -> None:
-        """Start all of them, or none if one cannot start."""
+        """Start an uploader for each directory in service. If one cannot start, none runs."""
         paths = sorted(local.logs().keys() - local.offline.keys())
         try:
             for path in paths:
@@ -104,7 +104,7 @@ class Uploaders:
 
     @property
     def error(self) -> TieredError | None:
-        """Return the error of the first that stopped by itself."""
+        """Return the error of the first uploader that ended by itself, None if there is none."""
         return next((part.error for part in self._parts if part.error is not None), None)
 
     def scan_now(self) -> None:
@@ -112,7 +112,7 @@ class Uploaders:
             part.scan_now()
 
     def close(self, timeout: float) -> None:
-        """Stop them all, within ``timeout`` seconds together; uncommitted records stay local."""
+        """Stop all uploaders, within ``timeout`` seconds in total. Records that are not committed stay on the disk."""
         deadline = self._clock.monotonic() + timeout
         for part in self._parts:
             part.close(max(deadline - self._clock.monotonic(), 0.0))
@@ -128,10 +128,10 @@ def wait_uploaded(
     clock: Clock,
     closed: threading.Event,
 ) -> None:
-    """Wait until the committed end of each partition reaches its offset; DataLocalError on time-out.
+    """Wait until the committed end of each partition reaches its offset in ``ends``.
 
-    The wait seals nothing: segments are sealed by their size, by ``seal.ms`` or by ``sync``. Without an in-process
-    uploader or a daemon, the waiting thread uploads sealed segments itself.
+    DataLocalError after ``timeout_s``. The wait seals nothing: segments are sealed by their size, by ``seal.ms`` or by
+    ``sync``. Without an in-process uploader or a daemon, the waiting thread uploads sealed segments itself.
     """
     deadline = None if timeout_s is None else clock.monotonic() + timeout_s
     look = clock.monotonic()
@@ -202,11 +202,11 @@ def follow(
     roll: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[TopicPartition, int] | None:
-    """Sync beside a running uploader: roll if asked to, and wait until it has committed the records of the start.
+    """Wait until a running uploader has committed the records that are in the log now. ``roll``: request a roll first.
 
     Returns the number of records by partition, None if the uploader ended before. Without ``roll`` only sealed segments
-    are waited for. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises FencedError, CorruptionError (a
-    partition is out of service), DataLocalError after ``timeout_ms`` (None: never).
+    count. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises FencedError, CorruptionError (a partition is
+    out of service), DataLocalError after ``timeout_ms`` (None: never).
     """
     ends: dict[TopicPartition, int] = {}
     for seen in directory.scan().seen:
@@ -239,7 +239,7 @@ def follow(
 
 
 def shown(names: Sequence[str]) -> str:
-    """Return the first ``NAMES`` names as a text, and the number of the other names."""
+    """Return the first ``NAMES`` names in one text, followed by the number of those left out."""
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
     return ", ".join(names[:NAMES]) + more
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """The coroutine of one partition. It lives while the partition has work. An idle one is a row and a wake-up."""
+    """Coroutine that uploads one partition. It ends when there is nothing to do; then only a row stays in the table."""
 
     def __init__(self, p: Partition, engine: Engine) -> None:
         self.p = p
@@ -36,7 +36,7 @@ class Worker:
         self.task = asyncio.get_running_loop().create_task(self.run())
 
     async def run(self) -> None:
-        """Carry sealed segments to the bucket, until only a change can give this partition work."""
+        """Upload and commit sealed segments until there is nothing to do, or only another event can make work."""
         p, engine, has_committed = self.p, self._engine, False
         try:
             while engine.has_work(p):
@@ -64,13 +64,13 @@ class Worker:
                 await self._end_uploads()
 
     def cancel_uploads(self) -> None:
-        """Cancel the uploads. Each ends within its time limit, and then frees its slot."""
+        """Request the cancellation of all uploads. Each ends within its time limit, and then frees its slot."""
         self._engine.queue.withdraw(self)
         for upload in self._uploads:
             upload.cancel()
 
     def wake(self) -> None:
-        """React to a change: an upload may begin beside a commit, and a wait ends."""
+        """React to a change: start an upload if one is due, and end the present wait."""
         self._engine.queue.offer(self)
         self._changed.set()
 
@@ -78,7 +78,7 @@ class Worker:
         """Wait for a change, until ``until_ms`` at most. The status record of the row has the reason."""
         if not self.p.at_work:
             self._engine.rest(self.p)  # thousands may wait, as for an upload slot
-        self._engine.has_waited(self.p)
+        self._engine.release_claim_slot(self.p)
         await self._changed.wait(None if until_ms == NONE_MS else (until_ms - self._engine.now_ms()) / 1000)
 
     # ------------------------------------------------------------------ the steps
@@ -97,7 +97,7 @@ class Worker:
             finally:
                 if p.phase is Phase.CLAIMING:
                     p.phase = Phase.NEW
-                engine.has_waited(p)
+                engine.release_claim_slot(p)
         if isinstance(granted, Failure):
             if granted.kind is FailureKind.FENCED:
                 engine.fence(p, granted)
@@ -139,12 +139,12 @@ class Worker:
         engine.changed(p)
 
     def upload_due(self) -> SegmentUpload | None:
-        """Return the segment whose upload may begin now."""
+        """Return the segment whose upload may begin now, None if there is none."""
         p = self.p
         return None if p.trouble.retry_at_ms > self._engine.now_ms() else partition.upload_due(p, self._engine.wanted)
 
     def start_upload(self, work: SegmentUpload) -> None:
-        """Begin an upload in a slot of the queue."""
+        """Start the upload of a segment. The queue has given it a slot."""
         work.uploading = True
         self.p.uploading += 1
         upload = asyncio.get_running_loop().create_task(self._upload(work, self.p.claim_epoch))
@@ -259,14 +259,14 @@ class Worker:
 
 
 class Wakeup:
-    """Wake-up call for one waiting coroutine. A change that comes while it works ends its next wait at once."""
+    """Event for one waiting coroutine. If it is set while the coroutine works, the next wait returns at once."""
 
     def __init__(self) -> None:
         self._changed = False
         self._waiting: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        """End the wait, or the next one."""
+        """End the present wait. If none is in progress, the next one ends at once."""
         self._changed = True
         self._end()
 
@@ -275,7 +275,7 @@ class Wakeup:
             self._waiting.set_result(None)
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a change, at most ``seconds`` (None: for ever). Return False if only the time has passed."""
+        """Wait until :meth:`set` is called, at most ``seconds`` (None: for ever). Return False after a time-out."""
         if not self._changed:
             loop = asyncio.get_running_loop()
             self._waiting = loop.create_future()
@@ -307,7 +307,7 @@ class UploadQueue:
         self._filling = False
 
     def offer(self, worker: Worker) -> None:
-        """Put a partition in line for a slot, if one of its uploads may begin. An older entry of it is replaced."""
+        """Put a partition into the queue, if one of its uploads may begin. Its older entry is replaced."""
         p, work = worker.p, worker.upload_due()
         if work is None:
             self._waiting.pop(p.tp, None)
@@ -323,13 +323,13 @@ class UploadQueue:
         self.fill_soon()
 
     def withdraw(self, worker: Worker) -> None:
-        """Take a partition out of the line."""
+        """Remove a partition from the queue."""
         known = self._waiting.get(worker.p.tp)
         if known is not None and known[2] is worker:
             del self._waiting[worker.p.tp]
 
     def ended(self) -> None:
-        """Free the slot of an upload."""
+        """Free the slot of an upload that ended."""
         self.running -= 1
         self.fill_soon()
 

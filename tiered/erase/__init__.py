@@ -1,1 +1,1 @@
-"""Erasure of records."""
+"""Erasure of records from the bucket, by key, key prefix or time, with a proof."""

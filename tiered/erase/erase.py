@@ -1,14 +1,14 @@
-"""Erasure: rewrites every object of a partition without the records of some keys, and proves the result.
+"""Erasure of records from one partition. It rewrites segments without the selected records, and proves the result.
 
 ::
 
     plan    read every live segment ──> segments with matching records, holders of old versions
     run     each of these ── batch by batch ──> a new segment over the same offsets ──> note, ``replace``
-            again from the newest root, until a whole look finds nothing
-    now     collect the old objects without their grace, alone; never under a pin or a snapshot
-    prove   LIST ──> read every object that was not read yet, named or not ──> ``receipt.json``
+            repeated with the newest root, until a scan finds no match
+    now     delete the old objects without gc.grace.ms; never if a pin or a snapshot needs them
+    prove   LIST ──> read every object that was not read yet, live or not ──> ``receipt.json``
 
-A segment is immutable and its id unique, so each object is looked at once: by the plan, a later look or the proof. A
+A segment is immutable and its id unique, so each object is searched once: by the plan, a later scan or the proof. A
 segment with matching records is read again for its rewrite. After a crash, run the erasure again: segments that are
 rewritten already hold no matching records. All commits use the maintainer role ``m``.
 """
@@ -79,7 +79,7 @@ MAX_LOOKS = 10
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Segment of the catalog that holds ``records`` records to erase."""
+    """Segment of the catalog with records to erase. ``records``: their number."""
 
     row: Row
     records: int
@@ -87,10 +87,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class ErasePlan:
-    """Erasure of one partition, planned at ``version`` of its catalog.
+    """Plan of an erasure in one partition, made at ``version`` of its catalog.
 
-    ``segments`` and ``read_bytes`` count what was read; ``looked``: matching records of each segment, by its uid;
-    ``holders``: snapshots and pins that keep older versions readable.
+    ``segments``, ``read_bytes``: number and size of the segments read. ``looked``: number of matching records by
+    segment uid. ``holders``: snapshots and pins that keep older versions readable.
     """
 
     tp: TopicPartition
@@ -111,13 +111,13 @@ class ErasePlan:
 
     @property
     def rewritten_bytes(self) -> int:
-        """Return the bytes of the segments to rewrite."""
+        """Return the total size of the segments that will be rewritten."""
         return sum(hit.row.size for hit in self.hits)
 
 
 @dataclass(frozen=True, slots=True)
 class LeftoverObject:
-    """Object with ``records`` matching records that is no longer part of the log; -1: unknown, it cannot be read."""
+    """Object that is not part of the log and has matching records. ``records``: their number, -1 if unreadable."""
 
     key: str
     records: int
@@ -126,7 +126,10 @@ class LeftoverObject:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """Result of one partition. ``segments``: notes of all rewrites; ``read_objects``: number of objects read."""
+    """Result of an erasure in one partition. ``segments``: notes of all rewritten segments.
+
+    ``left``: other objects that still have matching records. ``read_objects``: number of objects read.
+    """
 
     tp: TopicPartition
     version: int
@@ -140,7 +143,7 @@ class Erased:
 def plan_erase_steps(
     tp: TopicPartition, entry: TopicEntry, selection: Selection, spend: Spend = spend_nothing
 ) -> Steps[ErasePlan | None]:
-    """Read every live segment and return the plan; None without a catalog. Changes nothing. Raises CorruptionError."""
+    """Read every live segment and return the plan, None for a partition without a catalog. Raises CorruptionError."""
     return (yield from Eraser(tp, entry, selection, "", spend).plan())
 
 
@@ -154,18 +157,18 @@ def erase_steps(
     spend: Spend = spend_nothing,
     capabilities: Capabilities | None = None,
 ) -> Steps[Erased]:
-    """Rewrite segments until a scan of all live ones finds no match, then read all other objects of the partition.
+    """Rewrite segments until a scan of all live ones finds no match. Then search all other objects of the partition.
 
     ``now``: delete the old objects at once. ``capabilities``: of the store; None probes it. Raises ConfigError if
-    others keep rewriting the partition, or if ``now`` is set and a pin or snapshot protects an old object. Raises
-    CorruptionError, and FencedError if another maintainer took over: run it again.
+    others rewrite the partition again and again, or if ``now`` is set and a pin or snapshot needs an old object. Raises
+    CorruptionError. Raises FencedError if another maintainer claimed the role; run it again then.
     """
     return (yield from Eraser(plan.tp, plan.entry, selection, job_id, spend).run(plan, owner, capabilities, now=now))
 
 
 @dataclass(slots=True)
 class Counter:
-    """Totals of the looks at segments. ``looked``: matching records of each segment, by its uid."""
+    """Count of matching records while segments are read. ``looked``: their number by segment uid."""
 
     selection: Selection
     looked: dict[str, int] = field(default_factory=dict)
@@ -230,7 +233,7 @@ class Eraser:
         )
 
     def open_shop(self, capabilities: Capabilities) -> None:
-        """Set up reading and writing. ``capabilities``: of the store to write to."""
+        """Create the object that reads and writes segments. ``capabilities``: of the store, for writing."""
         self.shop = Workshop(
             tp=self.tp,
             topic_id=self.entry.topic_id,
@@ -276,7 +279,7 @@ class Eraser:
         return following
 
     def need_superseded(self, gone: SegmentGone) -> Steps[None]:
-        """Raise CorruptionError if the newest catalog still names the missing segment."""
+        """Raise CorruptionError if the newest catalog still has the missing segment. Otherwise it was replaced."""
         pinned = yield from self.catalog.pin()
         if pinned is not None and (yield from pinned.at(gone.row.base)) == gone.row:
             raise CorruptionError(
@@ -293,7 +296,7 @@ class Eraser:
         )
 
     def holders(self) -> Steps[tuple[str, ...]]:
-        """Return the names of the snapshots and pins that hold older versions."""
+        """Return the names of the snapshots and pins that keep older versions readable."""
         snapshots = yield from list_snapshots(self.catalog)
         pins = yield from live_pins(self.entry.topic_id, self.tp.partition)
         return (*(each.source for each in snapshots), *(f"pin {key}" for key in pins))
@@ -357,9 +360,9 @@ class Eraser:
         self.records += gone
 
     def rewritten(self, row: Row) -> Steps[tuple[Row, int] | None]:
-        """Store a new segment without the matching records, and its note. Return it with the number of records erased.
+        """Store a new segment without the matching records, and a note.
 
-        Return None if the catalog no longer names the segment.
+        Return its row and the number of records erased. Return None if the catalog no longer has the segment ``row``.
         """
         pinned = yield from self.catalog.pin()
         if pinned is None or (yield from pinned.at(row.base)) != row:
@@ -409,7 +412,7 @@ class Eraser:
         yield from put_unique(key, body, crc32c(body))
 
     def notes(self) -> Steps[list[dict[str, Any]]]:
-        """Return the notes of all runs, one per replaced object. The later one wins: the first was not committed."""
+        """Return the notes of all runs of this erasure, one per replaced object. Of two, the later was committed."""
         listed = yield from list_all(erasure_note_prefix(self.entry.topic_id, self.tp.partition, self.job_id))
         found: dict[str, dict[str, Any]] = {}
         for entry in listed:
@@ -488,10 +491,10 @@ class Eraser:
             at = rows.end_offset
 
     def count(self, key: str) -> Steps[int]:
-        """Return the matching records of an object that is no live segment; 0 if it is gone, -1 if it cannot be read.
+        """Return the matching records of an object that is no live segment. 0: it is gone. -1: it cannot be read.
 
-        Reads the ``.log`` alone: the bundle of an unnamed segment may be gone. Objects kept by a repair may be bundles,
-        roots or registry entries, which hold no keys.
+        Only the ``.log`` is read, because its bundle may be gone. Objects kept by a repair may be bundles, roots or
+        registry entries, which have no keys.
         """
         walk = BatchWalk(corrupt_at, most_bytes=MAX_DECOMPRESSED_BYTES)
         held, at, count = b"", 0, 0
@@ -518,10 +521,10 @@ class Eraser:
 def receipt_steps(
     job_id: str, topic_id: UUID, selection: Selection, erased: Erased, facts: dict[str, Any]
 ) -> Steps[str]:
-    """Write the receipt of one partition, with keys as hashes alone. A receipt of an earlier run is replaced.
+    """Write the receipt of one partition. It has only hashes of the keys. A receipt of an earlier run is replaced.
 
     Args:
-        facts: owner, and what was found on disks.
+        facts: the owner, and matching records found on disks.
 
     Returns:
         The key of the receipt.
@@ -551,7 +554,7 @@ def receipt_steps(
 
 
 def as_fields(one: Erased) -> dict[str, Any]:
-    """Return a partition's result for the receipt and for ``--json``."""
+    """Return the result of a partition as JSON values, for the receipt and for ``--json``."""
     fields: dict[str, Any] = {
         "partition": one.tp.partition,
         "version": one.version,

@@ -43,12 +43,12 @@ _NOTE_FIELDS = {"before": str, "after": str, "start_offset": int, "end_offset": 
 
 
 def uid_of(row: Row) -> str:
-    """Return the id of a segment as its keys contain it."""
+    """Return the uid of a segment, which is part of its object keys."""
     return join_uid(row.id_hi, row.id_lo)
 
 
 def uid_of_key(key: str) -> str:
-    """Return the segment id in a key below ``s/``; the key itself if it names no segment."""
+    """Return the segment uid in a key below ``s/``. Return the key itself if it is not that of a segment."""
     parsed, staged = parse_segment_key(key), parse_staged_key(key)
     return parsed.name.uid if parsed is not None else staged.uid if staged is not None else key
 
@@ -81,7 +81,7 @@ class Undone:
     records: int
 
     def sentence(self, tp: TopicPartition, topic_id: UUID, advice: str) -> str:
-        """Return the warning for people. ``advice`` says how to erase the records again."""
+        """Return the warning for the user. ``advice``: how to erase the records again."""
         prefix = erasure_prefix(topic_id, tp.partition)
         if not self.job:
             return f"{tp}: {prefix} may not be listed here: erased records may be there again"
@@ -105,9 +105,9 @@ class _Note(NamedTuple):
 def undone_steps(
     topic_id: UUID, partition: int, rows: Sequence[Row], older: Sequence[Row], since_ms: int
 ) -> Steps[tuple[Undone, ...]]:
-    """Return the erasures that naming ``rows`` again undoes, one entry for each erasure.
+    """Return the erasures that a catalog with ``rows`` would undo, one entry per erasure.
 
-    ``older``: rows that a catalog of ``since_ms`` named. Each later erasure over them is undone.
+    ``older``: rows of the catalog at ``since_ms``. An erasure after that time in their offsets is undone, too.
     """
     held = {uid_of(row) for row in rows if row.size}
     stood = [row for row in older if row.size and uid_of(row) in held]

@@ -49,7 +49,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TopicErasePlan:
-    """Plan of an erasure from partitions of one topic. A partition without a catalog is left out."""
+    """Plan of an erasure in the partitions of one topic. Partitions without a catalog are left out."""
 
     entry: TopicEntry
     job_id: str
@@ -82,7 +82,7 @@ class EraseReport:
 
     @property
     def proven(self) -> bool:
-        """Return True if no object of the bucket holds a matching record."""
+        """Return True if no object of the bucket has a matching record any more."""
         return not any(one.left for one in self.partitions)
 
     def __repr__(self) -> str:
@@ -103,7 +103,10 @@ def need_entry(topic: str) -> Steps[TopicEntry]:
 
 
 def plan_named_topic(topic: str, partition: int | None, selection: Selection) -> Steps[TopicErasePlan]:
-    """Return the plan for a topic by name, and all its partitions or one. Raises UnknownTopicError, CorruptionError."""
+    """Plan an erasure in a topic, by its name. ``partition`` None: all of them.
+
+    Raises UnknownTopicError, CorruptionError.
+    """
     entry = yield from need_entry(topic)
     return (yield from plan_topic_steps(entry, chosen_partitions(topic, entry.partitions, partition), selection))
 
@@ -128,11 +131,11 @@ def erase_topic_steps(
     disk: Sequence[Fields] = (),
     spend: Spend = spend_nothing,
 ) -> Steps[EraseReport]:
-    """Erase from all partitions, then write a receipt for each. Raises as ``erase_steps`` does.
+    """Erase in all partitions of the plan, and write a receipt for each. Raises the errors of ``erase_steps``.
 
     Args:
         place: the store, for commands in the receipt; None: the receipt has no commands.
-        now: delete the old objects without their grace.
+        now: delete the old objects at once, without ``gc.grace.ms``.
         disk: matching records on this disk, by partition, for the receipt.
     """
     capabilities = (yield from probe()) if plan.partitions else None
@@ -154,7 +157,7 @@ def erase_topic_steps(
 
 
 def plan_fields(plan: ErasePlan) -> dict[str, Any]:
-    """Return one partition's plan, for ``--json`` and the functions below."""
+    """Return the plan of one partition as JSON values, for ``--json`` and the functions below."""
     return {
         "topic": plan.tp.topic,
         "partition": plan.tp.partition,
@@ -174,7 +177,7 @@ def plan_fields(plan: ErasePlan) -> dict[str, Any]:
 
 
 def stays(plans: Iterable[Fields]) -> list[str]:
-    """Return lines about data that an erasure of the bucket does not reach, and holders of older versions."""
+    """Return lines for the user about data that the erasure does not reach: on disks, in snapshots, in old versions."""
     lines = []
     for plan in (plans := list(plans)):
         name = f"{plan['topic']}-{plan['partition']}"
@@ -196,10 +199,10 @@ def stays(plans: Iterable[Fields]) -> list[str]:
 
 
 def noncurrent_commands(place: StoreLocation | None, erased: Iterable[Erased]) -> list[str]:
-    """Return commands that delete noncurrent versions of replaced and remaining objects. Empty unless the store is S3.
+    """Return commands that delete the noncurrent versions of replaced and left-over objects, for a store on S3.
 
-    There is one command for each object, because a list of all versions would be cut at a thousand. Current objects are
-    never deleted.
+    There is one command for each object, because a listing of versions ends at a thousand. Current objects are never
+    deleted.
     """
     if place is None or place.target is None:
         return []
@@ -223,7 +226,7 @@ def noncurrent_commands(place: StoreLocation | None, erased: Iterable[Erased]) -
 
 @dataclass(frozen=True, slots=True)
 class CutPartition:
-    """Partition at one catalog version: an :class:`ErasePlan` without hits, and the parts to look at."""
+    """Partition cut into parts, at one catalog version. ``plan``: without hits. ``parts``: to be searched."""
 
     plan: ErasePlan
     parts: tuple[CheckPart, ...]
@@ -232,9 +235,9 @@ class CutPartition:
 def cut_erase_steps(
     tp: TopicPartition, entry: TopicEntry, selection: Selection, *, now: bool, least_bytes: int = SPAN_BYTES
 ) -> Steps[CutPartition | None]:
-    """Read the catalog and cut it into parts; read no segment. Return None for a partition without a catalog.
+    """Read the catalog of a partition and cut it into parts. Return None without a catalog. No segment is read.
 
-    Raises ConfigError if ``now`` and a pin or a snapshot holds older versions.
+    Raises ConfigError if ``now`` is set and a pin or a snapshot needs older versions.
     """
     eraser = Eraser(tp, entry, selection, "")
     pinned = yield from eraser.catalog.pin()
@@ -291,8 +294,8 @@ def _rows(eraser: Eraser, part: CheckPart) -> Steps[list[Row]]:
     return rows
 
 
-def join_looks(plan: ErasePlan, looks: Iterable[Mapping[str, Any]]) -> ErasePlan:
-    """Return ``plan`` with the results of all looks at its partition."""
+def join_results(plan: ErasePlan, looks: Iterable[Mapping[str, Any]]) -> ErasePlan:
+    """Return ``plan`` with the results of :func:`find_steps` for all parts of its partition."""
     looked: dict[str, int] = {}
     hits: list[Hit] = []
     segments = read_bytes = 0

@@ -1,5 +1,5 @@
-"""Encoders and decoders: Kafka's log formats and the catalog's. They open nothing and know no clock.
+"""Encoders and decoders of Kafka's log formats and of the catalog's objects. They do no I/O and read no clock.
 
-``batch`` (with ``header``, ``control``, ``legacy``, ``codecs``), the indexes and ``checkpoint`` are Kafka's;
-``root``, ``bundle`` and ``keys`` are the remote tier's own. ``kernels`` holds the loops over single records.
+Kafka's formats: ``batch`` (with ``header``, ``control``, ``legacy``, ``codecs``), the indexes and ``checkpoint``.
+Formats of the remote tier: ``root``, ``bundle`` and ``keys``. ``kernels`` has the loops over single records.
 """

@@ -382,7 +382,7 @@ cdef class KeyTable:
         slot = self.find(high, low)
         return -1 if slot.offset == INT64_MIN else slot.offset
 
-    def note_from(self, int64_t start):
+    def count_superseded_from(self, int64_t start):
         if not self.count and start >= 0:
             self.first_noted = start
             self.most_words = self.capacity if self.capacity < INT64_MAX // NOTED_BYTES else 1

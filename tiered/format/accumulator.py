@@ -26,7 +26,10 @@ Receipt_co = TypeVar("Receipt_co", covariant=True)
 
 
 class AccumulatedBatch:
-    """Records of one pending batch. ``size``: at most so many bytes encoded. ``release`` keeps ``count``."""
+    """Records of one pending batch.
+
+    ``size``: upper bound of the encoded batch's bytes. ``count``: number of records, also after :meth:`release`.
+    """
 
     __slots__ = ("_times", "count", "records", "size")
 
@@ -42,11 +45,11 @@ class AccumulatedBatch:
         self.count += 1
 
     def packed(self) -> PackedBatch | None:
-        """Return the encoded batch, or None if compiled code did not encode every record on arrival."""
+        """Return the encoded batch if compiled code encoded each record on arrival. Otherwise None, as always here."""
         return None
 
     def release(self) -> None:
-        """Drop the records; keep their timestamps."""
+        """Drop the records, but keep their timestamps for :meth:`time_of`."""
         self._times = [record[2] for record in self.records]
         self.records = []
 
@@ -56,7 +59,7 @@ class AccumulatedBatch:
 
 
 class AccumulatedRecord:
-    """Receipt of one record: its place is ``batch.records[index]`` of an appender."""
+    """Receipt of one appended record. ``index`` is the record's position in ``batch``."""
 
     __slots__ = ("_appender", "_batch", "_index")
 
@@ -67,7 +70,7 @@ class AccumulatedRecord:
 
 
 class BufferCall(Protocol[Receipt_co]):
-    """Function that takes one record of an appender."""
+    """Method of an appender that buffers one record."""
 
     def __call__(
         self,
@@ -77,11 +80,14 @@ class BufferCall(Protocol[Receipt_co]):
         timestamp: Time | None,
         headers: Headers | None,
     ) -> Receipt_co:
-        """Return the receipt, or what the subclass gives in its place."""
+        """Return the record's receipt, or None if the subclass allows that and there is no room."""
 
 
 class Accumulator(Generic[Receipt]):
-    """Open batches by partition. A subclass defines both ways to buffer, and makes ``receipt`` objects."""
+    """Open batches of an appender by partition.
+
+    A subclass defines ``_try_buffer`` (None if there is no room) and ``_buffer_late`` (waits for room).
+    """
 
     _try_buffer: BufferCall[Receipt | None]
     _buffer_late: BufferCall[Receipt]
@@ -96,7 +102,10 @@ class Accumulator(Generic[Receipt]):
         receipt: type[Receipt],
         now_ms: Callable[[], int] | None,
     ) -> None:
-        """``record_bytes``: overhead of one record besides key and value. ``now_ms`` None: the machine's clock."""
+        """Create an accumulator for a topic with ``partitions`` partitions.
+
+        ``record_bytes``: overhead of one record besides key and value. ``now_ms`` None: the machine's clock.
+        """
         del record_bytes, receipt, now_ms
         self._partitions = partitions
         self._batch_bytes = batch_bytes

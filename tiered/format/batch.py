@@ -70,7 +70,7 @@ _LEADER_EPOCH_AT = 12
 def rebased(
     batch: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int
 ) -> tuple[BatchHeader, memoryview]:
-    """Return a copy of a v2 batch at ``base_offset`` higher offsets, under another leader epoch."""
+    """Return a copy of a v2 batch with offsets raised by ``base_offset``, under another leader epoch."""
     moved = header._replace(base_offset=header.base_offset + base_offset, leader_epoch=leader_epoch)
     data = bytearray(batch)
     # base offset and leader epoch are 12 bytes outside the CRC, so that it stays valid
@@ -196,7 +196,7 @@ def least_timestamp(header: BatchHeader, batch: Buffer) -> int:
 
 
 class BatchProducer(NamedTuple):
-    """Producer of a batch, as its header names it. -1 stands for "none"."""
+    """Producer of a batch: the three producer fields of its header. -1: no producer."""
 
     id: int = -1
     epoch: int = -1

@@ -59,7 +59,7 @@ class BatchPosition(NamedTuple):
 class BatchRun(NamedTuple):
     """Consecutive verified v2 batches: offsets ``base_offset`` to ``next_offset`` (exclusive).
 
-    ``total``: CRC-32C of their bytes and of all before them; -1 if not requested.
+    ``total``: CRC-32C of all bytes from the start of the scan to the end of this run; -1 if not requested.
     """
 
     data: memoryview
@@ -143,10 +143,10 @@ class BatchWalk:
     ) -> BatchRun | None:
         """Return the longest run of valid batches, CRCs included, at the start of a view that begins at ``position``.
 
-        None: :meth:`whole` must take the first batch, or report its damage. It is partial, out of order, not a plain v2
-        batch, larger than ``most_bytes``, later than ``latest``, or begins at or above offset ``stop``. The batch that
-        reaches ``stop`` is the last one. ``total``: CRC-32C of the bytes before the view, continued in the run's. Only
-        for a walk with offsets.
+        None: the first batch needs :meth:`whole`, which yields it or reports its damage. It is partial, out of order,
+        not a plain v2 batch, larger than ``most_bytes``, later than ``latest``, or begins at or above offset ``stop``.
+        The run ends with the batch that reaches ``stop``. ``total``: CRC-32C of the bytes before the view; the run's
+        ``total`` continues it. Only for a walk with offsets.
         """
         most_bytes = min(most_bytes, self._most_length + LOG_OVERHEAD_BYTES)
         used, first, after, total = kernels.scan(
@@ -170,10 +170,11 @@ class BatchWalk:
         dense: bool = False,
         newest_epoch: int = NO_LIMIT,
     ) -> Survey | None:
-        """Return a verified run like :meth:`verified`, with the facts that recovery needs, and advance ``pace``.
+        """Return a verified run like :meth:`verified`, with the facts that recovery needs. Advances ``pace``.
 
-        Only for a walk without offsets: ``order`` gives the allowed ones. ``indexed``: base offset of the segment and
-        timestamp of its last time entry. None: :meth:`whole` must take the first batch.
+        Only for a walk without ``offsets``. ``order``: the lowest allowed offset, the exclusive end of all offsets, and
+        the offset at which to stop. ``indexed``: base offset of the segment and timestamp of its last time entry.
+        Batches of a leader epoch above ``newest_epoch`` are left. None: pass the first batch to :meth:`whole`.
         """
         base, timed = indexed
         state = base, self.position, pace.interval_bytes, pace.since, *pace.largest, timed
@@ -191,14 +192,17 @@ class BatchWalk:
         self.expected = span.last_offset + 1
 
     def can_verify_from(self, offset: int) -> bool:
-        """Return True if all later batches begin at or after ``offset``.
-
-        :meth:`verified` can then check them in bulk.
+        """Return True if all later batches begin at or after ``offset``, so that :meth:`verified` can check many at
+        once.
         """
         return self.expected >= offset and (not self._dense or self._exact >= 0)
 
     def size_at(self, view: memoryview, at: int = 0) -> int:
-        """Return the declared size of the batch at ``at``. Needs ``MIN_TAIL_BYTES``. Raises where none can begin."""
+        """Return the declared size of the batch at byte ``at`` of ``view``, which must have ``MIN_TAIL_BYTES`` from
+        there.
+
+        Raises the walk's error if no batch can begin there.
+        """
         base, length, _, magic = _PREFIX.unpack_from(view, at)
         if not MIN_BATCH_LENGTH <= length <= self._most_length or base < 0 or not 0 <= magic <= 2:
             what = f"no batch starts here (offset {base}, length {length}, magic {magic})"
@@ -208,7 +212,9 @@ class BatchWalk:
         return LOG_OVERHEAD_BYTES + int(length)
 
     def finish(self, end: int, *, reach: int = -1) -> None:
-        """End a walk with offsets: raise unless its batches end at position ``end`` and reach offset ``reach``."""
+        """End a walk with offsets. Raises unless its batches end at position ``end`` and cover all offsets below
+        ``reach``.
+        """
         if not self._ordered:
             return
         if self.position != end:
@@ -274,5 +280,5 @@ def hop(header_at: Callable[[int], BatchHeader], position: int, end: int) -> Ite
 
 
 def corrupt_at(position: int, what: str, offset: int = -1) -> CorruptionError:
-    """Return the error of a walk over unnamed bytes; the caller adds their name."""
+    """Return the error for damage at ``position`` of a nameless buffer. The caller adds the file or key."""
     return CorruptionError(what, position=position, offset=offset)

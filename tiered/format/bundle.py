@@ -1,7 +1,7 @@
-"""The ``.idx`` object: everything about one segment except its records, after a head of fixed size.
+"""The index bundle (``.idx``): all indexes of one segment in one object, after a head of fixed size.
 
-A reader fetches the first ``HEAD_BYTES`` bytes, which give the position of each section, then one section by
-range. The ``.log`` object alone suffices to rebuild it. Little-endian::
+A reader fetches the first ``HEAD_BYTES`` bytes, which give the position of each section, then single sections by range.
+A bundle can be rebuilt from the ``.log`` object alone. Little-endian::
 
     0    "TIX1"            4      8  format u16    10  sections u16    12  claim_epoch i4
     16   topic_id          16     32 partition i4  36  leader_epoch i4
@@ -11,10 +11,10 @@ range. The ``.log`` object alone suffices to rebuild it. Little-endian::
     352  appended_ms i8    360 reserved, 0          508 crc32c u4 of bytes 0..508
     512  the sections, concatenated in the order of the table
 
-Offset index, time index, transaction index and producer snapshot are byte-identical to Kafka's files, trimmed.
-Leader epochs are entries of ``epoch i4 | start_offset i8``. The section ``TXN`` exists only for segments that a sink
-staged: its transaction id in UTF-8. The offsets in the descriptor and indexes of such a segment begin at 0.
-Unknown kinds stay in the table and are ignored.
+Offset index, time index, transaction index and producer snapshot are byte-identical to Kafka's files, trimmed. Leader
+epochs are entries of ``epoch i4 | start_offset i8``. The section ``TXN`` exists only for segments that a sink staged:
+its transaction id in UTF-8. The offsets in the descriptor and indexes of such a segment begin at 0. Unknown kinds stay
+in the table and are ignored.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CRC_AT = HEAD_BYTES - _CRC.size
 
 
 class SectionKind(enum.IntEnum):
-    """Content of a section."""
+    """Kinds of sections in a bundle."""
 
     OFFSET_INDEX = 1
     TIME_INDEX = 2
@@ -114,7 +114,10 @@ class Bundle:
 
 
 def encode_bundle(descriptor: SegmentDescriptor, indexes: SealedIndexes, claim_epoch: int, txn: str = "") -> bytes:
-    """Return the object's bytes without empty sections. Raises ConfigError beyond ``MAX_BUNDLE_BYTES``."""
+    """Return the bytes of an index bundle. Empty sections are left out. Raises ConfigError beyond ``MAX_BUNDLE_BYTES``.
+
+    ``txn``: transaction id of the sink that staged the segment, ``""`` for other segments.
+    """
     contents = [
         (SectionKind.OFFSET_INDEX, indexes.offset_index),
         (SectionKind.TIME_INDEX, indexes.time_index),
@@ -137,7 +140,10 @@ def encode_bundle(descriptor: SegmentDescriptor, indexes: SealedIndexes, claim_e
 
 
 def decode_bundle_head(prefix: bytes, *, key: str = "") -> BundleHead:
-    """Decode the first ``HEAD_BYTES`` bytes or more. Raises CorruptionError, or ConfigError for a newer format."""
+    """Decode the head of a bundle from the bundle's first ``HEAD_BYTES`` bytes or more.
+
+    Raises CorruptionError, or ConfigError for a newer format. ``key`` names the object in errors.
+    """
     if len(prefix) < HEAD_BYTES:
         _refuse(key, len(prefix), f"{len(prefix)} bytes are less than the head of {HEAD_BYTES}")
     fields = _FIXED.unpack_from(prefix)
@@ -182,7 +188,9 @@ def decode_bundle(data: bytes, *, key: str = "") -> Bundle:
 
 
 def verify_section(section: Section, data: bytes | memoryview, *, key: str = "") -> bytes:
-    """Return the section's bytes, fetched by range. Raises CorruptionError if length or checksum is wrong."""
+    """Return ``data``, the bytes of a section that were fetched by range. Raises CorruptionError for a wrong length or
+    checksum.
+    """
     if len(data) != section.length:
         _refuse(key, section.position, f"section {section.kind} has {len(data)} bytes instead of {section.length}")
     computed = crc32c(data)
@@ -196,7 +204,7 @@ def verify_section(section: Section, data: bytes | memoryview, *, key: str = "")
 
 
 def encode_leader_epochs(entries: Sequence[EpochEntry]) -> bytes:
-    """Encode each entry as ``epoch i4 | start_offset i8``."""
+    """Return the bytes of leader epochs: each entry as ``epoch i4 | start_offset i8``."""
     return b"".join([_EPOCH.pack(*entry) for entry in entries])
 
 

@@ -73,7 +73,9 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def decode_offsets(text: str) -> dict[TopicPartition, int]:
-    """Return the entries in file order; the last duplicate wins. Raises ``CorruptionError``."""
+    """Return the entries of an offset checkpoint in file order. The last of duplicates counts. Raises
+    ``CorruptionError``.
+    """
     return {
         TopicPartition(sys.intern(topic), _integer(partition, "partition")): _integer(offset, "offset")
         for topic, partition, offset in _decode_lines(text, 3)
@@ -86,18 +88,21 @@ def encode_epochs(epochs: Iterable[EpochEntry]) -> str:
 
 
 def decode_epochs(text: str) -> tuple[EpochEntry, ...]:
-    """Return the entries, ascending by epoch; the last duplicate wins. Raises ``CorruptionError``."""
+    """Return the entries of a ``leader-epoch-checkpoint``, ascending by epoch. The last of duplicates counts.
+
+    Raises ``CorruptionError``.
+    """
     starts = {_integer(e, "epoch"): _integer(o, "start offset") for e, o in _decode_lines(text, 2)}
     return tuple(EpochEntry(e, starts[e]) for e in sorted(starts))
 
 
 def encode_uuid(uuid: UUID) -> str:
-    """Return 22 characters of URL-safe base64 without padding, as Kafka prints topic and directory ids."""
+    """Return a UUID as Kafka prints it: 22 characters of URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(uuid.bytes).rstrip(b"=").decode("ascii")
 
 
 def decode_uuid(text: str) -> UUID:
-    """Return the UUID of 22 characters. Raises ``CorruptionError``."""
+    """Return the UUID from Kafka's 22 characters of URL-safe base64. Raises ``CorruptionError``."""
     if _UUID.fullmatch(text):
         return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
     raise CorruptionError(f"not an id of {_UUID_CHARS} base64 characters: {text[:40]!r}")
@@ -111,7 +116,10 @@ def encode_partition_metadata(topic_id: UUID) -> str:
 
 
 def decode_partition_metadata(text: str) -> UUID:
-    """Return the topic id. Raises ``CorruptionError`` for anything except the two lines, or a zero id."""
+    """Return the topic id in the text of ``partition.metadata``.
+
+    Raises ``CorruptionError`` for anything except the two lines, or a zero id.
+    """
     fields: dict[str, str] = {}
     for line in text.splitlines():
         words = re.split(r":\s+", line)
@@ -169,7 +177,7 @@ def _unescape(value: str) -> str:
 
 
 def decode_properties(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return keys and values of a Java properties file without continued lines, and its comment lines."""
+    """Return keys and values of a Java properties file, and its comment lines. Continued lines are not supported."""
     values: dict[str, str] = {}
     comments: list[str] = []
     for line in text.splitlines():
@@ -184,7 +192,7 @@ def decode_properties(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def encode_meta_properties(meta: MetaProperties) -> str:
-    """Return the file: comments, then the keys in the order of Kafka's writer."""
+    """Return the text of ``meta.properties``: comments, then the keys in the order of Kafka's writer."""
     lines = [f"#{c}" for c in meta.comments]
     lines.append(f"node.id={meta.node_id}" if meta.version else f"broker.id={meta.node_id}")
     if meta.directory_id is not None:
@@ -195,7 +203,7 @@ def encode_meta_properties(meta: MetaProperties) -> str:
 
 
 def decode_meta_properties(text: str) -> MetaProperties:
-    """Decode the file of version 0 or 1; other keys are ignored. Raises ``CorruptionError``."""
+    """Decode ``meta.properties`` of version 0 or 1. Other keys are ignored. Raises ``CorruptionError``."""
     values, comments = decode_properties(text)
     version = _integer(values.get("version", "0"), "version of meta.properties")
     if version not in (0, 1):
@@ -223,7 +231,7 @@ def encode_clean_shutdown(broker_epoch: int = -1) -> str:
 
 
 def decode_clean_shutdown(text: str) -> int:
-    """Return the broker epoch, -1 if unknown (older Kafka wrote an empty file)."""
+    """Return the broker epoch in ``.kafka_cleanshutdown``, -1 if unknown (older Kafka wrote an empty file)."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -96,7 +96,10 @@ class RecordColumns:
         return int(self.sizes().max(initial=0)) if rows is None else rows.largest()
 
     def run_ends(self, room: int) -> list[int]:
-        """Return the ends of consecutive runs that fit ``room`` bytes by ``sizes``, at least one record each."""
+        """Split the records into consecutive runs. Return the exclusive end index of each run.
+
+        A run has at most ``room`` bytes by ``sizes``, or is one record.
+        """
         rows = rows_of(self)
         return _run_ends(self.sizes(), room) if rows is None else rows.run_ends(room)
 
@@ -139,7 +142,7 @@ def _header(pair: dict[str, Any] | None) -> tuple[str, bytes | None]:
 
 
 def key_hashes(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """Return Kafka's hash of each key of a binary column; that of a null is undefined."""
+    """Return the hash of each key by which Kafka's partitioner chooses. The hash of a null is undefined."""
     found = kernels.key_hashes(len(keys), _elements(keys))
     if found is not None:
         return np.frombuffer(found, np.uint32)
@@ -183,7 +186,9 @@ def encode_columns(
 
 
 def rows_of(columns: RecordColumns) -> EncoderColumns | None:
-    """Return the columns for the compiled kernels, or None if these cannot take them."""
+    """Return the columns for the compiled kernels. None: no kernels are loaded, or they do not support these
+    columns.
+    """
     headers = None
     if columns.headers is not None:
         elements = columns.headers.flatten()  # without the elements of null lists
@@ -244,7 +249,9 @@ def partitions_of(hashes: npt.NDArray[np.uint32], partitions: npt.NDArray[np.int
 
 
 def rows_by_partition(partitions: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """Return the row indexes of each partition, ascending; ``partitions`` gives that of each row, from 0 up."""
+    """Return the row indexes of each partition, ascending, for partitions 0 and up. ``partitions``: the partition of
+    each row.
+    """
     if len(partitions) and partitions[0] == partitions.min() == partitions.max():
         return [np.arange(len(partitions))]
     narrow = partitions.max(initial=0) < 2**16

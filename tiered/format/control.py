@@ -22,7 +22,7 @@ _MARKER = struct.Struct(">hi")
 
 
 class ControlType(enum.IntEnum):
-    """Kafka's numbers; any other type is ``UNKNOWN`` and is skipped."""
+    """Types of control records, with Kafka's numbers. Any other type is ``UNKNOWN`` and is skipped."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -60,5 +60,5 @@ def coordinator_epoch(record: Record) -> int:
 
 
 def marker(kind: ControlType, coordinator_epoch: int, timestamp: int) -> NewRecord:
-    """Return the record of an ABORT or COMMIT marker, to be encoded as transactional and control."""
+    """Return the record of an ABORT or COMMIT marker. The batch that holds it must be transactional and control."""
     return NewRecord(value=_MARKER.pack(0, coordinator_epoch), key=_KEY.pack(0, kind), timestamp=timestamp)

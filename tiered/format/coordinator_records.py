@@ -47,7 +47,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def is_state_log(topic: str) -> bool:
-    """Return True for the state logs of transactions and groups, which are no user's topics and are never tiered."""
+    """Return True for ``__transaction_state`` and ``__consumer_offsets``. They are never tiered."""
     return topic in {TRANSACTION_STATE_TOPIC, OFFSETS_TOPIC}
 
 
@@ -83,10 +83,10 @@ class TxnState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TxnValue:
-    """State of one transactional id. ``partitions`` by topic, as stored; None if it never had a transaction, as in
-    Kafka.
+    """State of one transactional id.
 
-    ``client_version`` 2: the producer's epoch rises with the end of each transaction.
+    ``partitions``: those of the current transaction; None if the id never had one. ``client_version`` 2: the producer's
+    epoch rises with the end of each transaction.
     """
 
     producer_id: int
@@ -185,9 +185,11 @@ def decode_position(value: bytes) -> Position:
 
 
 def group_protocol(number: int, value: bytes | None) -> str | None:
-    """Return the protocol of the group that a record describes, "" for none. None: it describes no whole group.
+    """Return the protocol of the group that a record of ``__consumer_offsets`` describes. ``number``: type of the
+    record.
 
-    Kafka's consumers have the protocol "consumer". Others are "share", "streams", or a name such as "connect".
+    ``""``: the group has no protocol, or the record deletes it. None: the record describes a position or a member, not
+    a group. Kafka's consumers have the protocol "consumer". Others are "share", "streams", or a name such as "connect".
     """
     if number == _CLASSIC_GROUP and value is not None:
         reader = WireReader(value, "group")
@@ -199,7 +201,10 @@ def group_protocol(number: int, value: bytes | None) -> str | None:
 
 
 def encode_transaction_key(transactional_id: str) -> bytes:
-    """Return the key. Raises ConfigError for an id that is empty, not Unicode, or longer than 32767 bytes."""
+    """Return the key of an id in ``__transaction_state``.
+
+    Raises ConfigError for an id that is empty, not Unicode, or longer than 32767 bytes.
+    """
     if not transactional_id:
         raise ConfigError("a transactional id is empty")
     writer = WireWriter()
@@ -212,7 +217,10 @@ def encode_transaction_key(transactional_id: str) -> bytes:
 
 
 def decode_transaction_key(key: bytes) -> str:
-    """Return the transactional id. Raises CorruptionError, also for key versions above 0, which mean something else."""
+    """Return the transactional id in a key of ``__transaction_state``.
+
+    Raises CorruptionError, also for key versions above 0, which are other types of records.
+    """
     reader = WireReader(key, "transaction key")
     number = reader.int16()
     if number != _TRANSACTION:
@@ -306,7 +314,7 @@ T = TypeVar("T")
 
 
 class WireReader:
-    """Reads one key or value from its beginning. ``what`` names it in errors; positions are bytes in it."""
+    """Reader of one key or value from its beginning. ``what`` names it in errors. Positions are bytes in it."""
 
     __slots__ = ("_data", "flexible", "position", "what")
 
@@ -343,7 +351,7 @@ class WireReader:
         return self._number(_LONG)
 
     def varint(self) -> int:
-        """Read an unsigned varint of at most 32 bits."""
+        """Read and return an unsigned varint of at most 32 bits."""
         value = 0
         for i in range(_MAX_VARINT_BYTES):
             byte = self._number(_BYTE) & 0xFF
@@ -382,7 +390,9 @@ class WireReader:
         return text
 
     def nullable_array(self, item: Callable[[], T], *, item_bytes: int) -> tuple[T, ...] | None:
-        """Read an array by calling ``item`` per element; None for null. ``item_bytes`` is the minimum of one."""
+        """Return an array's elements, each read by ``item``; None for null. ``item_bytes``: least size of one
+        element.
+        """
         count = self._length(short=False)
         if count == -1:
             return None
@@ -398,7 +408,7 @@ class WireReader:
         return items
 
     def tagged(self) -> dict[int, bytes]:
-        """Return the undecoded tagged fields of a flexible struct; empty in other versions."""
+        """Return the undecoded tagged fields of a flexible struct, by tag. Other versions have none."""
         if not self.flexible:
             return {}
         count = self.varint()
@@ -413,7 +423,7 @@ class WireReader:
         return fields
 
     def end(self) -> None:
-        """Raise CorruptionError if bytes are left."""
+        """Raise CorruptionError unless all bytes were read."""
         if self.left:
             raise self.error(f"{self.left} bytes too many")
 
@@ -455,7 +465,9 @@ class WireWriter:
         self._parts.append(data)
 
     def length(self, count: int, *, short: bool = False) -> None:
-        """Write a length; -1 for null."""
+        """Write the length ``count``; -1 stands for null. ``short``: the length of a string, otherwise of bytes or an
+        array.
+        """
         if self.flexible:
             self.varint(count + 1)
         elif short:

@@ -1,9 +1,9 @@
-"""The permanent decision about a batch of a sink: which staged segments are its records in each partition, in order.
+"""The permanent decision about one batch of a sink: the staged segments, in order, that become its records.
 
 The object ``txn/{id}/{batch}`` is created with create-only semantics before any partition is changed. A replay that
-staged other segments for the same batch finds it and commits those that it names. A collector writes ``aborted``
-instead: the named segments are deleted and can never be committed. If the newest decision of a batch is an abort, a
-writer that staged segments which no abort names may decide again under the next generation.
+staged other segments for the same batch finds the decision and commits the segments in it. A collector writes
+``aborted`` instead: the named segments are deleted and can never be committed. If the newest decision of a batch is an
+abort, a writer with staged segments that no abort names may decide again under the next generation.
 
 A framed object (``format.framed_object``) with the table ``rows``: the concatenated rows of all partitions.
 """
@@ -30,7 +30,7 @@ ABORTED = "aborted"
 
 
 class SinkTarget(NamedTuple):
-    """Partition that a batch writes to."""
+    """Partition to which a sink's batch writes."""
 
     topic_id: UUID
     partition: int
@@ -54,12 +54,12 @@ class Decision:
 
     @property
     def key(self) -> str:
-        """Object key."""
+        """Key of the decision's object."""
         return decision_key(self.txn, self.batch, self.generation)
 
     @property
     def uids(self) -> set[tuple[int, int]]:
-        """Return both halves of the ids of all segments that it names."""
+        """Return the ids of all segments in the decision, each as its two 64-bit halves."""
         return {(row.id_hi, row.id_lo) for rows in self.partitions.values() for row in rows}
 
 

@@ -83,7 +83,7 @@ def _fits(column: npt.NDArray[np.int64]) -> bool:
 
 
 class Packed(NamedTuple):
-    """Encoded table in the body of a framed object."""
+    """One encoded table of a framed object."""
 
     layout: TableLayout
     rows: int
@@ -92,7 +92,7 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FramedObject:
-    """Decoded object. Columns are int64, and it owns them."""
+    """Decoded object. Its columns are int64 copies, independent of the encoded bytes."""
 
     header: JsonObject
     tables: dict[str, dict[str, npt.NDArray[np.int64]]]
@@ -112,7 +112,7 @@ def pack(header: Mapping[str, Any], tables: Sequence[Packed]) -> bytes:
 
 
 def with_field(data: bytes, name: str, value: str) -> bytes:
-    """Return a valid object's bytes with one field added at the front of its header."""
+    """Return the bytes of a framed object with one more field, at the front of its header. The checksum is updated."""
     _, fmt, flags, header_len = _HEAD.unpack_from(data)
     text = f"{{{_json(name)}:{_json(value)},".encode() + data[_HEAD.size + 1 : _HEAD.size + header_len]
     made = _HEAD.pack(MAGIC, fmt, flags, len(text)) + text + data[_HEAD.size + header_len : -_CRC.size]
@@ -131,10 +131,10 @@ def unpack(
     key: str,
     max_raw_bytes: int = MAX_RAW_BYTES,
 ) -> FramedObject:
-    """Decode the bytes of :func:`pack`. ``layouts`` maps the header to the expected tables.
+    """Decode the bytes of :func:`pack`. ``layouts`` returns, for the header, the tables that the body must have.
 
-    ``max_raw_bytes`` limits the body. Raises CorruptionError (``key`` and position) for damaged or foreign bytes,
-    ConfigError for a higher format.
+    ``max_raw_bytes`` limits the decompressed body. Raises CorruptionError (``key`` and position) for damaged or foreign
+    bytes, ConfigError for a newer format.
     """
     if len(data) < _HEAD.size + _CRC.size:
         _refuse(key, 0, f"{len(data)} bytes are too few for a catalog object")

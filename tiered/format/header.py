@@ -55,7 +55,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes of a v2 header, in their order. For v0 and v1 the same fields, derived from the message.
+    """Header of a batch: the fields of a v2 header in their order. For v0 and v1 they are derived from the message.
 
     A compressed v0/v1 wrapper does not say how many records it holds: ``records_count`` is -1 and ``base_offset`` is
     its *last* offset, unless :func:`verify_batch` decoded it.
@@ -111,12 +111,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time at which tombstones and markers of this batch may be removed; None until a cleaning has stamped it."""
+        """Time from which tombstones and markers of this batch may be removed. None: no compaction has set it yet."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; wraps from 2^31-1 to 0, and stays -1 without a producer."""
+        """Sequence of the last record. It wraps from 2^31-1 to 0, and is -1 without a producer."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) % 2**31
@@ -173,7 +173,10 @@ def _read_odd_header(buf: Buffer, position: int, limit: int | None) -> BatchHead
 
 
 def header_of_message(m: legacy.Message, base_offset: int | None = None, count: int | None = None) -> BatchHeader:
-    """Return the header fields of a v0 or v1 message; a wrapper's base offset and count if its messages were read."""
+    """Return a v0 or v1 message's fields as those of a batch header.
+
+    ``base_offset``, ``count``: those of a wrapper whose inner messages were decoded; None: take them from the message.
+    """
     base = m.offset if base_offset is None else base_offset
     if count is None:
         count = -1 if m.attributes & CODEC_MASK else 1

@@ -30,8 +30,10 @@ class ValueType(NamedTuple):
 
 
 class ListOf(NamedTuple):
-    """List of at most ``limit`` entries. ``of``: a :class:`ValueType` of the values, a shape whose fields each entry
-    lists in order, or None for unchecked entries.
+    """List of at most ``limit`` entries.
+
+    ``of``: a :class:`ValueType` for single values. A shape: each entry is a list with the shape's fields in order.
+    None: entries are not checked.
     """
 
     of: Any
@@ -52,7 +54,7 @@ class JsonObject:
     """Untrusted JSON object. ``key`` and ``position`` (bytes) give its origin for errors."""
 
     def __init__(self, data: bytes, *, key: str, position: int = 0) -> None:
-        """Decode UTF-8 JSON. Raises CorruptionError, also for NaN and infinities."""
+        """Decode ``data``, a JSON object in UTF-8. Raises CorruptionError, also for NaN and infinities."""
         self.key, self.position = key, position
         try:
             values = _DECODER.decode(data.decode("utf-8"))
@@ -63,13 +65,13 @@ class JsonObject:
         self.values: dict[str, Any] = values
 
     def refuse(self, name: str, what: str) -> NoReturn:
-        """Raise CorruptionError about one field."""
+        """Raise CorruptionError about the field ``name``. ``what``: the rest of the sentence."""
         raise CorruptionError(
             f"{self.key}: {name or 'the header'} {what}", path_or_key=self.key, position=self.position
         )
 
     def check_format(self, newest: int) -> None:
-        """Raise ConfigError if ``format`` is above ``newest``. Call it before any other field is read."""
+        """Raise ConfigError if the field ``format`` is above ``newest``. Call this before any other field is read."""
         found = self.values.get("format")
         if type(found) is int and found > newest:
             raise ConfigError(
@@ -78,7 +80,10 @@ class JsonObject:
             )
 
     def checked_fields(self, shape: Shape, values: Mapping[str, Any] | None = None, path: str = "") -> dict[str, Any]:
-        """Return the checked fields of ``shape``, of the nested object ``values`` if one is given."""
+        """Return the fields of ``shape``, each checked. ``values``: nested object to read instead of the whole one.
+
+        ``path`` precedes field names in errors. Raises CorruptionError.
+        """
         if values is None:
             values = self.values
         found: dict[str, Any] = {}

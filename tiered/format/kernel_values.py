@@ -10,15 +10,15 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Block(bytearray):
-    """Reusable buffer. It is refilled only when no view of it is left, so readers need not copy."""
+    """Reusable buffer. It is refilled only when no view of it exists, so readers need not copy."""
 
     __slots__ = ()
 
 
 class Shown(NamedTuple):
-    """Location of a batch for a reader, and the bounds of the records it wants.
+    """Settings of a reader for the records of one batch: the location to report, and the bounds of wanted records.
 
-    ``kind`` is the batch's timestamp type. ``end`` and ``until_ms`` are exclusive; None: no bound.
+    ``kind``: the batch's timestamp type. ``end`` and ``until_ms`` are exclusive; None: no bound.
     """
 
     topic: str
@@ -35,10 +35,10 @@ class Shown(NamedTuple):
 class BatchForm(NamedTuple):
     """Settings of the batches that :func:`encode_batch` makes for one topic and partition.
 
-    ``keyed``: a record needs a key. ``attributes``: those of the header. ``mutable``: the batch is a ``bytearray``.
-    ``given``: a record may also be a (value, key) pair or a value, as in ``append_many``. Timestamps are at most
-    ``before_ms`` older and ``after_ms`` newer than the clock, except with LogAppendTime. ``place``: the partition that
-    the metadata names; None: no metadata.
+    ``keyed``: each record needs a key. ``attributes``: those of the batch header. ``mutable``: return a ``bytearray``.
+    ``given``: accept a (value, key) pair or a value as a record, as in ``append_many``. Timestamps are at most
+    ``before_ms`` older and ``after_ms`` newer than the clock, except with LogAppendTime. ``place``: partition for the
+    returned metadata; None: return no metadata.
     """
 
     keyed: bool
@@ -56,10 +56,10 @@ NO_PRODUCER = (-1, -1, -1)
 
 
 class KeysPut(NamedTuple):
-    """Result of putting the records of a batch: ``records`` examined; ``newest`` is the last offset put, or -1.
+    """Result of adding the keys of one batch to a table. ``records``: number of records examined.
 
-    ``full``: no room for the next record with a key. ``odd``: the caller must take the next record, or what follows the
-    last one.
+    ``newest``: offset of the last record added, or -1. ``full``: the table has no room for the key of the next record.
+    ``odd``: the caller must examine the next record itself, or the bytes after the last one.
     """
 
     records: int
@@ -69,11 +69,11 @@ class KeysPut(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Result of filtering a batch: the number of records kept, and of those removed for each reason.
+    """Result of filtering one batch: the number of records that stay, and of those removed for each reason.
 
-    ``sets_horizon``: a tombstone stays, and the batch has no delete horizon yet. ``data``: the kept records, encoded
-    against ``base_timestamp``; ``max_timestamp`` is their greatest. ``data`` None: the batch stays unchanged, or none
-    of its records stay.
+    ``sets_horizon``: a tombstone stays, and the batch has no delete horizon yet. ``data``: the records that stay,
+    encoded against ``base_timestamp``; ``max_timestamp`` is their greatest. ``data`` None: the batch stays unchanged,
+    or none of its records stay.
     """
 
     records: int
@@ -87,11 +87,12 @@ class Kept(NamedTuple):
 
 
 class PutRun(NamedTuple):
-    """Result of putting consecutive batches: the first ``used`` bytes, ``batches`` in number, hold ``records``
+    """Result of adding the keys of consecutive batches to a table. ``used``: bytes of the ``batches`` that were
     examined.
 
-    ``newest``: the last offset covered, -1: none. ``full``: the last batch was put only up to that offset, as the next
-    key found no room. ``alone``: each record was put, is within the offsets of its batch, and has no producer.
+    ``records``: number of records examined. ``newest``: the last offset covered, -1: none. ``full``: the table had no
+    room for the next key; of the last batch only offsets up to ``newest`` were added. ``alone``: each record was added,
+    is within the offsets of its batch, and has no producer.
     """
 
     used: int
@@ -176,20 +177,20 @@ class ArrowColumns(Protocol):
     size_bytes: int
 
     def add(self, batch: Buffer) -> bool:
-        """Add one verified v2 batch. Return False, adding nothing, if it is odd or has no room beside the others."""
+        """Add one verified v2 batch. Return False, without adding it, if it is odd or does not fit into the buffers."""
 
     def finish(self) -> ArrowBuffers:
-        """Return everything that was added, and empty the collector."""
+        """Return the buffers of all batches that were added, and empty the collector."""
 
 
 class EncoderColumns(Protocol):
-    """Columns of records, made by :func:`arrow_rows`."""
+    """Columns of records that the compiled kernels can encode. :func:`arrow_rows` makes them."""
 
     def largest(self) -> int:
-        """Return what ``RecordColumns.largest`` returns."""
+        """Return the size of the largest record, like ``RecordColumns.largest``."""
 
     def run_ends(self, room: int) -> list[int]:
-        """Return what ``RecordColumns.run_ends`` returns."""
+        """Return the ends of runs that fit ``room`` bytes, like ``RecordColumns.run_ends``."""
 
     def by_partition(self, partitions: int, keyless: int, given: Buffer | None) -> list[tuple[int, Buffer | None]]:
         """Return each partition with rows, ascending, and the indexes of its rows (int64; None: all rows).
@@ -212,10 +213,11 @@ class BatchFiller(Protocol[B_co]):
     greatest: int
 
     def add(self, rows: EncoderColumns, order: Buffer | None, at: int) -> int:
-        """Add rows at the indexes ``order`` (int64; None: all), from its position ``at`` on, while they fit.
+        """Add the rows with the indexes ``order`` (int64; None: all) while they fit. Begins at position ``at`` of
+        ``order``.
 
-        Returns the position of the first that does not fit; one row alone always fits. Raises IndexError.
+        Returns the position of the first row that does not fit. A single row always fits. Raises IndexError.
         """
 
     def finish(self, base_offset: int, leader_epoch: int, attributes: int, append_time_ms: int) -> B_co:
-        """Return one uncompressed v2 batch of all added rows, and empty the filler. Raises ValueError without rows."""
+        """Return one uncompressed v2 batch of all added rows, and remove them. Raises ValueError without rows."""

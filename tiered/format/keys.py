@@ -80,7 +80,7 @@ MAX_TXN_CHARS = 200
 
 
 class Role(enum.StrEnum):
-    """Role of a committer; the letter in the keys."""
+    """Roles that commit to a catalog: writer and maintainer. The value is the letter in object keys."""
 
     WRITER = "w"
     MAINTAINER = "m"
@@ -89,7 +89,7 @@ class Role(enum.StrEnum):
 class SegmentName(NamedTuple):
     """Unique name of an uploaded segment within its partition. ``uid`` is 32 hex digits.
 
-    The key of a ``staged`` one has only its uid: neither epoch nor base are known when it is stored.
+    ``staged``: the key has only the uid, because epoch and base were unknown when the segment was stored.
     """
 
     role: Role
@@ -108,7 +108,7 @@ class PageName(NamedTuple):
 
 
 class PageKey(NamedTuple):
-    """A parsed page key."""
+    """Parts of a page's key."""
 
     topic_id: UUID
     partition: int
@@ -116,7 +116,7 @@ class PageKey(NamedTuple):
 
 
 class SegmentKey(NamedTuple):
-    """A parsed segment key; ``suffix`` is ``log`` or ``idx``."""
+    """Parts of a segment's key. ``suffix`` is ``log`` or ``idx``."""
 
     topic_id: UUID
     partition: int
@@ -125,7 +125,7 @@ class SegmentKey(NamedTuple):
 
 
 class StagedKey(NamedTuple):
-    """A parsed key of a staged object; ``suffix`` is ``log`` or ``idx``."""
+    """Parts of a staged object's key. ``suffix`` is ``log`` or ``idx``."""
 
     topic_id: UUID
     partition: int
@@ -134,7 +134,7 @@ class StagedKey(NamedTuple):
 
 
 class DecisionKey(NamedTuple):
-    """A parsed key of a decision: ``generation`` counts the aborts before it."""
+    """Parts of a decision's key. ``generation`` is the number of earlier aborts of the batch."""
 
     txn: str
     batch: int
@@ -150,7 +150,7 @@ class ErasureNoteKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """A parsed key below ``groups/``: of a member, of a partition (topic id and number), or of the plan."""
+    """Parts of a key below ``groups/``: of a member, of a partition (topic id and number), or of the plan."""
 
     group: str
     member: str | None = None
@@ -223,32 +223,34 @@ def root_key(topic_id: UUID, partition: int) -> str:
 
 
 def positions_key(topic_id: UUID, partition: int) -> str:
-    """Return the key of the copy of the positions that groups of a log have in a partition."""
+    """Return the key of a partition's object with the positions of consumer groups, copied from the log directory."""
     return partition_prefix(topic_id, partition) + "positions"
 
 
 def hist_key(topic_id: UUID, partition: int, version: int) -> str:
-    """Return the key of the create-only copy of one version of the root."""
+    """Return the key of the history copy of one version of the root. It is created once and never replaced."""
     return hist_prefix(topic_id, partition) + f"{bounded(version, MAX_INT64, 'version'):016x}"
 
 
 def hist_prefix(topic_id: UUID, partition: int) -> str:
-    """Return the common prefix of all copies of a root."""
+    """Return the common prefix of all history copies of a partition's root."""
     return partition_prefix(topic_id, partition) + "hist/"
 
 
 def aside_key(topic_id: UUID, partition: int, uid: str) -> str:
-    """Return the key at which a rebuild keeps the unreadable object that it found at the root's key."""
+    """Return the key for a copy of an object that a repair replaces or deletes."""
     return partition_prefix(topic_id, partition) + f"aside/{check_uid(uid)}"
 
 
 def pin_key(topic_id: UUID, partition: int, uid: str) -> str:
-    """Return the key of a reader's pin."""
+    """Return the key of a reader's pin of a partition."""
     return partition_prefix(topic_id, partition) + f"pin/{check_uid(uid)}"
 
 
 def check_snapshot_name(name: str) -> str:
-    """Return the name: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, and no time. Raises ConfigError."""
+    """Return the name: a letter, then up to 99 of ``[a-zA-Z0-9._-]``. Raises ConfigError, also for a time such as
+    ``now-1h``.
+    """
     if not re.fullmatch(_SNAPSHOT, name):
         raise ConfigError(
             f"snapshot name {name[:100]!r} is not allowed",
@@ -258,17 +260,19 @@ def check_snapshot_name(name: str) -> str:
 
 
 def snap_key(topic_id: UUID, partition: int, name: str) -> str:
-    """Return the key of a snapshot: a copy of the root that protects the objects it names until it is deleted."""
+    """Return the key of a snapshot. While it exists, a snapshot protects the objects that its copy of the root
+    names.
+    """
     return snap_prefix(topic_id, partition) + check_snapshot_name(name)
 
 
 def snap_prefix(topic_id: UUID, partition: int) -> str:
-    """Return the common prefix of all snapshots."""
+    """Return the common prefix of all snapshots of a partition."""
     return partition_prefix(topic_id, partition) + "snap/"
 
 
 def page_key(topic_id: UUID, partition: int, name: PageName) -> str:
-    """Return the key of an immutable page below the root."""
+    """Return the key of a page of a partition's catalog."""
     prefix = partition_prefix(topic_id, partition)
     return f"{prefix}p/{name.role.value}{_epoch_hex(name.epoch)}/{check_uid(name.uid)}.page"
 
@@ -283,7 +287,7 @@ def segment_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> s
 
 
 def index_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
-    """Return the key of the ``.idx`` bundle with the same uid."""
+    """Return the key of the ``.idx`` bundle of a catalog row, or of a name for a future upload."""
     return index_key_of(segment_key(topic_id, partition, segment))
 
 
@@ -298,12 +302,12 @@ def staged_prefix(topic_id: UUID, partition: int) -> str:
 
 
 def staged_uid(txn: str, batch: int, random32: int) -> str:
-    """Return the uid of one attempt at one staged segment: 64 bits of a hash of the id, the batch, 32 random bits."""
+    """Return the uid of one attempt at a staged segment: 96 bits from the id and the batch, then 32 random bits."""
     return f"{staged_stem(txn, batch)}{bounded(random32, MAX_BATCH, 'random part'):08x}"
 
 
 def staged_stem(txn: str, batch: int) -> str:
-    """Return the first 24 hex digits of the uid of every object that one batch stages."""
+    """Return the first 24 hex digits of a staged uid: all objects of one batch share them."""
     return f"{_txn_hash(check_txn(txn))}{bounded(batch, MAX_BATCH, 'batch'):08x}"
 
 
@@ -312,7 +316,7 @@ def _txn_hash(txn: str) -> str:
 
 
 def check_txn(txn: str) -> str:
-    """Return the transaction id if a key can hold it. Raises ConfigError."""
+    """Return the transaction id if it can be part of an object key. Raises ConfigError."""
     return _quotable(txn, MAX_TXN_CHARS, "transaction id")
 
 
@@ -330,13 +334,15 @@ def _quoted(txn: str) -> str:
 
 
 def decision_key(txn: str, batch: int, generation: int = 0) -> str:
-    """Return the create-only key of a sink's decision about a batch."""
+    """Return the key of a sink's decision about a batch. ``generation``: number of earlier aborts of the batch."""
     key = f"{DECISIONS_PREFIX}{_quoted(check_txn(txn))}/{bounded(batch, MAX_BATCH, 'batch')}"
     return f"{key}.{generation}" if generation else key
 
 
 def check_group_name(name: str, what: str = "group") -> str:
-    """Return the name of a group or a member. Raises ConfigError."""
+    """Return the name of a group or a member if it is valid. ``what`` names its kind in the error. Raises
+    ConfigError.
+    """
     return _quotable(name, MAX_GROUP_CHARS if what == "group" else MAX_MEMBER_CHARS, f"{what} name")
 
 
@@ -346,7 +352,7 @@ def group_prefix(group: str) -> str:
 
 
 def group_plan_key(group: str) -> str:
-    """Return the key of the assignment that the members of a group agreed on."""
+    """Return the key of a group's plan: the assignment of partitions that its members agreed on."""
     return group_prefix(group) + "plan"
 
 
@@ -356,13 +362,13 @@ def group_members_prefix(group: str) -> str:
 
 
 def group_member_key(group: str, member: str) -> str:
-    """Return the key of the heartbeats of a member, ``{name}~{uid}``."""
+    """Return the key of a member's heartbeat object. ``member`` is ``{name}~{uid}``."""
     name, _, uid = member.rpartition("~")
     return f"{group_members_prefix(group)}{_quoted(check_group_name(name, 'member'))}~{check_uid(uid)}"
 
 
 def group_partition_key(group: str, topic_id: UUID, partition: int) -> str:
-    """Return the key of a partition's owner and position in a group."""
+    """Return the key of the object with a group's owner of, and position in, a partition."""
     check_partition(partition)
     return f"{group_prefix(group)}partitions/{topic_id.hex}-{partition}"
 
@@ -378,12 +384,14 @@ def topic_key(topic: str) -> str:
 
 
 def probe_key(uid: str) -> str:
-    """Return the key of an object of the start-up probe."""
+    """Return the key of an object that tests the store's capabilities at the start."""
     return f"{PROBE_PREFIX}{check_uid(uid)}"
 
 
 def gc_audit_key(topic_id: UUID, partition: int, version: int, uid: str) -> str:
-    """Return the key of the audit line of one collection or sweep of a partition, at one version of its root."""
+    """Return the key of the audit line of one garbage collection or sweep, at version ``version`` of the partition's
+    root.
+    """
     prefix = gc_audit_prefix(topic_id, partition)
     return f"{prefix}{bounded(version, MAX_INT64, 'version'):016x}-{check_uid(uid)}"
 
@@ -395,7 +403,7 @@ def gc_audit_prefix(topic_id: UUID, partition: int) -> str:
 
 
 def decisions_audit_key(uid: str) -> str:
-    """Return the key of the audit line of one deletion of old decisions of sinks."""
+    """Return the key of the audit line of one deletion of obsolete sink decisions."""
     return f"jobs/gc/decisions/{check_uid(uid)}"
 
 
@@ -409,18 +417,20 @@ def check_job_id(job_id: str) -> str:
 
 
 def erasure_prefix(topic_id: UUID, partition: int) -> str:
-    """Return the common prefix of all objects that erasures of a partition keep."""
+    """Return the common prefix of the objects that erasures of a partition write: notes and receipts."""
     check_partition(partition)
     return f"{ERASURES_PREFIX}{topic_id.hex}-{partition}/"
 
 
 def erasure_note_prefix(topic_id: UUID, partition: int, erasure_id: str) -> str:
-    """Return the common prefix of the notes of one erasure."""
+    """Return the common prefix of the notes of one erasure of a partition."""
     return f"{erasure_prefix(topic_id, partition)}{check_job_id(erasure_id)}/segments/"
 
 
 def erasure_note_key(topic_id: UUID, partition: int, erasure_id: str, base: int, uid: str) -> str:
-    """Return the key of the note of a segment that an erasure rewrites as ``uid``."""
+    """Return the key of an erasure's note about one segment with first offset ``base``, which is rewritten as
+    ``uid``.
+    """
     prefix = erasure_note_prefix(topic_id, partition, erasure_id)
     return f"{prefix}{bounded(base, MAX_INT64, 'offset'):020d}-{check_uid(uid)}.json"
 
@@ -431,7 +441,7 @@ def erasure_receipt_key(topic_id: UUID, partition: int, erasure_id: str) -> str:
 
 
 def wildcards(role: Role | None = None) -> dict[str, str]:
-    """Return each kind of key as an IAM pattern: ``?`` is one character, ``*`` any number of them, also slashes.
+    """Return IAM patterns by kind of key. ``?`` is one character, ``*`` any number of them, also slashes.
 
     ``role`` restricts segments and pages to epochs of that role.
     """
@@ -464,12 +474,12 @@ def parse_partition_key(key: str) -> tuple[UUID, int] | None:
 
 
 def parse_root_key(key: str) -> tuple[UUID, int] | None:
-    """Return (topic id, partition) of a ``root`` or ``hist`` key, None for any other key."""
+    """Return (topic id, partition) of the key of a root or of its history copy, None for any other key."""
     return _partition_of(_ROOT_KEY.fullmatch(key))
 
 
 def parse_hist_key(key: str) -> int | None:
-    """Return the version of a ``hist`` key, None for any other key."""
+    """Return the version in the key of a history copy of a root, None for any other key."""
     match = _ROOT_KEY.fullmatch(key)
     if _partition_of(match) is None or match is None or match["version"] is None:
         return None
@@ -483,7 +493,7 @@ def parse_gc_audit_key(key: str) -> int | None:
 
 
 def parse_erasure_note_key(key: str) -> ErasureNoteKey | None:
-    """Return the parts of a note's key, None for any other key."""
+    """Return the parts of the key of an erasure's note, None for any other key."""
     match = _ERASURE_NOTE_KEY.fullmatch(key)
     return None if match is None else ErasureNoteKey(match["erasure"], int(match["base"]), match["uid"])
 
@@ -495,12 +505,12 @@ def parse_snap_key(key: str) -> str | None:
 
 
 def is_pin_key(key: str) -> bool:
-    """Return True if a key is exactly one of :func:`pin_key`."""
+    """Return True if ``key`` has exactly the form of :func:`pin_key`."""
     return _partition_of(_PIN_KEY.fullmatch(key)) is not None
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:
-    """Parse a ``.log`` or ``.idx`` key. None for any other key (wrong hash, upper case, number too large)."""
+    """Return the parts of a ``.log`` or ``.idx`` key. None for any other key, or one with a wrong hash or number."""
     match = _SEGMENT_KEY.fullmatch(key)
     partition = _partition_of(match)
     if match is None or partition is None:
@@ -513,7 +523,7 @@ def parse_segment_key(key: str) -> SegmentKey | None:
 
 
 def parse_staged_key(key: str) -> StagedKey | None:
-    """Parse the key of a staged object, None for any other key."""
+    """Return the parts of the key of a staged object, None for any other key."""
     match = _STAGED_KEY.fullmatch(key)
     partition = _partition_of(match)
     return None if match is None or partition is None else StagedKey(*partition, match["uid"], match["suffix"])
@@ -529,22 +539,22 @@ def segment_uid(key: str) -> str:
 
 
 def is_staged_by(row: Row, txn: str) -> bool:
-    """Return True if a batch of this transaction id staged the segment of a row."""
+    """Return True if the segment of ``row`` was staged by a batch of this transaction id."""
     return bool(row.flags & FLAG_STAGED) and join_uid(row.id_hi, row.id_lo).startswith(_txn_hash(txn))
 
 
 def is_stem_of(txn: str, batch: int, uid: str) -> bool:
-    """Return True if a batch of this transaction id staged the object with this uid. Accepts any text."""
+    """Return True if ``uid`` is that of an object staged by this batch of this transaction id. Accepts any text."""
     return uid.startswith(f"{_txn_hash(txn)}{batch:08x}")
 
 
 def staged_batch(uid: str) -> int:
-    """Return the batch that staged a segment, by its uid."""
+    """Return the number of the sink's batch that staged a segment, from the segment's uid."""
     return int(uid[TXN_CHARS:STEM_CHARS], 16)
 
 
 def parse_decision_key(key: str) -> DecisionKey | None:
-    """Parse the key of a decision, None for any other key."""
+    """Return the parts of the key of a sink's decision, None for any other key."""
     match = _DECISION_KEY.fullmatch(key)
     if match is None or int(match["batch"]) > MAX_BATCH:
         return None
@@ -553,7 +563,7 @@ def parse_decision_key(key: str) -> DecisionKey | None:
 
 
 def parse_group_key(key: str) -> GroupKey | None:
-    """Parse the key of any object of a group, None for any other key."""
+    """Return the parts of the key of any object of a group, None for any other key."""
     match = _GROUP_KEY.fullmatch(key)
     if match is None:
         return None
@@ -571,7 +581,7 @@ def parse_group_key(key: str) -> GroupKey | None:
 
 
 def parse_page_key(key: str) -> PageKey | None:
-    """Parse the key of a page, None for any other key."""
+    """Return the parts of the key of a page, None for any other key."""
     match = _PAGE_KEY.fullmatch(key)
     partition = _partition_of(match)
     if match is None or partition is None or int(match["epoch"], 16) > MAX_INT32:
@@ -588,14 +598,14 @@ def parse_topic_key(key: str) -> str | None:
 
 
 def segment_name(row: Row) -> SegmentName:
-    """Return role, epoch, base and uid of a row's objects."""
+    """Return the name (role, epoch, base, uid) by which a row's objects are stored."""
     role = Role.MAINTAINER if row.flags & FLAG_MAINTAINER else Role.WRITER
     uid = join_uid(row.id_hi, row.id_lo)
     return SegmentName(role, row.claim_epoch, row.base, uid, staged=bool(row.flags & FLAG_STAGED))
 
 
 def trashed_segment(entry: TrashEntry) -> SegmentName:
-    """Return role, epoch, base and uid of an object in the trash."""
+    """Return the name (role, epoch, base, uid) by which the objects of a trash entry are stored."""
     role = Role.MAINTAINER if entry.kind & TRASH_MAINTAINER else Role.WRITER
     uid = join_uid(entry.id_hi, entry.id_lo)
     return SegmentName(role, entry.epoch, entry.base, uid, staged=bool(entry.kind & TRASH_STAGED))
@@ -608,7 +618,7 @@ def split_uid(uid: str) -> tuple[int, int]:
 
 
 def join_uid(id_hi: int, id_lo: int) -> str:
-    """Join the halves of :func:`split_uid`."""
+    """Return 32 hex digits from the two halves that :func:`split_uid` returns."""
     return (id_hi.to_bytes(8, "big", signed=True) + id_lo.to_bytes(8, "big", signed=True)).hex()
 
 

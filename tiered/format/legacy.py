@@ -37,7 +37,7 @@ _CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 
 
 class Message(NamedTuple):
-    """The fixed part of one message; ``body`` is the position of its key length in the buffer."""
+    """Fixed part of one v0 or v1 message. ``body``: position, in the buffer, of its key length."""
 
     offset: int
     size: int
@@ -101,7 +101,7 @@ def _key_and_value(buf: memoryview, message: Message, end: int) -> tuple[bytes |
 def decode_message(
     buf: bytes | bytearray | memoryview, message: Message, max_bytes: int, *, check_crcs: bool = False
 ) -> Iterator[Record]:
-    """Return the record, or the inner records of a wrapper, of the one message in ``buf``.
+    """Return the records of the one message in ``buf``: itself, or the inner records if it is a compressed wrapper.
 
     A wrapper is decoded whole, as v1 offsets count from its end. ``check_crcs`` also checks the inner messages. Raises
     ``CorruptionError``.

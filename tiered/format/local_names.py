@@ -36,7 +36,10 @@ _RENAMED_DIR = re.compile(r"\S+-\S+\.\S+-(?P<kind>delete|future|stray)")
 
 
 class LocalFile(NamedTuple):
-    """A file of one segment: ``suffix`` as ``.log``; ``work`` is ``""``, ``.deleted``, ``.cleaned`` or ``.swap``."""
+    """Parts of the name of a segment's local file. ``suffix``: for example ``.log``.
+
+    ``work``: ``.deleted``, ``.cleaned`` or ``.swap`` during a deletion or replacement, otherwise ``""``.
+    """
 
     base: int
     suffix: str
@@ -44,14 +47,18 @@ class LocalFile(NamedTuple):
 
 
 class PartitionDir(NamedTuple):
-    """A partition directory. ``kind`` is ``""``, or ``delete``, ``future``, ``stray`` for a renamed one."""
+    """Parts of the name of a partition directory. ``kind``: ``delete``, ``future`` or ``stray`` for a renamed
+    directory, otherwise ``""``.
+    """
 
     tp: TopicPartition
     kind: str = ""
 
 
 def local_name(base: int, suffix: str, work: str = "") -> str:
-    """Return the file name: base offset as 20 digits, and the suffixes. Raises ConfigError for a bad offset."""
+    """Return a local file name: the base offset as 20 digits, ``suffix`` and ``work``. Raises ConfigError for a bad
+    offset.
+    """
     if not 0 <= base <= MAX_INT64:
         bounded(base, MAX_INT64, "base offset")  # raises
     return f"{base:020d}{suffix}{work}"
@@ -70,7 +77,7 @@ snapshot_name = functools.partial(local_name, suffix=SNAPSHOT_SUFFIX)
 
 
 def parse_local_name(name: str) -> LocalFile | None:
-    """Parse a segment's file name; None for any other file, which is ignored, as in Kafka."""
+    """Return the parts of a segment file's name; None for any other file, which is ignored, as in Kafka."""
     match = _LOCAL_FILE.fullmatch(name)
     if match is None or int(match["base"]) > MAX_INT64:
         return None

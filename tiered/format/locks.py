@@ -73,14 +73,14 @@ class _Waiters:
 
 
 class SafeEvent(threading.Event):
-    """An event that an exception at any instruction cannot leave locked, so that a signal handler may use it, too."""
+    """Event like ``threading.Event`` for signal handlers: an exception at any instruction cannot leave it locked."""
 
     def __init__(self) -> None:
         self._is_set = False
         self._waiters = _Waiters()
 
     def is_set(self) -> bool:
-        """Return whether the event is set."""
+        """Return True if the event is set."""
         return self._is_set
 
     def set(self) -> None:
@@ -89,11 +89,11 @@ class SafeEvent(threading.Event):
         self._waiters.wake()
 
     def clear(self) -> None:
-        """Make the next :meth:`wait` wait again."""
+        """Reset the event, so that the next :meth:`wait` blocks."""
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return whether the event was set within ``timeout`` seconds (None: no limit)."""
+        """Return True once the event is set, False if it is not set within ``timeout`` seconds (None: no limit)."""
         if not self._is_set:
             left = -1.0 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
             self._waiters.wait(self.is_set, left)
@@ -101,9 +101,9 @@ class SafeEvent(threading.Event):
 
 
 class Signal(SafeEvent):
-    """A wake-up of one waiter, a thread or a coroutine. It stays set until the waiter clears it.
+    """Wake-up of one waiter, a thread or a coroutine. It stays set until the waiter clears it.
 
-    ``hook`` is called, from any thread, when the signal is set. The waiter sets it for the time of one wait.
+    ``hook``: function that :meth:`set` calls, from any thread. The waiter installs it for the time of one wait.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Signal(SafeEvent):
         self.hook: Callable[[], None] | None = None
 
     def set(self) -> None:
-        """Wake the waiter, or end its next wait at once."""
+        """Set the signal: wakes the waiter, or ends its next wait at once."""
         if not self._is_set:
             super().set()
             hook = self.hook
@@ -120,7 +120,7 @@ class Signal(SafeEvent):
 
 
 class PlainLock:
-    """A lock like ``threading.Lock`` that knows its holder."""
+    """Lock like ``threading.Lock`` that records its owner."""
 
     __slots__ = ("_holder", "_waiters")
 
@@ -129,9 +129,10 @@ class PlainLock:
         self._holder: dict[bool, tuple[FrameType | None, int]] = {}
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock for a block that another function may end. Return False if it is not free in time.
+        """Acquire the lock like ``threading.Lock.acquire``. Another function may release it. Return False if it is not
+        free in time.
 
-        Raises ReentrantCallError if the holder asks for it without a timeout.
+        Raises ReentrantCallError if the owner asks for it without a timeout.
         """
         if timeout != -1 and not blocking:
             raise ValueError("can't specify a timeout for a non-blocking call")
@@ -142,10 +143,10 @@ class PlainLock:
         return self._acquire(None, timeout if blocking else 0.0, raises=blocking and timeout == -1)
 
     def hold(self, seconds: float) -> bool:
-        """Take the lock until the caller's ``release``. Return False if it is not free within ``seconds`` (below 0: no
-        limit).
+        """Acquire the lock for the calling function, which must release it. Return False if it is not free within
+        ``seconds``.
 
-        Raises ReentrantCallError in the thread that holds it.
+        ``seconds`` below 0: no limit. Raises ReentrantCallError in the thread that owns the lock.
         """
         return self._acquire(sys._getframe(1), seconds, raises=True)
 
@@ -155,7 +156,7 @@ class PlainLock:
         self._waiters.wake()
 
     def check_caller(self) -> None:
-        """Raise ReentrantCallError in the thread that holds the lock."""
+        """Raise ReentrantCallError in the thread that owns the lock."""
         if self.hold(0):
             self.release()
 
@@ -163,7 +164,7 @@ class PlainLock:
         return not self._holder
 
     def locked(self) -> bool:
-        """Return True if a thread holds the lock."""
+        """Return True if a thread owns the lock."""
         return bool(self._holder)
 
     def __enter__(self) -> bool:

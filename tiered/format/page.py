@@ -66,7 +66,7 @@ Identity = tuple[int, int, int]
 
 
 class PageKind(enum.StrEnum):
-    """Kind of a page's content."""
+    """Kinds of pages by their content."""
 
     LEAF = "leaf"
     INNER = "inner"
@@ -74,7 +74,7 @@ class PageKind(enum.StrEnum):
 
 
 class Pointer(NamedTuple):
-    """Location of a page and totals of its subtree; drawn above."""
+    """Reference to a page, with the totals of its subtree. The module shows its layout."""
 
     base: int
     next: int
@@ -96,7 +96,7 @@ class Pointer(NamedTuple):
 
     @property
     def name(self) -> PageName:
-        """Role, epoch and uid of the page's key."""
+        """Name of the page: role, epoch and uid."""
         role = Role.MAINTAINER if self.flags & POINTER_MAINTAINER else Role.WRITER
         return PageName(role, self.epoch, join_uid(self.id_hi, self.id_lo))
 
@@ -113,13 +113,13 @@ _LOW32 = np.int64(0xFFFF_FFFF)
 
 
 class Pointers(Table):
-    """Pointers in offset order, without gap or overlap. Immutable."""
+    """Table of pointers in offset order, without gap or overlap. Immutable."""
 
     FIELDS = Pointer._fields
 
     @classmethod
     def from_pointers(cls, pointers: Sequence[Pointer]) -> Pointers:
-        """Build the table. Raises OverflowError if a value does not fit int64."""
+        """Return the table of ``pointers``. Raises OverflowError if a value does not fit int64."""
         return cls(columns_of(Pointer._fields, pointers))
 
     def pointer(self, index: int) -> Pointer:
@@ -160,7 +160,7 @@ class Pointers(Table):
 
     @cached_property
     def epochs(self) -> tuple[int, int, int]:
-        """Lowest epoch, highest writer epoch and highest maintainer epoch of the pages; 0 for a role without pages."""
+        """Lowest epoch of the pages, and the highest epoch of writer and of maintainer; 0 for a role without pages."""
         epochs, by_maintainer = self.columns["epoch"], (self.columns["flags"] & POINTER_MAINTAINER) != 0
         return (
             int(epochs.min(initial=INT32_MAX)),
@@ -170,12 +170,12 @@ class Pointers(Table):
 
     @cached_property
     def leader_epoch(self) -> int:
-        """Largest leader epoch of all rows below, -1 without one."""
+        """Largest leader epoch of all rows in the pages below, -1 without one."""
         return int(self.columns["leader_epoch"].max(initial=-1))
 
     @cached_property
     def tally(self) -> Tally:
-        """Totals of the rows below."""
+        """Totals of all rows in the pages below."""
         columns = self.columns
         high, low = columns["sum_hi"], columns["sum_lo"]
         # Halves of 32 bits: the columns hold 64-bit halves as signed numbers, whose sum would overflow.
@@ -191,7 +191,7 @@ Content = Rows | Pointers | Trash
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Page that must be stored before a root may name it. ``pointer`` names it."""
+    """Encoded page, to be stored before a root may name it. ``pointer`` names it."""
 
     key: str
     body: bytes
@@ -201,7 +201,7 @@ class Page:
 
 
 class StoredPage(NamedTuple):
-    """Decoded page, with the identity that its own header claims."""
+    """Decoded page, with the topic, partition and name in its own header."""
 
     topic_id: UUID
     partition: int
@@ -211,7 +211,7 @@ class StoredPage(NamedTuple):
 
 
 def encode_page(topic_id: UUID, partition: int, name: PageName, content: Content) -> Page:
-    """Build the page of ``content`` (not empty). Raises OverflowError if a value does not fit its column."""
+    """Return the encoded page with ``content`` (not empty). Raises OverflowError if a value does not fit its column."""
     kind, layout = _layout_of(content)
     header = {
         "kind": kind.value,
@@ -244,7 +244,7 @@ def decode_page(data: bytes, *, key: str, kind: PageKind) -> Content:
 
 
 def decode_stored_page(data: bytes, *, key: str) -> StoredPage:
-    """Decode any page without checking its key, to show one object. ``key`` is for messages only.
+    """Decode a page of any kind without checking its key, for tools that show one object. ``key`` is for messages only.
 
     Raises CorruptionError and ConfigError like :func:`decode_page`, except for a page of another key.
     """
@@ -257,10 +257,10 @@ def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
         raise CorruptionError(f"{key}: {len(data)} bytes are more than a page can have", path_or_key=key, position=0)
 
     def layouts(header: JsonObject) -> tuple[TableLayout]:
-        told = str(header.values.get("kind"))
-        if kind is None and told not in set(PageKind):
+        kind_name = str(header.values.get("kind"))
+        if kind is None and kind_name not in set(PageKind):
             header.refuse("kind", "is no kind of page")
-        return (_LAYOUTS[kind or PageKind(told)],)
+        return (_LAYOUTS[kind or PageKind(kind_name)],)
 
     widest = max(layout.row_bytes for layout in (_LAYOUTS.values() if kind is None else (_LAYOUTS[kind],)))
     framed = unpack(data, layouts, key=key, max_raw_bytes=MAX_PAGE_ROWS * widest)
@@ -317,7 +317,7 @@ def differs(content: Rows | Pointers, pointer: Pointer) -> str:
 
 
 def summary(content: Content) -> Pointer:
-    """Return a pointer with the totals of ``content`` and no page; of trash only the number of entries."""
+    """Return a pointer that has the totals of ``content`` but names no page. For trash: only the number of entries."""
     if isinstance(content, Trash):
         return _NOWHERE._replace(rows=len(content))
     columns, total = content.columns, content.tally

@@ -36,16 +36,19 @@ def murmur2(data: bytes) -> int:
 
 
 class Partitioner:
-    """Choice of partitions for one topic of ``partitions`` partitions. Thread-safe: its only state is a counter."""
+    """Choice of the partition of each record, for a topic of ``partitions`` partitions. Thread-safe."""
 
     def __init__(self, partitions: int, hashed: Callable[[bytes], int] = murmur2) -> None:
-        """Take ``hashed``, a faster murmur2, if there is one."""
+        """Make a partitioner. ``hashed``: the murmur2 function, which may be a faster one."""
         self._partitions = partitions
         self._hashed = hashed
         self._turn = itertools.count()
 
     def partition_for(self, key: bytes | None) -> int:
-        """Return a number from 0 to ``partitions - 1``. The same key always gives the same partition."""
+        """Return the partition for a key, 0 to ``partitions - 1``. The same key always has the same one.
+
+        None: take turns.
+        """
         if self._partitions == 1:
             return 0
         if key is None:

@@ -1,4 +1,4 @@
-"""Copy of the positions that groups of a log have in one partition: the object ``positions`` beside the root. JSON.
+"""Copy of consumer group positions: the object ``positions`` beside a partition's root. JSON.
 
 ::
 
@@ -45,7 +45,7 @@ Positions = Mapping[str, Position]
 
 @dataclass(frozen=True, slots=True)
 class PositionsCopy:
-    """Content of the object. ``commit`` identifies the PUT."""
+    """Content of a ``positions`` object. ``commit``: id of the PUT that wrote it."""
 
     topic: str
     epoch: int
@@ -54,7 +54,7 @@ class PositionsCopy:
 
 
 def encode_positions(copy: PositionsCopy, *, key: str) -> bytes:
-    """Return the object's bytes. Raises ConfigError if they are too many."""
+    """Return the bytes of the object. Raises ConfigError if they are too many."""
     groups = [[group, *astuple(at)] for group, at in sorted(copy.groups.items())]
     fields = {"format": FORMAT, "topic": copy.topic, "epoch": copy.epoch, "commit": f"{copy.commit:032x}"}
     body = json.dumps({**fields, "groups": groups}, separators=(",", ":")).encode()
@@ -67,7 +67,7 @@ def encode_positions(copy: PositionsCopy, *, key: str) -> bytes:
 
 
 def decode_positions(data: bytes, *, key: str) -> PositionsCopy:
-    """Decode the object. Raises CorruptionError, and ConfigError for a newer format."""
+    """Decode a ``positions`` object. Raises CorruptionError, and ConfigError for a newer format."""
     fields = JsonObject(data, key=key)
     fields.check_format(FORMAT)
     values = fields.checked_fields({"format": ValueType(int, 1, FORMAT), **_SHAPE})
@@ -84,7 +84,7 @@ def within(groups: Positions, start: int, end: int) -> dict[str, Position]:
 
 
 def are_equal(one: Positions, other: Positions) -> bool:
-    """Return True if two copies differ at most in the times of their commits."""
+    """Return True if both copies have the same positions. Commit times may differ."""
     return one.keys() == other.keys() and all(
         replace(at, committed_ms=0) == replace(other[group], committed_ms=0) for group, at in one.items()
     )

@@ -50,7 +50,7 @@ class ProducerEntry(NamedTuple):
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """Return the bytes of the file with ``entries`` in order; 10 bytes for none."""
+    """Return the bytes of a snapshot file with ``entries`` in order; 10 bytes for none."""
     packed = [
         _ENTRY.pack(*e) if e.last_offset >= 0 else _ENTRY.pack(*e._replace(last_sequence=-1, offset_delta=0))
         for e in entries

@@ -197,9 +197,9 @@ def encode_records(records: Sequence[NewRecord], base_timestamp: int) -> tuple[b
 
 
 class KeyTable:
-    """Newest offset of every key, by a digest of 128 bits that ``secret`` (16 bytes) keys.
+    """Newest offset of each key. Keys are stored as digests of 128 bits, keyed with ``secret`` (16 bytes).
 
-    Colliding keys cannot be made without the secret. :meth:`put_batch` stops beyond ``capacity`` keys; memory is
+    Without the secret, colliding keys cannot be made. :meth:`put_batch` stops beyond ``capacity`` keys. Memory is
     allocated as keys arrive.
     """
 
@@ -211,7 +211,7 @@ class KeyTable:
         return len(self._offsets)
 
     def digest(self, key: bytes) -> bytes:
-        """Return the digest of a key, which differs between the twins."""
+        """Return the digest of a key. The compiled twin's digest of the same key differs."""
         return blake2b(key, digest_size=16, key=self._secret).digest()
 
     def put(self, key: bytes, offset: int) -> None:
@@ -223,17 +223,17 @@ class KeyTable:
         return self._offsets.get(self.digest(key), -1)
 
     def put_batch(self, batch: Buffer, start: int) -> KeysPut | None:
-        """Put the keys of a verified batch at offsets from ``start`` on, compressed or not.
+        """Add the keys of a verified batch's records at offsets from ``start`` on. The batch may be compressed.
 
-        Raises ``CorruptionError`` if decompression fails. None: the batch is odd, such as an old format; nothing was
-        put, and the caller takes the records one by one. This twin always returns None.
+        None: the batch is odd, such as an old format. Nothing was added, and the caller must add its records one by
+        one. This twin always returns None. Raises ``CorruptionError`` if decompression fails.
         """
         return None
 
-    def note_from(self, start: int) -> None:
-        """Promise that from now on each batch puts all its records with a key at offsets from ``start`` on, or none.
+    def count_superseded_from(self, start: int) -> None:
+        """Promise that each later batch adds all its keyed records at offsets from ``start`` on, or none of them.
 
-        The compiled table then counts superseded records, within its memory limit.
+        The compiled table can then count superseded records, within its memory limit: see :meth:`superseded`.
         """
 
     def superseded(self, start: int, end: int) -> int:
@@ -241,19 +241,19 @@ class KeyTable:
         return -1
 
     def put_run(self, batches: Buffer, start: int) -> PutRun | None:
-        """Put consecutive verified v2 batches like :meth:`put_batch`, until the table is full.
+        """Add the keys of consecutive verified v2 batches like :meth:`put_batch`, until the table is full.
 
-        Stops before a batch that is compressed, transactional, a control batch or odd, which the caller takes alone.
-        None as for :meth:`put_batch`.
+        Stops before a batch that is compressed, transactional, a control batch or odd. The caller adds that batch by
+        :meth:`put_batch`. None: as for :meth:`put_batch`.
         """
         return None
 
     def filter_run(self, batches: Buffer, latest: int, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
-        """Filter consecutive verified v2 batches like :meth:`filter_batch`, and return what remains of them.
+        """Filter consecutive verified v2 batches like :meth:`filter_batch`, and return the batches that remain.
 
-        Removes tombstones from a batch whose delete horizon is at or before ``now_ms``. Stops like :meth:`put_run`, and
-        before a batch that loses all its records and may have to stay: one that ends at ``boundary`` or has a producer.
-        None as for :meth:`put_batch`.
+        Removes tombstones from a batch whose delete horizon is at or before ``now_ms``. Stops where :meth:`put_run`
+        stops. It also stops before a batch that loses all its records but may have to stay: it ends at ``boundary`` or
+        has a producer. None: as for :meth:`put_batch`.
         """
         return None
 
@@ -267,9 +267,9 @@ class KeyTable:
 
 
 def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, crc: int = 0) -> int:
-    """Write base offset and leader epoch into the v2 batch at the start of ``buf``; its own CRC does not cover them.
+    """Write base offset and leader epoch into the v2 batch at the start of ``buf``. The batch's own CRC stays valid.
 
-    Returns the CRC-32C of a file that had ``crc`` before this batch.
+    Returns the file's CRC-32C after this batch. ``crc``: that of the bytes before it.
     """
     struct.pack_into(">q", buf, 0, base_offset)
     struct.pack_into(">i", buf, 12, leader_epoch)
@@ -309,12 +309,18 @@ def _read_varint(data: bytes, position: int, shift_limit: int) -> tuple[int, int
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return (signed 32-bit integer, position after it). Raises ``CorruptionError`` past 5 bytes or past the end."""
+    """Return (signed 32-bit integer, position after it) of the varint at ``position``.
+
+    Raises ``CorruptionError`` past 5 bytes or past the end.
+    """
     return _read_varint(data, position, _MAX_VARINT_SHIFT)
 
 
 def read_varlong(data: bytes, position: int) -> tuple[int, int]:
-    """Return (signed 64-bit integer, position after it). Raises ``CorruptionError`` past 10 bytes or past the end."""
+    """Return (signed 64-bit integer, position after it) of the varint at ``position``.
+
+    Raises ``CorruptionError`` past 10 bytes or past the end.
+    """
     return _read_varint(data, position, _MAX_VARLONG_SHIFT)
 
 
@@ -388,7 +394,7 @@ def check_count(data: bytes, count: int) -> None:
 
 
 def check_used_up(data: bytes, count: int, position: int) -> None:
-    """Raise CorruptionError if ``count`` records end at ``position`` before the end of ``data``."""
+    """Raise CorruptionError unless ``count`` records, which end at ``position``, used all bytes of ``data``."""
     if position != len(data):
         raise CorruptionError(f"{len(data) - position} bytes are left after {count} records", position=position)
 
@@ -504,11 +510,11 @@ def scan(  # noqa: PLR0917 - the state of a walk, in its order
 ) -> tuple[int, int, int, int]:
     """Return (bytes, first offset or -1, next offset, CRC) of the valid whole v2 batches at the start of ``data``.
 
-    Each begins at or above ``expected``, which each batch advances, and below ``stop``; ends below ``limit``; has at
-    most ``most_bytes``, no timestamp above ``latest`` and a valid CRC. ``exact``: the first one must not begin later;
-    -1: it may. ``dense``: no later one may leave a gap either. Stops before an odd batch, which the caller examines,
-    and where ``stop`` is reached. ``total``: CRC-32C of the bytes before these, continued in the result; -1: not
-    requested.
+    Each batch begins at or above ``expected``, which each batch advances, and below ``stop``. It ends below ``limit``,
+    has at most ``most_bytes``, no timestamp above ``latest``, and a valid CRC. ``exact``: offset at which the first
+    batch must begin; -1: any. ``dense``: later batches may leave no gap. Stops where ``stop`` is reached, and before an
+    odd batch, which the caller examines. ``total``: CRC-32C of the bytes before ``data``, continued in the result; -1:
+    not requested.
     """
     view, at, first = memoryview(data), 0, -1
     while expected < stop and len(view) - at >= _BATCH.size:
@@ -527,8 +533,8 @@ def scan(  # noqa: PLR0917 - the state of a walk, in its order
 
 
 def run_batches(batches: memoryview, kind: type[T], header: type, first: object, start: int) -> Iterator[T] | None:
-    """Yield each of consecutive verified batches as ``kind``, a NamedTuple of ``first``, its ``header`` and a view of
-    it.
+    """Yield each of consecutive verified batches as the NamedTuple ``kind``: ``first``, the batch's header, and its
+    bytes as a view.
 
     ``header`` is a NamedTuple of the fields of a v2 header. Batches wholly below offset ``start`` are left out. None:
     one of the batches is not a plain v2 batch.
@@ -624,7 +630,7 @@ def survey(
 
 
 def chosen(records: Iterator[Record], shown: Shown) -> Iterator[ConsumerRecord]:
-    """Yield the decoded records within the reader's offset and time bounds; stop at its end."""
+    """Yield those of the decoded records that are within the bounds of ``shown``. Stops at its ``end``."""
     topic, partition, kind, epoch, tier, start, end, since_ms, until_ms = shown
     for offset, timestamp, key, value, headers in records:
         if (

@@ -20,36 +20,38 @@ _EPOCH = _dt.datetime(1970, 1, 1, tzinfo=_dt.UTC)
 
 
 def values_of(fields: tuple[str, ...], other: Any) -> tuple[Any, ...] | None:
-    """Return a tuple, or a record with the same ``fields`` as a tuple, for a comparison; None for anything else."""
+    """Return ``other`` as a tuple for a comparison, if it is a tuple or a record with the same ``fields``. Otherwise
+    None.
+    """
     if isinstance(other, tuple):
         return other
     return tuple(other) if getattr(other, "_fields", None) == fields else None
 
 
 def hash_of(values: tuple[Any, ...]) -> int:
-    """Return the hash of the tuple; a list of headers counts as a tuple."""
+    """Return the hash of the tuple ``values``, in which a list of headers counts as a tuple."""
     return hash(tuple(tuple(value) if type(value) is list else value for value in values))
 
 
 def shown_fields(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> str:
-    """Return the repr of a named tuple."""
+    """Return the text of ``repr``, as of a named tuple."""
     return f"{name}({', '.join(f'{field}={value!r}' for field, value in zip(fields, values, strict=True))})"
 
 
 def datetime_of(timestamp: int) -> _dt.datetime:
-    """Convert milliseconds to an aware UTC datetime."""
+    """Return a timestamp in milliseconds as an aware UTC datetime."""
     return _EPOCH + _dt.timedelta(milliseconds=timestamp)
 
 
 def made_again(name: str, values: tuple[Any, ...]) -> object:
-    """Rebuild a pickled record from its ``values``, with the class in use where it is loaded."""
+    """Return an unpickled record: ``values`` as the class ``name`` that this process uses, compiled or pure."""
     from tiered.format import kernels  # noqa: PLC0415  it imports this module
 
     return getattr(kernels, name)(*values)
 
 
 class Fields:
-    """Protocol of a named tuple over ``_all`` (the values in order), shared by both kinds of record."""
+    """Methods of a named tuple for both kinds of record. ``_all`` has their values in order."""
 
     __slots__ = ("_all",)
     _all: tuple[Any, ...]
@@ -108,7 +110,7 @@ class Fields:
 
 
 class Record(Fields):
-    """One decoded record, before its topic is known (format level). ``headers`` without any: ``()``."""
+    """One decoded record before its topic is known. A record without headers has ``()``."""
 
     __slots__ = ()
     __match_args__ = ("offset", "timestamp", "key", "value", "headers")
@@ -125,9 +127,9 @@ class Record(Fields):
 
 
 class ConsumerRecord(Fields):
-    """One record as a reader sees it; field names are those of Kafka's Python clients.
+    """One record as a reader gets it. Field names are those of Kafka's Python clients.
 
-    ``value is None`` is a tombstone. ``tier`` is ``"local"`` or ``"remote"``. No headers: ``()``.
+    ``value is None`` is a tombstone. ``tier`` is ``"local"`` or ``"remote"``. A record without headers has ``()``.
     """
 
     __slots__ = ()
@@ -199,7 +201,7 @@ codecs.register_error(_AS_JAVA, _replace_as_java)
 
 
 def header_name(raw: bytes) -> str:
-    """Decode a header's name; one that is not UTF-8 becomes a :class:`~tiered.model.HeaderName` with its bytes."""
+    """Decode a header's name. A name that is not UTF-8 becomes a :class:`~tiered.model.HeaderName` with its bytes."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

@@ -72,10 +72,11 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class RoleState:
-    """A role's claim. Epoch 0: never claimed. ``seq`` counts the commits of this epoch; the claim is 0.
+    """Claim of a role in a root. ``epoch`` 0: never claimed. ``seq`` counts the commits under this claim, which itself
+    is 0.
 
-    The writer's also has the ``volume`` of the claim, its ``token``, and ``last_append``: the id of the last append
-    commit of any writer (claims do not overwrite it).
+    The writer's claim also has the ``volume`` that holds it, its ``token``, and ``last_append``: the id of the last
+    append commit of any writer (claims do not overwrite it).
     """
 
     epoch: int = 0
@@ -90,7 +91,9 @@ class RoleState:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Last commit of an ended epoch: decides commits whose response was lost."""
+    """Last commit under a claim that a newer claim ended. It shows if a commit whose response was lost is in the
+    root.
+    """
 
     role: str
     epoch: int
@@ -100,7 +103,10 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class CompactedRange:
-    """Compacted range that ends at ``end_offset``, after the previous one; its tombstones stay until ``horizon_ms``."""
+    """Range of offsets that was compacted. It begins at the end of the previous range and ends at ``end_offset``.
+
+    Its tombstones stay until ``horizon_ms``.
+    """
 
     end_offset: int
     horizon_ms: int
@@ -153,12 +159,12 @@ class Root:
 
     @property
     def key(self) -> str:
-        """Object key of the root, relative to the store's URL."""
+        """Object key of the root."""
         return root_key(self.topic_id, self.partition)
 
     @property
     def where(self) -> str:
-        """Topic, partition and version, for messages."""
+        """Text for messages: topic, partition and version."""
         return f"{self.topic}-{self.partition} (root version {self.version})"
 
     @property
@@ -172,7 +178,7 @@ class Root:
 
     @property
     def held(self) -> Tally:
-        """Totals of pages and tail, including ``dead``."""
+        """Totals of all rows in pages and in the root, including ``dead``."""
         total = self.rows.tally
         for pages in (self.inner, self.leaves):
             if pages is not NO_POINTERS:
@@ -181,11 +187,11 @@ class Root:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tables in memory."""
+        """Bytes that the root's tables use in memory."""
         return sum([table.nbytes for table in (self.rows, self.trash, self.inner, self.leaves)])
 
     def page_key(self, pointer: Pointer) -> str:
-        """Return the key of the page of a pointer."""
+        """Return the object key of the page that ``pointer`` names."""
         return page_key(self.topic_id, self.partition, pointer.name)
 
     @property
@@ -353,26 +359,29 @@ _FRONT = re.compile(rb'\{"(?:kept|begun)":"[0-9a-f]{32}","snapshot":"([a-zA-Z0-9
 
 
 def encode_complete_snapshot(root: bytes, uid: str, name: str) -> bytes:
-    """Return the body of the snapshot ``name`` of a root's bytes; ``uid``: 32 hex digits, new for each PUT."""
+    """Return the body of the finished snapshot ``name``. ``root``: bytes of the root to keep.
+
+    ``uid``: 32 hex digits, new for each PUT.
+    """
     return with_field(with_field(root, "snapshot", name), "kept", uid)
 
 
 def encode_pending_snapshot(root: bytes, uid: str, name: str) -> bytes:
-    """Return the body of an unfinished snapshot. Arguments as for :func:`encode_complete_snapshot`."""
+    """Return the body of the unfinished snapshot ``name``. Arguments as for :func:`encode_complete_snapshot`."""
     return with_field(with_field(root, "snapshot", name), "begun", uid)
 
 
-def is_begun(data: bytes) -> bool:
-    """Return True if a body is one of :func:`encode_pending_snapshot`."""
+def is_pending(data: bytes) -> bool:
+    """Return True if ``data`` is the body of an unfinished snapshot."""
     return has_first_field(data, "begun")
 
 
 def encode_dropped(uid: str) -> bytes:
-    """Return the body of the note that a snapshot was deleted; ``uid`` as of :func:`encode_complete_snapshot`."""
+    """Return the body of the note that a snapshot was deleted. ``uid``: 32 hex digits, new for each PUT."""
     return DROPPED + uid.encode()
 
 
-def decode_kept(data: bytes, *, key: str) -> Root | None:
+def decode_snapshot_root(data: bytes, *, key: str) -> Root | None:
     """Return the root that is kept under ``key``, None for the note of a deletion. Raises like ``decode_root``, and
     CorruptionError for the snapshot of another name.
     """

@@ -53,7 +53,7 @@ _ROW_DTYPE = np.dtype(ROW_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Totals of rows, ``sum`` being the multiset sum of row hashes modulo 2**128."""
+    """Totals of rows. ``sum``: sum of the rows' hashes modulo 2**128, which does not depend on their order."""
 
     segments: int = 0
     size_bytes: int = 0
@@ -93,7 +93,7 @@ class Views(dict[str, memoryview]):
 
 
 class Table:
-    """Named int64 columns of equal length, read-only. Subclasses fix the fields."""
+    """Table of named int64 columns of equal length, read-only. Subclasses define the names."""
 
     FIELDS: tuple[str, ...] = ()
 
@@ -151,7 +151,7 @@ class Table:
         return self._read_only({name: column[start:end] for name, column in self.columns.items()})
 
     def where(self, wanted: npt.NDArray[np.bool_]) -> Self:
-        """Return the rows selected by the mask ``wanted``, in order."""
+        """Return the rows for which the mask ``wanted`` is True, in order."""
         return type(self)({name: column[wanted] for name, column in self.columns.items()})
 
     def appended(self, more: Self) -> Self:
@@ -167,7 +167,7 @@ class Table:
         """Exclusive end offsets of a table of ranges, as a sequence of Python ints."""
         return self.columns["next"].data
 
-    def first_reaching(self, timestamp: int, index: int = 0) -> int:
+    def first_with_timestamp(self, timestamp: int, index: int = 0) -> int:
         """Return the first index >= ``index`` with ``max_ts >= timestamp``, or the length. Times may be unordered."""
         found = bisect_left(self._max_ts_so_far, timestamp)
         if found >= index:
@@ -194,13 +194,15 @@ def columns_of(fields: Sequence[str], rows: Sequence[Sequence[int]]) -> dict[str
 
 
 class Rows(Table):
-    """Live segments of a partition in offset order. Immutable: every change makes new Rows."""
+    """Table of the live segments of a partition in offset order. Immutable: every change makes new Rows."""
 
     FIELDS = Row._fields
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Rows:
-        """Build from rows in offset order. Raises OverflowError if a value does not fit int64."""
+        """Return the table of ``rows``, which are in offset order. Raises OverflowError if a value does not fit
+        int64.
+        """
         return cls(columns_of(Row._fields, rows))
 
     def row(self, index: int) -> Row:
@@ -216,7 +218,7 @@ class Rows(Table):
             yield Row(*values)
 
     def appended(self, more: Self) -> Self:
-        """Return these rows followed by ``more``; derives the sum from both sums."""
+        """Return these rows followed by ``more``. Their sum is computed from both sums."""
         joined = super().appended(more)
         joined.__dict__["sum"] = (self.sum + more.sum) % SUM_MODULUS
         return joined
@@ -233,12 +235,12 @@ class Rows(Table):
 
     @property
     def base(self) -> Column:
-        """First offsets."""
+        """First offsets of the rows."""
         return self.columns["base"]
 
     @property
     def next(self) -> Column:
-        """Exclusive end offsets."""
+        """Exclusive end offsets of the rows."""
         return self.columns["next"]
 
     @property
@@ -253,14 +255,16 @@ class Rows(Table):
 
     @cached_property
     def sum(self) -> int:
-        """Multiset sum: blake2b-128 of each row's canonical bytes, added modulo 2**128."""
+        """Sum, modulo 2**128, of blake2b-128 over each row's canonical bytes. It does not depend on the order of
+        rows.
+        """
         data, total = self.canonical_bytes(), 0
         for at in range(0, len(data), ROW_BYTES):
             total += int.from_bytes(hashlib.blake2b(data[at : at + ROW_BYTES], digest_size=16).digest(), "little")
         return total % SUM_MODULUS
 
     def canonical_bytes(self) -> bytes:
-        """Return all rows, 96 bytes each, as drawn above."""
+        """Return all rows, 96 bytes each, in the layout that the module shows."""
         packed = np.empty(len(self.columns["base"]), dtype=_ROW_DTYPE)
         for name in self.FIELDS:
             packed[name] = self.columns[name]
@@ -273,13 +277,13 @@ class Rows(Table):
 
 
 class Trash(Table):
-    """Objects that wait for deletion, in the order of their removal."""
+    """Table of objects that wait for deletion, in the order of their removal."""
 
     FIELDS = TrashEntry._fields
 
     @classmethod
     def from_entries(cls, entries: Sequence[TrashEntry]) -> Trash:
-        """Build the table. Raises OverflowError if a value does not fit int64."""
+        """Return the table of ``entries``. Raises OverflowError if a value does not fit int64."""
         return cls(columns_of(TrashEntry._fields, entries))
 
     def entry(self, index: int) -> TrashEntry:
@@ -291,7 +295,7 @@ class Trash(Table):
 
     @cached_property
     def kinds(self) -> Column:
-        """Kinds without the bits that belong to the keys."""
+        """Kind of each entry (``TRASH_OBJECT`` to ``TRASH_LIST``), without the bits for the form of its key."""
         return self.columns["kind"] & ~KEY_BITS
 
 

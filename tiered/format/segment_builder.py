@@ -58,14 +58,16 @@ class SegmentStats:
         self.count(records, least, greatest)
 
     def count(self, records: int, least: int, greatest: int) -> None:
-        """Add records and timestamps of one batch, or of a segment (-1: it has none)."""
+        """Add to the number of records and to the range of timestamps. ``least``, ``greatest`` -1: no record has a
+        timestamp.
+        """
         self.records += records
         if least >= 0 and (least < self.min_timestamp or self.min_timestamp < 0):
             self.min_timestamp = least
         self.max_timestamp = max(self.max_timestamp, greatest)
 
     def descriptor(self, topic_id: UUID, partition: int, base_offset: int, end_offset: int) -> SegmentDescriptor:
-        """Return the frozen form for the uploader."""
+        """Return the totals as an immutable descriptor, for the uploader."""
         return SegmentDescriptor(
             topic_id=topic_id,
             partition=partition,
@@ -83,7 +85,7 @@ class SegmentStats:
 
 @dataclass(frozen=True, slots=True)
 class BuiltSegment:
-    """In-memory :class:`~tiered.model.SealedSegment`."""
+    """Segment in memory, a :class:`~tiered.model.SealedSegment`."""
 
     descriptor: SegmentDescriptor
     batches: tuple[bytes | memoryview, ...] = field(repr=False)
@@ -99,9 +101,9 @@ class BuiltSegment:
 
 
 class BatchesSource:
-    """A :class:`~tiered.model.LendingSource` over consecutive batches.
+    """Byte source over consecutive batches, a :class:`~tiered.model.LendingSource`. The batches are never joined.
 
-    They are never joined: the pages of a second copy of a segment cost as much as encoding it.
+    A second copy of a segment would cost as much as encoding it.
     """
 
     def __init__(self, batches: Sequence[bytes | memoryview]) -> None:
@@ -162,7 +164,7 @@ class SegmentBuilder:
     def append(self, batch: bytes | memoryview, records: int, least: int, greatest: int) -> None:
         """Append one encoded batch of ``records`` records with timestamps from ``least`` to ``greatest``.
 
-        Assigns offset and leader epoch; a batch that was encoded with others is copied.
+        The batch gets the next offset and the builder's leader epoch. It is copied unless it has them already.
         """
         if _STAMP.unpack_from(batch) != (self._next, LEADER_EPOCH):
             stamped = bytearray(batch)

@@ -53,10 +53,10 @@ def _swap(columns: array[int]) -> None:
 
 
 class IndexPace:
-    """Decides which batches of a segment get an index entry, and tracks the largest timestamp, for all index writers.
+    """Rule for sparse index entries: which batches of a segment get one. All index writers use it.
 
-    A batch gets an entry if more than ``interval_bytes`` precede it since the last entry. ``largest``: the largest
-    timestamp so far and the last offset of its batch. ``since``: bytes since the last entry.
+    A batch gets an entry if more than ``interval_bytes`` precede it since the last entry. ``since``: bytes since the
+    last entry. ``largest``: the largest timestamp so far and the last offset of its batch.
     """
 
     __slots__ = ("interval_bytes", "largest", "since")
@@ -67,7 +67,7 @@ class IndexPace:
         self.since = 0
 
     def count(self, size_bytes: int, last_offset: int, max_timestamp: int) -> bool:
-        """Count the next batch. Return True if it gets an entry."""
+        """Count the next batch of the segment. Return True if it gets an index entry."""
         if max_timestamp > self.largest[0]:
             self.largest = max_timestamp, last_offset
         is_due = self.since > self.interval_bytes
@@ -76,7 +76,7 @@ class IndexPace:
 
 
 class _Index(ABC):
-    """Entries of one segment in memory, as two native columns. Not thread-safe for writing."""
+    """Offset index of one segment in memory. Not thread-safe for writing."""
 
     __slots__ = ("_relatives", "_values", "base_offset")
     _NAME: ClassVar[str]
@@ -132,7 +132,7 @@ class _Index(ABC):
         return len(self) * self._ENTRY_BYTES
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every entry with an offset >= ``offset``."""
+        """Remove every entry with an offset >= ``offset``."""
         self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
 
     def _drop(self, column: array[int], key: int) -> None:
@@ -171,7 +171,10 @@ class OffsetIndex(_Index):
         return self.entry(i - 1) if i else (self.base_offset, 0)
 
     def upper_bound(self, position: int, size: int) -> tuple[int, int] | None:
-        """Return the first entry at a position >= ``position + size``: it bounds a search for aborted ones."""
+        """Return the first entry at a position >= ``position + size``, None if there is none.
+
+        Its offset bounds the search for aborted transactions of a read of ``size`` bytes at ``position``.
+        """
         i = bisect.bisect_left(self._values, position + size)
         return self.entry(i) if i < len(self) else None
 
@@ -203,7 +206,7 @@ class OffsetIndex(_Index):
         self._values.extend(found[1::2])
 
     def drop(self, offset: int) -> None:
-        """Drop the entry of ``offset``, if any; lookups then start earlier."""
+        """Remove the entry of ``offset``, if any. Lookups from there then begin at an earlier entry."""
         self._drop(self._relatives, offset - self.base_offset)
 
     def is_sane(self, log_size_bytes: int | None = None) -> bool:
@@ -240,7 +243,7 @@ class TimeIndex(_Index):
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """Last (timestamp, offset); (-1, base offset) without entries."""
+        """Timestamp and offset of the last entry; (-1, base offset) without entries."""
         return self.entry(-1) if self._values else (NO_TIMESTAMP, self.base_offset)
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
@@ -268,11 +271,13 @@ class TimeIndex(_Index):
         return _TIME_ENTRY.pack(timestamp, relative)
 
     def drop(self, timestamp: int) -> None:
-        """Drop the entry of ``timestamp``, if any; lookups then start earlier."""
+        """Remove the entry of ``timestamp``, if any. Lookups from there then begin at an earlier entry."""
         self._drop(self._values, timestamp)
 
     def is_sane(self, end_offset: int | None = None) -> bool:
-        """Return True if timestamps rise strictly and offsets never fall, from the base up to ``end_offset``."""
+        """Return True if timestamps rise strictly and offsets never fall, from the base offset up to ``end_offset``
+        (None: no limit).
+        """
         t, r = self._values, self._relatives
         if not t:
             return True

@@ -1,9 +1,9 @@
-"""Groups of consumers that share the partitions of their topics with nothing but a bucket.
+"""Groups of consumers that share the partitions of their topics. They communicate only by objects in the bucket.
 
 ::
 
-    heartbeat ── PUT member ── GET plan if changed ── LIST members ── plan: who reads what ── take what is free
+    heartbeat ── PUT member ── GET plan if changed ── LIST members ── plan: who reads what ── claim free partitions
     commit    ── PUT partition, If-Match: position and owner are one object
 
-Members agree on one *plan* by compare-and-swap. The owner of a partition stands in its object, with the position.
+Members agree on one *plan* by compare-and-swap. The object of a partition has its owner and its position.
 """

@@ -1,4 +1,4 @@
-"""Groups of a bucket from outside: list, show, reset and delete them. No member is needed, and reset wants none."""
+"""Administration of the groups of a bucket: list, show, reset and delete them. The caller is no member."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ GROUPS_END = "\U0010ffff"
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """Owner and position of a group in one partition. ``damage``: why its object cannot be read."""
+    """Owner and position of a group in one partition.
+
+    ``damage``: the error if its object is unreadable, otherwise None.
+    """
 
     topic_id: UUID
     partition: int
@@ -49,7 +52,10 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """Group of a bucket. ``members``: ids of those that have not left, dead ones too until another member notices."""
+    """State of a group. ``members``: ids of members with an object.
+
+    Dead ones are included until another member removes them.
+    """
 
     name: str
     members: tuple[str, ...] = ()
@@ -57,7 +63,7 @@ class GroupInfo:
 
 
 def list_groups() -> Steps[list[str]]:
-    """Return the names of all groups of the bucket, with one LIST for each."""
+    """Return the names of all groups of the bucket. Costs one LIST for each group."""
     names: list[str] = []
     after = ""
     while True:
@@ -122,9 +128,9 @@ def _load_ownership(key: str) -> Steps[Ownership | None]:
 
 
 def load_lags(info: GroupInfo) -> Steps[list[GroupLag | TieredError | None]]:
-    """Return the lag in each partition of a group: None in a deleted topic, the error of a catalog that is damaged.
+    """Return the lag of a group in each of its partitions. None: the topic was deleted.
 
-    One GET for each topic and partition, and one for a page of a long catalog.
+    An error: the catalog is damaged. One GET for each topic and partition, and one for a page of a long catalog.
     """
     names = sorted({each.found.topic for each in info.partitions if each.found is not None})
     loaded = yield from _in_turns([load_topic_to_read(name) for name in names])
@@ -161,7 +167,7 @@ def _load_lag(
 
 
 def load_all_lags() -> Steps[list[GroupLag]]:
-    """Return the lags of all groups of the bucket. One that cannot be read is logged and left out."""
+    """Return the lags of all groups of the bucket. A group or partition that cannot be read is logged and left out."""
     found: list[GroupLag] = []
     for name in (yield from list_groups()):
         try:
@@ -191,10 +197,10 @@ def need_no_members(group: str) -> Steps[None]:
 def reset_group(
     group: str, positions: Mapping[TopicPartition, tuple[UUID, int]], *, force: bool = False
 ) -> Steps[dict[TopicPartition, int]]:
-    """Set positions, by partition a topic id and an offset. Return the offsets before, -1 for none.
+    """Set the positions of a group. ``positions``: topic id and offset by partition.
 
-    Each gets a new ownership epoch, so that a commit of a member that was thought to be dead is refused. Raises
-    ConfigError while there are members, unless ``force``.
+    Return the old offsets, -1 for none. Each partition gets a new ownership epoch, so that a late commit of a dead
+    member is refused. Raises ConfigError while there are members, unless ``force``.
     """
     if not force:
         yield from need_no_members(group)

@@ -50,9 +50,10 @@ def open_member(
     times: GroupSettings | None,
     start: tuple[str, int | None],
 ) -> GroupMember:
-    """Begin a member that shares the topics ``names``. ``start``: a word, or a time in milliseconds.
+    """Start a member of ``group`` that shares the partitions of the topics ``names``.
 
-    Raises ConfigError, UnknownTopicError.
+    ``member``: its name, None for a default. ``start``: ("earliest" or "latest", None), or a time in ms, for partitions
+    without a position. Raises ConfigError, UnknownTopicError.
     """
     check_group_name(arguments.text("group", group))
     name = f"{socket.gethostname()}-{os.getpid()}" if member is None else arguments.text("member", member)
@@ -63,13 +64,13 @@ def open_member(
 
 
 class GroupMember:
-    """Assignment of a group over a bucket (``consumer.position.Assignment``). Thread-safe."""
+    """Assignment of a consumer by its group in a bucket (``consumer.position.Assignment``). Thread-safe."""
 
     outlives_topics = True
     commit_interval_s = COMMIT_INTERVAL_S
 
     def __init__(self, member: Member, topics: BucketTopics, runner: Runner) -> None:
-        """Begin the heartbeats of ``member``."""
+        """Start the heartbeat thread of ``member``."""
         self._member, self._topics, self._runner = member, topics, runner
         self._clock = runner.clock or SystemClock()
         self.poll_interval_s = min(POLL_INTERVAL_S, member.settings.heartbeat_ms / 1000)
@@ -102,18 +103,18 @@ class GroupMember:
         self._steps(self._member.subscribe(topics))
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Raise ConfigError: the members of a group agree on who reads what."""
+        """Raise ConfigError, because the members of a group agree on an assignment."""
         raise ConfigError(
             f"group {self._member.group} shares its partitions among its members: {len(partitions)} were named",
             hint="subscribe to topics, or read named partitions without a group",
         )
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Mapping[TopicPartition, TieredError]:
-        """Store positions. Return the error of each partition whose position was not stored."""
+        """Store positions in the bucket. Return the error of each partition whose position was not stored."""
         return self._steps(self._member.commit(positions))
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Return the stored positions. A partition without one is left out."""
+        """Return the stored positions. Partitions without a position are left out."""
         return self._steps(self._member.committed(partitions))
 
     def open_stream(self, tp: TopicPartition) -> Steps[TierStream]:
@@ -121,7 +122,10 @@ class GroupMember:
         return (yield from self._topics.open_stream(tp, self._member.topic_id(tp)))
 
     def close(self) -> None:
-        """Leave the group. Commits nothing. A group that cannot be left now waits for the end of the lease."""
+        """Leave the group, without a commit.
+
+        If the bucket is unreachable, other members wait for the end of the lease.
+        """
         if self._closed.is_set():
             return
         self._closed.set()
@@ -179,7 +183,7 @@ class BucketTopics:
         self._entries: dict[str, TopicEntry] = {}
 
     def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
-        """Return the topics that exist, one GET for each. One that is being deleted does not exist."""
+        """Return those of the topics that exist, one GET for each. A topic that is being deleted does not exist."""
         found = {}
         for name in names:
             entry = yield from load_topic_to_read(name)
@@ -201,7 +205,11 @@ class BucketTopics:
         return stream
 
     def resolve(self, tp: TopicPartition, topic_id: UUID, *, from_start: bool) -> Steps[Position]:
-        """Return the position at which a group begins that has none. Raises LogDestroyedError."""
+        """Return the position at which the group begins in a partition without a committed position.
+
+        ``from_start``: True for the earliest offset, False for the consumer's ``start``. Raises LogDestroyedError if
+        the topic was deleted, and perhaps made again.
+        """
         stream = yield from self.open_stream(tp, topic_id)
         offset = yield from self._offset(stream, from_start=from_start)
         yield from stream.release()

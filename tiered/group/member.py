@@ -103,11 +103,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Times of a group, in milliseconds; all members use the same.
+    """Times of a group in milliseconds. All members must use the same.
 
-    ``lease_ms``: an owner without an acknowledged heartbeat for so long hands out nothing. ``handover_ms``: longest
-    wait for a handler that has records of a partition to give up. ``max_poll_interval_ms``: a caller that asks for no
-    record for so long leaves the group.
+    ``lease_ms``: after this time without an acknowledged heartbeat a member hands out no records. ``handover_ms``:
+    longest wait for a handler to finish records of a partition that must move. ``max_poll_interval_ms``: after this
+    time without a poll a member leaves the group.
     """
 
     heartbeat_ms: int = 10_000
@@ -118,8 +118,8 @@ class GroupSettings:
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ms * BEATS_UNTIL_DEAD <= self.lease_ms:
             raise ConfigError(
-                f"heartbeat_ms={self.heartbeat_ms} and lease_ms={self.lease_ms}: a lease is too short",
-                hint=f"a lease has at least {BEATS_UNTIL_DEAD} heartbeats",
+                f"heartbeat_ms={self.heartbeat_ms} does not go with lease_ms={self.lease_ms}",
+                hint=f"heartbeat_ms above 0, and lease_ms at least {BEATS_UNTIL_DEAD} times heartbeat_ms",
             )
 
 
@@ -155,12 +155,12 @@ class _Observed:
 
 
 class Member:
-    """Member ``name`` of ``group``. ``id`` is its name and a random number; empty while it is no member."""
+    """Member ``name`` of ``group``. ``id``: name and a random number; ``""`` while it is not in the group."""
 
     def __init__(
         self, group: str, name: str, names: Iterable[str], topics: GroupTopics, settings: GroupSettings
     ) -> None:
-        """Build a member that joins with its first round. ``names``: its topics."""
+        """Make a member that joins with its first :meth:`round`. ``names``: its topics."""
         self.group, self.name, self.topics = group, name, tuple(sorted(set(names)))
         self.settings = settings
         self.id = ""
@@ -188,12 +188,11 @@ class Member:
     # -- the caller's side ---------------------------------------------------------------------------------------------
 
     def poll(self, busy: Collection[TopicPartition], now_s: float, ahead_s: float = 0.0) -> Changes:
-        """Return the changes since the last poll. Sends no request.
+        """Return the changes of the assignment since the last poll, without a request.
 
-        ``ahead_s``: how long the caller may hand out records before it polls again.
-
-        Raises PartitionLostError once after the caller asked for nothing for ``max_poll_interval_ms``, and an error
-        that only a person can mend.
+        ``busy``: partitions with records in the caller's hands. ``ahead_s``: how long the caller may hand out records
+        before it polls again. Raises PartitionLostError once if the caller did not poll for ``max_poll_interval_ms``.
+        Raises errors that only a person can correct.
         """
         self._polled_s = now_s
         if self._idle:
@@ -218,16 +217,16 @@ class Member:
 
     @property
     def has_work(self) -> bool:
-        """True if a partition waits only for its release, or the member for its next round to join again."""
+        """Return True if the next round should come at once, to release a partition or to join again."""
         return self.joins_now or any(held.idle for held in tuple(self._held.values()))
 
     @property
     def joins_now(self) -> bool:
-        """True for a member that left while its caller was idle, and whose caller asked again."""
+        """Return True if the member left because its caller was idle, and the caller has polled again."""
         return self._left and not self._idle
 
     def topic_id(self, tp: TopicPartition) -> UUID:
-        """Return the id of an owned partition's topic. Raises PartitionLostError."""
+        """Return the topic id of an owned partition. Raises PartitionLostError if it is not owned."""
         held = self._held.get(tp)
         if held is None:
             raise self._lost_error(tp)
@@ -245,7 +244,10 @@ class Member:
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def round(self) -> Steps[float]:
-        """Run one heartbeat with all that depends on it. Return the seconds until the next one. Never raises."""
+        """Run one heartbeat: renew, follow the plan, release and claim partitions.
+
+        Return the seconds until the next one. Errors are stored or logged, never raised.
+        """
         began: Time = yield Now()
         try:
             wait_s = yield from self._round(began.monotonic)
@@ -431,7 +433,7 @@ class Member:
     # -- partitions ----------------------------------------------------------------------------------------------------
 
     def release_due(self) -> Steps[None]:
-        """Release partitions of the surplus that the caller has finished, or did not finish in time."""
+        """Release the partitions that moved to other members, once their records are handled or time is up."""
         now: Time = yield Now()
         longest_s = self.settings.handover_ms / 1000
         due = [tp for tp, held in self._held.items() if held.idle or now.monotonic - held.stopping_s >= longest_s]
@@ -527,7 +529,7 @@ class Member:
     # -- commits -------------------------------------------------------------------------------------------------------
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Steps[dict[TopicPartition, TieredError]]:
-        """Store positions, all together. Return the error of each partition whose position was not stored."""
+        """Store positions, concurrently. Return the error of each partition whose position was not stored."""
         chosen = sorted(positions)
         ends = yield from in_turns([self._commit_one(tp, positions[tp]) for tp in chosen])
         return {tp: end for tp, end in zip(chosen, ends, strict=True) if isinstance(end, TieredError)}
@@ -575,7 +577,7 @@ class Member:
         )
 
     def committed(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, Position]]:
-        """Return the stored positions, one GET for each partition of another member."""
+        """Return the stored positions. A partition of another member costs one GET."""
         found = {tp: held.owned.position for tp, held in self._held.items() if tp in partitions}
         topics = yield from self._source.find_topics(sorted({tp.topic for tp in partitions if tp not in found}))
         others = sorted(tp for tp in partitions if tp not in found and tp.topic in topics)

@@ -87,7 +87,7 @@ _HINT = "put a version of the object back, or delete the group with `tiered grou
 
 @dataclass(frozen=True, slots=True)
 class MemberBeat:
-    """One heartbeat of a member: ``beat`` counts them. ``dead``: another member judged it dead."""
+    """Object of a member. ``beat``: number of its heartbeats. ``dead``: True if another member found it dead."""
 
     member: str
     topics: tuple[str, ...]
@@ -98,9 +98,9 @@ class MemberBeat:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """Topic of a group. ``first``: its partitions when the group first read it; later ones are read from their start.
+    """Topic in a plan. ``first``: number of its partitions when the group first read it.
 
-    A topic that was made again has ``first`` 0.
+    Later ones are read from their start. ``first`` is 0 for a topic that was created again.
     """
 
     topic_id: UUID
@@ -109,21 +109,21 @@ class PlannedTopic:
 
 
 class GroupTopics(Protocol):
-    """Topics of the bucket."""
+    """Source of the bucket's topics, for a member."""
 
     def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
-        """Return the topics that exist, with their partitions; ``first`` is not used."""
+        """Return those of the topics that exist, with their number of partitions. Callers ignore ``first``."""
 
     def resolve(self, tp: TopicPartition, topic_id: UUID, *, from_start: bool) -> Steps[Position]:
-        """Return the position at which a group begins that has none.
+        """Return the start position of a partition without a committed one. ``from_start``: its earliest offset.
 
-        Raises LogDestroyedError, UnknownTopicError: the topic was deleted, and perhaps made again.
+        Raises LogDestroyedError or UnknownTopicError if the topic was deleted or created again.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Member of a plan: the topics that it subscribed, and the partitions that it shall own."""
+    """Member in a plan: the topics that it subscribed to, and the partitions assigned to it."""
 
     topics: tuple[str, ...]
     partitions: frozenset[TopicPartition] = frozenset()
@@ -131,9 +131,9 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """Assignment of all partitions to members. Only a member itself enters the plan; others remove it when it is gone.
+    """Assignment of all partitions to members. A member enters the plan itself. Others remove it when it is gone.
 
-    ``commit`` is not compared.
+    ``commit`` does not count in comparisons.
     """
 
     topics: Mapping[str, PlannedTopic] = field(default_factory=dict)
@@ -142,13 +142,13 @@ class GroupPlan:
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def owners(self) -> dict[TopicPartition, str]:
-        """Return the member of each partition."""
+        """Return the member to which each partition is assigned."""
         return {tp: member for member, seat in self.members.items() for tp in seat.partitions}
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Owner and position of a partition. ``owner`` is empty while it is free. ``epoch`` grows with each owner."""
+    """Owner and position of a partition. ``owner``: ``""`` if it is free. ``epoch``: higher with each new owner."""
 
     topic: str
     owner: str
@@ -160,13 +160,16 @@ class Ownership:
 
 
 def encode_member(beat: MemberBeat) -> bytes:
-    """Return the object's bytes."""
+    """Encode the object of a member."""
     fields = {"format": FORMAT, "member": beat.member, "topics": list(beat.topics), "beat": beat.beat}
     return _encode(fields | ({"dead": True} if beat.dead else {}) | {"commit": f"{beat.commit:032x}"})
 
 
 def decode_member(data: bytes, *, key: str) -> MemberBeat:
-    """Decode the object of a member. Raises CorruptionError, and ConfigError for a newer format."""
+    """Decode the object of a member. ``key``: for messages.
+
+    Raises CorruptionError, and ConfigError for a newer format.
+    """
     fields, values = _parse(data, key, _MEMBER, MAX_MEMBER_BYTES)
     parsed = parse_group_key(key)
     if parsed is None or parsed.member != values["member"]:
@@ -176,7 +179,7 @@ def decode_member(data: bytes, *, key: str) -> MemberBeat:
 
 
 def encode_plan(plan: GroupPlan) -> bytes:
-    """Return the object's bytes. Raises ConfigError if they are too many."""
+    """Encode a plan. Raises ConfigError if it is larger than allowed."""
     topics = [[name, each.topic_id.hex, each.partitions, each.first] for name, each in sorted(plan.topics.items())]
     members = [[member, list(seat.topics), _shares(seat)] for member, seat in sorted(plan.members.items())]
     body = _encode(
@@ -215,7 +218,7 @@ def decode_plan(data: bytes, *, key: str) -> GroupPlan:
 
 
 def encode_ownership(found: Ownership) -> bytes:
-    """Return the object's bytes."""
+    """Encode the object of a partition."""
     position = found.position
     return _encode(
         {
@@ -308,10 +311,10 @@ def assign(
     subscribed: Mapping[str, Collection[str]],
     owners: Mapping[TopicPartition, str],
 ) -> dict[str, frozenset[TopicPartition]]:
-    """Return the partitions of each member.
+    """Assign the partitions to members. Return the partitions of each member.
 
-    ``subscribed``: topics of each member. ``owners``: members that have the partitions now. A partition whose topic
-    has no subscriber is assigned to none.
+    ``subscribed``: topics of each member. ``owners``: members that have the partitions now. A partition without a
+    subscriber to its topic is left out.
     """
     shares: dict[str, set[TopicPartition]] = {member: set() for member in sorted(subscribed)}
     free = []
@@ -356,10 +359,10 @@ def next_plan(
     joining: Mapping[str, tuple[str, ...]],
     found: Mapping[str, PlannedTopic],
 ) -> GroupPlan:
-    """Return the plan without the members ``gone``, and with those that are ``joining`` by their topics.
+    """Return a new plan, without the members ``gone``, and with the members ``joining``, given by their topics.
 
-    ``found``: topics as the registry has them. A topic never loses partitions. One with another id was made again, and
-    the group reads it from its start.
+    ``found``: topics as the registry has them. A topic never loses partitions. A topic with another id was created
+    again, and the group reads it from its start.
     """
     topics = dict(plan.topics)
     for name, topic in found.items():

@@ -60,7 +60,7 @@ class Content:
     decoder: str = "none"
 
     def fields(self, record: Record) -> dict[str, Any]:
-        """Return JSON fields: ``key``, ``value``, ``headers``, ``encoding``; ``decoded`` for coordinators' records."""
+        """Return a record's JSON fields: ``key``, ``value``, ``headers``, ``encoding``, and perhaps ``decoded``."""
         if not self.data:
             return {"header_keys": [name for name, _ in record.headers]}
         found = encoded_fields(shown(record.key, self.key), shown(record.value, self.value), record.headers)
@@ -72,7 +72,7 @@ class Content:
         return found
 
     def text(self, record: Record) -> str:
-        """Return ``key ... value ... headers ...`` for people, without terminal control characters."""
+        """Return the text of a record's key, value and headers, without terminal control characters."""
         if not self.data:
             names = [name for name, _ in record.headers]
             return f" header keys {names!r}" if names else ""
@@ -139,7 +139,7 @@ def _transaction(value: TxnValue) -> dict[str, Any]:
 
 
 def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:
-    """Return the content for JSON and the name of its encoding; None and ``""`` for null."""
+    """Return (content as a JSON value, name of its encoding). (None, ``""``) for null."""
     if content is None:
         return None, ""
     if decoder == "hex":
@@ -170,21 +170,21 @@ def _json(value: Any) -> str:
 
 
 class Item(Protocol):
-    """One item of a file. ``kind`` is its ``message_type``."""
+    """One item of a file. ``kind``: its ``message_type`` in JSON."""
 
     @property
     def kind(self) -> str: ...
 
     def fields(self) -> dict[str, Any]:
-        """Return the JSON fields. Names are only ever added."""
+        """Return the item as JSON fields. New releases may add names, and never remove any."""
 
     def text(self) -> str:
-        """Return the line for people."""
+        """Return the item as a line of text."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """Entry of a small file."""
+    """Entry of a small file, such as an index or a checkpoint."""
 
     kind: str
     values: dict[str, Any]
@@ -192,7 +192,7 @@ class FileEntry:
 
     @property
     def place(self) -> int:
-        """Return the log offset of an index entry, the largest possible offset for any other entry."""
+        """Return the log offset of an index entry. For other entries return the largest possible offset."""
         name = _PLACES.get(self.kind)
         return MAX_INT64 if name is None else int(self.values[name])
 
@@ -205,7 +205,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """Batch of a ``.log``. ``valid``: its CRC matches."""
+    """Batch of a ``.log``. ``valid``: True if its CRC is right."""
 
     header: BatchHeader
     position: int
@@ -301,7 +301,7 @@ class RecordItem:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Bytes after the last whole batch. ``zeros``: all of them are zero."""
+    """Bytes after the last whole batch of a file. ``zeros``: True if all are zero."""
 
     position: int
     size_bytes: int
@@ -327,14 +327,14 @@ class BatchWindow:
 
     @property
     def start(self) -> int:
-        """Return the offset to begin at."""
+        """Return the offset to begin at, 0 without one."""
         return self.offset or 0
 
 
 def log_items(name: str, source: ByteSource, window: BatchWindow, content: Content) -> Iterator[Item]:
-    """Yield batches, the records of batches with a matching CRC, and the bytes after the last batch.
+    """Yield batches, the records of batches whose CRC is right, and the bytes after the last batch.
 
-    Raises CorruptionError with the position where no batch can begin, or in a record.
+    Raises CorruptionError with the position if no batch can begin there, or for a damaged record.
     """
     end, taken, size_bytes = 0, 0, 0
     try:
@@ -420,11 +420,11 @@ def record_sequence(record: Record, header: BatchHeader) -> int:
 
 
 def time_type(header: BatchHeader) -> str:
-    """Return ``CreateTime`` or ``LogAppendTime``; ``NoTimestampType`` for v0 messages."""
+    """Return ``CreateTime``, ``LogAppendTime``, or, for v0 messages, ``NoTimestampType``."""
     return header.timestamp_type.label if header.magic else "NoTimestampType"
 
 
 def codec_word(header: BatchHeader) -> str:
-    """Return the codec's name, ``unknown(n)`` for an unassigned number."""
+    """Return the name of the batch's codec, ``unknown(n)`` for an unassigned number."""
     number = header.attributes & 7
     return Codec(number).label if number in list(Codec) else f"unknown({number})"

@@ -54,7 +54,7 @@ _FILE_URL = "file://"
 
 
 class DumpRun:
-    """Dump of one command's files. Not thread-safe."""
+    """Run of one command over its files. Not thread-safe."""
 
     def __init__(self, app: Application, content: Content, window: BatchWindow) -> None:
         self._app = app
@@ -66,7 +66,10 @@ class DumpRun:
         self.damage = 0
 
     def dump(self, name: str, *, is_only: bool) -> None:
-        """Dump all files that ``name`` means. Raise the error of an ``is_only`` file, print others as warnings."""
+        """Print all files that the argument ``name`` stands for. A file with an error gives a warning.
+
+        ``is_only``: it is the only argument. Then the error of a single file is raised.
+        """
         unlisted: list[TieredError] = []
         self._staged = {}
         try:
@@ -92,7 +95,7 @@ class DumpRun:
             self._app.out.summary_fields.update(files=self.files, findings=self.damage)
 
     def finish(self) -> int:
-        """Print the summary. Return the exit code. Raise the error of a file that could not be inspected."""
+        """Print the summary and return the exit code. Raises the error of a file that could not be inspected."""
         out = self._app.out
         out.summary_fields.update(files=self.files, findings=self.damage)
         if self._refused and not self.damage:
@@ -166,11 +169,11 @@ class DumpRun:
 
 
 def expanded(app: Application, name: str, refused: list[TieredError], *, staged: dict[str, int]) -> list[str]:
-    """Return the files that ``name`` means, sorted by name. A file or an object means itself.
+    """Return the files that an argument stands for, sorted by name. A file or an object stands for itself.
 
-    A folder means its files that can be inspected, a log directory also those of its partitions. Adds the error of a
-    folder that cannot be listed to ``refused``, and raises it if nothing else is found. Adds to ``staged`` the base
-    offset in the log of each staged ``.log``, whose own offsets begin at 0. Raises NotFoundError, ConfigError.
+    A folder stands for its files that can be inspected, a log directory also for those of its partitions. The error of
+    a folder that cannot be listed is added to ``refused``, and raised if nothing else is found. ``staged`` gets the
+    base offset in the log of each staged ``.log``, whose own offsets begin at 0. Raises NotFoundError, ConfigError.
     """
     if not name:
         raise ConfigError("a FILE is empty", hint="name a file or a folder; . is the current one")
@@ -240,7 +243,7 @@ def holding(files: list[str], offset: int, *, alone: bool, staged: Mapping[str, 
 
 @contextmanager
 def opened(app: Application, name: str) -> Iterator[ByteSource]:
-    """Open a file or an object and return its bytes."""
+    """Open a file or an object for the duration of a block, and yield its bytes."""
     key = _key_of_directory_store(app, name)
     if key is not None:
         with closing(open_remote(app)) as store:
@@ -280,7 +283,7 @@ def _key_of_directory_store(app: Application, name: str) -> str | None:
 
 
 def may_grow(name: str) -> bool:
-    """Return True for the last ``.log`` of a partition whose directory was not closed: zeros may end it."""
+    """Return True if ``name`` is the last ``.log`` of a partition that was not closed. Such a file may end in zeros."""
     path, files = Path(name.removeprefix(_FILE_URL)).absolute(), PosixFiles()
     if "://" in name and not name.startswith(_FILE_URL):
         return False

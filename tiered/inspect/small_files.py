@@ -52,17 +52,17 @@ Dumper = Callable[[str, bytes], Iterable[FileEntry]]
 
 
 def is_log(name: str) -> bool:
-    """Return True if a file of that name holds batches."""
+    """Return True if a file of this name has batches."""
     return name.endswith((".log", _KRAFT_SNAPSHOT)) or ".log." in name
 
 
 def is_known(name: str) -> bool:
-    """Return True if a file of that name can be inspected."""
+    """Return True if a file of this name can be inspected."""
     return is_log(name) or _dumper(name) is not None
 
 
 def check_name(name: str) -> None:
-    """Raise ``ConfigError`` for a name that cannot be inspected."""
+    """Raise ConfigError if a file of this name cannot be inspected."""
     if not is_known(name):
         raise ConfigError(
             f"{name} is not a file that can be inspected",
@@ -72,15 +72,15 @@ def check_name(name: str) -> None:
 
 
 def suffix_of(name: str) -> str:
-    """Return the suffix of a segment file, without ``.deleted``, ``.cleaned`` or ``.swap``."""
+    """Return the suffix of a segment's file, such as ``.log``; ``.deleted``, ``.cleaned`` and ``.swap`` are cut off."""
     parsed = parse_local_name(name)
     return parsed.suffix if parsed is not None else PurePosixPath(name).suffix
 
 
 def base_of(name: str) -> int:
-    """Return the base offset in a segment file's name: its first 20 digits, before an object's id.
+    """Return the base offset in the name of a segment's file or object: its first 20 digits.
 
-    The name of a staged segment is an id alone: its base offset is 0. Raises ConfigError for other names.
+    The name of a staged segment is a uid alone; its base offset is 0. Raises ConfigError for other names.
     """
     stem = PurePosixPath(name).name.split(".")[0]
     if re.fullmatch(r"[0-9a-f]{32}", stem):
@@ -94,9 +94,9 @@ def base_of(name: str) -> int:
 
 
 def small_items(name: str, source: ByteSource, *, start: int = 0) -> Iterator[FileEntry]:
-    """Yield the items of a file, whose kind its name decides. Index entries before ``start`` are left out.
+    """Yield the items of a small file, decoded by its name. Index entries before offset ``start`` are left out.
 
-    Raises ConfigError for a name that is no file of a log, CorruptionError with the place of the damage.
+    Raises ConfigError if the name is not that of a log's file, CorruptionError with the position of the damage.
     """
     check_name(name)
     dumper = _dumper(name)
@@ -121,7 +121,7 @@ def _dumper(name: str) -> Dumper | None:
 
 
 def whole(name: str, source: ByteSource) -> bytes:
-    """Return all bytes of a file other than a ``.log``. Raises CorruptionError if it is too large."""
+    """Return all bytes of a small file. Raises CorruptionError if it is larger than such a file can be."""
     if source.size > MAX_SMALL_BYTES:
         raise CorruptionError(f"{name} has {source.size} bytes, more than such a file can have", path_or_key=name)
     return source.read_at(0, source.size)

@@ -7,9 +7,9 @@
       meta.properties                  directory.id: the volume
       tiered-topics.json               our topics: id, partitions, settings
       *-offset-checkpoint              Kafka's: recovery points, log starts, high watermarks, first dirty offsets
-      tiered-offset-checkpoint         what the bucket holds, as read back by the uploader
+      tiered-offset-checkpoint         per partition the end of its records in the bucket, read back by the uploader
       tiered-claims.json               proof that this is the volume which the bucket knows
-      tiered-tasks.json                how each background task did, for people
+      tiered-tasks.json                result of each background task, for people
       tiered-positions                 positions of groups, for the uploader
       tiered-seal-request, -answer     "roll these partitions", by an uploader; the request that was carried out
       flights-0/
@@ -24,14 +24,14 @@
 
 Guarantees to a caller. ``append`` is atomic: one batch or nothing, also after ``kill -9``; when it returns its bytes
 are in the page cache. ``flush`` returns after fsync; an fsync that fails takes the partition offline and is never
-repeated as if nothing had happened. A torn tail is copied beside its segment before it is cut. Damage in a sealed
-segment is an error at the read that meets it, with path, position and offset; it never stops the log from opening and
-never takes later records away. Local bytes go only below a committed end that was read back from the store.
+repeated as if nothing had happened. A torn tail is copied beside its segment before it is truncated. Damage in a sealed
+segment raises an error in the read that reaches it, with path, position and offset. The log still opens, and later
+records stay readable. Local bytes are deleted only below a committed end that was read back from the store.
 
 Every effect goes through ``disk.files.Files``, so that tests can tear, fill and fail the disk.
 
-``directory.multi_directory_log.LocalTier`` writes a log over one directory or several; ``directory.log_directory`` is
-one of them. ``directory.read_only_log.LogView`` reads a directory beside its writer, or a Kafka broker's.
-``partition.write_log.WriteLog`` is one partition. The rooms, from the ground up: ``disk``, ``segment``, ``recovery``,
-``partition``, ``cleaning``, ``transactions``, ``directory``.
+``directory.multi_directory_log.LocalTier`` writes a log over one or several directories;
+``directory.log_directory.LocalLog`` writes one. ``directory.read_only_log.LogView`` reads a directory while its writer
+or a Kafka broker runs. ``partition.write_log.WriteLog`` is one partition. The packages, from the lowest layer up:
+``disk``, ``segment``, ``recovery``, ``partition``, ``cleaning``, ``transactions``, ``directory``.
 """

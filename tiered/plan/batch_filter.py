@@ -42,7 +42,7 @@ _LEGACY_MAGICS = 2  # 0 and 1
 
 
 class Dropped(enum.Enum):
-    """Reason for removing a record; the word appears in logs and metrics."""
+    """Reasons for removing a record. Logs and metrics contain the values."""
 
     SUPERSEDED = "superseded"
     TOMBSTONE = "tombstone"
@@ -71,10 +71,10 @@ class CleaningStats:
 
 @dataclass(slots=True)
 class CleaningReport:
-    """Result of one round. ``end_offset``: the new first dirty offset. ``groups``: base offsets of the segments that
-    were merged into one each, or stayed.
+    """Result of one cleaning round. ``end_offset``: the new first dirty offset.
 
-    ``utilization``: the share of the map that its keys filled, 1 if they did not all fit.
+    ``groups``: for each output segment, the base offsets of its input segments. ``utilization``: the share of the map
+    that its keys filled, 1 if they did not all fit.
     """
 
     first_dirty: int
@@ -89,7 +89,7 @@ class CleaningReport:
     dropped: Counter[Dropped] = field(default_factory=Counter)
 
     def conclude(self, stats: CleaningStats, offset_map: OffsetMap) -> None:
-        """Enter the counts of the round's filter and the final size of ``offset_map``."""
+        """Copy into this report the counts of the round's filter, and the fill level of ``offset_map``."""
         self.keys, self.utilization = len(offset_map), len(offset_map) / offset_map.capacity
         self.records_read, self.records_written = stats.records_read, stats.records_written
         self.bytes_read, self.bytes_written = self.bytes_read + stats.bytes_read, stats.bytes_written
@@ -102,7 +102,7 @@ class Newest(Protocol):
 
     @property
     def latest_offset(self) -> int:
-        """Return the last offset that it covers."""
+        """Return the last offset that this source covers."""
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
         """Return True if a newer record of ``key`` exists than the one at ``offset``."""
@@ -111,7 +111,9 @@ class Newest(Protocol):
         """Return the records of a data batch that stay. None: the caller must ask for each record."""
 
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
-        """Return what remains of consecutive data batches, as many as it can take. None: ask for each batch."""
+        """Return the rest of the first of consecutive data batches. None: the caller calls :meth:`filter_batch` for
+        each batch.
+        """
 
 
 class CleanedRun(NamedTuple):
@@ -128,9 +130,9 @@ class CleanedRun(NamedTuple):
 class BatchFilter:
     """Filter for every batch of one round, from the start of the log to the last segment of the map, in order.
 
-    It may also begin in mid-log, at the first batch of a segment; ``before`` is then the state of earlier transactions.
-    ``first_uncleanable`` is the candidate's. ``producers`` is the live producer state of the log, ``aborted`` all
-    entries of its transaction indexes. ``legacy_horizon_ms`` is that of
+    The round may also begin in mid-log, at the first batch of a segment: ``before`` is then the state of earlier
+    transactions. ``first_uncleanable``: offset at which the cleaning candidate ends. ``producers``: the live producer
+    state of the log. ``aborted``: all entries of its transaction indexes. ``legacy_horizon_ms``: result of
     :func:`~tiered.plan.cleaning.legacy_delete_horizon`.
     """
 
@@ -159,26 +161,29 @@ class BatchFilter:
         self._end = 0
 
     def start_segment(self, modified_ms: int = MAX_LONG) -> None:
-        """Begin the batches of a segment that was last written to at ``modified_ms``.
+        """Start a segment of the input. ``modified_ms``: time of its last write.
 
-        Only tombstones of v0 and v1 messages depend on it; without it they stay.
+        Only tombstones of v0 and v1 messages depend on this time. By default they stay.
         """
         self._keeps_legacy_tombstones = modified_ms > self._legacy_horizon_ms
 
     def drain_aborted(self) -> tuple[AbortedTxn, ...]:
-        """Return the entries for the output's transaction index since the last call; to be called after each group."""
+        """Return the output's transaction index entries since the last call. Call this after each group."""
         return self._txns.drain_retained()
 
     def clean(self, batch: Buffer, header: BatchHeader | None = None) -> Buffer | None:
-        """Return the rest of one whole batch: the same buffer if unchanged, None if the batch is removed.
+        """Return what remains of one whole batch: the same buffer if it is unchanged, None if it is removed.
 
-        Raises ``CorruptionError`` for a batch that is damaged or does not follow the one before. Nothing of this round
-        may be committed then, and the partition is not cleaned again before an operator has looked.
+        Raises ``CorruptionError`` for a batch that is damaged or does not follow the one before. The caller must then
+        commit nothing of this round, and must not clean the partition again before an operator has examined it.
         """
         return self._clean(batch, verify_batch(batch, header))
 
     def clean_run(self, batches: memoryview) -> Iterator[CleanedRun]:
-        """Clean consecutive verified v2 batches piece by piece, like :meth:`clean`. Errors have their position."""
+        """Yield the results of :meth:`clean` for consecutive verified v2 batches, several batches at a time.
+
+        Errors have the position in ``batches``.
+        """
         at = 0
         while at < len(batches):
             rest = batches[at:]
@@ -200,9 +205,10 @@ class BatchFilter:
                 at += len(batch)
 
     def drop_run(self, run: PassedRun) -> CleanedRun:
-        """Drop a run of which the map says that every record is superseded, without reading it again.
+        """Count a run of batches as removed, without reading it. The map must know that each of its records is
+        superseded.
 
-        Not for the last run, which may have to stay.
+        Not for the last run of a round, whose last batch may have to stay.
         """
         self._behind(run.base_offset, run.next_offset)
         self._txns.advance(run.next_offset - 1)
@@ -253,7 +259,7 @@ class BatchFilter:
     def _keep_marker(self, header: BatchHeader, batch: Buffer) -> tuple[list[Record], bool]:
         """Return the marker if it stays, and True if its transaction has no data left: then its horizon begins."""
         records = list(decode_records(batch))
-        idle = self._txns.marker_is_idle(header, records[0] if records else None)
+        idle = self._txns.marker_is_unneeded(header, records[0] if records else None)
         horizon = header.delete_horizon_ms
         if idle and horizon is not None and horizon <= self._now_ms:
             self.stats.dropped[Dropped.MARKER] += len(records)

@@ -57,8 +57,10 @@ class TrimIntent:
     op = "trim"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """Refuse beyond ``next_offset``, and while the log is destroyed: the grace of all its objects counts from its
-        last commit, which a trimming writer would postpone for ever. NOTHING at or below ``start_offset``.
+        """Return the root that begins at ``offset``. Refuse with NOTHING if the log begins there already, or later.
+
+        Refuse with OUT_OF_RANGE beyond ``next_offset``, and with STATE while the log is being deleted: each trim would
+        restart the grace period of its objects.
         """
         refusal = fenced(root, stamp)
         if refusal is not None:
@@ -170,8 +172,8 @@ def _lineage_from(lineage: tuple[EpochEntry, ...], offset: int) -> tuple[EpochEn
 class ReplaceIntent:
     """Replacement of ``old`` by ``rows`` over exactly the same offsets: merging, compaction, a new upload of a segment.
 
-    ``old`` must be alive, adjacent and unchanged. A trim in between is no obstacle: outputs that end at or below the
-    start go to the trash in the same commit. ``cleaned``: the range that counts as compacted.
+    ``old`` must be alive, adjacent and unchanged. After a trim in between, outputs that end at or below the new start
+    go to the trash in the same commit. ``cleaned``: the range to record as compacted, None for none.
     """
 
     old: tuple[Row, ...]
@@ -181,7 +183,9 @@ class ReplaceIntent:
     op = "replace"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """Refuse with GONE if the catalog no longer holds ``old``."""
+        """Return the root with ``rows`` in place of ``old``. Refuse with GONE if the catalog no longer holds
+        ``old``.
+        """
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal
@@ -381,14 +385,14 @@ def _with_cleaned(ranges: tuple[CompactedRange, ...], entry: CompactedRange | No
 
 
 class NewPages:
-    """Pages that one commit makes, in order."""
+    """Collector of the pages that one commit makes, in order."""
 
     def __init__(self, root: Root, stamp: Stamp) -> None:
         self._root, self._stamp = root, stamp
         self.made: tuple[Page, ...] = root.unwritten
 
     def add(self, content: Content) -> Pointer:
-        """Add a page, whose name follows from the commit's id and the page's number. Return its pointer."""
+        """Add a page and return its pointer. Its name follows from the commit's id and the page's number."""
         number = f"{self._stamp.commit_id}/{len(self.made)}".encode()
         uid = hashlib.blake2b(number, digest_size=16).hexdigest()
         name = PageName(self._stamp.role, self._stamp.epoch, uid)
@@ -398,7 +402,7 @@ class NewPages:
 
 
 def spill(root: Root, stamp: Stamp) -> Root:
-    """Move the overflow of ``root`` into pages. For every commit except a claim.
+    """Return the root with its overflow moved into pages. For every commit except a claim.
 
     Until a claim is known to be committed, nothing may be uploaded under its epoch.
     """
@@ -437,7 +441,7 @@ def _listed(trash: Trash, stamp: Stamp, pages: NewPages) -> Trash:
 
 
 class Garbage:
-    """Trash entries of one commit, in order of removal."""
+    """Trash entries that one commit adds, in order of removal."""
 
     def __init__(self, root: Root, stamp: Stamp) -> None:
         self._version, self._ts_ms = next_version(root, stamp), next_ts_ms(root, stamp)
@@ -446,11 +450,11 @@ class Garbage:
 
     @property
     def trash(self) -> Trash:
-        """Trash of the root before, followed by the new entries."""
+        """Trash of the commit's root: that of the root before it, followed by the new entries."""
         return self._before.appended(Trash.from_entries(self._entries)) if self._entries else self._before
 
     def objects(self, rows: Iterable[Row]) -> None:
-        """Add the objects of rows; holes have none."""
+        """Add the ``.log`` and ``.idx`` objects of ``rows``. Holes have none."""
         for row in rows:
             if row.size:
                 kind = TRASH_OBJECT | (TRASH_MAINTAINER if row.flags & FLAG_MAINTAINER else 0)
@@ -458,17 +462,17 @@ class Garbage:
                 self._add(row.id_hi, row.id_lo, row.base, row.claim_epoch, kind)
 
     def trees(self, pointers: Iterable[Pointer]) -> None:
-        """Add pages and everything that they name."""
+        """Add the pages of ``pointers`` and everything that they name."""
         for pointer in pointers:
             self._page(pointer, TRASH_TREE)
 
     def pages(self, pointers: Iterable[Pointer]) -> None:
-        """Add pages alone: newer pages name their live entries."""
+        """Add the pages of ``pointers``, but not the objects that they name: newer pages name those."""
         for pointer in pointers:
             self._page(pointer, TRASH_PAGE)
 
     def rows_of(self, pointer: Pointer, low: int, high: int) -> None:
-        """Add the rows with ``low < next <= high`` of a leaf that stays."""
+        """Add the rows with ``low < next <= high`` of a leaf page. The page itself stays."""
         self._page(pointer, TRASH_ROWS, low, high)
 
     def _page(self, pointer: Pointer, kind: int, base: int | None = None, end: int = 0) -> None:
@@ -493,7 +497,7 @@ def inner_pages(pointers: Sequence[Pointer], most: int, pages: NewPages) -> list
 
 
 def pieces(count: int, most: int) -> list[tuple[int, int]]:
-    """Split ``count`` items into as few ranges of at most ``most`` as possible; their sizes differ by at most one."""
+    """Split ``count`` items into as few ranges of at most ``most`` items as possible. Sizes differ by at most one."""
     number = -(-count // most)
     edges = [count * at // number for at in range(number + 1)] if number else [0]
     return list(itertools.pairwise(edges))

@@ -39,15 +39,15 @@ class SegmentState:
     records: int = 0
 
     def age_from_ms(self, config: TopicConfig) -> int:
-        """Return the time from which its age counts; a wrong timestamp does not prevent cleaning."""
+        """Return the time from which the segment's age counts, so that a wrong timestamp does not prevent cleaning."""
         return age_from_ms(self.max_timestamp, self.modified_ms, config)
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """One partition for the choice of a log. ``segments`` are the sealed ones, ascending.
+    """State of one partition, from which a cleaning is planned. ``segments``: the sealed ones, ascending.
 
-    ``checkpoint`` is the first dirty offset after the last cleaning (None: never cleaned). ``in_progress``: a cleaning
+    ``checkpoint``: the first dirty offset after the last cleaning (None: never cleaned). ``in_progress``: a cleaning
     runs or is paused. ``uncleanable``: an earlier cleaning found damage.
     """
 
@@ -63,7 +63,7 @@ class LogState:
     uncleanable: bool = False
 
     def from_offset(self, offset: int) -> tuple[SegmentState, ...]:
-        """Return the sealed segments from the one that contains ``offset`` on."""
+        """Return the sealed segments from the one that contains ``offset`` to the last."""
         if offset >= self.active_base_offset:
             return ()
         return self.segments[max(bisect_right(self.segments, offset, key=_base) - 1, 0) :]
@@ -89,7 +89,7 @@ class CleaningCandidate:
 
     @property
     def ratio(self) -> float:
-        """Dirty share of the log; 0 for a log without bytes."""
+        """Dirty bytes of the log divided by all of its bytes; 0 for a log without bytes."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
@@ -106,9 +106,9 @@ class CleaningCandidate:
 
 @dataclass(frozen=True, slots=True)
 class CleaningChoice:
-    """The eligible log with the highest dirty ratio, if any, and every candidate.
+    """Result of the choice of a log: the eligible log with the highest dirty ratio, if any, and every candidate.
 
-    ``candidates`` serve metrics, and the checkpoints that must be written back (those with ``checkpoint_reset``).
+    ``candidates`` serve metrics, and name the checkpoints to write back (those with ``checkpoint_reset``).
     """
 
     filthiest: CleaningCandidate | None
@@ -116,7 +116,7 @@ class CleaningChoice:
 
 
 def choose_filthiest(states: Iterable[LogState], now_ms: int) -> CleaningChoice:
-    """Return Kafka's choice: the highest ratio among the eligible, the first of equals.
+    """Return the log to clean by Kafka's rule: the highest dirty ratio among the eligible, the first of equals.
 
     Kafka's rule: docs/kafka-semantics.md#choice-of-log.
     """
@@ -138,9 +138,9 @@ def cleaning_candidate(state: LogState, now_ms: int) -> CleaningCandidate | None
 
 
 class CandidateScan:
-    """Incremental :func:`cleaning_candidate` over consecutive sealed segments, of which it keeps one.
+    """Incremental :func:`cleaning_candidate` over consecutive sealed segments. Only one segment is in memory at a time.
 
-    ``state`` has no segments, as they may not fit into memory.
+    ``state``: the partition, with empty ``segments``.
     """
 
     def __init__(self, state: LogState, now_ms: int) -> None:
@@ -163,7 +163,7 @@ class CandidateScan:
         return self._judged(before, segment.base_offset)
 
     def end(self) -> SegmentState | None:
-        """End the segments. Return the last one as :meth:`add` does."""
+        """End the scan. Return the last segment if a cleaning reads it."""
         last, self._held = self._held, None
         return None if last is None else self._judged(last, self._state.active_base_offset)
 
@@ -202,11 +202,11 @@ class CandidateScan:
 def group_segments(
     segments: Sequence[SegmentState], *, map_end: int, first_uncleanable: int, config: TopicConfig
 ) -> tuple[tuple[SegmentState, ...], ...]:
-    """Group the segments that this round rewrites, from the log start to the one that contains ``map_end`` - 1.
+    """Group the segments that this round rewrites: those from the log start to the one that contains ``map_end`` - 1.
 
-    Each group becomes one segment under the base of its first member. ``map_end`` is the offset map's latest offset
-    + 1. A group stays within ``segment.bytes``, ``segment.index.bytes`` (each index), and offsets that its index
-    can hold; a segment without bytes needs no room in the index.
+    Each group becomes one segment with the base offset of its first member. ``map_end``: the offset map's latest offset
+    + 1. A group stays within ``segment.bytes``, ``segment.index.bytes`` (each index), and the offsets that its index
+    can hold. A segment without bytes needs no room in the index.
     """
     scan = GroupScan(first_uncleanable=first_uncleanable, config=config)
     found = [scan.add(segment) for segment in segments if segment.base_offset < map_end]
@@ -228,12 +228,12 @@ class GroupScan:
         self._log_bytes = self._offset_bytes = self._time_bytes = 0
 
     def add(self, segment: SegmentState) -> tuple[SegmentState, ...] | None:
-        """Add the next segment. Return the group that it completes, or None."""
+        """Add the next segment. Return a group that is complete now, or None."""
         before, self._held = self._held, segment
         return None if before is None else self._placed(before, segment.base_offset - 1)
 
     def end(self) -> tuple[tuple[SegmentState, ...], ...]:
-        """End the segments. Return the remaining groups."""
+        """End the scan. Return the remaining groups."""
         before, self._held = self._held, None
         whole = None if before is None else self._placed(before, self._first_uncleanable - 1)
         return tuple([group for group in (whole, tuple(self._group)) if group])
@@ -259,7 +259,7 @@ class GroupScan:
 
 
 def legacy_delete_horizon(segments: Sequence[SegmentState], first_dirty: int, delete_retention_ms: int) -> int:
-    """Return the time such that segments last written at or before it lose tombstones of v0 and v1 messages.
+    """Return a time for v0 and v1 messages: segments last written at or before it lose their tombstones.
 
     Kafka's rule: docs/kafka-semantics.md#compacted-records.
     """

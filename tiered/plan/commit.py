@@ -38,7 +38,7 @@ _EPOCH = attrgetter("leader_epoch")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes at which parts of a catalog are split; tests make them small."""
+    """Sizes at which parts of a catalog are split into pages. Tests use small ones."""
 
     leaf_rows: int = 1024
     tail_rows: int = 1152
@@ -54,7 +54,9 @@ class Shape:
 
     @property
     def small_inner(self) -> int:
-        """Pointers below which a rewritten inner page is merged with the next one, or with the leaves in the root."""
+        """Smallest number of pointers of a rewritten inner page. With fewer it is merged with the next page, or the
+        root's leaves.
+        """
         return (self.fan_out + 1) // 2
 
 
@@ -78,7 +80,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class WantedPages:
-    """Pages that an intent must see; the response is a tuple of their contents, in the same order."""
+    """Request for pages that an intent needs. The response is a tuple of their contents, in the same order."""
 
     kind: PageKind
     pointers: tuple[Pointer, ...]
@@ -90,24 +92,27 @@ Outcome = Root | Refusal
 
 
 class Intent(Protocol):
-    """One change. ``op`` is its name in the root's ``commit``."""
+    """One change to a catalog. ``op`` is its name in the root's ``commit``."""
 
     @property
     def op(self) -> str:
-        """Name of the kind of change, such as ``claim``, ``append`` or ``trim``."""
+        """Name of this kind of change, such as ``claim``, ``append`` or ``trim``."""
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """Return the next root. Pure: called again for each root that the commit is tried on."""
+        """Return the next root, or a refusal. A generator requests the pages that it needs first.
+
+        Pure: called again for each newer root, after each lost race.
+        """
 
 
 def create_root(topic_id: UUID, partition: int, topic: str, stamp: Stamp) -> Root:
-    """Return version 1 of a catalog: no rows, no claim. Its commit belongs to no epoch."""
+    """Return version 1 of a catalog: no rows, no claim. No claim's epoch made this commit."""
     commit = Commit(stamp.commit_id, stamp.role.value, 0, 0, "create", stamp.now_ms, stamp.owner)
     return Root(topic_id, partition, topic, created_ms=stamp.now_ms, version=1, commit=commit)
 
 
 def succeed(root: Root, stamp: Stamp, op: str, **changes: Any) -> Root:
-    """Return the next version by the role that holds its epoch, with ``changes`` to other fields of the root."""
+    """Return the root's next version, committed by ``stamp``'s role, with ``changes`` to other fields."""
     role = changes.pop("role", None) or root.roles[stamp.role.value]
     if root.commit.id == stamp.commit_id:  # a later intent of the same commit: still one version
         ops = root.commit.op.split(",")
@@ -119,12 +124,12 @@ def succeed(root: Root, stamp: Stamp, op: str, **changes: Any) -> Root:
 
 
 def next_version(root: Root, stamp: Stamp) -> int:
-    """Return the version that a commit on ``root`` makes."""
+    """Return the version of the root after this commit. Several intents of one commit make one version."""
     return root.version + (root.commit.id != stamp.commit_id)
 
 
 def next_ts_ms(root: Root, stamp: Stamp) -> int:
-    """Return the time of a commit on ``root``."""
+    """Return the commit time of the root after this commit."""
     return root.commit.ts_ms if root.commit.id == stamp.commit_id else max(stamp.now_ms, root.commit.ts_ms + 1)
 
 
@@ -150,7 +155,7 @@ class Folded:
 
 
 def fold(intents: Sequence[Intent], root: Root, stamp: Stamp) -> Reading[Folded]:
-    """Apply ``intents`` one after the other, as one version. A refused one does not affect the others."""
+    """Apply ``intents`` in order, as one version of the root. A refused intent does not affect the others."""
     at, refusals = root, list[Refusal | None]()
     for intent in intents:
         outcome = intent.apply(at, stamp)
@@ -194,7 +199,9 @@ class ClaimIntent:
     op = "claim"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """Refuse by the volume table, or return the claimed root, whose ``lineage`` has the writer's leader epoch."""
+        """Return the claimed root, whose ``lineage`` has the writer's leader epoch, or a refusal
+        (``plan.ownership``).
+        """
         grant = decide_claim(root, self.role, self.volume)
         if isinstance(grant, Refusal):
             return grant
@@ -208,7 +215,7 @@ class ClaimIntent:
 def taken(
     root: Root, stamp: Stamp, op: str, role: Role, *, volume: str, owner: str, token: str = "", **changes: Any
 ) -> Root:
-    """Return the next version, in which a new epoch of ``role`` begins and the one before it is sealed."""
+    """Return the root's next version with a new claim of ``role``. The claim before it is sealed."""
     before = root.roles[role.value]
     state = RoleState(
         # mutant claim-raises-epoch
@@ -244,7 +251,9 @@ def _begun(root: Root, grant: Grant, volume: VolumeProof) -> dict[str, Any]:
 
 
 def with_epoch(lineage: tuple[EpochEntry, ...], entry: EpochEntry) -> tuple[EpochEntry, ...]:
-    """Return the lineage with ``entry``, without epochs that ended where they began, as they wrote nothing."""
+    """Return the lineage with ``entry`` added. Epochs that begin at or above the entry's offset are removed: they wrote
+    nothing.
+    """
     kept = tuple(old for old in lineage if old.start_offset < entry.start_offset)
     return (*kept, entry)
 
@@ -253,8 +262,8 @@ def with_epoch(lineage: tuple[EpochEntry, ...], entry: EpochEntry) -> tuple[Epoc
 class AppendIntent:
     """Append of rows at ``next_offset``. ``append_id`` must be on the volume's disk before the commit is sent.
 
-    ``epochs``: leader epochs that begin inside these rows. Without them, an epoch that is new to the catalog begins at
-    the base of the first row that ends with it.
+    ``epochs``: leader epochs that begin inside these rows. If none are given, a new leader epoch begins at the base of
+    the first row that has it.
     """
 
     rows: tuple[Row, ...]
@@ -333,7 +342,7 @@ def _check_rows(root: Root, rows: Sequence[Row], stamp: Stamp) -> Refusal | None
 
 
 def row_flaw(row: Row, expected: int, stamp: Stamp) -> str:
-    """Return the flaw of a row that should begin at ``expected``, ``""`` without one."""
+    """Return what is wrong with a row that should begin at ``expected``, ``""`` if nothing is."""
     if row.base != expected:
         return f"begins at {row.base} instead of {expected}: rows must be contiguous"
     if not row.base < row.next <= MAX_INT64:
@@ -353,7 +362,7 @@ def row_flaw(row: Row, expected: int, stamp: Stamp) -> str:
 
 
 def holds_any(rows: Rows | Trash, uids: set[tuple[int, int]]) -> bool:
-    """Return True if a row or entry has one of ``uids`` (both halves)."""
+    """Return True if a row or trash entry has one of ``uids``, each given as its two 64-bit halves."""
     column = rows.columns["id_hi"]
     if len(uids) == 1:
         ((high, _),) = uids
@@ -364,7 +373,7 @@ def holds_any(rows: Rows | Trash, uids: set[tuple[int, int]]) -> bool:
 
 
 def fenced(root: Root, stamp: Stamp) -> Refusal | None:
-    """Return the refusal if the claim of ``stamp`` may not commit on ``root``, or None."""
+    """Return a refusal if a newer claim has fenced that of ``stamp``. None: it may commit on ``root``."""
     held = root.roles[stamp.role.value]
     if held.epoch != stamp.epoch:
         return Refusal(
@@ -377,14 +386,19 @@ def fenced(root: Root, stamp: Stamp) -> Refusal | None:
 
 @dataclass(frozen=True, slots=True)
 class GcFloorIntent:
-    """Rise of the floor: objects removed up to ``version`` may be deleted, as later pins are on newer roots."""
+    """Rise of the floor to ``version``: objects removed by that version or earlier may be deleted.
+
+    Readers that pin later pin a newer root, which does not name these objects.
+    """
 
     version: int
 
     op = "gc_floor"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
-        """Refuse beyond the root's own version; NOTHING at or below the floor."""
+        """Return the root with the new floor. Refuse with INVALID above the root's version, with NOTHING at or below
+        the floor.
+        """
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal
@@ -404,7 +418,10 @@ class GcDoneIntent:
     op = "gc_done"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
-        """Refuse an entry above the floor. Entries no longer listed are ignored; NOTHING if all are."""
+        """Return the root without ``entries`` in its trash. Refuse with INVALID for an entry above the floor.
+
+        Entries that are no longer in the trash are ignored. Refuse with NOTHING if that is true of all.
+        """
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal
@@ -426,14 +443,16 @@ _STEPS = {STATE_OPEN: (STATE_SEALED, STATE_DELETING), STATE_SEALED: (STATE_DELET
 
 @dataclass(frozen=True, slots=True)
 class StateIntent:
-    """Sealing of a log for a hand-over, or the start of its destruction; neither is reversible."""
+    """Change of a log's state: sealed for a hand-over, or marked for deletion. Neither can be undone."""
 
     state: str
 
     op = "state"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
-        """Refuse a step backwards; NOTHING if the state is the same."""
+        """Return the root with the new state. Refuse with STATE for a step backwards, with NOTHING if the state is the
+        same.
+        """
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal

@@ -1,4 +1,4 @@
-"""Requests, bytes and dollars of a log in a bucket: a plan from its workload, and the price of requests."""
+"""Costs of a log in a bucket: requests, bytes and dollars, planned from its workload, and the price of requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLLOW_SECONDS = (0.5, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices in dollars: of a request, and of a GiB for a month. ``day``: when the table was written."""
+    """Prices in dollars, of a request and of a GiB for a month. ``day``: date of this table."""
 
     write: float
     read: float
@@ -43,7 +43,9 @@ READS = frozenset({"get", "head"})
 
 
 def price(requests: Mapping[str, float]) -> float:
-    """Return the dollars for requests by kind, as the store's metrics name them."""
+    """Return the price in dollars of ``requests``: numbers of requests by kind, as the store's metrics name the
+    kinds.
+    """
     kinds = {op: count for op, count in requests.items() if op not in FREE}
     return sum(count * (PRICES.read if op in READS else PRICES.write) for op, count in kinds.items())
 
@@ -68,7 +70,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class CostPlan:
-    """Requests by kind, and bytes at the end of the retention. Without a retention: the bytes of this time."""
+    """Planned requests by kind, and stored bytes.
+
+    ``stored_bytes``: bytes at the end of the retention. Without a retention: the bytes written in the planned time.
+    """
 
     requests: dict[str, float]
     stored_bytes: float
@@ -86,9 +91,9 @@ class CostPlan:
 
 
 def plan_cost(work: Workload, seconds: float = MONTH_SECONDS) -> CostPlan:
-    """Return the requests of ``seconds`` of steady work, and the bytes that it keeps.
+    """Return the requests of ``seconds`` of steady work, and the bytes then stored.
 
-    Faults, merging, compaction and reads of old records come on top.
+    Not included: faults, merging, compaction and reads of old records.
     """
     rate = work.records_per_second * work.record_bytes * work.ratio / work.partitions
     sealed_every = min(work.seal_seconds, work.segment_bytes / rate) if rate else math.inf

@@ -48,16 +48,16 @@ class Selection:
 
     @classmethod
     def asked(cls, keys: Iterable[bytes], prefixes: Iterable[bytes], before: Time | None, now_ms: int) -> Selection:
-        """Return the selection of these keys, prefixes and time. Raises ConfigError."""
+        """Return the selection that a user requests. Raises ConfigError for an invalid time or selection."""
         before_ms = None if before is None else parse_time(before, now_ms=now_ms)
         return cls(frozenset(keys), tuple(prefixes), before_ms)
 
     def may_be_in(self, row: Row) -> bool:
-        """Return False if the row proves that its segment has no selected record."""
+        """Return False if the row alone proves that its segment has no selected record, otherwise True."""
         return row.size > 0 and (self.before_ms is None or row.min_ts < self.before_ms)
 
     def takes(self, key: bytes | None, timestamp: int) -> bool:
-        """Return True if a record is erased. ``timestamp`` in ms, below 0 if it has none."""
+        """Return True if a record with this key and timestamp (ms; below 0: none) is erased."""
         if self.before_ms is not None and not 0 <= timestamp < self.before_ms:
             return False  # a record without a timestamp stays
         if not self.keys and not self.prefixes:
@@ -65,7 +65,7 @@ class Selection:
         return key is not None and self.names(key)
 
     def names(self, key: bytes) -> bool:
-        """Return True if ``key`` is listed or begins with a listed prefix."""
+        """Return True if ``key`` is one of ``keys``, or begins with one of ``prefixes``."""
         return key in self.keys or (bool(self.prefixes) and key.startswith(self.prefixes))
 
     def count(self, header: BatchHeader, batch: Buffer) -> int:
@@ -77,7 +77,9 @@ class Selection:
         )
 
     def rest(self, header: BatchHeader, batch: Buffer) -> tuple[Buffer, int]:
-        """Return the rest of a batch, byte for byte the same if nothing is erased, and the number of erased records."""
+        """Return the batch without erased records, and their number. Without any, the batch is byte for byte the
+        same.
+        """
         if header.is_control:
             return batch, 0
         records = list(decode_records(batch))
@@ -86,7 +88,7 @@ class Selection:
         return (rebuild_batch(header, kept) if gone else batch), gone
 
     def hashed(self, topic_id: UUID) -> dict[str, object]:
-        """Return the request with keys replaced by hashes, for the receipt."""
+        """Return the selection as JSON for the receipt, with hashes in place of keys."""
         return {
             "hash": HASH,
             "keys": sorted(_hash(topic_id, key) for key in self.keys),
@@ -102,9 +104,9 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class BlindSelection(Selection):
-    """The selection of one topic by hashes alone, for storage in a bucket and other machines.
+    """Selection that contains hashes in place of keys, for storage in a bucket and for other machines.
 
-    ``keys`` are hashes; ``prefixes`` are the length of each (4 bytes) and the hash of so many bytes of a key.
+    ``keys``: hashes of keys. ``prefixes``: for each prefix its length (4 bytes) and its hash.
     """
 
     topic_id: UUID = NO_TOPIC
@@ -117,18 +119,20 @@ class BlindSelection(Selection):
         return cls(keys, tuple(sorted(prefixes)), selection.before_ms, topic_id)
 
     def as_json(self) -> dict[str, Any]:
-        """Return fields for :meth:`from_json`; equal selections give equal fields."""
+        """Return fields from which :meth:`from_json` builds the selection. Equal selections give equal fields."""
         keys, prefixes = sorted(key.hex() for key in self.keys), [prefix.hex() for prefix in self.prefixes]
         return {"topic_id": self.topic_id.hex, "keys": keys, "prefixes": prefixes, "before_ms": self.before_ms}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> BlindSelection:
-        """Build from the fields of :meth:`as_json`."""
+        """Return the selection from the fields of :meth:`as_json`."""
         keys, prefixes = (tuple(bytes.fromhex(each) for each in fields[name]) for name in ("keys", "prefixes"))
         return cls(frozenset(keys), prefixes, fields["before_ms"], UUID(fields["topic_id"]))
 
     def names(self, key: bytes) -> bool:
-        """Return True if ``key`` was hashed, or begins with a hashed prefix: 1 us, and 1 us per prefix length."""
+        """Return True if ``keys`` has the hash of ``key``, or a prefix of ``key`` was hashed. Takes 1 us, and 1 us per
+        prefix length.
+        """
         if self.keys and _digest(self.topic_id, key) in self.keys:
             return True
         return any(
@@ -137,7 +141,7 @@ class BlindSelection(Selection):
         )
 
     def hashed(self, topic_id: UUID) -> dict[str, object]:
-        """Return the request with the hashes of its keys, for the receipt."""
+        """Return the selection as JSON for the receipt."""
         return {
             "hash": HASH,
             "keys": sorted(key.hex() for key in self.keys),

@@ -36,9 +36,9 @@ Policy = dict[str, Any]
 def policy(
     role: str, bucket_arn: str, prefix: str, *, kms_key_arn: str = "", leave_out: tuple[str, ...] = ()
 ) -> Policy:
-    """Return the document of one of :data:`ROLES`; ``prefix`` is empty or ends with ``/``.
+    """Return the IAM policy document for ``role``, one of :data:`ROLES`. ``prefix`` is empty or ends with ``/``.
 
-    ``leave_out``: statements by name; ``Pin`` and ``PinKey`` of readers, ``MissingIs404``.
+    ``leave_out``: names of statements to leave out, for example ``Pin`` and ``PinKey`` of readers, or ``MissingIs404``.
     """
     own = Role.MAINTAINER if role in ("maintainer", "repair") else Role.WRITER
     statements = _STATEMENTS[role](_Keys(f"{bucket_arn}/{prefix}", own))

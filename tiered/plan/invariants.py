@@ -1,4 +1,4 @@
-"""Invariants of every root, as sentences with a check each.
+"""Invariants that each root must satisfy. Each is a sentence with a check.
 
 ``check_root`` runs before every PUT of a root, after every GET, in ``check`` and in the tests: one function, so that
 the rules of a commit and those of an auditor cannot drift apart. All checks are vectorised; 10,000 rows cost a
@@ -23,13 +23,13 @@ from tiered.model import TRASH_KINDS, TRASH_LIST, TRASH_ROWS
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A sentence that is false for a root, and the contradicting values."""
+    """Rule that a root breaks: the rule as a sentence, and the values that contradict it."""
 
     sentence: str
     found: str
 
     def __str__(self) -> str:
-        return f"{self.sentence}: {self.found}"
+        return f"{self.found}, but {self.sentence}"
 
 
 _Check = Callable[[Root], Iterator[str]]
@@ -42,7 +42,7 @@ CHANGE_CHECKS: dict[str, _ChangeCheck] = {}
 
 
 def check_page(root: Root, content: Rows | Pointers) -> list[Violation]:
-    """Return the false sentences about the rows of a leaf of ``root``. An inner page is checked with its leaves."""
+    """Return the rules that the rows of a leaf page of ``root`` break. An inner page is checked with its leaves."""
     if not isinstance(content, Rows):
         return []
     found = [*_impossible_rows(content), *_unclaimed_rows(root, content)]
@@ -50,7 +50,9 @@ def check_page(root: Root, content: Rows | Pointers) -> list[Violation]:
 
 
 def check_root(root: Root, previous: Root | None = None) -> list[Violation]:
-    """Return all sentences that are false for ``root``, also as a successor of ``previous`` (no newer version)."""
+    """Return all rules that ``root`` breaks. With ``previous``, also rules about a change from that root to this
+    one.
+    """
     found = [Violation(sentence, what) for sentence, check in CHECKS.items() for what in check(root)]
     if previous is not None:
         found += [

@@ -44,7 +44,7 @@ class SpanCutter:
         self._segments = self._bytes = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add the rows that follow those before."""
+        """Add the rows that follow those of earlier calls."""
         for row in rows:
             if self._start < 0:
                 self._start = row.base

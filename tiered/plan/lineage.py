@@ -15,19 +15,20 @@ UNKNOWN_EPOCH = -1
 
 
 def epoch_at(epochs: Sequence[EpochEntry], offset: int) -> int:
-    """Return the leader epoch under which ``offset`` was written; ``UNKNOWN_EPOCH`` if these begin above it."""
+    """Return the leader epoch under which ``offset`` was written. ``UNKNOWN_EPOCH`` if ``epochs`` begin above it."""
     return max((entry.epoch for entry in epochs if entry.start_offset <= offset), default=UNKNOWN_EPOCH)
 
 
 def are_other_epochs(one: int, another: int) -> bool:
-    """Return True if both epochs are known and differ: an unknown one contradicts nothing."""
+    """Return True if both epochs are known and differ. An unknown epoch differs from none."""
     return one != another and UNKNOWN_EPOCH not in {one, another}
 
 
 def common_end(epochs: Sequence[EpochEntry], epoch: int, end: int) -> int | None:
-    """Return the offset up to which a reader that is at ``epoch`` has read the records of this log; None: unknown.
+    """Return the offset up to which this log has the records that a reader at leader epoch ``epoch`` has read.
 
-    ``end``: that of the log. Kafka's rule: the end of the greatest epoch at or below that of the reader.
+    ``end``: end of this log. None: unknown. Kafka's rule: the result is the end of the greatest epoch at or below
+    ``epoch``.
     """
     if epoch == UNKNOWN_EPOCH or not epochs or epochs[0].epoch > epoch:
         return None
@@ -47,7 +48,9 @@ def need_same_records(name: str, held: Sequence[EpochEntry], theirs: Sequence[Ep
 
 
 def rewritten(name: str, start: int, end: int, why: str = "") -> OffsetGapError:
-    """Return the error for a bucket with records that its broker has replaced or no longer has."""
+    """Return the error for records in the bucket that the broker replaced, or no longer has. ``why``: reason, for the
+    message.
+    """
     return OffsetGapError(
         f"{name}: of the offsets {start} to {end} the bucket holds records that the broker no longer has{why}: its log "
         "was truncated below the high watermark",

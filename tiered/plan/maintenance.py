@@ -77,12 +77,12 @@ ROUTINE: Final = (MaintenanceKind.RETENTION, MaintenanceKind.MERGE, MaintenanceK
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceAction:
-    """One change to offsets ``start`` to ``end``, and its cost. -1: unknown before it is done.
+    """One planned change to offsets ``start`` to ``end``, and its cost. -1: unknown before the action ran.
 
     ``rows_out``, ``bytes_written`` and ``requests`` are upper bounds: only a compaction itself finds what it drops; a
     reencode that removes compression may write more than it reads. Bytes are those of ``.log`` objects; pages of a
-    large catalog are read and written besides. ``garbage_bytes`` of ``garbage_objects`` leave the bucket at
-    ``frees_at_ms`` or later, once collected. ``rows``: those of a merge. ``records``: those that a compaction reads.
+    large catalog are read and written besides. ``garbage_bytes`` in ``garbage_objects`` objects can be deleted at
+    ``frees_at_ms`` or later. ``rows``: inputs of a merge. ``records``: number of records that a compaction reads.
     """
 
     kind: MaintenanceKind
@@ -112,10 +112,10 @@ class MaintenancePlan:
 
 
 class RowPlanner(Protocol):
-    """Planner that is fed the rows of a catalog, piece by piece."""
+    """Planner that gets the rows of a catalog piece by piece."""
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add the rows that follow those before."""
+        """Add the rows that follow those of earlier calls."""
 
 
 # -- retention -------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def retention_action(
 
 
 class WrongTimes:
-    """Collector of segments with unusable timestamps, fed in offset order. Rows that come again are ignored."""
+    """Collector of segments with unusable timestamps. Rows are added in offset order; repeated rows are ignored."""
 
     def __init__(self, config: TopicConfig) -> None:
         self._config = config
@@ -149,7 +149,7 @@ class WrongTimes:
         self._count = self._end = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add the rows that follow those before, or some of them again."""
+        """Add the rows that follow those of earlier calls. Some of those may come again."""
         for row in rows:
             if row.next <= self._end:
                 continue
@@ -161,7 +161,7 @@ class WrongTimes:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about the first segments, one each, and one about the others."""
+        """Sentences: one about each of the first segments with unusable timestamps, and one about the others."""
         more = self._count - len(self._named)
         rest = (f"the timestamps of {more} more segments are not used either",) if more else ()
         return (*[wrong_times_text(*times_of(row)) for row in self._named], *rest)
@@ -255,10 +255,9 @@ def _worth_it(group: Sequence[Row]) -> list[Sequence[Row]]:
 
 
 class CompactionPlanner:
-    """Planner of a compaction of a partition, fed piece by piece in offset order; it keeps one row.
+    """Planner of a compaction of a partition, whose rows are added in offset order. One row is in memory.
 
-    ``bounds`` is the partition for the choice of a log, without its rows. Every row is sealed: there is no active
-    segment.
+    ``bounds``: state of the partition, without its segments. Every row counts as sealed: there is no active segment.
     """
 
     def __init__(self, bounds: LogState, now_ms: int) -> None:
@@ -276,7 +275,7 @@ class CompactionPlanner:
             self._count(self._scan.add(segment_state(row, self._config)))
 
     def candidate(self) -> CleaningCandidate:
-        """Return the cleaning candidate. Call once, after the last row."""
+        """Return the range to clean. Call it once, after the last row."""
         self._count(self._scan.end())
         return self._scan.candidate
 
@@ -319,11 +318,11 @@ class CompactionPlanner:
 
 
 def segment_state(row: Row, config: TopicConfig) -> SegmentState:
-    """Return the facts about a row that need no request. Index sizes are upper bounds.
+    """Return the state of a row's segment, from the row alone. Index sizes are upper bounds.
 
     The smallest timestamp stands for that of the first batch, so ``max.compaction.lag.ms`` is reached no later. If the
     timestamps are wrong, the append time stands for it. A row without any time counts as just written for
-    ``min.compaction.lag.ms``. A hole has no records that could be young.
+    ``min.compaction.lag.ms``. A hole (a row without records) has no age.
     """
     entries = row.size // (config.index_interval_bytes + 1)
     modified_ms = row.appended_ms if row.records else -1
@@ -357,7 +356,7 @@ class ReencodePlanner:
         self._held = self._bytes = self._records = self._requests = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add the rows that follow those before."""
+        """Add the rows that follow those of earlier calls."""
         for row in rows:
             self._start = row.base if self._start < 0 else self._start
             self._end = row.next
@@ -370,7 +369,7 @@ class ReencodePlanner:
                 self._requests += 1 - (-row.size // READ_BYTES) + 1 + (row.flags & FLAG_ABORTED_TXNS > 0) + puts + 3
 
     def action(self) -> MaintenanceAction | None:
-        """Return the rewrite with its cost at most, None without segments. Call after the last row."""
+        """Return the rewrite, with the upper bound of its cost. None without segments. Call it after the last row."""
         if not self._held:
             return None
         wanted = self._config.compression_type
@@ -401,9 +400,10 @@ ORPHAN_MS = 24 * 3_600_000
 
 
 def newest_trimmed(root: Root) -> TrashEntry | None:
-    """Return the newest trashed segment of a log that was trimmed to its end: only its bundle records who wrote.
+    """Return the trash entry of the newest segment if a log was trimmed to its end. None if it was not, or has no such
+    entry.
 
-    It stays in the trash until the next append. None if there is no such segment, or the log still has rows.
+    Only this segment's bundle has the producers, so the entry stays in the trash until the next append.
     """
     if root.start_offset < root.next_offset:
         return None

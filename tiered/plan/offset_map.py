@@ -36,7 +36,7 @@ DIGEST_BYTES = 16
 
 
 class PassedRun(NamedTuple):
-    """Consecutive verified batches whose records were all put, none by a producer or in a transaction."""
+    """Consecutive verified batches that the map took as a whole. None has a producer or belongs to a transaction."""
 
     size: int
     base_offset: int
@@ -63,7 +63,7 @@ class OffsetMap:
 
     @property
     def end_offset(self) -> int:
-        """End of this round and start of the next one: the new checkpoint."""
+        """Offset at which this round ends and the next one starts: the new checkpoint."""
         return self.latest_offset + 1
 
     def put(self, key: bytes, offset: int) -> None:
@@ -80,38 +80,40 @@ class OffsetMap:
         return self.get(key) > offset
 
     def put_batch(self, batch: Buffer, start: int) -> KeysPut | None:
-        """Put one batch; see :meth:`~tiered.format.pure_kernels.KeyTable.put_batch`."""
+        """Add the keys of one batch like :meth:`~tiered.format.pure_kernels.KeyTable.put_batch`."""
         done = self._keys.put_batch(batch, start)
         if done is not None and done.newest >= 0:
             self.latest_offset = done.newest
         return done
 
     def put_run(self, batches: Buffer, start: int) -> PutRun | None:
-        """Put consecutive batches; see :meth:`~tiered.format.pure_kernels.KeyTable.put_run`."""
+        """Add the keys of consecutive batches like :meth:`~tiered.format.pure_kernels.KeyTable.put_run`."""
         done = self._keys.put_run(batches, start)
         if done is not None:
             self.advance(done.newest)
         return done
 
     def has_superseded(self, run: PassedRun) -> bool:
-        """Return True if all records of a run are known to be superseded, without reading their keys."""
+        """Return True if the map knows, without reading the run, that each of its records has a newer record of its
+        key.
+        """
         return run.records == self._keys.superseded(run.base_offset, run.next_offset)
 
     def start_at(self, start: int) -> None:
-        """Start the map at offset ``start``: it has no entry for records before it."""
+        """Start the map at offset ``start``. Records before it will have no entry."""
         self.advance(start - 1)
-        self._keys.note_from(start)
+        self._keys.count_superseded_from(start)
 
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
-        """Filter consecutive batches; see :meth:`~tiered.format.pure_kernels.KeyTable.filter_run`."""
+        """Filter consecutive batches like :meth:`~tiered.format.pure_kernels.KeyTable.filter_run`."""
         return self._keys.filter_run(batches, self.latest_offset, now_ms, horizon_ms, boundary)
 
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
-        """Filter one batch; see :meth:`~tiered.format.pure_kernels.KeyTable.filter_batch`."""
+        """Filter one batch like :meth:`~tiered.format.pure_kernels.KeyTable.filter_batch`."""
         return self._keys.filter_batch(batch, self.latest_offset, keeps_tombstones, horizon_ms)
 
     def advance(self, offset: int) -> None:
-        """Cover all offsets up to ``offset``."""
+        """Count all offsets up to ``offset`` as covered by the map."""
         self.latest_offset = max(self.latest_offset, offset)
 
 
@@ -133,14 +135,15 @@ class OffsetMapBuilder:
         offset_map.start_at(start_offset)
 
     def add(self, batch: Buffer, header: BatchHeader | None = None) -> bool:
-        """Add one whole batch (the first may begin below the start). Return True if the map is full: stop reading.
+        """Add the keys of one batch. Return True if the map is full: the caller stops reading.
 
-        Raises ``CorruptionError`` for a damaged batch.
+        A full map may contain only the beginning of that batch. Records below the start of the map are left out. Raises
+        ``CorruptionError`` for a damaged batch.
         """
         return self._add(batch, verify_batch(batch, header))
 
     def add_run(self, batches: memoryview) -> bool:
-        """Add consecutive verified v2 batches like :meth:`add`. The error has the position in them."""
+        """Add consecutive verified v2 batches like :meth:`add`. Errors have the position in ``batches``."""
         at, self.passed = 0, None
         while at < len(batches):
             done = self.offset_map.put_run(batches[at:], self._start)
@@ -168,7 +171,7 @@ class OffsetMapBuilder:
         self.bytes_read += header.size_bytes
         if header.is_control:
             self.records_read += header.records_count
-            self._txns.marker_is_idle(header, next(decode_records(batch), None))
+            self._txns.marker_is_unneeded(header, next(decode_records(batch), None))
         elif self._txns.is_aborted(header):
             self.records_read += header.records_count
         elif self._put_records(batch):
@@ -177,7 +180,7 @@ class OffsetMapBuilder:
         return False
 
     def end_segment(self, next_base_offset: int) -> None:
-        """End a segment; the next one begins at ``next_base_offset``. The gap between them has no records."""
+        """End a segment. Offsets up to ``next_base_offset``, where the next segment begins, have no more records."""
         self.offset_map.advance(next_base_offset - 1)
 
     def _put_records(self, batch: Buffer) -> bool:
@@ -215,7 +218,8 @@ class _Aborted:
 class TxnsBefore:
     """State of the transactions before ``offset``, for a pass that begins there in the middle of a log.
 
-    ``committed`` and ``aborted``: producers with a batch but no marker before it, by the outcome of the transaction.
+    ``committed``, ``aborted``: producers with a batch before ``offset`` whose marker comes later, by the transaction's
+    outcome.
     """
 
     offset: int = 0
@@ -261,11 +265,11 @@ class CleanedTxns:
         aborted.seen = True
         return True
 
-    def marker_is_idle(self, header: BatchHeader, record: Record | None) -> bool:
+    def marker_is_unneeded(self, header: BatchHeader, record: Record | None) -> bool:
         """Return True if no batch remains of the transaction that this control batch ends.
 
-        ``record`` is its only record, None if a cleaning emptied it. An ABORT marker that is still needed keeps its
-        entry in the index: see :meth:`drain_retained`. Raises ``CorruptionError`` for a record without a type.
+        ``record``: its only record, None if an earlier cleaning removed it. The index entry of an ABORT marker that is
+        still needed is returned by :meth:`drain_retained`. Raises ``CorruptionError`` for a record without a type.
         """
         self.advance(header.last_offset)
         if record is None:
@@ -284,12 +288,12 @@ class CleanedTxns:
         return not self._forget_committed(producer)
 
     def drain_retained(self) -> tuple[AbortedTxn, ...]:
-        """Return entries for the transaction index of the output since the last call, by rising marker offset."""
+        """Return the index entries of needed ABORT markers since the last call, by rising marker offset."""
         retained, self._retained = tuple(self._retained), []
         return retained
 
     def seen_of(self, producer: int) -> tuple[bool, bool]:
-        """Return (a committed, an aborted transaction of ``producer`` has a seen batch and no marker yet)."""
+        """Return, for ``producer``, if a committed and if an aborted transaction has a seen batch but no marker yet."""
         aborted = self._aborted.get(producer)
         return self._is_committed(producer), aborted is not None and aborted.seen
 
@@ -303,7 +307,7 @@ class CleanedTxns:
         return seen
 
     def advance(self, offset: int) -> None:
-        """Pass over batches without transaction, up to ``offset``."""
+        """Advance the pass to ``offset``, over batches without transaction."""
         ahead = self._ahead
         while ahead and ahead[-1].first_offset <= offset:
             txn = ahead.pop()

@@ -42,7 +42,7 @@ LOCAL_VOLUME = "local"
 
 
 class RefusalReason(enum.Enum):
-    """Reason for refusing an intent."""
+    """Reasons for refusing an intent."""
 
     FENCED = "fenced"  # another claim owns the role, or the volume may not claim
     STATE = "state"  # the log is sealed or being deleted
@@ -55,7 +55,7 @@ class RefusalReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Refusal of an intent on this root; ``message`` names topic, partition and offsets."""
+    """Result of an intent that this root does not allow. ``message`` names topic, partition and offsets."""
 
     reason: RefusalReason
     message: str
@@ -64,7 +64,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class RestoredFrom:
-    """Root from which a volume was restored."""
+    """Root from which a log directory was restored: its version and end."""
 
     version: int
     next_offset: int
@@ -72,13 +72,13 @@ class RestoredFrom:
 
 @dataclass(frozen=True, slots=True)
 class VolumeProof:
-    """Evidence of a volume for its claim.
+    """Evidence that a volume presents for its claim: state of its disk.
 
     ``token`` and ``last_append`` are the values last passed to ``persist``, as its disk holds them (opaque text:
-    several ids, the newest last, because a commit may be pending). ``empty``: it holds no records. ``start_offset``,
-    ``end_offset`` and ``leader_epoch`` are the local log's; the first writer of an empty catalog begins it at
-    ``start_offset``. ``joints``: the only offsets, ascending, at which an empty volume can continue, as its records
-    arrive in whole segments (a sidecar's); None: at any.
+    several ids, the newest last, because a commit may be pending). ``empty``: the volume has no records.
+    ``start_offset``, ``end_offset`` and ``leader_epoch`` are the local log's. If the volume is the first writer of an
+    empty catalog, that begins at ``start_offset``. ``joints``: the only offsets, ascending, at which an empty volume
+    can continue, because its records arrive in whole segments (a sidecar's). None: it can continue at any offset.
     """
 
     volume_id: str
@@ -94,9 +94,9 @@ class VolumeProof:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A claim that may be committed. ``new_leader_epoch``: the volume starts a new one at ``next_offset``.
+    """Decision to grant a claim. ``new_leader_epoch``: the volume starts a new leader epoch at ``next_offset``.
 
-    ``begins_at`` is the first offset of an empty catalog, None for one that has begun.
+    ``begins_at``: first offset of a catalog that is still empty, otherwise None.
     """
 
     new_leader_epoch: bool
@@ -114,10 +114,10 @@ def hold(value: str, *more: str) -> str:
 
 
 def since(value: str, seen: str) -> str:
-    """Return ``value``, a list of ids, from ``seen`` on, the id in a root; unchanged if it does not contain ``seen``.
+    """Return the ids in ``value``, a list as stored on disk, from ``seen`` on. ``seen``: the id that a root had.
 
-    Each id belongs to one PUT on the ETag of the root before it, sent one after the other: once a root carries
-    ``seen``, those before it can never land any more. Those after it still may.
+    Each id belongs to one PUT on the ETag of the root before it. The PUTs are sent one after the other, so those before
+    ``seen`` can never land any more. Later ones may. Returns ``value`` unchanged if it does not contain ``seen``.
     """
     if value == seen:
         return value
@@ -126,7 +126,7 @@ def since(value: str, seen: str) -> str:
 
 
 def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | Refusal:
-    """Decide a claim by the table of this module. ``volume`` is None for a maintainer only."""
+    """Grant or refuse a claim of ``role`` by the table of this module. ``volume`` is None for a maintainer only."""
     if root.state != STATE_OPEN:
         return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot be claimed")
     if role is not Role.WRITER:
@@ -150,7 +150,9 @@ def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | 
 
 
 def sink_refused(root: Root) -> Refusal | None:
-    """Return why a Spark sink may not write here. None if sinks own the partition, or it was never claimed."""
+    """Return a refusal if a Spark sink may not write here: a local log owns the partition, or the log is not open.
+    Otherwise None.
+    """
     writer, is_open = root.writer, root.state == STATE_OPEN
     if not is_open:
         return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: no sink may write to it")
@@ -170,10 +172,10 @@ def sink_refused(root: Root) -> Refusal | None:
 
 
 def is_own_claim(root: Root, volume: VolumeProof) -> bool:
-    """Return True if the claim in ``root`` was made for this volume as it is now.
+    """Return True if the writer's claim in ``root`` was made by this volume in its current state.
 
-    The id alone is no proof: after a rejoin, or on an older snapshot, the root may still name the claim of the volume
-    that this directory once was.
+    The volume id alone is no proof. After a rejoin, or on an older snapshot, the root may still have the claim that
+    this directory made under its former volume id.
     """
     return root.writer.epoch > 0 and volume.volume_id == root.writer.volume and not _missing(root, volume)
 

@@ -49,17 +49,17 @@ class PollInterval:
     __slots__ = ("_changes", "_least_s", "_most_s")
 
     def __init__(self, now_s: float, least_s: float, most_s: float) -> None:
-        """Begin as if the partition had changed at ``now_s``."""
+        """Start as if the partition had changed at ``now_s``."""
         self._least_s = least_s
         self._most_s = most_s
         self._changes = deque([now_s], maxlen=_CHANGES)
 
     def changed(self, now_s: float) -> None:
-        """Add a change at ``now_s``."""
+        """Record that the partition changed at ``now_s``."""
         self._changes.append(now_s)
 
     def interval_s(self, now_s: float) -> float:
-        """Return the seconds until the next look."""
+        """Return the seconds until the next poll."""
         gap = min((later - earlier for earlier, later in pairwise(self._changes)), default=0.0)
         silence = now_s - self._changes[-1]
         return min(max(gap / _LOOKS, silence / _LOOKS, self._least_s), self._most_s)
@@ -68,8 +68,8 @@ class PollInterval:
 class TokenBucket:
     """Bucket that gains ``rate`` tokens a second, up to ``burst``. The caller passes the time, holds a lock, and waits.
 
-    A bucket may go into debt, so that one object may be larger than the bucket: the next caller waits for it. Times are
-    monotonic seconds.
+    Tokens may become negative, so that one object may be larger than the bucket: the next caller then waits longer.
+    Times are monotonic seconds.
     """
 
     def __init__(self, rate: float, *, burst: float, now: float) -> None:
@@ -84,18 +84,18 @@ class TokenBucket:
         return self._rate
 
     def acquire(self, tokens: float, now: float) -> float:
-        """Take ``tokens``. Return the seconds to wait before using them."""
+        """Take ``tokens`` from the bucket. Return the seconds that the caller must wait before it acts."""
         self._refill(now)
         self._tokens -= tokens
         return max(0.0, -self._tokens / self._rate)
 
     def give_back(self, tokens: float, now: float) -> None:
-        """Return unused tokens."""
+        """Put unused tokens back into the bucket."""
         self._refill(now)
         self._tokens = min(self._burst, self._tokens + tokens)
 
     def go_at(self, rate: float, now: float, *, burst: float) -> None:
-        """Change the rate. A debt stays, and is paid at the new rate."""
+        """Change the rate. A negative number of tokens stays, and is made up at the new rate."""
         self._refill(now)
         self._rate, self._burst = rate, burst
 
@@ -110,7 +110,7 @@ ALL_TOPICS = ""
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Pause of uploads on an operator's request: its start, and the reason in the operator's words."""
+    """Pause of uploads that an operator requested: its start, and the reason in the operator's words."""
 
     since_ms: int
     reason: str = ""

@@ -1,4 +1,4 @@
-"""One idempotent or transactional producer of one partition: its newest batches, its epoch, its sequence rule.
+"""State of one idempotent or transactional producer of one partition: its newest batches, its epoch, its sequence.
 
 Sequences are 31 bits and wrap: after 2^31-1 comes 0. ``-1`` stands for "none" wherever Kafka uses it.
 """
@@ -22,14 +22,14 @@ NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1
 
 
 class Origin(enum.Enum):
-    """Author of an append; decides which rules apply (docs/kafka-semantics.md#origins)."""
+    """Author of an append. The validation rules depend on it (docs/kafka-semantics.md#origins)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
 
 
 class Marker(NamedTuple):
-    """End of a transaction, from a control batch; ``timestamp`` is that of its record."""
+    """Marker that ends a transaction, from a control batch. ``timestamp`` is that of its record."""
 
     abort: bool
     coordinator_epoch: int
@@ -37,7 +37,7 @@ class Marker(NamedTuple):
 
 
 class ProducerStamp(NamedTuple):
-    """Producer of a batch and its position in the producer's order: ``base_sequence`` is that of the first record."""
+    """Producer fields of a batch. ``base_sequence`` is the sequence of its first record."""
 
     producer_id: int
     producer_epoch: int
@@ -62,10 +62,10 @@ class ProducerBatch(NamedTuple):
 def producer_batch(
     header: BatchHeader, control_record: Record | None = None, *, timestamp: int | None = None
 ) -> ProducerBatch | None:
-    """Return the facts of a batch by its header; None for one without producer, which changes no state.
+    """Return the facts of a batch by its header. None for a batch without producer, which changes no state.
 
-    ``control_record`` is the first record of a control batch (None if compaction left none). ``timestamp`` is the
-    batch's greatest if the log stamps it after this header was read. Raises CorruptionError for a truncated marker.
+    ``control_record``: the first record of a control batch (None if compaction left none). ``timestamp``: the batch's
+    greatest timestamp, if the log assigns it after this header was read. Raises CorruptionError for a truncated marker.
     """
     if header.producer_id < 0:
         return None
@@ -92,7 +92,10 @@ def producer_batch(
 def read_producer(
     header: BatchHeader, data: bytes | memoryview, *, timestamp: int | None = None
 ) -> ProducerBatch | None:
-    """Return the facts of a whole batch, None if it has no producer."""
+    """Return the producer facts of a whole batch, header and records. None if it has no producer.
+
+    ``timestamp``: as in :func:`producer_batch`.
+    """
     if header.producer_id < 0:
         return None
     record = next(iter(decode_records(data)), None) if header.is_control else None
@@ -100,7 +103,7 @@ def read_producer(
 
 
 class BatchSpan(NamedTuple):
-    """One stored batch of a producer."""
+    """Sequences, offsets and time of one stored batch of a producer."""
 
     last_sequence: int
     last_offset: int
@@ -113,14 +116,14 @@ class BatchSpan(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """First sequence; greater than the last if the batch wraps."""
+        """Sequence of the first record. It is greater than the last one if the sequences of the batch wrap."""
         if self.last_sequence < 0:
             return NO_SEQUENCE
         return (self.last_sequence - self.offset_delta) % SEQUENCES
 
 
 class Producer:
-    """State of one producer, mutable and small. ``txn_first_offset`` -1: no transaction is open."""
+    """State of one producer. ``txn_first_offset`` -1: no transaction is open."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp", "txn_first_offset")
 
@@ -133,7 +136,7 @@ class Producer:
 
     @classmethod
     def from_entry(cls, entry: ProducerEntry) -> Producer:
-        """Build from a snapshot's entry, which has only the newest batch."""
+        """Return the state from a snapshot's entry, which has only the newest batch."""
         producer = cls(entry.producer_epoch)
         if entry.last_offset >= 0:
             span = BatchSpan(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
@@ -144,7 +147,7 @@ class Producer:
         return producer
 
     def to_entry(self, producer_id: int) -> ProducerEntry:
-        """Return the entry for a snapshot."""
+        """Return the producer's entry for a snapshot file."""
         last = self.batches[-1] if self.batches else BatchSpan(NO_SEQUENCE, NO_OFFSET, 0, self.timestamp)
         return ProducerEntry(
             producer_id,
@@ -162,7 +165,9 @@ class Producer:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def find(self, batch: ProducerBatch) -> BatchSpan | None:
-        """Return the stored batch that ``batch`` repeats exactly (docs/kafka-semantics.md#producer-state)."""
+        """Return the stored batch that ``batch`` repeats exactly, None without one
+        (docs/kafka-semantics.md#producer-state).
+        """
         if batch.producer_epoch != self.epoch:
             return None
         for span in self.batches:
@@ -171,13 +176,13 @@ class Producer:
         return None
 
     def enter_epoch(self, epoch: int) -> None:
-        """Begin a new epoch without known batches: its first sequence is 0."""
+        """Start a new epoch without known batches. Its first sequence is 0."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches = ()
 
     def add(self, span: BatchSpan) -> None:
-        """Add the newest batch; the oldest beyond the window is dropped."""
+        """Add the newest batch. The oldest of more than five batches is dropped."""
         self.batches = (*self.batches[1 - WINDOW_BATCHES :], span)
         self.timestamp = span.timestamp
 
@@ -187,5 +192,5 @@ class Producer:
 
 
 def follows(last_sequence: int, next_sequence: int) -> bool:
-    """Return True if ``next_sequence`` comes right after ``last_sequence``; 0 follows none (-1)."""
+    """Return True if ``next_sequence`` comes right after ``last_sequence``. The first sequence, 0, follows -1."""
     return next_sequence == (last_sequence + 1) % SEQUENCES

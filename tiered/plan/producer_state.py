@@ -51,7 +51,7 @@ DEFAULT_EXPIRATION_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatches:
-    """Batches that may be appended now."""
+    """Batches that :meth:`ProducerState.prepare` has checked: they may be appended now."""
 
     batches: tuple[ProducerBatch, ...]
     generation: int
@@ -89,8 +89,8 @@ class ProducerState:
     def prepare(self, batches: Sequence[ProducerBatch], origin: Origin = Origin.CLIENT) -> PreparedBatches | Duplicate:
         """Check the batches of one append, in order, without changing the state.
 
-        A client's set is a Duplicate if every batch of it is one. If only some are, it is out of order: reporting
-        success would lose the rest. Raises OutOfOrderSequenceError, ProducerFencedError, InvalidTxnStateError, and
+        A client's append is a Duplicate if each of its batches is one. If only some are, OutOfOrderSequenceError is
+        raised: reporting success would lose the rest. Raises also ProducerFencedError, InvalidTxnStateError, and
         InvalidRecordError for a client's batch without sequence or epoch; ``index`` counts records.
         """
         if origin is Origin.CLIENT and batches:
@@ -142,16 +142,19 @@ class ProducerState:
         return tuple(completed)
 
     def complete_append(self, completed: Iterable[CompletedTxn], end_offset: int) -> None:
-        """Complete an append after its index entries: the log ends at ``end_offset``, also without producers."""
+        """Complete an append after its index entries are written. ``end_offset``: the new end of the log.
+
+        Call this also after an append without producers.
+        """
         for txn in completed:
             self._txns.pop(txn.first_offset, None)
         self._map_end = end_offset
 
     def replay(self, batch: ProducerBatch) -> CompletedTxn | None:
-        """Apply one batch that is in the log already, for recovery and rebuild, without checking any rule.
+        """Apply one batch that is already in the log, without checking any rule. For recovery and rebuild.
 
-        The caller appends ``index_entry`` to the index that it rebuilds, and calls ``advance`` for batches without
-        producer (or once, at the end).
+        Returns the transaction that the batch ends, None for none. The caller appends its ``index_entry`` to the index
+        that it rebuilds, and calls ``advance`` for batches without producer (or once, at the end).
         """
         self._generation += 1
         txn = self._put(batch, batch.base_offset, ())
@@ -161,7 +164,7 @@ class ProducerState:
         return txn
 
     def advance(self, end_offset: int) -> None:
-        """Move the end to ``end_offset``; no producer wrote since the last call."""
+        """Set the end of the log to ``end_offset``. No producer wrote since the last call."""
         self._map_end = end_offset
 
     def _put(self, batch: ProducerBatch, base: int, ended: set[int] | tuple[()]) -> CompletedTxn | None:
@@ -199,18 +202,20 @@ class ProducerState:
         return None if first is None else max(first, self._log_start)
 
     def last_stable_offset(self, end: int) -> int:
-        """Return the exclusive end for ``read_committed``: every transaction below it is decided."""
+        """Return the exclusive end for ``read_committed``: every transaction below it has ended. ``end``: end of the
+        log.
+        """
         first = self.first_unstable_offset
         return end if first is None else min(first, end)
 
     def raise_log_start(self, log_start: int) -> None:
-        """Raise the start of the log. Producers stay: they expire only by time."""
+        """Set a higher start of the log. Producers stay: they expire only by time."""
         self._log_start = max(self._log_start, log_start)
         self._map_end = max(self._map_end, self._log_start)
         self._snapshot_offset = max(self._snapshot_offset, self._log_start)
 
     def expire(self, now_ms: int) -> list[int]:
-        """Drop producers that were idle for the expiration time; return their ids."""
+        """Remove producers that were idle for the expiration time, and return their ids."""
         gone = [p for p, producer in self._producers.items() if producer.is_expired(now_ms, self._expiration_ms)]
         for producer_id in gone:
             del self._producers[producer_id]
@@ -221,7 +226,7 @@ class ProducerState:
 
     @property
     def map_end_offset(self) -> int:
-        """Exclusive end of the log that the state covers."""
+        """Exclusive end of the batches that this state covers."""
         return self._map_end
 
     def pending_snapshot(self) -> ProducerSnapshot | None:
@@ -231,17 +236,18 @@ class ProducerState:
         return ProducerSnapshot(self._map_end, self.entries())
 
     def snapshot_taken(self, offset: int) -> None:
-        """Note that a file of the state up to ``offset`` exists."""
+        """Record that a snapshot file with the state up to ``offset`` exists."""
         self._snapshot_offset = offset
 
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """Return every producer, by rising id."""
+        """Return the snapshot entries of all producers, by rising id."""
         return tuple(producer.to_entry(producer_id) for producer_id, producer in sorted(self._producers.items()))
 
     def load(self, snapshot: ProducerSnapshot | None, *, log_start: int, now_ms: int) -> None:
-        """Replace the state by the snapshot without its expired producers; None: empty at the start.
+        """Replace the state by that of ``snapshot``, without expired producers. None: an empty state at the log's
+        start.
 
-        Only the newest batch of each producer is known afterwards.
+        Afterwards only the newest batch of each producer is known.
         """
         self._generation += 1
         loaded = () if snapshot is None else snapshot.entries
@@ -257,10 +263,10 @@ class ProducerState:
         self._map_end = self._snapshot_offset = log_start if snapshot is None else snapshot.offset
 
     def is_current(self, log_start: int, log_end: int) -> bool:
-        """Return True if the state covers exactly ``log_end``, so that a truncation needs no reload; then raise the
-        start.
+        """Return True if the state covers exactly ``log_end``. Its start is then raised to ``log_start``, and no reload
+        is needed.
 
-        False: ``load`` the newest of :func:`loadable` that can be read, then ``replay`` the batches above it.
+        False: :meth:`load` the newest readable snapshot of :func:`loadable`, then :meth:`replay` the batches after it.
         """
         if self._map_end != log_end:
             return False
@@ -270,15 +276,15 @@ class ProducerState:
     # -- what it holds ---------------------------------------------------------------------------------------------
 
     def producer(self, producer_id: int) -> Producer | None:
-        """Return one producer, which the caller must not change; None if unknown."""
+        """Return the state of one producer, which the caller must not change. None if the producer is unknown."""
         return self._producers.get(producer_id)
 
     def open_txns(self) -> Iterator[tuple[int, int]]:
-        """Iterate over (first offset, producer id) of the ongoing transactions, in order."""
+        """Iterate over (first offset, producer id) of the open transactions, in order."""
         return iter(self._txns.items())
 
     def describe_open_txns(self) -> list[OpenTxn]:
-        """Return the ongoing transactions with facts about their producers, by first offset."""
+        """Return the open transactions with facts about their producers, by first offset."""
         found = ((first, producer_id, self._producers[producer_id]) for first, producer_id in self._txns.items())
         return [OpenTxn(i, p.epoch, first, p.timestamp, p.coordinator_epoch) for first, i, p in found]
 
@@ -287,9 +293,9 @@ class ProducerState:
 
 
 def stray(offsets: Iterable[int], bases: Iterable[int]) -> list[int]:
-    """Return the snapshots to delete at a load: those at no segment's base.
+    """Return the offsets of snapshots to delete when a log is loaded: those that are at no segment's base.
 
-    The largest stays if it is above all bases: it is the snapshot of a clean shutdown, at the end of the log.
+    The largest stays if it is above all bases: a clean shutdown wrote it, at the end of the log.
     """
     live = set(bases)
     strays = sorted(set(offsets) - live)
@@ -299,12 +305,12 @@ def stray(offsets: Iterable[int], bases: Iterable[int]) -> list[int]:
 
 
 def out_of_range(offsets: Iterable[int], log_start: int, log_end: int) -> list[int]:
-    """Return the snapshots that do not apply to ``log_start`` to ``log_end``: to be deleted before a reload."""
+    """Return the offsets of snapshots outside ``log_start`` to ``log_end``. The caller deletes them before a reload."""
     return sorted(offset for offset in offsets if offset > log_end or offset <= log_start)
 
 
 def loadable(offsets: Iterable[int], log_start: int, log_end: int) -> list[int]:
-    """Return the snapshots to try, newest first; a corrupt one is deleted before the next is tried."""
+    """Return the offsets of snapshots to try, newest first. The caller deletes a corrupt one and tries the next."""
     return sorted((offset for offset in offsets if log_start < offset <= log_end), reverse=True)
 
 
@@ -314,7 +320,7 @@ def points_of_rebuild(bases: Sequence[int], log_end: int) -> list[int]:
 
 
 class Draft:
-    """Producer as it would be after the batches of this append that were checked so far."""
+    """State of one producer as it would be after those batches of this append that were checked so far."""
 
     __slots__ = ("coordinator_epoch", "epoch", "in_txn", "last_sequence")
 
@@ -333,7 +339,7 @@ class Draft:
 
 
 def check_form(batch: ProducerBatch, origin: Origin, index: int) -> None:
-    """Check that a client writes data with epoch and sequence; only the coordinator writes markers."""
+    """Raise unless a client's batch is data with epoch and sequence. Only the coordinator may write markers."""
     if batch.producer_epoch < 0:
         raise InvalidRecordError(f"producer {batch.producer_id} has no epoch", index=index)
     if origin is not Origin.CLIENT:
@@ -345,7 +351,9 @@ def check_form(batch: ProducerBatch, origin: Origin, index: int) -> None:
 
 
 def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -> None:
-    """Check epoch, sequence and transaction of a data batch."""
+    """Check epoch, sequence and transaction of a data batch, and update ``draft``. ``index``: number of its first
+    record.
+    """
     who = f"producer {batch.producer_id}"
     _check_epoch(draft, batch)
     if origin is Origin.CLIENT:
@@ -362,9 +370,9 @@ def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -
 
 
 def check_marker(draft: Draft, batch: ProducerBatch) -> None:
-    """Check the epochs of a marker, and note them in ``draft``. Raises ProducerFencedError.
+    """Check the epochs of a marker, and store them in ``draft``. Raises ProducerFencedError.
 
-    An empty control batch is the rest of a cleaned transaction, and means nothing.
+    An empty control batch, from which compaction removed the marker, is ignored.
     """
     if batch.marker is None:
         return

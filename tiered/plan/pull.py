@@ -18,21 +18,25 @@ from tiered.model import Row
 
 
 class Held(NamedTuple):
-    """A segment on the disk. ``stats`` are those of its seal note, None without a valid one."""
+    """Segment on the disk. ``stats``: totals in its seal note, None without a valid note."""
 
     base: int
     stats: SegmentStats | None
 
 
 class Exchange(NamedTuple):
-    """New segments that take the place of the old ones at the bases ``old``, in one step for readers and crashes."""
+    """Replacement of the segments at the bases ``old`` by the segments ``new``, atomic for readers and after a
+    crash.
+    """
 
     new: tuple[Row, ...]
     old: tuple[int, ...] = ()
 
 
 class Pull(NamedTuple):
-    """Changes of one partition, in order: the exchanges, then ``dropped``, the bases of segments without successor."""
+    """Changes to one partition's directory, in this order: ``exchanges``, then removal of the segments at the bases
+    ``dropped``.
+    """
 
     exchanges: tuple[Exchange, ...]
     dropped: tuple[int, ...]
@@ -44,9 +48,10 @@ class Pull(NamedTuple):
 
 
 def decide_pull(held: Sequence[Held], rows: Sequence[Row], end: int) -> Pull:
-    """Decide from the listing of the disk (``held``, ascending) and the rows of the root, which reach to ``end``.
+    """Return the changes that make a partition's directory equal to the catalog.
 
-    The empty segment at ``end`` stays: appends would go into it.
+    ``held``: segments on the disk, ascending. ``rows``: those of the root, which end at ``end``. The empty segment at
+    ``end`` stays: appends would go into it.
     """
     wanted = {row.base: row for row in rows if not row.flags & FLAG_HOLE}
     following = [*(each.base for each in held[1:]), MAX_INT64]  # nothing follows the last one

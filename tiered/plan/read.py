@@ -27,7 +27,7 @@ from tiered.model import Positions, Row, TopicPartition
 
 
 class Tier(enum.StrEnum):
-    """Tier that an offset is read from."""
+    """Tiers from which an offset can be read."""
 
     LOCAL = "local"
     REMOTE = "remote"
@@ -35,7 +35,7 @@ class Tier(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LocalSpan:
-    """Offsets on this disk. Those below ``uploaded_offset`` are in the bucket, too, as this directory knows."""
+    """Offsets of one partition on this disk. Those below ``uploaded_offset`` are known to be in the bucket, too."""
 
     start_offset: int
     end_offset: int
@@ -43,13 +43,13 @@ class LocalSpan:
 
     @classmethod
     def from_positions(cls, positions: Positions) -> LocalSpan:
-        """Build from the positions of a partition log."""
+        """Return the span for the positions of a partition on this disk."""
         return cls(positions.local_start_offset, positions.end_offset, positions.uploaded_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteSpan:
-    """Offsets that the catalog names: the root's ``start_offset`` and ``next_offset``."""
+    """Offsets of one partition in the bucket: the root's ``start_offset`` to ``next_offset`` (exclusive)."""
 
     start_offset: int
     end_offset: int
@@ -65,7 +65,7 @@ class TierRange:
 
 
 def earliest_offset(local: LocalSpan | None, remote: RemoteSpan | None) -> int:
-    """Return the smallest offset over both tiers (an empty tier has none, unless both are empty)."""
+    """Return the smallest offset over both tiers. An empty tier counts only if both are empty."""
     if local is None or remote is None:
         only = local or remote
         return 0 if only is None else only.start_offset
@@ -90,10 +90,11 @@ def plan_tiers(
     local: LocalSpan | None,
     remote: RemoteSpan | None,
 ) -> tuple[TierRange, ...]:
-    """Return ranges that cover ``start`` to ``end`` (None or beyond the end: to the latest) in order, without a hole.
+    """Return ranges, each of one tier, that cover ``start`` to ``end`` in order, without a gap.
 
-    Raises OffsetOutOfRangeError if ``start`` is below the earliest or above the latest offset (at the latest the
-    plan is empty, as in Kafka), OffsetGapError if offsets in between are in neither tier.
+    ``end`` None, or beyond the end of the log: to the end of the log. Raises OffsetOutOfRangeError if ``start`` is
+    below the earliest or above the latest offset (at the latest the plan is empty, as in Kafka). Raises OffsetGapError
+    if offsets in between are in neither tier.
     """
     earliest, latest = earliest_offset(local, remote), latest_offset(local, remote)
     if not earliest <= start <= latest:
@@ -165,7 +166,7 @@ class CatalogRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """Offsets ``start`` to ``end`` (exclusive) of the remote segment ``row``."""
+    """Part of a remote segment to read: offsets ``start`` to ``end`` (exclusive) of the segment ``row``."""
 
     row: Row
     start: int
@@ -193,7 +194,7 @@ class ByteRange:
 
     @property
     def size_bytes(self) -> int:
-        """Length of the range."""
+        """Number of bytes in the range."""
         return self.end - self.start
 
 
@@ -242,7 +243,7 @@ class RequestSizes:
         self._next_bytes = limits.chunk_bytes
 
     def next_request(self, position: int, end: int) -> ByteRange:
-        """Return the next request at ``position`` of an object that is needed up to ``end``."""
+        """Return the next range to request at ``position`` of an object. The bytes up to ``end`` are needed."""
         aligned = position - position % self.chunk_bytes
         until = min(aligned + self._next_bytes, end)
         self._next_bytes = min(self._next_bytes * 2, self._max_bytes)

@@ -1,7 +1,7 @@
-"""Root of a partition whose root is lost: a copy of it, and the uploads that follow its end. Pure.
+"""Rebuild of a partition's lost root from an older copy of it, and the uploads that follow the copy's end. Pure.
 
-The writer's claims never fall along the chain of uploads: a newer claim began where the older ones had ended.
-Equal uploads of one claim count as one whose response was lost. Different ones are refused, by name.
+The writer's claims never fall along the chain of uploads: a newer claim began where the older ones had ended. Equal
+uploads of one claim count as one whose response was lost. Different ones are refused, by name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _HINT = "nothing was changed; put a version of the root back, or delete one of t
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Segments of the new root, leader epochs up to their end, and the newest claim in any key."""
+    """Objects for a rebuilt root: its segments, their leader epochs, and per role the newest claim in any object
+    key.
+    """
 
     rows: tuple[Row, ...]
     leader_epochs: tuple[EpochEntry, ...]
@@ -37,9 +39,10 @@ class Objects:
 
 
 def rebuilt(copy: Root, objects: Objects, version: int, stamp: Stamp) -> Root:
-    """Return the root that continues ``copy``.
+    """Return a new root that continues ``copy`` with the segments of ``objects``.
 
-    Both roles get claims that no process used and that belong to no volume. Partitions of sinks belong to ``spark``.
+    Both roles get claim epochs that no process used and that belong to no volume. Partitions of sinks belong to
+    ``spark``.
     """
     ts_ms = max(stamp.now_ms, copy.commit.ts_ms + 1)
     roles, sealed = dict[str, RoleState](), list[Sealed]()

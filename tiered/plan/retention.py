@@ -32,15 +32,15 @@ MOST_LEAD_MS = 366 * DAY_MS
 
 
 def lead_ms(config: TopicConfig) -> int:
-    """Return how far a record timestamp may be ahead of its append and still count."""
+    """Return by how much a record timestamp may be after its append time and still be believed."""
     allowed = config.message_timestamp_after_max_ms
     return allowed if allowed <= MOST_LEAD_MS else LEAD_MS
 
 
 def is_believed(max_timestamp: int, appended_ms: int, config: TopicConfig) -> bool:
-    """Return True if the largest record timestamp can be right: not before 1970, and not after the append.
+    """Return True if a segment's largest record timestamp can be right: not before 1970, and not after its append.
 
-    It counts if the append time is unknown (-1).
+    ``appended_ms`` -1: the append time is unknown, and the timestamp is believed.
     """
     return 0 <= max_timestamp <= appended_ms + lead_ms(config) if appended_ms >= 0 else max_timestamp >= 0
 
@@ -51,22 +51,22 @@ def age_from_ms(max_timestamp: int, appended_ms: int, config: TopicConfig) -> in
 
 
 def row_age_from_ms(row: Row, config: TopicConfig) -> int:
-    """Return :func:`age_from_ms` of a row. A hole has no records that could be young."""
+    """Return :func:`age_from_ms` of a row. A hole (a row without records) has no age: -1."""
     return age_from_ms(row.max_ts, row.appended_ms, config) if row.size else -1
 
 
 def has_wrong_times(row: Row, config: TopicConfig) -> bool:
-    """Return True if the append time of a row counts instead of its timestamps."""
+    """Return True if a row's timestamps are not believed, so that its age counts from its append time."""
     return row.records > 0 and not is_believed(row.max_ts, row.appended_ms, config)
 
 
 def times_of(row: Row) -> tuple[int, int, int, int]:
-    """Return the arguments of :func:`wrong_times_text` for a row."""
+    """Return (base, end, largest timestamp, append time) of a row: the arguments of :func:`wrong_times_text`."""
     return row.base, row.next, row.max_ts, row.appended_ms
 
 
 def wrong_times_text(base: int, end: int, max_timestamp: int, appended_ms: int) -> str:
-    """Return one sentence on why the timestamps of a segment are not used."""
+    """Return one sentence that says why the timestamps of a segment are not used."""
     largest = "it has none" if max_timestamp < 0 else f"the largest is {max_timestamp}"
     appended = "unknown" if appended_ms < 0 else format_time(appended_ms)
     what = f"timestamps of the segment with offsets {base} to {end} are not used"
@@ -101,7 +101,7 @@ class LocalSegmentFacts:
     appended_ms: int
 
     def is_older(self, than_ms: int, now_ms: int, config: TopicConfig) -> bool:
-        """Return True if its age is strictly above ``than_ms``; -1 is no limit."""
+        """Return True if the segment's age is strictly above ``than_ms``. ``than_ms`` -1: no limit, always False."""
         from_ms = age_from_ms(self.max_timestamp, self.appended_ms, config)
         return min(than_ms, from_ms) >= 0 and now_ms - from_ms > than_ms
 
@@ -171,7 +171,10 @@ def _local(local: int, whole: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RemoteExpiry:
-    """Trim to ``start_offset``: ``segments`` rows with ``size_bytes`` of data expire, for ``reasons``, oldest first."""
+    """Plan of remote retention: the log will begin at ``start_offset``.
+
+    ``segments`` rows with ``size_bytes`` of data expire, oldest first. ``reasons``: the rules by which they expire.
+    """
 
     start_offset: int
     segments: int = 0

@@ -1,4 +1,4 @@
-"""When the active segment ends: Kafka's rules, and one of ours for an idle tail. Pure."""
+"""Rules for the roll of the active segment: Kafka's rules, and one of ours for an idle segment. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAR_AWAY_MS = 2**63 - 1
 
 
 class RollReason(enum.Enum):
-    """Reason for rolling a segment; the word appears in logs and metrics."""
+    """Reasons for rolling a segment. Logs and metrics contain the values."""
 
     SIZE = "size"
     RECORD_TIME = "segment.ms"
@@ -57,16 +57,17 @@ def roll_before_append(  # noqa: PLR0917 - called for every append: keywords cos
 
 
 def waited_ms(max_timestamp: int, first_timestamp: int, now_ms: int, created_ms: int) -> int:
-    """Return the age of the segment by its records; by the wall clock only while its records have no timestamps."""
+    """Return the age of the active segment: by its record timestamps, or by the wall clock while it has none."""
     if first_timestamp >= 0:
         return max_timestamp - first_timestamp
     return now_ms - created_ms
 
 
 def idle_roll(size_bytes: int, first_append_ms: int, seal_ms: int, now_ms: int) -> RollReason | None:
-    """Apply ``seal.ms``: seal a segment with records this long after its first append, even without further records.
+    """Return the reason to seal an idle segment by ``seal.ms``: its first append was at least that long ago. Otherwise
+    None.
 
-    A clock that jumped back does not roll: the caller counts again from there. ``seal_ms`` -1 disables the rule.
+    If the clock jumped back, the caller counts again from there. ``seal_ms`` -1 disables the rule.
     """
     if size_bytes > 0 and seal_ms >= 0 and first_append_ms >= 0 and now_ms - first_append_ms >= seal_ms:
         return RollReason.WALL_CLOCK
@@ -74,7 +75,10 @@ def idle_roll(size_bytes: int, first_append_ms: int, seal_ms: int, now_ms: int) 
 
 
 def record_time_bound(first_timestamp: int, segment_ms: int) -> int:
-    """Return the largest timestamp that may be appended without a roll by record time; -2 while unknown."""
+    """Return the largest timestamp that can be appended before :func:`roll_before_append` rolls by time.
+
+    -2: unknown, because the segment has no timestamp.
+    """
     return first_timestamp + segment_ms if first_timestamp >= 0 else NO_TIME_BOUND_MS
 
 
@@ -84,11 +88,11 @@ def wall_clock_bound(first_append_ms: int, seal_ms: int) -> int:
 
 
 def effective_segment_ms(segment_ms: int, max_compaction_lag_ms: int, compacted: bool, jitter_ms: int) -> int:
-    """Return ``segment.ms``, for a compacted topic bounded by the compaction lag, less the segment's jitter."""
+    """Return ``segment.ms`` less the segment's jitter. For a compacted topic the compaction lag is an upper bound."""
     limit = min(segment_ms, max_compaction_lag_ms) if compacted else segment_ms
     return limit - jitter_ms
 
 
 def jitter_ms(segment_jitter_ms: int, segment_ms: int, uniform: float) -> int:
-    """Return the jitter of one segment, drawn once when it is created; ``uniform`` is in [0, 1)."""
+    """Return the random jitter of a new segment's ``segment.ms``. ``uniform``: a random number in [0, 1)."""
     return int(uniform * min(segment_jitter_ms, segment_ms))

@@ -23,9 +23,9 @@ HELD_LIMIT = 256
 class RootLowerBounds:
     """Lower bounds of a root; 0 and empty if unknown.
 
-    ``made``: the registry says that roots were made with the topic. All else is from a disk: ``version`` that it was
-    restored from, ``start_offset`` and ``next_offset`` as read back, ``writer_epoch`` its own claim, ``tokens`` of its
-    claims.
+    ``made``: the registry says that roots were made with the topic. All others come from a disk. ``version``: the root
+    that it was restored from. ``start_offset``, ``next_offset``: as read back. ``writer_epoch``: its own claim.
+    ``tokens``: of its claims.
     """
 
     made: bool = False
@@ -37,11 +37,11 @@ class RootLowerBounds:
 
     @property
     def by_disk(self) -> bool:
-        """True if a disk has seen the root: a token is stored on it only after the root was read."""
+        """True if a disk proves that the root exists: it stores a token only after the root was read."""
         return bool(self.tokens) or max(self.version, self.start_offset, self.next_offset, self.writer_epoch) > 0
 
     def absent(self) -> str:
-        """Return why the root must exist, as one sentence; ``""`` without a reason."""
+        """Return the reason why an absent root must be lost, as one sentence. ``""``: it may never have existed."""
         if self.next_offset > 0:
             return f"this disk saw offset {self.next_offset} committed in it"
         if self.by_disk:
@@ -49,7 +49,9 @@ class RootLowerBounds:
         return "the registry entry says that it was made with its topic" if self.made else ""
 
     def contradictions(self, root: Root) -> Iterator[str]:
-        """Yield sentences that show ``root`` to be older than one that was seen."""
+        """Yield one sentence for each of these bounds that ``root`` is below. Such a root is older than one that was
+        seen.
+        """
         writer = root.writer
         if root.next_offset < self.next_offset:
             yield f"this disk saw offset {self.next_offset} committed, the root ends at {root.next_offset}"
@@ -71,5 +73,5 @@ NOTHING_KNOWN = RootLowerBounds()
 
 
 def held_ids(value: str) -> tuple[str, ...]:
-    """Return the ids in a held value, the oldest first."""
+    """Return the ids in ``value``, a list of ids as stored on disk, the oldest first."""
     return tuple(filter(None, value.split(HELD_SEPARATOR)))

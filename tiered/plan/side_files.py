@@ -46,14 +46,16 @@ class ReplayedSegment(NamedTuple):
 
 
 class Follower:
-    """Follower of the producers of one partition over its batches, in offset order, without checking any rule."""
+    """Replay of a partition's batches, in offset order, that tracks its producers. It checks no rule."""
 
     def __init__(self, known: ProducerSnapshot | None = None, *, whole: bool) -> None:
         self._state = ProducerState()
         self.restart(known, whole=whole)
 
     def restart(self, known: ProducerSnapshot | None = None, *, whole: bool) -> None:
-        """Start over at a segment. ``whole``: ``known`` covers everything before it."""
+        """Start again at a segment, with the producers in ``known``. ``whole``: ``known`` covers everything before the
+        segment.
+        """
         self._state.load(known, log_start=0, now_ms=0)  # at time 0 no producer has expired
         self._whole = whole
         self._ended: dict[int, int] = {}
@@ -63,7 +65,7 @@ class Follower:
         self._orphans: list[tuple[int, int]] = []
 
     def see(self, batch: ProducerBatch | None) -> None:
-        """Apply the next batch; None for one without a producer."""
+        """Apply the next batch. None stands for a batch without a producer."""
         if batch is None:
             return
         txn = self._state.replay(batch)
@@ -82,12 +84,12 @@ class Follower:
             self._aborted.append(entry)
 
     def producers(self) -> tuple[ProducerEntry, ...]:
-        """Return the producers as they are now."""
+        """Return the current producers."""
         return self._state.entries()
 
     def end_segment(self) -> ReplayedSegment:
-        """Return the facts of the segment, and start those of the next segment."""
-        told = ReplayedSegment(
+        """Return the facts about the segment that ends here, and start the next segment."""
+        replayed = ReplayedSegment(
             tuple(self._aborted),
             frozenset(self._unseen),
             tuple(self._orphans),
@@ -96,16 +98,15 @@ class Follower:
             self._whole,
         )
         self._aborted, self._orphans, self._unseen = [], [], set()
-        return told
+        return replayed
 
 
 def txns_flaw(entries: Sequence[AbortedTxn], followed: ReplayedSegment, *, all_followed: bool = False) -> str | None:
-    """Return why ``entries`` cannot be the transaction index of the segment; None if they can.
+    """Return why ``entries`` cannot be the transaction index of the replayed segment; None if they can.
 
-    ``all_followed``: the whole remaining log was followed; a transaction without seen data then needs no entry.
-
-    Each aborted transaction has its entry, from its first record in the log or an earlier one that compaction removed.
-    No entry exists without its marker, because it would hide later committed records of its producer.
+    Each aborted transaction needs an entry, from its first record in the log or an earlier one that compaction removed.
+    No entry may exist without its marker, because it would hide later committed records of its producer.
+    ``all_followed``: the whole remaining log was replayed. A transaction without seen data then needs no entry.
     """
     missing = {(txn.producer_id, txn.last_offset): txn for txn in followed.aborted}
     orphans = set(followed.orphans)
@@ -137,24 +138,24 @@ def producers_flaw(entries: Sequence[ProducerEntry], followed: ReplayedSegment) 
     A missing open transaction would show undecided records; an entry for a decided one would hide the records after it.
     A transaction that compaction removed whole may stay open in it; producers without one may have expired.
     """
-    noted, told = open_firsts(entries), open_firsts(followed.producers)
-    for producer_id, first in told.items():
+    noted, followed_firsts = open_firsts(entries), open_firsts(followed.producers)
+    for producer_id, first in followed_firsts.items():
         if producer_id not in noted:
             return f"the transaction of producer {producer_id} that begins at offset {first} is open, and has no entry"
         if noted[producer_id] > first:
             return f"the open transaction of producer {producer_id} begins at {first}, not at {noted[producer_id]}"
     for producer_id, first in noted.items():
         marker = followed.ended.get(producer_id, NO_OFFSET)
-        if producer_id not in told and marker > first:
+        if producer_id not in followed_firsts and marker > first:
             return f"the transaction of producer {producer_id} that begins at {first} was decided at offset {marker}"
     return None
 
 
 class SideFileVerdict(NamedTuple):
-    """Verdict on a side file. ``flaw`` None: the file is right, and ``data`` is its bytes.
+    """Result of the check of a side file. ``flaw`` None: the file is right, and ``data`` is its content.
 
-    Otherwise ``data`` is derived from the log, and ``known`` says if it is complete. ``proven``: no unknown history
-    before the segment can make the file right.
+    Otherwise ``data`` is derived from the log, and ``known`` is True if that is complete. ``proven``: the file is
+    wrong, whatever came before the segment.
     """
 
     data: bytes
@@ -171,9 +172,9 @@ def judge_txn_index(
     *,
     all_followed: bool = False,
 ) -> SideFileVerdict:
-    """Judge a ``.txnindex``. ``found``: the file, empty if absent. ``noted_crc``: its CRC32C, if it was noted.
+    """Check a ``.txnindex`` against the replayed segment. ``found``: content of the file, empty if absent.
 
-    ``all_followed`` as in :func:`txns_flaw`.
+    ``noted_crc``: the CRC32C that the file should have, None if unknown. ``all_followed``: as in :func:`txns_flaw`.
     """
     flaw: str | None
     proven = True
@@ -188,15 +189,19 @@ def judge_txn_index(
             flaw = damage.message
     if flaw is None:
         return SideFileVerdict(found)
-    told = encode_txns(followed.aborted)
-    known = followed.whole or not followed.orphans or crc32c(told) == noted_crc
-    return SideFileVerdict(told, flaw, known, proven)
+    encoded = encode_txns(followed.aborted)
+    known = followed.whole or not followed.orphans or crc32c(encoded) == noted_crc
+    return SideFileVerdict(encoded, flaw, known, proven)
 
 
 def judge_snapshot(
     found: bytes | None, followed: ReplayedSegment, noted_crc: int | None = None, *, expected: bool = False
 ) -> SideFileVerdict:
-    """Judge a ``.snapshot``. ``found``: the file, None if absent. ``expected``: it should exist."""
+    """Check a ``.snapshot`` against the replayed segment. ``found``: content of the file, None if absent.
+
+    ``noted_crc``: the CRC32C that the file should have, None if unknown. ``expected``: the file should exist. An absent
+    one is a flaw, unless the replay proves that there are no producers.
+    """
     flaw: str | None = "it is gone"
     if found is not None:
         try:
@@ -207,7 +212,7 @@ def judge_snapshot(
         flaw = None
     if flaw is None:
         return SideFileVerdict(b"" if found is None or found == NO_PRODUCERS else found)
-    told = encode_snapshot(followed.producers)
-    known = followed.whole or crc32c(told) == noted_crc
+    encoded = encode_snapshot(followed.producers)
+    known = followed.whole or crc32c(encoded) == noted_crc
     proven = found is not None or bool(followed.producers)
-    return SideFileVerdict(told if followed.producers else b"", flaw, known, proven)
+    return SideFileVerdict(encoded if followed.producers else b"", flaw, known, proven)

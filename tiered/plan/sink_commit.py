@@ -38,9 +38,9 @@ OWNERS = {"spark": SPARK_VOLUME, "local": LOCAL_VOLUME}
 
 @dataclass(frozen=True, slots=True)
 class StageIntent:
-    """Commit of the segments that a batch of a sink staged, in order, at ``next_offset``.
+    """Append of the segments that one batch of a sink staged, in order, at ``next_offset``.
 
-    ``rows`` have base 0, ``next`` as their number of offsets, ``FLAG_STAGED`` and no epochs; ``apply`` assigns base and
+    ``rows`` have base 0, their number of offsets as ``next``, ``FLAG_STAGED`` and no epochs; ``apply`` assigns base and
     epochs. ``seen``: a version of this root from before the batch was decided.
     """
 
@@ -78,13 +78,13 @@ class StageIntent:
         return succeed(root, stamp, self.op, **changes)
 
     def _forgotten(self, root: Root) -> Refusal | None:
-        if root.last_batch(self.txn) >= 0 or self.seen >= forgotten_up_to(root, self.txn):
+        if root.last_batch(self.txn) >= 0 or self.seen >= txns_dropped_up_to(root, self.txn):
             return None
         return Refusal(
             RefusalReason.INVALID,
             f"{root.where}: batch {self.batch} of {self.txn} was decided at version {self.seen}, and may have been "
-            f"committed up to version {forgotten_up_to(root, self.txn)}: its entry would have been dropped since, as "
-            f"{TXNS_LIMIT} transaction ids are kept. It is not committed again",
+            f"committed up to version {txns_dropped_up_to(root, self.txn)}: its entry would have been dropped since, "
+            f"as {TXNS_LIMIT} transaction ids are kept. It is not committed again",
             hint="read the topic for its records; if they are not there, write them under a new transaction id",
         )
 
@@ -102,14 +102,14 @@ class StageIntent:
 
 @dataclass(frozen=True, slots=True)
 class HandoverIntent:
-    """Transfer of a partition to sinks or to local logs (:data:`OWNERS`); fences the claim before."""
+    """Transfer of a partition to sinks or to local logs (:data:`OWNERS`). It fences the current claim."""
 
     to: str
 
     op = "handover"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """Refuse with NOTHING if the partition has this owner already."""
+        """Return the root with the new owner. Refuse with NOTHING if the partition has this owner already."""
         if root.state != STATE_OPEN:
             return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot be handed over")
         if is_owner(root, self.to):
@@ -131,7 +131,7 @@ def passed_batch(root: Root, uid: str) -> tuple[str, int] | None:
 
 
 def once_id(uid: str) -> str:
-    """Return the id of a write that runs once and is never replayed by another; ``uid``: 32 hex digits."""
+    """Return the transaction id of a one-shot write, which no other write replays. ``uid``: 32 hex digits."""
     return f"job-{uid}"
 
 
@@ -140,11 +140,11 @@ def is_once(txn: str) -> bool:
     return _ONCE.fullmatch(txn) is not None
 
 
-def forgotten_up_to(root: Root, txn: str) -> int:
-    """Return the version from which on the absence of ``txn`` in ``root`` proves that its batch is not committed.
+def txns_dropped_up_to(root: Root, txn: str) -> int:
+    """Return the version up to which ``root`` may have dropped ``txn`` from its ``txns``.
 
-    If a one-shot id was dropped by itself, at least :data:`ONCE_KEPT` newer ones are here, or were until the floor rose
-    above all of them.
+    If a batch was decided at this version or later, the absence of ``txn`` proves that it is not committed. A one-shot
+    id is dropped early only if at least :data:`ONCE_KEPT` newer ones exist, or existed until the floor rose above them.
     """
     once = _versions_of_once(root)
     dropped_below = once[0] if is_once(txn) and len(once) >= ONCE_KEPT else 0
@@ -158,7 +158,7 @@ def is_owner(root: Root, who: str) -> bool:
 
 
 def owner_words(root: Root) -> str:
-    """Return the owner for messages."""
+    """Return a text for messages that names the partition's owner."""
     writer = root.writer
     if writer.volume == SPARK_VOLUME:
         return "spark"

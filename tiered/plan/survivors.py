@@ -56,7 +56,7 @@ _MAGIC = b"TSUR"
 
 
 class Pairs(NamedTuple):
-    """Digests of keys, their halves as two columns, and the code of a record of each."""
+    """Pairs of a key's digest and the code of one of its records. Digests are two columns, one for each half."""
 
     high: Int64s
     low: Int64s
@@ -64,11 +64,11 @@ class Pairs(NamedTuple):
 
 
 class KeyScan:
-    """Scan of one part, batch by batch. Keeps the newest record of each key in the dirty range, in bounded memory.
+    """Scan of one part, batch by batch, for the newest record of each key in the dirty range, in bounded memory.
 
-    ``first_dirty`` is the candidate's. Below it every record with a key is returned, since a round drops none of those
-    for another one of the clean range. Call :meth:`drain` after each batch if :attr:`is_full`, and at the end. A later
-    call may return a key again, with a newer record.
+    ``first_dirty``: where the dirty range begins. In the clean range below it every record with a key is returned,
+    because a round does not remove one of those for another. Call :meth:`drain` after each batch if :attr:`is_full`,
+    and at the end. A later call may return a key again, with a newer record.
     """
 
     def __init__(self, number: int, start: int, *, first_dirty: int, most_keys: int) -> None:
@@ -82,16 +82,18 @@ class KeyScan:
         self._codes: list[int] = []
 
     def start(self, start: int, aborted: Iterable[AbortedTxn]) -> None:
-        """Begin a group at ``start``, which ``aborted`` transactions touch."""
+        """Start a group of segments at offset ``start``. ``aborted``: index entries of transactions that touch the
+        group.
+        """
         self.effect = TxnEffect(start, aborted)
 
     @property
     def is_full(self) -> bool:
-        """True if it has reached its memory limit."""
+        """True if the collected pairs have reached the memory limit."""
         return len(self._newest) + len(self._codes) >= self._most
 
     def add(self, batch: Buffer, header: BatchHeader | None = None) -> None:
-        """Add one whole batch; control records and aborted ones are ignored. Raises CorruptionError."""
+        """Add one whole batch. Control records and aborted records are ignored. Raises CorruptionError."""
         header = verify_batch(batch, header)
         self.records_read += header.records_count
         if self.effect.hides(header, batch):
@@ -109,7 +111,7 @@ class KeyScan:
                 self._codes.append(code + offset)
 
     def drain(self) -> Pairs:
-        """Return all collected pairs and clear them."""
+        """Return all pairs that were collected, and remove them."""
         digests, codes = [*self._digests, *self._newest], [*self._codes, *self._newest.values()]
         self._digests, self._codes, self._newest = [], [], {}
         self.pairs_given += len(codes)
@@ -151,7 +153,7 @@ class TxnEffect:
             self._met.add(header.producer_id)
             record = next(decode_records(batch), None)
             for one in self._passes:
-                one.marker_is_idle(header, record)
+                one.marker_is_unneeded(header, record)
             return True
         if not header.is_transactional:
             return False
@@ -209,7 +211,7 @@ class SurvivorsBuilder:
         self._made: list[bytes] = []
 
     def add(self, codes: Int64s) -> None:
-        """Add survivors. Raises CorruptionError for codes of another part, or out of order."""
+        """Add the codes of surviving records. Raises CorruptionError for codes of another part, or out of order."""
         if not len(codes):
             return
         at = codes - self._first
@@ -228,7 +230,7 @@ class SurvivorsBuilder:
             self._lows.append(at[low:high] % CHUNK_OFFSETS)
 
     def finish(self) -> bytes:
-        """Return the bitmap as an object, with a checksum."""
+        """Return the bytes of the bitmap's object, with a checksum."""
         self._close()
         body = b"".join(self._made)
         head = _HEAD.pack(_MAGIC, 1, self._start, self._end, self._count, crc32c(body))
@@ -248,9 +250,9 @@ class SurvivorsBuilder:
 
 
 class Survivors:
-    """Survivors of a part, for :class:`~tiered.plan.batch_filter.BatchFilter`; one chunk is unpacked at a time.
+    """Bitmap of the surviving records of a part, for :class:`~tiered.plan.batch_filter.BatchFilter`.
 
-    It answers only for its own offsets, and raises for all others.
+    One chunk is unpacked at a time. Offsets outside the part raise CorruptionError.
     """
 
     def __init__(self, data: bytes, start: int, end: int, *, key: str, latest_offset: int) -> None:
@@ -286,11 +288,11 @@ class Survivors:
         return not self._bits[low >> 3] & (1 << (low & 7))
 
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
-        """Return None: a bitmap is asked record by record."""
+        """Return None: the caller calls :meth:`is_superseded` for each record."""
         return None
 
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
-        """Return None: a bitmap is asked record by record."""
+        """Return None: the caller filters batch by batch."""
         return None
 
     def _unpacked(self, chunk: int) -> Buffer:

@@ -61,7 +61,7 @@ _AT_REST = frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLET
 
 @dataclass(frozen=True, slots=True)
 class TransactionChange:
-    """One change of one transactional id; ``after`` None deletes it."""
+    """Change of one transactional id's state. ``after``: the new state; None deletes the id."""
 
     transactional_id: str
     before: TxnValue | None
@@ -76,7 +76,7 @@ class TransactionChange:
 
 
 class TxnMarker(NamedTuple):
-    """Marker that a prepared transaction must still write to one partition."""
+    """Marker that a decided transaction must still write to one partition."""
 
     tp: TopicPartition
     producer_id: int
@@ -86,7 +86,7 @@ class TxnMarker(NamedTuple):
 
 
 def check_timeout(timeout_ms: int, most_ms: int = DEFAULT_MAX_TIMEOUT_MS) -> None:
-    """Raise ConfigError for a timeout that no transaction can have."""
+    """Raise ConfigError if ``timeout_ms`` is not positive or above ``most_ms``."""
     if not 0 < timeout_ms <= most_ms:
         raise ConfigError(
             f"transaction timeout of {timeout_ms} ms is not in 1..{most_ms}",
@@ -95,7 +95,10 @@ def check_timeout(timeout_ms: int, most_ms: int = DEFAULT_MAX_TIMEOUT_MS) -> Non
 
 
 class UnfinishedTransaction(NamedTuple):
-    """Transaction found at a start: ``fence`` it unless decided, then write its markers, then ``complete`` it."""
+    """Transaction that was unfinished when its log was opened.
+
+    The caller calls ``fence`` unless ``is_decided``, then writes the markers, then calls ``complete``.
+    """
 
     transactional_id: str
     state: TxnState
@@ -125,7 +128,7 @@ class TransactionCoordinator:
     # -- what it holds ---------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Apply one record of the log, in order. Raises CorruptionError."""
+        """Apply one record of ``__transaction_state``, in log order. Raises CorruptionError."""
         decoded = None if value is None else decode_transaction(value)
         self._put(decode_transaction_key(key), decoded)
 
@@ -150,14 +153,16 @@ class TransactionCoordinator:
 
     @property
     def next_producer_id(self) -> int:
-        """Producer id above all that the log names; it does not name producers without transactions."""
+        """Producer id above all in the transaction log. Idempotent producers without transactions are not in this
+        log.
+        """
         return self._greatest_producer_id + 1
 
     def find(self, transactional_id: str) -> TxnValue | None:
         return self._txns.get(transactional_id)
 
     def state(self, transactional_id: str) -> TxnState:
-        """Return the state of an id; DEAD if it is unknown or deleted."""
+        """Return the state of a transactional id. DEAD if it is unknown or deleted."""
         txn = self._txns.get(transactional_id)
         return TxnState.DEAD if txn is None else txn.state
 
@@ -228,10 +233,11 @@ class TransactionCoordinator:
     def found(
         self, transactional_id: str, tp: TopicPartition, *, producer_epoch: int, now_ms: int
     ) -> TransactionChange | None:
-        """List ``tp``, where a transaction of the producer is open, so that it gets fenced. None: it is listed already.
+        """Return the change that adds ``tp``, so that ``fence`` ends the producer's open transaction that was found
+        there.
 
-        Epochs whose records are lost count as used. Raises InvalidTxnStateError while a decided transaction is not
-        complete.
+        None: ``tp`` is listed already. Producer epochs whose records are lost count as used. Raises
+        InvalidTxnStateError while a decided transaction is not complete.
         """
         before = self._known(transactional_id)
         is_open = before.state is TxnState.ONGOING
@@ -295,14 +301,17 @@ class TransactionCoordinator:
         return (before.producer_id, before.producer_epoch - 1) == (producer_id, producer_epoch)
 
     def epochs_left(self, transactional_id: str) -> int:
-        """Return how often the epoch can still be raised under the same producer id."""
+        """Return how often the producer epoch of an id can still be raised under the same producer id."""
         txn = self._txns.get(transactional_id)
         return _LAST_CLIENT_EPOCH if txn is None else max(_LAST_CLIENT_EPOCH - txn.producer_epoch, 0)
 
     # -- the coordinator's own -------------------------------------------------------------------------------------
 
     def fence(self, transactional_id: str, *, now_ms: int, new_producer_id: int = NO_ID) -> TransactionChange:
-        """Abort the open transaction of a producer that is gone, too late, or replaced, and raise its epoch."""
+        """Return the change that aborts an open transaction and raises the producer's epoch.
+
+        For a producer that is gone, over its timeout, or replaced.
+        """
         before = self._known(transactional_id)
         if before.state not in (TxnState.ONGOING, TxnState.PREPARE_EPOCH_FENCE):
             raise self._wrong(transactional_id, before, "has no open transaction to abort", "")
@@ -331,7 +340,7 @@ class TransactionCoordinator:
         return TransactionChange(transactional_id, before, after)
 
     def markers(self, transactional_id: str) -> tuple[TxnMarker, ...]:
-        """Return the markers of a prepared transaction; the caller skips deleted partitions."""
+        """Return the markers that a decided transaction must write. The caller skips deleted partitions."""
         txn = self._known(transactional_id)
         if txn.state not in PREPARED:
             raise self._wrong(transactional_id, txn, "is not decided", "prepare it first")
@@ -341,7 +350,7 @@ class TransactionCoordinator:
         )
 
     def complete(self, transactional_id: str, *, now_ms: int) -> TransactionChange:
-        """End a transaction whose markers are all durable."""
+        """Return the change that ends a decided transaction. All of its markers must be durable."""
         before = self._known(transactional_id)
         if before.state not in PREPARED:
             raise self._wrong(transactional_id, before, "is not decided", "prepare it first")
@@ -359,15 +368,15 @@ class TransactionCoordinator:
         return TransactionChange(transactional_id, before, after)
 
     def recover(self) -> tuple[UnfinishedTransaction, ...]:
-        """Return every transaction that is not at rest, by id, after ``replay`` of the whole log.
+        """Return the unfinished transactions, sorted by id. Call this after ``replay`` of the whole transaction log.
 
-        A decided one is completed as decided, as some of its markers may be written. An open one is aborted, as its
-        process is gone.
+        The caller ends them after a crash. It completes a decided one, because some of its markers may be written. It
+        aborts an open one, because its process is gone.
         """
         return tuple(UnfinishedTransaction(name, self._txns[name].state) for name in sorted(self._at_work))
 
     def overdue(self, now_ms: int) -> list[str]:
-        """Return the ids whose transaction is open for longer than its timeout: to be fenced."""
+        """Return the ids whose transaction has been open for longer than its timeout. The caller fences them."""
         return [name for name in sorted(self._at_work) if self.is_overdue(name, now_ms)]
 
     def is_overdue(self, transactional_id: str, now_ms: int) -> bool:
@@ -376,12 +385,12 @@ class TransactionCoordinator:
         return txn is not None and txn.state is TxnState.ONGOING and now_ms - txn.start_ms > txn.timeout_ms
 
     def forget(self, now_ms: int) -> list[TransactionChange]:
-        """Return tombstones for ids that were at rest for the expiration time."""
+        """Return the changes that delete ids without a transaction for longer than the expiration time."""
         steps = (self.forget_id(transactional_id, now_ms) for transactional_id in self._txns)
         return [step for step in steps if step is not None]
 
     def forget_id(self, transactional_id: str, now_ms: int) -> TransactionChange | None:
-        """Return the tombstone of one id, None before its expiration."""
+        """Return the change that deletes one id, None before its expiration."""
         txn = self._txns.get(transactional_id)
         if txn is None or txn.state not in _AT_REST or now_ms - txn.last_update_ms < self._id_expiration_ms:
             return None

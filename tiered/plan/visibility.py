@@ -22,9 +22,9 @@ _NO_TXN = -1
 
 
 def aborted_within(txns: Sequence[AbortedTxn], start: int, end: int) -> tuple[list[AbortedTxn], bool]:
-    """Return the transactions of one segment's index that touch offsets ``start`` to ``end`` (exclusive).
+    """Return those transactions of one segment's index that touch offsets ``start`` to ``end`` (exclusive).
 
-    The second value is True if the result is complete: no later segment's index can add to it.
+    The second value is True if the result is complete: indexes of later segments cannot add to it.
     """
     found: list[AbortedTxn] = []
     for txn in txns:
@@ -36,7 +36,7 @@ def aborted_within(txns: Sequence[AbortedTxn], start: int, end: int) -> tuple[li
 
 
 class Hidden:
-    """Filter of batches that belong to an aborted transaction.
+    """Filter that hides the batches of aborted transactions.
 
     A producer has one transaction at a time, so every batch of it between the first offset and the ABORT marker is in
     that transaction.
@@ -52,7 +52,7 @@ class Hidden:
 
     @property
     def hides_any(self) -> bool:
-        """True if any transaction was aborted."""
+        """True if the filter has any aborted transaction."""
         return bool(self._firsts)
 
     def hides(self, header: BatchHeader) -> bool:
@@ -70,12 +70,14 @@ def open_firsts(producers: Iterable[ProducerEntry]) -> dict[int, int]:
 
 
 def stable_offset(firsts: Iterable[int], start: int, end: int) -> int:
-    """Return the first offset of the oldest open transaction, or the end of the log; at least its start."""
+    """Return the last stable offset: the first offset of the oldest open transaction, or the end of the log; at least
+    ``start``.
+    """
     return max(min(firsts, default=end), start)
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction whose marker was just appended. ``last_offset`` is the marker's."""
+    """Transaction whose marker was just appended. ``last_offset`` is the marker's."""
 
     producer_id: int
     first_offset: int
@@ -92,7 +94,7 @@ class CompletedTxn(NamedTuple):
 
 
 class OpenTxn(NamedTuple):
-    """A transaction without marker in one partition. ``last_timestamp``: of its newest batch, ms; -1 unknown."""
+    """Open transaction of one partition. ``last_timestamp``: that of its newest batch, in ms; -1: unknown."""
 
     producer_id: int
     producer_epoch: int

@@ -1,4 +1,4 @@
-"""Code that the programs share: start and end, settings, error texts, output, and opening a log.
+"""Code that both programs share: start and end, settings, error texts, output, and opening a log.
 
-``run`` is imported before the streams of the process are in order: import nothing here.
+``run`` is imported before the process's standard streams are repaired. Import nothing here.
 """

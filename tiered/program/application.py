@@ -1,6 +1,6 @@
-"""Parts that every command shares: global options before or after its name, settings, output, clocks.
+"""Parts that all commands share: global options, which may stand anywhere on the line, settings, output, clocks.
 
-A command that changes something looks at :attr:`Application.dry_run`, and asks with :func:`confirm`.
+A command that changes something must check :attr:`Application.dry_run`, and ask with :func:`confirm`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ABOUT = {setting.name: setting.about for setting in SETTINGS}
 
 
 class Application:
-    """Settings and streams of one run of a command, made by :func:`pass_application`."""
+    """Settings and output streams of one run of a command. :func:`pass_application` makes it."""
 
     def __init__(self, flags: dict[str, Any]) -> None:
         if flags.get("config") == "":  # an unset variable of a script would silently skip the file
@@ -67,7 +67,7 @@ class Application:
         self.ids: IdSource = SystemIds()
 
     def text(self, name: str) -> str | None:
-        """Return a text setting, None if it is not set."""
+        """Return the value of the setting ``name`` as text, None if it is not set."""
         value = self.values[name].value
         return str(value) if value is not None else None
 
@@ -76,29 +76,29 @@ class Application:
 
     @property
     def log_dir(self) -> Path | None:
-        """Return the local tier, None if none was named."""
+        """Return the path of the log directory, None if none was given."""
         text = self.text("log_dir")
         return at_home("the log directory", Path(text)) if text is not None else None
 
     @property
     def remote(self) -> str | None:
-        """Return the URL of the remote tier, None if none was named."""
+        """Return the URL of the bucket, None if none was given."""
         return self.text("remote")
 
     def need_log_dir(self) -> Path:
-        """Return the log directory. Raises ConfigError if none was named."""
+        """Return the path of the log directory. Raises ConfigError if none was given."""
         if self.log_dir is None:
             raise ConfigError("no log directory was named", hint="pass --log-dir DIR or set TIERED_LOG_DIR")
         return self.log_dir
 
     def need_remote(self) -> str:
-        """Return the remote URL. Raises ConfigError if none was named."""
+        """Return the URL of the bucket. Raises ConfigError if none was given."""
         if self.remote is None:
             raise ConfigError("no remote tier was named", hint="pass --remote URL or set TIERED_REMOTE")
         return self.remote
 
     def need_a_tier(self) -> None:
-        """Raise ConfigError if neither tier was named."""
+        """Raise ConfigError if neither a log directory nor a bucket was given."""
         if self.log_dir is None and self.remote is None:
             raise ConfigError(
                 "no log was named",
@@ -107,7 +107,7 @@ class Application:
 
 
 class Seconds(click.FloatRange):
-    """A parameter of finite seconds. A plain range accepts NaN, because no comparison with it is true."""
+    """Type of an option: a finite number of seconds. ``click.FloatRange`` would accept NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found = float(super().convert(value, param, ctx))
@@ -169,9 +169,9 @@ HELP_NAMES = ("-h", "--help")
 
 
 class Command(click.Command):
-    """A command that also takes the global options, in a help section of their own.
+    """Click command that also accepts the global options. They have a section of their own in its help.
 
-    ``exits``: its own words for exit codes.
+    ``exits``: texts for its exit codes that differ from the usual ones.
     """
 
     def __init__(self, *args: Any, exits: Mapping[int, str] | None = None, **kwargs: Any) -> None:
@@ -183,20 +183,20 @@ class Command(click.Command):
         self.params = [*self.params, *self.global_params]
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        """Return both names. Click keeps the option of the first context, which may be made by hand."""
+        """Return ``-h`` and ``--help``. Click would use the names of its first context, which may be another."""
         return list(HELP_NAMES)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write own options first, then the global ones."""
+        """Write the command's own options into the help, then the global ones."""
         _format_sections(self, self.global_params, ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the exit codes."""
+        """Write the exit codes below the help text."""
         write_exits(formatter, self.exits)
 
 
 class Group(click.Group):
-    """A group of commands that suggests a name for a misspelt one."""
+    """Click group that suggests the right name for a misspelt command."""
 
     command_class = Command
     exits: Mapping[int, str] = {3: "done with warnings", 14: "offsets that no tier holds"}
@@ -209,11 +209,11 @@ class Group(click.Group):
         self.params = [*self.params, *self.global_params]
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        """Return both names. Click keeps the option of the first context, which may be made by hand."""
+        """Return ``-h`` and ``--help``. Click would use the names of its first context, which may be another."""
         return list(HELP_NAMES)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Print the help on stderr and fail if the group is named without a command."""
+        """Parse the arguments. Without any, print the help on stderr and exit with status 2."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(ConfigError.exit_code)
@@ -222,7 +222,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command as click does. Raises ConfigError with a hint for an unknown one."""
+        """Find the command as click does. Raises ConfigError with a hint for an unknown name."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             names = self.list_commands(ctx)
@@ -231,28 +231,28 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write whole first sentences, which click cuts off."""
+        """Write each command with the whole first sentence of its help. Click would shorten it."""
         write_commands(self, ctx, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write commands first, then the global options."""
+        """Write the commands into the help, then the global options."""
         self.format_commands(ctx, formatter)
         _format_sections(self, self.global_params, ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the exit codes."""
+        """Write the exit codes below the help text."""
         write_exits(formatter, self.exits)
 
 
 def write_exits(formatter: click.HelpFormatter, own: Mapping[int, str] | None = None) -> None:
-    """Write the last section of a help: the exit codes in one paragraph."""
+    """Write the exit codes as the last section of a help text. ``own``: texts that differ from the usual ones."""
     codes = {**EXITS, **(own or {})}
     with formatter.section("Exit codes"):
         formatter.write_text("; ".join(f"{code} {codes[code]}" for code in sorted(codes)))
 
 
 def write_commands(group: click.Group, context: click.Context, formatter: click.HelpFormatter) -> None:
-    """Write the section of a group's commands, each with the whole first sentence of its help."""
+    """Write the commands of a group into the help, each with the whole first sentence of its own help."""
     found = [(name, group.get_command(context, name)) for name in group.list_commands(context)]
     rows = [(name, command.get_short_help_str(SENTENCE)) for name, command in found if command is not None]
     if rows:
@@ -281,7 +281,7 @@ def _format_sections(
 
 
 def split_topic(text: str) -> tuple[str, int | None]:
-    """Return ``TOPIC`` or ``TOPIC:PARTITION`` as a pair. No topic name contains a colon."""
+    """Split ``TOPIC`` or ``TOPIC:PARTITION`` into (topic, partition or None). No topic name contains a colon."""
     topic, colon, partition = text.partition(":")
     if not colon:
         return topic, None
@@ -293,13 +293,13 @@ def split_topic(text: str) -> tuple[str, int | None]:
 
 
 def topic_or_partition(text: str) -> str | TopicPartition:
-    """Return ``TOPIC`` as text, ``TOPIC:PARTITION`` as a partition."""
+    """Parse ``TOPIC`` to text, or ``TOPIC:PARTITION`` to a TopicPartition."""
     topic, partition = split_topic(text)
     return topic if partition is None else TopicPartition(topic, partition)
 
 
 def confirm(app: Application, command: str, question: str) -> None:
-    """Ask the user. Raises ConfigError if the answer is no, or without a terminal to ask on."""
+    """Ask the user to confirm a change. Raises ConfigError if the answer is no, or if there is no terminal."""
     if app.yes:
         return
     if not sys.stdin.isatty() or app.out.json_mode:
@@ -309,7 +309,7 @@ def confirm(app: Application, command: str, question: str) -> None:
 
 
 def one_partition(text: str) -> TopicPartition:
-    """Return the partition that ``TOPIC:P`` names. Raises ConfigError for anything else."""
+    """Parse ``TOPIC:P`` to a TopicPartition. Raises ConfigError for any other text."""
     topic, partition = split_topic(text)
     if partition is None:
         stem, dash, number = text.rpartition("-")

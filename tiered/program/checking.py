@@ -1,4 +1,4 @@
-"""Options and output of a check, the same on one machine and on many."""
+"""Options and output of a check, shared by ``tiered check`` and the check on Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ _PARSERS = (parse_root_key, parse_segment_key, parse_staged_key, parse_page_key,
 
 
 def reading_options(read_data_help: str) -> Callable[[F], F]:
-    """Return the options that choose what a check reads."""
+    """Return a decorator that adds the options for the bytes that a check reads.
+
+    ``read_data_help``: help of ``--read-data``.
+    """
     options = (
         click.option("--read-data", is_flag=True, help=read_data_help),
         click.option(
@@ -63,7 +66,7 @@ def reading_options(read_data_help: str) -> Callable[[F], F]:
 
 
 def subset_of(app: Application, text: str | None) -> tuple[int, int] | None:
-    """Return the part of all segments that ``7/20`` names, or today's part for a percentage. Print which one.
+    """Parse ``--read-data-subset``: ``7/20`` is (7, 20); a percentage is today's part. Print the part. None: no subset.
 
     Raises ConfigError.
     """
@@ -93,7 +96,7 @@ def _share(text: str) -> float:
 
 
 def remedies(findings: Iterable[Finding]) -> list[str]:
-    """Return one repair command for each topic and partition with damage in the bucket."""
+    """Return one ``tiered repair`` command for each topic or partition with damage in the bucket."""
     selected = dict[str, None]()
     for found in findings:
         if found.code in _TOPIC and found.topic:
@@ -114,7 +117,7 @@ def _is_key(where: str) -> bool:
 
 
 def show_finding(app: Application, finding: Finding, *, everything: bool = False) -> None:
-    """Print a finding. One for information is printed only with ``everything`` or ``-v``."""
+    """Print a finding. One with severity ``info`` is printed only with ``everything`` or ``-v``."""
     if app.out.json_mode:
         app.out.message("finding", **finding.as_json())
     elif finding.severity is not Severity.INFO or everything or app.out.verbosity:
@@ -122,7 +125,7 @@ def show_finding(app: Application, finding: Finding, *, everything: bool = False
 
 
 def check_metrics(report: CheckReport, now_ms: int) -> list[Metric]:
-    """Return the metrics of a check that ended now."""
+    """Return the metrics of a check that ended at ``now_ms``."""
     return [
         metric("check_last_end_timestamp_seconds", now_ms / 1000),
         metric("check_errors", report.errors),
@@ -151,7 +154,7 @@ def conclude_check(app: Application, report: CheckReport) -> int:
             app.out.line(f"archived: {counted(count, 'segment')} of storage class {kind}, which no reader gets")
         if report.unchecked:
             number, have = counted(report.unchecked, "object"), "has" if report.unchecked == 1 else "have"
-            app.out.line(f"{number} {have} no checksum that the store tells: --read-data judges the bytes")
+            app.out.line(f"{number} {have} no checksum in the store: --read-data judges the bytes")
         for line in advice:
             app.out.line(f"next: {line}")
         app.out.line(

@@ -35,7 +35,7 @@ class Terminated(BaseException):
 def run_command(group: click.Group, program: str, arguments: Sequence[str]) -> int:
     """Run one command line of ``group`` and return its exit code.
 
-    Never raises, never prints a traceback without ``--debug``.
+    It never raises, and prints a traceback only with ``--debug``.
     """
     # Guessed before the line is parsed, because a line that cannot be parsed needs an answer, too.
     output = Output(json_mode="--json" in arguments or boolean(os.environ.get("TIERED_JSON", "")) is True)
@@ -167,13 +167,13 @@ _KINDS = (
 
 
 def in_cli_words(error: TieredError) -> None:
-    """Translate the error's hint, in place, into options and commands."""
+    """Replace the error's hint, in place: keyword arguments of the library become options and commands."""
     for library, ours in WORDS:
         error.hint = error.hint.replace(library, ours)
 
 
 def as_error(cause: Exception, program: str, options: Mapping[str, str] | None = None) -> TieredError:
-    """Return any exception of ``program`` as an error of ours: a sentence, a hint and an exit code.
+    """Convert any exception of ``program`` to a TieredError with a sentence, a hint and an exit code.
 
     ``options``: hints for options that the program does not have.
     """

@@ -1,4 +1,4 @@
-"""Options, plan and outcome of an erasure as programs show them, the same on one machine and on many."""
+"""Options and output of an erasure, shared by ``tiered erase`` and the erasure on Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPTIONS = (
 
 
 def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that :func:`selection_of` takes."""
+    """Decorate a command with the options that :func:`selection_of` needs."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -44,7 +44,7 @@ def selection_of(
     as_hex: bool,
     before: str | None,
 ) -> Selection:
-    """Return the selection that the options name. Raises ConfigError."""
+    """Build the selection of records from the options. Raises ConfigError."""
     lines = list(keys)
     if file is not None:
         lines += _lines_of(file)
@@ -87,7 +87,7 @@ def _lines_of(file: Path) -> list[str]:
 
 
 def plan_table(plans: Iterable[Fields]) -> list[str]:
-    """Return a table of the segments that are rewritten."""
+    """Return a table of the segments that the erasure will rewrite."""
     plans = list(plans)
     header = ["partition", "from", "to", "records that go", "bytes of the segment"]
     rows = [
@@ -106,20 +106,23 @@ def plan_table(plans: Iterable[Fields]) -> list[str]:
 
 
 def question(plans: Iterable[Fields]) -> str:
-    """Return the question to the user before the erasure begins."""
+    """Return the question that asks the user to confirm the erasure."""
     plans = list(plans)
     records, segments = sum(plan["records"] for plan in plans), sum(len(plan["segments"]) for plan in plans)
     return f"Erase {counted(records, 'record')} of {counted(segments, 'segment')} for ever?"
 
 
 def left_line(partition: str, left: Fields) -> str:
-    """Return a line about one object that still holds matching records; ``left`` as in a receipt."""
+    """Return a line about one object that still has matching records. ``left``: its entry in the receipt."""
     held = "cannot be read" if left["records"] < 0 else f"holds {counted(left['records'], 'record')}"
     return f"{partition}: {left['key']} {held}: {left['why']}"
 
 
 def outcome_line(records: int, left: int) -> str:
-    """Return the outcome of an erasure."""
+    """Return one sentence about the result. ``records``: number erased.
+
+    ``left``: number of objects with matching records.
+    """
     hold = "holds" if left == 1 else "hold"
     proof = f"{counted(left, 'object')} still {hold} some" if left else "no object of the bucket holds any"
     return f"{counted(records, 'record')} erased; {proof}"

@@ -70,9 +70,9 @@ def _never(_topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Extent of maintenance: ``topic`` None is all topics, ``partition`` None all partitions of the topic.
+    """Partitions and kinds of maintenance. ``topic`` None: all topics. ``partition`` None: all partitions.
 
-    ``is_paused`` is called with the topic before each action. No action begins on a paused topic.
+    ``is_paused``: called with the topic before each action. No action begins on a paused topic.
     """
 
     kinds: tuple[MaintenanceKind, ...] = ROUTINE
@@ -83,11 +83,12 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepView:
-    """Progress of the rounds. ``doing``: the current partition, empty between rounds. Times are 0 before the first.
+    """Progress of the maintenance. ``doing``: the current partition, ``""`` between rounds.
 
-    ``failed``: errors of partitions in their newest turn. ``trouble``: the whole round failed, or a topic was left out
-    because its entry cannot be read. ``paused``: topics that the newest round skipped. ``fenced``: actions that ended
-    because another maintainer took the role. ``groups``: lags of the bucket's groups after the newest round.
+    Times are 0 before the first round. ``failed``: the error of each partition whose last round failed. ``trouble``:
+    the error of a whole round, or of a topic whose entry is unreadable. ``paused``: topics that the newest round
+    skipped. ``fenced``: actions that ended because another maintainer took the role. ``groups``: lags of the bucket's
+    groups after the newest round.
     """
 
     rounds: int = 0
@@ -104,7 +105,7 @@ class UpkeepView:
     groups: tuple[GroupLag, ...] = ()
 
     def metrics(self) -> list[Metric]:
-        """Return figures under the names of ``/metrics``."""
+        """Return the progress as metrics for ``/metrics``."""
         return [
             metric("maintenance_rounds_total", self.rounds),
             *(
@@ -133,9 +134,9 @@ def _nobody(*_told: object) -> None:
 
 @contextlib.contextmanager
 def room_for(action: MaintenanceAction, memory: Slots | None) -> Iterator[int]:
-    """Wait for memory, at most half of all, so that uploads continue meanwhile.
+    """Reserve memory for an action inside the block, after a wait if necessary: at most half, so that uploads continue.
 
-    Yields the bytes for a map of keys. ``memory`` None: not counted.
+    Yields the size in bytes for its map of keys. ``memory`` None: not counted.
     """
     held, map_bytes = 0, DEDUPE_BUFFER_BYTES
     if memory is not None and action.kind in (MaintenanceKind.MERGE, MaintenanceKind.COMPACT, MaintenanceKind.REENCODE):
@@ -146,9 +147,9 @@ def room_for(action: MaintenanceAction, memory: Slots | None) -> Iterator[int]:
 
 
 class MaintenanceLoop:
-    """Rounds of maintenance. ``run`` and ``turn`` belong to one thread, ``end`` and ``view`` to any.
+    """Loop of maintenance rounds. Call ``run`` and ``turn`` on one thread, ``end`` and ``view`` on any.
 
-    ``on_failed`` gets None for a whole round.
+    ``on_failed``: called with each error and its partition, None for a whole round.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class MaintenanceLoop:
         on_failed: OnFailed = _nobody,
         memory: Slots | None = None,
     ) -> None:
-        """Take ``memory``, bytes that actions share with others; None: not counted."""
+        """Make a loop. ``memory``: limit that actions share with uploads, None: not counted."""
         self._store = store
         self._owner = owner
         self._clock = clock
@@ -181,19 +182,19 @@ class MaintenanceLoop:
         self.view = UpkeepView()
 
     def end(self) -> None:
-        """End after the current action."""
+        """Request an end after the current action, from any thread."""
         self._ending.set()
         self._news.set()
 
     def go_by(self, every_ms: int) -> None:
-        """Change the interval between rounds, also the current one."""
+        """Set the interval between rounds, including the current one."""
         self._every_ms = every_ms
         self._news.set()
 
     def run(self, every_ms: int = EVERY_MS, *, patient: bool = True, on_round: OnRound = _nobody) -> None:
-        """Run rounds until :meth:`end`. Without ``patient`` a failure of the whole first round is raised.
+        """Run rounds until :meth:`end`. ``patient`` False: raise an error of the whole first round.
 
-        ``on_round`` gets the view after each round, also a failed one.
+        ``on_round``: called with the view after each round, even a failed one.
         """
         self._every_ms = every_ms
         while not self._ending.is_set():

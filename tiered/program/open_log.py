@@ -1,4 +1,4 @@
-"""Access to both tiers for commands that do more than read records, and logs opened for writing."""
+"""Functions that open both tiers for commands that do more than read records, or a log for writing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_DEADLINE_SECONDS) -> tiered.Log:
-    """Open the log directory for writing, with its remote tier if one was named."""
+    """Open the log directory for writing, and its bucket if one was given."""
     directory = app.need_log_dir()
     if create:
         refuse_file(directory)
@@ -55,9 +55,10 @@ def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic as the tiers know it. ``config`` has Kafka's names. Two different ids mean different topics.
+    """Facts about a topic from both tiers. ``config``: with Kafka's names. Two different ids mean two different topics.
 
-    ``entry`` is the bucket's, None if there is none or it cannot be read (``unreadable``).
+    ``entry``: its registry entry, None if there is none or it is unreadable. ``unreadable``: the error in the latter
+    case.
     """
 
     name: str
@@ -70,24 +71,24 @@ class TopicFacts:
 
     @property
     def topic_id(self) -> UUID | None:
-        """Return the id, that of the bucket if both tiers have one."""
+        """Return the topic id: the bucket's, or the disk's if the bucket has none."""
         return self.remote_id if self.remote_id is not None else self.local_id
 
     @property
     def deleting(self) -> bool:
-        """Return whether it is being deleted in the bucket, and no longer read or written."""
+        """Return True if the topic is being deleted in the bucket. It is no longer read or written there."""
         return self.entry is not None and self.entry.state == STATE_DELETING
 
     @property
     def tiers(self) -> list[str]:
-        """Return the names of the tiers that have it."""
+        """Return the tiers that have the topic: ``local``, ``remote``."""
         held = (("local", self.local_id), ("remote", self.remote_id))
         return [tier for tier, topic_id in held if topic_id is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Both tiers side by side, read-only. Either may be None."""
+    """Log directory and bucket of a log, both read-only. Either may be None."""
 
     local: LogView | None
     store: Store | None
@@ -95,9 +96,9 @@ class Tiers:
     def topics(
         self, name: str | None = None, unreadable: dict[str, TieredError] | None = None
     ) -> dict[str, TopicFacts]:
-        """Return all topics by name, or the named one (over a bucket this is one GET and no listing).
+        """Return all topics by name, or only the topic ``name`` (one GET, no listing).
 
-        ``unreadable`` gets all topics whose entry cannot be read. Without it such an entry raises.
+        ``unreadable``: gets the error of each topic whose entry cannot be read. None: such an error is raised.
         """
         found: dict[str, TopicFacts] = {}
         if self.store is not None:
@@ -129,16 +130,20 @@ class Tiers:
         return dict(sorted(found.items()))
 
     def known(self) -> dict[TopicPartition, RootLowerBounds]:
-        """Return the disk's notes of the bucket. Call it before asking the bucket."""
+        """Return lower bounds of the roots, from the uploader's files on the disk.
+
+        Call it before a request to the bucket.
+        """
         if self.local is None:
             return {}
         return known_partitions(self.local.uploads.read(), self.local.claims.read())
 
     def snapshot(self, facts: TopicFacts, partition: int, known: RootLowerBounds = NOTHING_KNOWN) -> CatalogView | None:
-        """Return the bucket's catalog of a partition, compared with the notes of the disk and the registry.
+        """Return the newest catalog of a partition.
 
-        None if there is none, and no note of one. Raises LogDestroyedError and CorruptionError as ``RootView.load``
-        does. An entry that is gone, or has fewer partitions than the disk has uploaded, raises them, too.
+        It is checked against the lower bounds ``known`` and the registry entry. None if the bucket has none and should
+        have none. Raises LogDestroyedError and CorruptionError as ``RootView.load`` does, and also if the registry
+        entry is gone or has fewer partitions than the disk has uploaded.
         """
         if self.store is None:
             return None
@@ -150,13 +155,13 @@ class Tiers:
         return drive(self.store, RootView(facts.entry.topic_id, partition, facts.name, known).pin())
 
     def run(self, steps: Steps[T]) -> T:
-        """Run the steps of a snapshot."""
+        """Run a steps function on the bucket and return its value."""
         if self.store is None:
             raise ConfigError("there is no bucket to ask", hint="name one with --remote")
         return drive(self.store, steps)
 
     def need_topic(self, name: str) -> TopicFacts:
-        """Return the topic ``name``. Raises ``UnknownTopicError`` with a suggestion."""
+        """Return the topic ``name``. Raises UnknownTopicError, which suggests a similar name."""
         found = self.topics(name).get(name)
         if found is None:
             others: dict[str, TieredError] = {}
@@ -169,10 +174,9 @@ class Tiers:
 def open_tiers(
     app: Application, *, with_local: bool = True, with_remote: bool = True, limits: Limits | None = None
 ) -> Iterator[Tiers]:
-    """Open the named tiers, for commands that read segments and catalogs themselves.
+    """Open log directory and bucket, as given, for commands that read segments and catalogs themselves.
 
-    ``with_local`` False leaves the log directory out, for example a lost one. ``with_remote`` False leaves the bucket
-    out.
+    ``with_local`` False: without the log directory, for example a lost one. ``with_remote`` False: without the bucket.
     """
     app.need_a_tier()
     if with_local:
@@ -194,7 +198,7 @@ def open_tiers(
 
 @contextmanager
 def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicEntry]]:
-    """Open only the bucket, with one topic's entry, for commands that change that topic there.
+    """Open the bucket with one topic's registry entry, for commands that change the topic there.
 
     Raises ConfigError without a bucket and for the coordinator's own topic, UnknownTopicError.
     """
@@ -208,19 +212,19 @@ def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicE
 
 
 def warn_unreadable(app: Application, unreadable: Mapping[str, TieredError]) -> int:
-    """Warn about each entry that cannot be read. Return the largest exit code (damage), 0 if all can be read."""
+    """Print a warning for each unreadable registry entry. Return the highest exit code, 0 without such entries."""
     for name, error in unreadable.items():
         app.out.warn(f"{topic_key(name)} cannot be read: {error}")
     return max((error.exit_code for error in unreadable.values()), default=0)
 
 
 def as_fields(unreadable: Mapping[str, TieredError]) -> list[dict[str, object]]:
-    """Return the same for ``--json``."""
+    """Return unreadable registry entries as JSON values, for ``--json``."""
     return [{"topic": name, "error": error.as_json()} for name, error in unreadable.items()]
 
 
 def topic_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return the checked settings of ``--set segment.bytes=64MiB`` ..., by name."""
+    """Parse and check the texts of ``--set segment.bytes=64MiB``. Return the settings by name."""
     properties: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -240,14 +244,14 @@ def open_directory(app: Application) -> LocalLog:
 
 
 def open_view(app: Application) -> LogView:
-    """Open the named log directory alone, to read it. Raises the error of :func:`directory_error`."""
+    """Open the log directory for reading, without the bucket. Raises the error of :func:`directory_error`."""
     directory = app.need_log_dir()
     need_directory(app)
     return LogView.open(directory, clock=app.clock)
 
 
 def refuse_internal(topic: str) -> None:
-    """Raise ConfigError for a state log, which ``Log.delete_topic`` refuses, too."""
+    """Raise ConfigError if ``topic`` is a state log of a coordinator. ``Log.delete_topic`` refuses it, too."""
     if is_state_log(topic):
         raise ConfigError(
             f"{topic} is internal: it holds the state of transactions or groups",

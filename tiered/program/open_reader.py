@@ -1,4 +1,4 @@
-"""Functions that open logs for reading, and errors for wrong names."""
+"""Functions that open a log for reading, and errors for wrong names."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 def open_reader(app: Application, as_of: str | None = None, *, pin: bool = False) -> tiered.Reader:
-    """Open the named tiers, one or both, read-only: no lock is taken, and only ``pin`` writes anything.
+    """Open log directory and bucket, as given, for reading. No lock is taken, and only ``pin`` writes an object.
 
-    ``as_of``: open a past state of the bucket, without the local tier.
+    ``as_of``: open a past state of the bucket, without the log directory.
     """
     if as_of is not None:
         return _open_remote_reader(app, app.need_remote(), as_of=as_of, pin=pin)
@@ -55,7 +55,7 @@ def _open_remote_reader(
 
 
 def need_topic(name: str, known: Iterable[str]) -> None:
-    """Raise ``UnknownTopicError`` with a suggestion unless ``name`` is one of ``known``."""
+    """Raise UnknownTopicError, which suggests a similar name, unless ``name`` is in ``known``."""
     names = sorted(known)
     if name in names:
         return
@@ -67,7 +67,7 @@ def need_topic(name: str, known: Iterable[str]) -> None:
 
 
 def topic_to_read(reader: tiered.Reader, name: str) -> TopicReads:
-    """Open only the topic ``name``: a damaged registry entry of another topic does no harm."""
+    """Open the topic ``name`` without reading other registry entries, which may be damaged."""
     try:
         return reader.topic(name)
     except UnknownTopicError:
@@ -79,9 +79,9 @@ def topic_to_read(reader: tiered.Reader, name: str) -> TopicReads:
 def collect_each(
     app: Application, topic: str, partitions: Sequence[int], look: Callable[[int], Iterable[T]]
 ) -> tuple[list[T], int]:
-    """Return the results of ``look`` for all partitions, and the exit code of the first failure (0: none).
+    """Call ``look`` for each partition. Return all results, and the exit code of the first failure (0: none).
 
-    Each partition that cannot be read is a warning. If only one was asked for, its error is raised.
+    A partition that cannot be read gives a warning. If it is the only one, its error is raised.
     """
     found, code = list[T](), 0
     for partition in partitions:
@@ -95,20 +95,20 @@ def collect_each(
 
 
 def pass_over(app: Application, topic: str, partition: int, refused: TieredError) -> int:
-    """Warn about a partition that cannot be read while others can. Return its exit code."""
+    """Print a warning for a partition that cannot be read, while others can. Return the exit code of its error."""
     app.out.warn(f"{topic}-{partition}: {refused}; going on")
     return refused.exit_code
 
 
 def need_directory(app: Application) -> None:
-    """Raise the error of :func:`directory_error`, if any."""
+    """Raise the error of :func:`directory_error`, if there is one."""
     refused = directory_error(app)
     if refused is not None:
         raise refused
 
 
 def directory_error(app: Application) -> TieredError | None:
-    """Return the error if the named log directory cannot be read; None if it can, or if none was named."""
+    """Return the error if the given log directory cannot be read. None if it can, or if none was given."""
     directory = app.log_dir
     if directory is None:
         return None
@@ -132,14 +132,14 @@ def directory_error(app: Application) -> TieredError | None:
 
 
 def folder(name: str, text: str) -> Path:
-    """Return the path in an option or argument. Empty text is refused: it would mean the current folder."""
+    """Convert an option or argument to a path. Empty text is refused, because it would mean the current folder."""
     if not text:
         raise ConfigError(f"{name} is empty", hint="name a folder; . is the current one")
     return at_home(name, Path(text))
 
 
 def refuse_file(directory: Path) -> None:
-    """Raise ``ConfigError`` for a log directory that is a file."""
+    """Raise ConfigError if ``directory`` is a file."""
     if directory.exists() and not directory.is_dir():
         hint = "name the directory that holds the partitions"
         raise ConfigError(f"{directory} is a file, not a log directory", hint=hint)

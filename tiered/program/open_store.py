@@ -1,4 +1,4 @@
-"""The bucket of a command line and the settings to reach it."""
+"""Functions that open the bucket of a command line, with its settings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tiered.store.options import StoreOptions
 
 
 def store_options(app: Application, url: str) -> S3Keywords:
-    """Return the S3 settings for a URL on S3: of its query, else of --remote's query, else of the settings.
+    """Return the S3 settings for ``url``: from its query, or from that of --remote, or from the settings.
 
-    For other stores, variables of the environment are ignored. Raises ``ConfigError``, which names the source, if the
-    file gives an S3 setting to another store.
+    For other stores than S3, variables of the environment are ignored, and S3 settings in the file raise ConfigError,
+    which names the file.
     """
     scheme = StoreLocation.parse(url, environ={}).scheme
     given = {word: app.values[word] for word in S3_WORDS if app.values[word].value is not None}
@@ -34,7 +34,7 @@ def store_options(app: Application, url: str) -> S3Keywords:
 
 
 def location(app: Application) -> StoreLocation:
-    """Return the parsed URL of the remote tier. Raises NotFoundError for a folder that is no store."""
+    """Return the parsed URL of the bucket. Raises NotFoundError for a folder that is no store."""
     url = app.need_remote()
     place = StoreLocation.parse(url, **store_options(app, url))
     try:
@@ -45,7 +45,7 @@ def location(app: Application) -> StoreLocation:
 
 
 def open_remote(app: Application, limits: Limits | None = None) -> Store:
-    """Open only the bucket. Requests keep to :data:`STORE_DEADLINE_SECONDS`, because a person waits."""
+    """Open the bucket alone. Requests are retried for at most :data:`STORE_DEADLINE_SECONDS`, because a user waits."""
     options = StoreOptions(
         clock=app.clock,
         ids=app.ids,

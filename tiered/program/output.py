@@ -1,9 +1,9 @@
-"""Output of a command: stdout is data, stderr is messages, and JSON comes from the same values as the text.
+"""Output of a command: stdout has data, stderr has messages. JSON and text come from the same values.
 
 In JSON mode every line is one object with a ``message_type``: ``record``, ``status``, ``warning``, ``error``,
-``finding`` or ``summary``. Maintenance adds ``pins`` (holders of garbage of a partition) and ``done`` (an action of a
-loop). ``inspect`` uses the kind of the item (``batch``, ``tail``, ...), and ``sane`` or ``verified`` for files. A
-command that prints many lines begins with :meth:`Output.start`. A summary ends its run then, also after a failure.
+``finding`` or ``summary``. Maintenance adds ``pins`` (pins that protect garbage of a partition) and ``done`` (an action
+of a loop). ``inspect`` uses the kind of the item (``batch``, ``tail``, ...), and ``sane`` or ``verified`` for files. A
+command that prints many lines begins with :meth:`Output.start`, and a summary ends its run, also after a failure.
 Fields are added, never removed.
 """
 
@@ -67,20 +67,22 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Return whether standard output is a terminal, which raw bytes could damage."""
+        """Return True if standard output is a terminal, which raw bytes could damage."""
         return sys.stdout.isatty()
 
     def start(self, command: str, **fields: Any) -> None:
-        """Begin a run of many JSON lines. ``fields`` are those of its summary, updated during the run."""
+        """Start a run that prints many JSON lines. ``fields``: initial fields of its summary; the command updates
+        them.
+        """
         self.command = command
         self.summary_fields = fields
 
     def line(self, text: str) -> None:
-        """Print one line of data, in text mode."""
+        """Write one line of text to standard output."""
         self.data(text.encode("utf-8", "backslashreplace") + b"\n")
 
     def data(self, data: bytes) -> None:
-        """Print raw bytes of data."""
+        """Write bytes to standard output. Raises StdoutClosed if its reader is gone."""
         try:
             stream = getattr(sys.stdout, "buffer", None)
             if stream is None:
@@ -94,7 +96,7 @@ class Output:
             raise output_error(cause) from cause
 
     def flush(self) -> None:
-        """Flush data, at the end of a run and whenever a follower waits for it."""
+        """Flush standard output: at the end of a run, and whenever a follower waits for new data."""
         try:
             sys.stdout.flush()
         except BrokenPipeError as cause:
@@ -114,11 +116,11 @@ class Output:
             raise StdoutClosed
 
     def message(self, message_type: str, **fields: Any) -> None:
-        """Print one JSON line."""
+        """Write one JSON line with a ``message_type`` and ``fields``."""
         self.line(json.dumps({"message_type": message_type, **fields}, ensure_ascii=False, default=str))
 
     def summary(self, exit_code: int = 0, **fields: Any) -> None:
-        """Print the last JSON line of a run. Does nothing in text mode, and nothing on later calls."""
+        """Print the summary, the last JSON line of a run. Does nothing in text mode or if it was printed already."""
         if self._summarised or not self.json_mode:
             return
         self._summarised = True
@@ -128,7 +130,7 @@ class Output:
         self.message("summary", command=self.command, exit_code=exit_code, **merged)
 
     def result(self, command: str, fields: dict[str, Any], text: Iterable[str], exit_code: int = 0) -> int:
-        """Print the answer of a command, one JSON object or ``text`` lines. Return ``exit_code``."""
+        """Print the result of a command: ``fields`` as one JSON object, or ``text`` as lines. Return ``exit_code``."""
         if self.json_mode:
             self.command = command
             self.summary(exit_code, **fields)
@@ -148,7 +150,7 @@ class Output:
             _talk(text)
 
     def warn(self, text: str) -> None:
-        """Print a warning on stderr, as a JSON line, and again in the summary."""
+        """Print a warning on stderr. In JSON mode also print it as a line, and repeat it in the summary."""
         if len(self.warnings) < MAX_WARNINGS:
             self.warnings.append(text)
         _talk(text, "warning: ", _YELLOW)
@@ -156,11 +158,11 @@ class Output:
             self.message("warning", message=text)
 
     def caution(self, text: str) -> None:
-        """Print a warning on stderr only, from any thread: a problem that may still end well."""
+        """Print a warning on stderr only, from any thread. For a problem that may resolve itself."""
         _talk(text, "warning: ", _YELLOW)
 
     def failure(self, error: TieredError) -> None:
-        """Print an error and its hint on stderr, in JSON mode also as an object."""
+        """Print an error and its hint on stderr. In JSON mode also print it as an object, and then the summary."""
         complain(error.message, error.hint)
         if self.json_mode:
             self.line(json.dumps(error.as_json(), ensure_ascii=False, default=str))
@@ -198,12 +200,12 @@ def output_error(cause: OSError) -> TieredError:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number and its noun: ``1 record``, ``2,000 records``."""
+    """Return a number with its noun, in the plural unless it is 1: ``1 record``, ``2,000 records``."""
     return f"{count:,} {noun if count == 1 else noun + 's'}"
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with control characters and lone surrogates escaped: a key must not drive a terminal."""
+    """Return ``text`` with control characters and lone surrogates escaped, so that a key cannot control a terminal."""
     return "".join(
         char
         if char.isprintable() or char in "\n\t"
@@ -213,13 +215,13 @@ def printable(text: str) -> str:
 
 
 class Problem(str):
-    """Cell of a table that names a problem. A terminal shows it in colour."""
+    """Text of a table cell that names a problem. A terminal shows it in colour."""
 
     __slots__ = ()
 
 
 def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return aligned lines, numbers to the right, two spaces between columns. Nothing is cut.
+    """Return the rows as aligned lines, numbers to the right, with two spaces between columns. No text is truncated.
 
     On a narrow terminal a row becomes several lines. Columns that do not fit move below the others, and texts are
     wrapped between words.
@@ -290,7 +292,7 @@ def _marked(text: str, is_problem: bool) -> str:
 
 
 def human_bytes(count: int) -> str:
-    """Return ``11.2 MiB``; exact below one KiB, ``-`` for a negative (unknown) count."""
+    """Return a size such as ``11.2 MiB``; exact below one KiB, ``-`` for a negative (unknown) number."""
     if count < 0:
         return "-"
     size = float(count)
@@ -302,7 +304,7 @@ def human_bytes(count: int) -> str:
 
 
 def human_duration(duration_ms: int) -> str:
-    """Return the two largest units: ``3m08s``, ``2d04h``."""
+    """Return a duration in its two largest units: ``3m08s``, ``2d04h``."""
     if duration_ms < 0:
         return "-"
     seconds = duration_ms // 1000
@@ -323,7 +325,7 @@ def _cell(value: object) -> str:
 
 
 def metrics_option(function: F) -> F:
-    """Add ``--metrics FILE`` to a command."""
+    """Decorate a command with the option ``--metrics FILE``."""
     return click.option(
         "--metrics",
         "metrics_file",
@@ -343,7 +345,7 @@ def _place(_context: click.Context, _parameter: click.Parameter, value: str | No
 
 
 def write_metrics(path: Path | None, figures: Iterable[Metric]) -> None:
-    """Replace the file in one step, so that no reader sees a half of it; no file for None. Raises ConfigError."""
+    """Replace the file ``path`` atomically by the metrics. None: write no file. Raises ConfigError."""
     if path is None:
         return
     beside = path.with_name(path.name + ".new")
@@ -404,11 +406,11 @@ class Progress:
         return self
 
     def advance(self, amount: int = 1, note: str = "") -> None:
-        """Add ``amount`` to the work done. ``note`` names the current item."""
+        """Add ``amount`` to the work that is done. ``note`` names the current item."""
         self.show(self._done + amount, self._total, note)
 
     def show(self, done: int, total: int = 0, note: str = "") -> None:
-        """Show ``done`` of ``total``."""
+        """Show that ``done`` of ``total`` is done (0: total unknown). ``note`` names the current item."""
         self._done, self._total = done, total
         if self._bar is not None:
             title = f"{self._title} {note}" if note else self._title

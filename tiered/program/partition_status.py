@@ -16,7 +16,7 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import Role
 from tiered.format.local_names import log_name
 from tiered.format.root import STATE_DELETING
-from tiered.local.directory.read_only_log import LogView, gone_partitions, gone_text, left_the_disk, noted_ends
+from tiered.local.directory.read_only_log import LogView, gone_partitions, gone_text, is_partition_gone, noted_ends
 from tiered.local.disk.directory_files import STANDBY_NAME
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
@@ -36,11 +36,13 @@ from tiered.times import format_time
 
 @dataclass(slots=True)
 class PartitionStatus:
-    """State of one partition over both tiers. A tier that was not named, or did not answer, is None.
+    """State of one partition over both tiers. ``positions`` (disk) and ``pinned`` (bucket) are None if that tier is not
+    used or did not answer.
 
-    ``unreadable``: why the disk's part cannot be read. ``lost``: why the bucket holds less than the registry or this
-    disk has seen. ``elsewhere``: why the disk has nothing of it without a loss. ``deleting``: the topic is being
-    deleted in the bucket. ``sealed_since_ms``: last write of the oldest sealed segment that is not uploaded.
+    ``unreadable``: why the disk's part cannot be read. ``lost``: why the bucket has less than the registry or this disk
+    has seen. ``elsewhere``: why the partition is not on this disk although nothing was lost. ``deleting``: the topic is
+    being deleted in the bucket. ``sealed_since_ms``: last write of the oldest sealed segment that is not uploaded.
+    ``reasons``: why this partition is not safe.
     """
 
     tp: TopicPartition
@@ -60,12 +62,12 @@ class PartitionStatus:
 
     @property
     def problems(self) -> list[str]:
-        """Return the reasons in words."""
+        """Return the texts of the reasons why this partition is not safe."""
         return [reason.text for reason in self.reasons]
 
     @property
     def named_reasons(self) -> list[UnsafeReason]:
-        """Return the reasons, each with the name of the partition in its text."""
+        """Return the reasons why this partition is not safe, each with the partition's name in its text."""
         return [dataclasses.replace(reason, text=f"{self.tp}: {reason.text}") for reason in self.reasons]
 
     def trouble(self, code: str, text: str) -> None:
@@ -74,7 +76,9 @@ class PartitionStatus:
 
     @property
     def overtaken(self) -> bool:
-        """Return whether the bucket has other records than this disk, or more, and appends are refused."""
+        """Return True if another volume has committed other or more records than this disk has. Appends are then
+        refused.
+        """
         at = self.positions
         return self.fenced or (at is not None and at.end_offset < at.uploaded_offset)
 
@@ -86,14 +90,14 @@ class PartitionStatus:
 
     @property
     def uploaded_offset(self) -> int:
-        """Return the committed end: that of the root, without one that noted on this disk."""
+        """Return the end of the committed records: by the root if it was read, otherwise as recorded on this disk."""
         if self.pinned is not None:
             return self.pinned.next_offset
         return self.positions.uploaded_offset if self.positions is not None else 0
 
     @property
     def committed_offset(self) -> int:
-        """Return the end of this disk's records in the bucket. A newer claim's commits do not count."""
+        """Return the end of this disk's own records in the bucket. Commits under a newer claim do not count."""
         if self.fenced and self.positions is not None:
             return self.positions.uploaded_offset
         return self.uploaded_offset
@@ -106,23 +110,23 @@ class PartitionStatus:
 
     @property
     def internal(self) -> bool:
-        """Return whether the topic is a state log, which is never uploaded."""
+        """Return True if the topic is a state log of transactions or groups, which is never uploaded."""
         return is_state_log(self.tp.topic)
 
     @property
     def lag(self) -> int:
-        """Return the number of records (exactly: offsets) that wait for an upload."""
+        """Return the number of offsets that are not uploaded yet."""
         return 0 if self.internal else max(0, self.end_offset - self.uploaded_offset)
 
     @property
     def only_here(self) -> int:
-        """Return the number of records (exactly: offsets) that exist only here and are to be uploaded."""
+        """Return the number of offsets that are only on this disk and still have to be uploaded."""
         if self.positions is None or self.internal:
             return 0
         return max(0, self.positions.end_offset - self.committed_offset)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields for ``--json``."""
+        """Return the partition's fields in the output of ``--json``."""
         local, pinned = self.positions, self.pinned
         root = pinned.root if pinned is not None else None
         return {
@@ -168,12 +172,12 @@ class PartitionStatus:
 
 @dataclass(slots=True)
 class Budget:
-    """Bytes of segments that one look at a log may still read."""
+    """Limit of the bytes of segments that one status command reads. ``left``: bytes that it may still read."""
 
     left: int = 0
 
     def spend(self, size: int) -> bool:
-        """Take ``size`` bytes and return True, if as many are left."""
+        """Subtract ``size`` bytes and return True if at least as many are left. Otherwise return False."""
         if size > self.left:
             return False
         self.left -= size
@@ -196,7 +200,9 @@ class DiskNotes:
 
     @classmethod
     def read(cls, tiers: Tiers, read_bytes: int = 0) -> DiskNotes:
-        """Read the notes. Ask the bucket afterwards: then its answer is never older than the notes."""
+        """Read the facts from the log directory, if there is one. Read the bucket only afterwards, so that it is never
+        older.
+        """
         log = tiers.local
         if log is None:
             return cls()
@@ -206,7 +212,7 @@ class DiskNotes:
         return cls(present, known, uploads, _gone(log, topics, present, uploads), topics, Budget(read_bytes))
 
     def elsewhere(self, tp: TopicPartition) -> str:
-        """Return why the disk has nothing of a partition that lost nothing."""
+        """Return why a partition is not on this disk although nothing was lost."""
         topic = self.topics.get(tp.topic)
         if topic is None:
             return "not here: no partition of the topic lies in this directory"
@@ -233,9 +239,9 @@ def _gone(
 def gather(
     tiers: Tiers, unreadable: dict[str, TieredError] | None = None, topic: str | None = None, *, read_bytes: int = 0
 ) -> list[PartitionStatus]:
-    """Return every partition of every topic, or of ``topic``. ``unreadable`` as for :meth:`Tiers.topics`.
+    """Return the state of every partition of every topic, or of ``topic``. ``unreadable`` as for :meth:`Tiers.topics`.
 
-    ``read_bytes``: most bytes of segments that are read, to see whether their upload can succeed.
+    ``read_bytes``: most bytes of segments to read, in order to find uploads that cannot succeed.
     """
     notes = DiskNotes.read(tiers, read_bytes)
     found = tiers.topics(unreadable=unreadable) if topic is None else {topic: tiers.need_topic(topic)}
@@ -245,14 +251,14 @@ def gather(
 
 
 def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: DiskNotes) -> PartitionStatus:
-    """Return the state of one partition now. ``notes`` were read before the bucket was asked."""
+    """Return the current state of one partition. ``notes`` must have been read before the bucket."""
     status = PartitionStatus(TopicPartition(facts.name, partition), deleting=facts.deleting)
     if facts.local_id is not None and facts.remote_id is not None and facts.local_id != facts.remote_id:
         status.trouble("problem", f"the topic is {facts.local_id} on this disk and {facts.remote_id} in the bucket")
     if tiers.local is not None and status.tp in notes.gone:
         bucket = status.tp in notes.uploads or status.tp in notes.known
-        told = gone_text(tiers.local.directory, status.tp, notes.gone[status.tp], tiered=bucket)
-        status.trouble("damaged", f"its directory is gone from this disk; {told}")
+        advice = gone_text(tiers.local.directory, status.tp, notes.gone[status.tp], tiered=bucket)
+        status.trouble("damaged", f"its directory is gone from this disk; {advice}")
     if tiers.local is not None and status.tp not in notes.present:
         status.elsewhere = notes.elsewhere(status.tp)
     if tiers.local is not None and status.tp in notes.present:
@@ -260,7 +266,7 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
             _add_disk(status, tiers.local, notes.uploads.get(status.tp), notes.budget)
         except (CorruptionError, LocalIOError, NotFoundError) as error:
             status.positions = None
-            if not left_the_disk(tiers.local.files, tiers.local.directory, status.tp, error):
+            if not is_partition_gone(tiers.local.files, tiers.local.directory, status.tp, error):
                 status.unreadable = error
                 code = "damaged" if isinstance(error, CorruptionError) else "unreadable"
                 status.trouble(code, f"{error.message}; {error.hint}" if error.hint else error.message)
@@ -367,17 +373,16 @@ def _start(local: Positions | None, pinned: CatalogView | None) -> int:
 
 
 def deleting_text(statuses: Iterable[PartitionStatus]) -> str:
-    """Return ``deleting``, with its beginning if known, for partitions of one topic. Empty if it is not deleted."""
+    """Return ``deleting``, with the time of its start if known. Empty if the topic of ``statuses`` is not being
+    deleted.
+    """
     found = [status for status in statuses if status.deleting]
     since = [status.deleting_since_ms for status in found if status.deleting_since_ms is not None]
     return "" if not found else f"deleting since {format_time(min(since))}" if since else "deleting"
 
 
 def lock_holders(directory: Path) -> dict[str, Holder]:
-    """Return the writer and the uploader of a log directory, from the notes beside the locks. No lock is taken.
-
-    The note of an ended process is ignored.
-    """
+    """Return the running writer and uploader of a log directory, from the files beside its locks. Acquires no lock."""
     found = {}
     for role, name in (("writer", LOCK_NAME), ("uploader", UPLOADER_LOCK_NAME)):
         holder = DirectoryLock(directory, PosixFiles(), name=name).holder()

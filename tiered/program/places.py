@@ -1,4 +1,4 @@
-"""Places in a log, as ``--from`` and ``--to`` of every command name them.
+"""Positions in a log as users write them, in ``--from`` and ``--to`` of every command.
 
 ::
 
@@ -30,7 +30,7 @@ _FORMS = "write beginning, end, an offset, 2013-01-01, -3d or s@TIME; --last N i
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """One end of a range: an offset, ``earliest`` or ``latest``, or a time. All None: not given."""
+    """One end of a range: an ``offset`` (a number, ``earliest`` or ``latest``) or a time. Both None: not given."""
 
     offset: int | str | None = None
     time_ms: int | None = None
@@ -47,7 +47,7 @@ class LogPlace:
 
 
 def place(option: str, text: str | None, now_ms: int) -> LogPlace:
-    """Return the place that ``text`` names. Raises ConfigError, which names the option."""
+    """Return the position that ``text`` stands for; None: not given. Raises ConfigError, which names the option."""
     if text is None:
         return LogPlace()
     if text in _WORDS:
@@ -65,7 +65,7 @@ def place(option: str, text: str | None, now_ms: int) -> LogPlace:
 
 
 def range_options(function: F) -> F:
-    """Add ``--from`` and ``--to``, which :func:`range_of` parses."""
+    """Add the options ``--from`` and ``--to`` to a command, which parses them by :func:`range_of`."""
     function = click.option("--to", "end", metavar="WHERE", help="end before this place; end by default")(function)
     about = "begin at beginning, end, an offset, a time (2013-01-01, -3d) or s@TIME"
     return click.option("--from", "begin", metavar="WHERE", help=about)(function)
@@ -83,7 +83,7 @@ def range_of(begin: str | None, end: str | None, now_ms: int) -> tuple[LogPlace,
 
 
 def need_one_partition(topic: str, partitions: int, *ends: LogPlace) -> None:
-    """Raise ConfigError for an offset over several partitions, because offsets differ by partition."""
+    """Raise ConfigError if an end of the range is an offset number and the topic has several partitions."""
     if partitions > 1 and any(isinstance(each.offset, int) for each in ends):
         raise ConfigError(
             f"offsets differ by partition, and {topic} has {partitions}", hint=f"name a partition: {topic}:0"

@@ -13,7 +13,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 class Standing(enum.Enum):
-    """How far a platform is known to work. The value says it in a sentence."""
+    """How well a platform is known to work. The value says it in words."""
 
     RUN = "the tests run here"
     EXPECTED = "expected to work, but the tests were not run here"
@@ -42,13 +42,13 @@ _ALIASES = {"nfs4": "nfs", "cifs": "smb", "smb2": "smb", "smb3": "smb", "fuseblk
 
 
 def standing(name: str, names: Names) -> Standing:
-    """Return the standing of a name. One that the table lacks is not run."""
+    """Return how well a platform is known to work. A name that is not in the table counts as expected to work."""
     found = (each for each, listed in names.items() if name.lower() in (one.lower() for one in listed))
     return next(found, Standing.EXPECTED)
 
 
 def system_name(system: str, machine: str, libc: str) -> str:
-    """Return the table's name of a system, from what :mod:`platform` calls it."""
+    """Return a system as the table names it. The arguments are results of :mod:`platform`."""
     if system != "Linux":
         return {"Darwin": "macOS"}.get(system, system)
     if machine in ("aarch64", "arm64"):
@@ -59,12 +59,12 @@ def system_name(system: str, machine: str, libc: str) -> str:
 
 
 def this_system() -> str:
-    """Return the name of the system of this process."""
+    """Return this process's system, as the table names it."""
     return system_name(platform.system(), platform.machine(), platform.libc_ver()[0])
 
 
 def this_python() -> str:
-    """Return the name of the Python of this process."""
+    """Return this process's Python, as the table names it."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "free-threaded builds"
     implementation = platform.python_implementation()
@@ -72,7 +72,9 @@ def this_python() -> str:
 
 
 def file_system_of(directory: Path, mounts: str) -> str:
-    """Return the file system of a directory by the text of ``/proc/self/mountinfo``; an empty text if unknown."""
+    """Return the type of the file system of a directory, from the text of ``/proc/self/mountinfo``; ``""`` if
+    unknown.
+    """
     found, longest = "", -1
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
@@ -87,7 +89,7 @@ def file_system_of(directory: Path, mounts: str) -> str:
 
 
 def this_file_system(directory: Path) -> str:
-    """Return the file system of a directory of this machine; an empty text if the system does not name it."""
+    """Return the type of the file system of a directory on this machine; ``""`` if the system does not report it."""
     try:
         return file_system_of(directory.resolve(), MOUNTS.read_text())
     except OSError:
@@ -106,7 +108,7 @@ def product_version() -> str:
 
 
 def part_versions() -> dict[str, str]:
-    """Return the versions of Python and every installed dependency. Nothing is imported."""
+    """Return the versions of Python and of every installed dependency, by name. Imports none of them."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for part in _PARTS:
         try:

@@ -62,7 +62,7 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
 
 
 def envelope(record: ConsumerRecord) -> dict[str, Any]:
-    """Return the fields above, in that order."""
+    """Return the fields of a record for JSON output, in the order that the module shows."""
     (key,), key_word = _encode([record.key])
     (value,), value_word = _encode([record.value])
     return {
@@ -80,7 +80,10 @@ def envelope(record: ConsumerRecord) -> dict[str, Any]:
 def encoded_fields(
     key: tuple[Any, str], value: tuple[Any, str], headers: Sequence[tuple[str, bytes | None]]
 ) -> dict[str, Any]:
-    """Return ``key``, ``value``, ``headers`` and ``encoding``. Key and value have their encodings, "" for none."""
+    """Return the JSON fields ``key``, ``value``, ``headers`` and ``encoding``.
+
+    ``key`` and ``value`` are pairs of the encoded content and the name of its encoding, ``""`` for null.
+    """
     contents, headers_word = _encode([content for _, content in headers])
     words = {"key": key[1], "value": value[1], "headers": headers_word}
     present = {name: word for name, word in words.items() if word}
@@ -94,7 +97,7 @@ def encoded_fields(
 
 
 def envelope_line(record: ConsumerRecord) -> bytes:
-    """Return the envelope as one line."""
+    """Return the JSON of :func:`envelope` as one line."""
     # A header name may hold lone surrogates only if the bytes on disk were not UTF-8; they are escaped, not lost.
     return _ENCODER.encode(envelope(record)).encode("utf-8", "backslashreplace") + b"\n"
 
@@ -148,7 +151,9 @@ def compile_format(text: str) -> Callable[[ConsumerRecord], bytes]:
 
 
 def need_field(text: str) -> str:
-    """Return ``text`` if it has a field, otherwise raise ``ConfigError``: a single word was meant as a name."""
+    """Return the template ``text`` if it contains a field. Otherwise raise ``ConfigError``: all lines would look the
+    same.
+    """
     if not any(field not in (None, "%") for field, *_ in map(re.Match.groups, _TOKEN.finditer(text))):
         hint = "--json prints JSON" if text in FORMAT_NAMES else r"for example --template '%o %s\n'; --json prints JSON"
         raise ConfigError(f"the template {text!r} names no field, so that all records would look the same", hint=hint)
@@ -175,14 +180,14 @@ def _part(match: re.Match[str]) -> Part:
 
 
 def terminal_line(record: ConsumerRecord) -> bytes:
-    """Return the value and a line end, with everything escaped that could drive a terminal."""
+    """Return the value and a line end. Control characters that a terminal would interpret are escaped."""
     text = (record.value or b"").decode("utf-8", "backslashreplace")
     safe = "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in text)
     return safe.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def plain_line(record: ConsumerRecord) -> bytes:
-    """Return the unchanged value and a line end."""
+    """Return the value, unchanged, and a line end."""
     return (record.value or b"") + b"\n"
 
 
@@ -215,17 +220,22 @@ READ_BYTES = 256 * 1024
 
 @runtime_checkable
 class ByteStream(Protocol):
-    """Interface of standard input."""
+    """Part of the interface of standard input that :class:`LineSource` needs."""
 
     def read1(self, size: int, /) -> bytes:
-        """Return at least one byte, unless the stream has ended. Never waits for more than is available."""
+        """Return at most ``size`` bytes, but at least one, and none at the end of the stream. Waits only for the first
+        byte.
+        """
 
 
 class LineSource:
     """Lines of a stream, without their ends. Not thread-safe."""
 
     def __init__(self, stream: ByteStream, *, end: bytes = b"\n", skips_blank: bool = False) -> None:
-        """Take ``skips_blank`` if the caller ignores blank lines: no record then waits for lines after blank ones."""
+        """Read lines from ``stream``. ``end``: the line end.
+
+        ``skips_blank``: the caller ignores blank lines, so that no record has to wait for lines after blank ones.
+        """
         self._stream = stream
         self._end = end
         self._skips_blank = skips_blank
@@ -237,7 +247,9 @@ class LineSource:
 
     @property
     def drained(self) -> bool:
-        """Return whether the next line has to be waited for. The collected records are appended then."""
+        """Return True if no further line is available without waiting. The caller then appends the records that it
+        has.
+        """
         return self._next >= self._drained_at
 
     def __iter__(self) -> Iterator[bytes]:

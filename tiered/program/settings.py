@@ -73,30 +73,32 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Return its environment variable."""
+        """Return the name of the setting's environment variable."""
         return f"TIERED_{self.table.upper()}_{self.name.upper()}" if self.table else f"TIERED_{self.name.upper()}"
 
     @property
     def flag(self) -> str:
-        """Return its option on the command line."""
+        """Return the name of the setting's command line option."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def example_hint(self) -> str:
-        """Return the hint of an error: a value that is right, or what the setting means."""
+        """Return the hint for an error about this setting: an example value, or the sentence about it."""
         shown = self.example or ("" if self.default is None else str(self.default))
         return f"for example {shown}" if shown else self.about
 
     @property
     def help(self) -> str:
-        """Return the sentence for the help of its option, with the default."""
+        """Return the help text of the setting's option: the sentence about it, with the default."""
         default = str(self.default).lower() if isinstance(self.default, bool) else self.default
         return self.about[0].upper() + self.about[1:] + ("." if default is None else f". Default {default}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A setting's value and its ``source``: ``flag``, ``environment``, ``file`` or ``default``; ``text`` as given."""
+    """Value of a setting. ``source``: ``flag``, ``environment``, ``file`` or ``default``. ``text``: the value as
+    given.
+    """
 
     value: Any
     source: str = "default"
@@ -105,7 +107,7 @@ class Value:
 
     @property
     def origin(self) -> str:
-        """Return the source as ``config show --origin`` prints it."""
+        """Return where the value comes from, as ``config show --origin`` prints it."""
         return f"{self.source} {self.place}".strip()
 
 
@@ -113,7 +115,7 @@ class Value:
 
 
 def text(value: Any) -> str:
-    """Return a text. Raises ConfigError for anything else, and for empty text."""
+    """Return a setting's value if it is non-empty text. Raises ConfigError otherwise."""
     if not isinstance(value, str):
         raise ConfigError(f"{value!r} is not a text")
     if not value:  # an unset variable of a script; as a path it means the current directory
@@ -124,13 +126,15 @@ def text(value: Any) -> str:
 
 
 def boolean(word: str) -> bool | None:
-    """Return True or False for a word that means it, otherwise None."""
+    """Return True for ``1``, ``true``, ``yes``, ``on``, and False for ``0``, ``false``, ``no``, ``off``. None for other
+    words.
+    """
     lowered = word.strip().lower()
     return True if lowered in ("1", "true", "yes", "on") else False if lowered in ("0", "false", "no", "off") else None
 
 
 def yes_or_no(value: Any) -> bool:
-    """Return a truth value. Raises ConfigError."""
+    """Return a setting's value as True or False. Raises ConfigError for other values."""
     found = value if isinstance(value, bool) else boolean(str(value))
     if found is None:
         raise ConfigError(f"{value!r} is neither true nor false", hint="write 1 or 0")
@@ -138,7 +142,7 @@ def yes_or_no(value: Any) -> bool:
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """Return a parser that accepts one of these words."""
+    """Return a parser of a setting's value that accepts only these words."""
 
     def parse(value: Any) -> str:
         found = text(value)
@@ -151,14 +155,14 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
 
 def whole(value: int | str) -> int:
-    """Return a whole number of at least 1. Raises ConfigError."""
+    """Return a setting's value as a whole number of at least 1. Raises ConfigError."""
     if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
         raise ConfigError(f"{value!r} is not a whole number of at least 1")
     return int(value)
 
 
 def size(value: int | str) -> int:
-    """Return bytes, at least 1, of a text such as ``16MiB``. Raises ConfigError."""
+    """Return a size such as ``16MiB`` in bytes, at least 1. Raises ConfigError."""
     found = parse_bytes(value)
     if found < 1:
         raise ConfigError(f"{value!r} is not a positive size")
@@ -204,7 +208,7 @@ def _path(value: Any) -> Path:
 
 
 def parse_http(value: Any) -> tuple[str, int] | None:
-    """Return ``host:port`` (``[::1]:9464`` for IPv6); None for ``off``."""
+    """Return (host, port) from text such as ``host:port`` or ``[::1]:9464``; None for ``off``."""
     if not isinstance(value, str):
         raise ConfigError(f"{value!r} is not a text")
     if value.lower() in ("off", "none", ""):
@@ -381,9 +385,9 @@ DAEMON = (
 def read(
     wanted: Sequence[Setting], flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None, tables: Tables
 ) -> dict[str, Value]:
-    """Return the given values by name. ``flags`` holds those of the command line, None for one not given.
+    """Return the values that are given for the settings ``wanted``, by name. ``flags``: options, None if not given.
 
-    ``tables`` are the tables of the file to read, each with all its known settings. ``""`` is for keys outside any
+    ``tables``: tables of the TOML file to read, each with all settings that it may have. ``""`` is for keys outside any
     table. A later table has precedence. Raises ConfigError, which names the place, for a wrong value or unknown key.
     """
     by_name = {setting.name: setting for setting in wanted}
@@ -434,21 +438,21 @@ def _from_file(
 
 
 def resolve(flags: Mapping[str, Scalar], environ: Mapping[str, str], config: Path | None) -> dict[str, Value]:
-    """Return every setting of ``tiered`` with its value and origin. Raises as :func:`read`."""
+    """Return the value and origin of every setting of the program ``tiered``. Raises as :func:`read`."""
     refuse_unknown_variables(environ)
     found = read(SETTINGS, flags, environ, config, {"": SETTINGS})
     return {setting.name: found.get(setting.name, Value(setting.default)) for setting in SETTINGS}
 
 
 def store_limits(flags: Mapping[str, str | None], environ: Mapping[str, str], config: Path | None) -> StoreLimits:
-    """Return the limits of a command. Raises as :func:`read`, also for a misspelt limit."""
+    """Return the store limits for a command. Raises as :func:`read`, also for a misspelt limit."""
     refuse_unknown_daemon_variables(environ)
     found = read(LIMITS, flags, environ, config, {TABLE: (*PLACE, *DAEMON)})
     return StoreLimits(**{name: each.value for name, each in found.items()})
 
 
 def refuse_unknown_daemon_variables(environ: Mapping[str, str]) -> None:
-    """Raise ConfigError for a ``TIERED_UPLOADER_*`` that is no setting of the daemon."""
+    """Raise ConfigError if a ``TIERED_UPLOADER_*`` variable is no setting of the daemon."""
     known = [setting.variable for setting in (*PLACE, *DAEMON)]
     for name in sorted(environ):
         if name.startswith("TIERED_UPLOADER_") and name not in known and not _SERVICE_LINK.fullmatch(name):
@@ -457,7 +461,7 @@ def refuse_unknown_daemon_variables(environ: Mapping[str, str]) -> None:
 
 
 def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    """Raise ConfigError for a misspelt ``TIERED_*`` variable. One without similar names is not ours."""
+    """Raise ConfigError if a ``TIERED_*`` variable looks like a misspelt setting. Others are left alone."""
     known = [*(setting.variable for setting in SETTINGS), "TIERED_CONFIG"]
     for variable in sorted(environ):
         if not variable.startswith("TIERED_") or variable in known or variable.startswith(FOREIGN_VARIABLES):
@@ -468,13 +472,15 @@ def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean x?`` or an empty text."""
+    """Return ``did you mean x?`` for the known word most like ``word``, ``""`` if none is like it."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else ""
 
 
 def daemon_values(environ: Mapping[str, str], config: Path | None) -> dict[str, Value]:
-    """Return every setting of the daemon with its origin, but for its options. Raises as :func:`read`."""
+    """Return the value and origin of every setting of the daemon, without command line options. Raises as
+    :func:`read`.
+    """
     refuse_unknown_daemon_variables(environ)
     found = read(DAEMON, {}, environ, config, {TABLE: (*PLACE, *DAEMON)})
     return {setting.name: found.get(setting.name, Value(setting.default)) for setting in DAEMON}
@@ -534,7 +540,9 @@ _BY_NAME = {each.name: each for each in (*PLACE, *DAEMON)}
 
 
 def setting_option(name: str, *names: str, **more: Any) -> Callable[[F], F]:
-    """Return the option of a setting, with its sentence and default as help. ``names``: others than its own."""
+    """Return the click option of a setting. Its help is the setting's sentence and default. ``names``: other option
+    names.
+    """
     setting = _BY_NAME[name]
     return click.option(*(names or (setting.flag,)), help=setting.help, **more)
 
@@ -544,7 +552,7 @@ LIMIT_OPTIONS = tuple(setting_option(each.name) for each in LIMITS)
 
 
 def with_limits(command: F) -> F:
-    """Give a command ``LIMIT_OPTIONS``."""
+    """Add all options of ``LIMIT_OPTIONS`` to a command."""
     for option in reversed(LIMIT_OPTIONS):
         command = option(command)
     return command

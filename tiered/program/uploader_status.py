@@ -1,6 +1,6 @@
-"""State of a directory's uploader for ``status``: its own report, otherwise the note of its lock.
+"""State of a log directory's uploader for ``status``: from its HTTP report, otherwise from the file beside its lock.
 
-The note is for an uploader in an application, one with ``--http off``, and one that hangs. It names the uploader's
+The file serves for an uploader in an application, one with ``--http off``, and one that hangs. It has the uploader's
 worst problem.
 """
 
@@ -55,7 +55,7 @@ _DAMAGE = frozenset({"corruption", "offset_gap", "log_destroyed"})
 
 @dataclass(frozen=True, slots=True)
 class UnsafeReason:
-    """One reason why a log is not safe. An unknown ``since_ms`` is -1, an unknown ``topic`` empty."""
+    """One reason why a log is not safe. ``unblocks``: what ends it. ``since_ms`` -1, ``topic`` empty: unknown."""
 
     code: str
     text: str
@@ -65,7 +65,7 @@ class UnsafeReason:
     partition: int = -1
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields for ``--json``."""
+        """Return the reason's fields in the output of ``--json``."""
         return {
             "code": self.code,
             "text": self.text,
@@ -81,9 +81,10 @@ class UnsafeReason:
 
 @dataclass(frozen=True, slots=True)
 class UploaderStatus:
-    """State of the uploader of one directory. ``running`` is empty if none holds the lock.
+    """State of the uploader of one log directory. ``running``: its name; empty if no process has its lock.
 
-    ``document``: its report (``/status``), None if it serves none. ``reasons``: why it does not upload records.
+    ``document``: its HTTP report (``/status``), None if it serves none. ``reasons``: why it does not upload records.
+    ``pauses``: uploads paused by an operator.
     """
 
     running: str = ""
@@ -93,7 +94,7 @@ class UploaderStatus:
 
     @property
     def lag_limit_ms(self) -> int:
-        """Return the lag above which an upload is late."""
+        """Return the lag from which an upload counts as late."""
         return LAG_LIMIT_MS if self.document is None else int(1000 * self.document["lag_limit_seconds"])
 
     def waits(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
@@ -103,7 +104,7 @@ class UploaderStatus:
 
 
 def ask_uploader(directory: Path, clock: Clock) -> UploaderStatus:
-    """Ask the uploader that holds the directory's lock. Take no lock."""
+    """Return the state of the directory's uploader. Acquires no lock."""
     files = PosixFiles()
     lock, pauses = uploader_lock(directory, files), PauseFile(directory, files).read()
     running = living(lock.holder())
@@ -132,15 +133,15 @@ def _ask(lock: DirectoryLock) -> dict[str, Any] | None:
 def _noted(lock: DirectoryLock) -> Iterator[UnsafeReason]:
     """Yield the problem that the uploader noted beside its lock."""
     try:
-        told = json.loads(lock.note().get("trouble", "null"))
-        if told is not None:
+        document = json.loads(lock.note().get("trouble", "null"))
+        if document is not None:
             yield UnsafeReason(
-                str(told["code"]),
-                str(told["text"]),
-                int(told["since_ms"]),
-                str(told["unblocks"]),
-                str(told["topic"] or ""),
-                -1 if told["partition"] is None else int(told["partition"]),
+                str(document["code"]),
+                str(document["text"]),
+                int(document["since_ms"]),
+                str(document["unblocks"]),
+                str(document["topic"] or ""),
+                -1 if document["partition"] is None else int(document["partition"]),
             )
     except (ValueError, KeyError, TypeError):  # the note is being written at this moment
         return
@@ -156,7 +157,7 @@ def _paused(pauses: Mapping[str, Pause]) -> Iterator[UnsafeReason]:
 
 
 def reasons_of(document: Mapping[str, Any]) -> list[UnsafeReason]:
-    """Return why the uploader of this report does not upload records. Pauses come from their file."""
+    """Return the reasons, in an uploader's report, why it does not upload records. Pauses are not among them."""
     found = [
         UnsafeReason("damaged", each["reason"], -1, each["unblocks"], each["topic"], each["partition"])
         for each in document["out_of_service"]
@@ -185,7 +186,7 @@ def reasons_of(document: Mapping[str, Any]) -> list[UnsafeReason]:
 
 
 def late(topic: str, partition: int, lag_ms: int, now_ms: int) -> UnsafeReason:
-    """Return the reason for a partition whose oldest sealed record waits longer than the limit."""
+    """Return the reason for a partition whose oldest sealed record has been waiting longer than the lag limit."""
     text = f"{topic}-{partition}: the oldest sealed record waits for {human_duration(lag_ms)}"
     return UnsafeReason("behind", text, now_ms - lag_ms, "a faster store, or more --uploads", topic, partition)
 
@@ -203,7 +204,7 @@ def _wait_reason(line: Mapping[str, Any]) -> UnsafeReason | None:
 
 
 def query(host: str, port: int) -> dict[str, Any]:
-    """Return the report of a running daemon. Raises RemoteUnavailableError if none answers there."""
+    """Return the report of the daemon at this address. Raises RemoteUnavailableError if there is no answer."""
     connection = http.client.HTTPConnection(host, port, timeout=QUERY_SECONDS)
     try:
         connection.request("GET", "/status")
@@ -229,7 +230,10 @@ def query(host: str, port: int) -> dict[str, Any]:
 
 
 def wait_line(line: Mapping[str, Any], now_ms: int, pause: Pause | None = None) -> Iterator[str]:
-    """Yield the uploader's line about one partition, below its figures. ``pause``: it may not have seen this yet."""
+    """Yield a line of ``status`` that says why a partition's upload waits, if it does.
+
+    ``line``: the partition's part of the uploader's report. ``pause``: a pause of which the uploader may not know yet.
+    """
     waiting = line["waiting"]
     if waiting and pause is not None and waiting["code"] in ("seal", "pool"):
         yield f"  waits    paused: {pause}"
@@ -240,7 +244,7 @@ def wait_line(line: Mapping[str, Any], now_ms: int, pause: Pause | None = None) 
 
 
 def talk(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines about maintenance."""
+    """Yield lines about the uploader's maintenance, from its report."""
     now_ms = document["now_ms"]
     found = document.get("maintenance")
     if found is None:
@@ -257,7 +261,10 @@ def talk(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def verdict(reasons: Sequence[UnsafeReason], only_here: int, records: str) -> str:
-    """Return the first line of ``status``: ``safe``, or the worst reason. ``records``: the number in words."""
+    """Return the first line of ``status``: ``safe``, or ``NOT SAFE`` with the worst reason.
+
+    ``only_here``: number of records only on this disk, which ``records`` has in words.
+    """
     if not reasons:
         return "safe"
     first = worst(reasons)
@@ -269,7 +276,7 @@ def verdict(reasons: Sequence[UnsafeReason], only_here: int, records: str) -> st
 
 
 def worst(reasons: Sequence[UnsafeReason]) -> UnsafeReason:
-    """Return the reason that the first line names."""
+    """Return the most severe reason, which the first line of ``status`` has."""
     order = list(CODES)
     return min(reasons, key=lambda reason: order.index(reason.code))
 

@@ -1,1 +1,1 @@
-"""Reads over both tiers: one stream of records, and its records as Arrow tables."""
+"""Reads over both tiers as one stream, of records or of Arrow tables."""

@@ -1,4 +1,4 @@
-"""Reader's view of a bucket: topics as last seen, the version that is read, pins."""
+"""A reader's access to a bucket: its topics as last seen, the version to read, and pins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiered.times import Time
 
 
 class BucketDoor:
-    """Checked address of a bucket, and the version of it to read. Makes no request."""
+    """Checked address of a bucket, and the version of it to read. Creating one makes no request."""
 
     def __init__(self, url: str, place: StorePlace, *, as_of: Time | None, pin: bool, now_ms: int) -> None:
         self._as_of = None if as_of is None else AsOf.parse(as_of, now_ms=now_ms)
@@ -34,7 +34,7 @@ class BucketDoor:
         self._location.require_folder()
 
     def open(self, options: StoreOptions) -> BucketReads:
-        """Open the bucket with a store of its own."""
+        """Open the bucket. It gets a store of its own."""
         return BucketReads(self._location.open(options), self._as_of, pin=self._pin)
 
 
@@ -53,24 +53,26 @@ class BucketReads:
 
     @property
     def is_past(self) -> bool:
-        """Return True if a past version is read."""
+        """Return True if this reader reads a past version (``as_of``)."""
         return self._as_of is not None
 
     def topics(self, unreadable: dict[str, TieredError] | None = None) -> Steps[dict[str, TopicInfo]]:
-        """Return all topics by name, with one listing. ``unreadable``: see ``list_topics``."""
+        """Return all topics by name, from one listing of the registry. ``unreadable``: as for ``list_topics``."""
         found = {}
         for entry in (yield from list_topics(unreadable)):
             found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, entry.known_settings)
         return found
 
     def names(self) -> Steps[list[str]]:
-        """Return the names of all topics, also of those with unreadable entries. Lists once."""
+        """Return the names of all topics, from one listing of the registry. Also those with unreadable entries."""
         unreadable: dict[str, TieredError] = {}
         entries = yield from list_topics(unreadable)
         return [*(entry.name for entry in entries), *unreadable]
 
     def entry(self, name: str, known: Mapping[int, RootLowerBounds]) -> Steps[TopicEntry | None]:
-        """Return the registry entry, checked against what the disk (``known``) and this reader have seen."""
+        """Return a topic's registry entry, None without one. Raises if the disk (``known``) or this reader has seen a
+        newer one.
+        """
         entry = yield from load_topic_to_read(name)
         with self._busy:
             check_entry(name, entry, known, where=self.store.url)
@@ -81,7 +83,7 @@ class BucketReads:
         return entry
 
     def partition(self, tp: TopicPartition, entry: TopicEntry, known: RootLowerBounds) -> RemotePartition:
-        """Return one partition to read from."""
+        """Return the remote tier of one partition, to read from."""
         # A root is known to exist only for partitions that the registry entry already counts.
         known = replace(known, made=tp.partition < entry.partitions)
         past = self._past(tp, entry.topic_id, known)
@@ -97,7 +99,7 @@ class BucketReads:
             return self._pasts.setdefault((topic_id, tp.partition), made)
 
     def taken(self, tp: TopicPartition) -> Steps[KeptRoot | None]:
-        """Return the older root that this reader chose. None if it reads the newest, or has not loaded the topic."""
+        """Return the past root that this reader reads. None if it reads the newest, or has not loaded the topic yet."""
         entry = self.entries.get(tp.topic)
         past = self._past(tp, entry.topic_id, NOTHING_KNOWN) if entry is not None else None
         return None if past is None else (yield from past.choose())

@@ -29,9 +29,9 @@ StreamOpener = Callable[[TopicPartition], Steps[TierStream]]
 
 
 class PartitionFetch:
-    """One partition of a consumer. Not thread-safe.
+    """Fetch of one partition for a consumer. Not thread-safe.
 
-    An error or a cancellation drops the items that were not returned. The next read starts at the position again.
+    The consumer calls :meth:`drop` after an error or a cancellation. The next read then starts at the position.
     """
 
     def __init__(self, tp: TopicPartition, stream: TierStream, followed: FollowedPartition, *, isolation: str) -> None:
@@ -52,7 +52,7 @@ class PartitionFetch:
 
     @classmethod
     def open(cls, tp: TopicPartition, opener: StreamOpener, signal: Signal, *, isolation: str) -> Steps[PartitionFetch]:
-        """Open one partition. :meth:`seek` sets its position."""
+        """Open one partition for a consumer. :meth:`seek` must then set its position."""
         stream = yield from opener(tp)
         followed = yield from FollowedPartition.open(stream, 0, None, signalled=stream.watch(signal))
         return cls(tp, stream, followed, isolation=isolation)
@@ -64,7 +64,7 @@ class PartitionFetch:
 
     @property
     def reached(self) -> int:
-        """Return the end offset (exclusive) of what was read, returned to the caller or not."""
+        """Return the exclusive end offset of the items that were read, including those not returned yet."""
         return self._end
 
     def wake(self) -> None:
@@ -73,7 +73,7 @@ class PartitionFetch:
             self._followed.due, self._woken = 0.0, True
 
     def defer(self, until_s: float) -> None:
-        """Read next at this monotonic second, not before."""
+        """Delay the next read until the monotonic second ``until_s``."""
         self._followed.due = until_s
 
     @property
@@ -82,12 +82,14 @@ class PartitionFetch:
         return len(self._items) - self._taken
 
     def seek(self, offset: int, epoch: int = -1) -> None:
-        """Continue at ``offset``."""
+        """Set the position: the next read begins at ``offset``. ``epoch``: leader epoch of the record before it, -1 if
+        unknown.
+        """
         self.position, self.epoch = offset, epoch
         self.drop()
 
     def drop(self) -> None:
-        """Drop the items that were read and not returned."""
+        """Drop the items that were read but not returned. The next read begins at the position."""
         if self._pieces is not None:
             self._pieces.close()
         self._pieces = self._piece = None
@@ -96,7 +98,7 @@ class PartitionFetch:
         self._followed.due, self._followed.fresh = 0.0, True
 
     def next_item(self) -> Any:
-        """Hand out the next decoded item."""
+        """Return the next decoded item, and move the position after it."""
         item = self._items[self._taken]
         self._taken += 1
         self.position = self._end if self._taken == len(self._items) and self._piece is None else _offset_after(item)
@@ -105,13 +107,13 @@ class PartitionFetch:
         return item
 
     def take(self, most: int) -> list[Any]:
-        """Hand out up to ``most`` decoded items."""
+        """Return up to ``most`` decoded items, and move the position after them."""
         items = self._items[self._taken : self._taken + min(most, self.ready) - 1]
         self._taken += len(items)
         return [*items, self.next_item()]
 
     def fill(self, most: int) -> None:
-        """Decode on in the current piece, until ``most`` items are ready. An error drops them."""
+        """Decode items from the current piece until ``most`` are ready or the piece ends. An error drops them."""
         while self._piece is not None and self.ready < most:
             try:
                 found = list(islice(self._piece, DECODED_RECORDS))
@@ -126,10 +128,12 @@ class PartitionFetch:
                 self._piece = None
 
     def pull(self, now_s: float, emit: Emitter, followers: Followers, stop: int | None) -> Steps[bool]:
-        """Read the next piece below ``stop``. Return True if there was one, or if another call may find one.
+        """Read the next piece of records below ``stop``. Return False if there was none and another call now will find
+        none.
 
-        An outage of the store is waited for. ``gone`` is True after the partition alone was closed: open it again.
-        Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, and ClosedError if the log or reader was closed.
+        During an outage of the store the next read is deferred. ``gone`` is True after the partition alone was closed:
+        open it again. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, and ClosedError if the log or
+        reader was closed.
         """
         followed, found = self._followed, False
         try:

@@ -43,20 +43,22 @@ Emitter = Callable[[TierStream, Part, Cursor | None], Steps[None]]
 
 
 class Opener(Protocol):
-    """Steps that open a refreshed stream of one partition, and add it to ``opened``."""
+    """Steps that open and refresh the stream of one partition, and add it to ``opened``, for its release."""
 
     def __call__(self, partition: int, opened: list[TierStream]) -> Steps[TierStream]: ...
 
 
 class PartitionCounter(NamedTuple):
-    """Steps that return the number of partitions now, and the seconds between two counts."""
+    """Source of a topic's number of partitions. ``number``: steps that return it. ``interval_s``: seconds between two
+    calls.
+    """
 
     number: Callable[[], Steps[int]]
     interval_s: float
 
 
 class Followers:
-    """Signals of the reads that follow one log or reader. Its close wakes and ends them. Thread-safe."""
+    """Signals of the reads that follow one log or reader. Closing that wakes the reads, which then end. Thread-safe."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -64,7 +66,7 @@ class Followers:
 
     @contextmanager
     def signal(self) -> Iterator[Signal]:
-        """Yield the signal of one read."""
+        """Return a context manager that registers and yields a signal for one read."""
         signal = Signal()
         self._signals.append(signal)
         try:
@@ -73,7 +75,7 @@ class Followers:
             self._signals.remove(signal)
 
     def close(self) -> None:
-        """Wake all reads. Their next look raises ClosedError."""
+        """Wake all reads. Each then raises ClosedError."""
         self.closed = True
         for signal in tuple(self._signals):
             signal.set()
@@ -86,11 +88,11 @@ class Followers:
 
 @dataclass(slots=True)
 class FollowedPartition:
-    """One partition that is read as it grows.
+    """Polling state of one partition of a read that follows.
 
-    ``signalled``: appends set the signal, so that no look is needed. ``stop``: the offset at which the read ends.
-    ``fresh``: nothing was read since the stream was opened. Monotonic seconds: ``due`` is the next look,
-    ``refresh_due`` the next one at the bucket, ``full_due`` the next one at a disk whose ``stamp`` is the same.
+    ``signalled``: appends set the read's signal, so that no polling is needed. ``stop``: the offset at which the read
+    ends. ``fresh``: nothing was read since the stream was opened. Monotonic seconds of the next poll: ``due`` of any
+    kind, ``refresh_due`` of the bucket, ``full_due`` of the disk even if its ``stamp`` is unchanged.
     """
 
     stream: TierStream
@@ -108,7 +110,7 @@ class FollowedPartition:
 
     @classmethod
     def open(cls, stream: TierStream, start: int, stop: int | None, *, signalled: bool) -> Steps[FollowedPartition]:
-        """Follow ``stream`` from ``start``."""
+        """Return the state for following ``stream`` from offset ``start``."""
         now_s = yield from monotonic_s()
         intervals = PollInterval(now_s, *DISK_S), PollInterval(now_s, *BUCKET_S)
         return cls(stream, Cursor(start), stop, *intervals, now_s, signalled)
@@ -122,7 +124,7 @@ class FollowedPartition:
         return self.due <= now_s or (self.signalled and signalled)
 
     def has_news(self, now_s: float) -> Steps[bool]:
-        """Return True if there may be new records: by the disk's ``stamp``, and by a new root of the bucket."""
+        """Return True if there may be new records, judged by the disk's ``stamp`` and a new root in the bucket."""
         if self.signalled:
             return True
         looked = self.fresh
@@ -137,7 +139,7 @@ class FollowedPartition:
         return looked
 
     def succeed(self) -> None:
-        """Record that all new records were read, so an outage has ended."""
+        """Record that all new records were read. This also ends an outage."""
         self.fresh, self.failures = False, 0
 
     def fail(self, error: RemoteUnavailableError) -> None:
@@ -181,9 +183,9 @@ class Following:
     before_wait: Callable[[], None] | None = None
 
     def steps(self, opened: list[TierStream]) -> Steps[None]:
-        """Emit records until the caller stops, the range ends, or nothing comes for ``idle_s``.
+        """Emit records until the caller stops, the range ends, or no record comes for ``idle_s``.
 
-        ``opened`` gets each stream, which the caller releases at the end.
+        Each stream is added to ``opened``; the caller releases them at the end.
         """
         with self.followers.signal() as signal:
             rows: dict[int, FollowedPartition] = {}

@@ -69,14 +69,16 @@ Through = Callable[[Iterator[ConsumerRecord]], Iterator[ConsumerRecord]]
 
 
 class Window(NamedTuple):
-    """Offsets ``start`` to ``end`` (exclusive; None: to the latest) that may hold wanted records."""
+    """Range of offsets ``start`` to ``end`` (exclusive; None: to the latest) in which wanted records may be."""
 
     start: int
     end: int | None
 
 
 class Part(NamedTuple):
-    """A window that one isolation level can see, with the aborted transactions that it hides."""
+    """Range of offsets that a reader of one isolation level can see. ``hidden``: the aborted transactions in it, None:
+    show all.
+    """
 
     start: int
     end: int | None
@@ -84,7 +86,7 @@ class Part(NamedTuple):
 
 
 class Cursor:
-    """Place of a read: all wanted records below offset ``at`` were emitted."""
+    """Mutable position of a read. All wanted records below offset ``at`` were emitted."""
 
     __slots__ = ("at",)
 
@@ -94,7 +96,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Range of one partition to read: offsets or times. All None means everything.
+    """Range of one partition to read, by offsets or by times. All None: everything.
 
     A record without a timestamp is in no range of times, even in a segment whose other records match.
     """
@@ -112,7 +114,10 @@ class ReadRange:
 
     @property
     def least_ms(self) -> int | None:
-        """Return the least wanted timestamp, None for any. Records without a timestamp are below 0."""
+        """Return the lowest timestamp that a record in the range can have, None if times do not matter.
+
+        Records without a timestamp (-1) are below every such value.
+        """
         return 0 if self.since_ms is None and self.until_ms is not None else self.since_ms
 
     @classmethod
@@ -125,7 +130,9 @@ class ReadRange:
         start: int | str | None = None,
         end: int | str | None = None,
     ) -> ReadRange:
-        """Build a range from times of users (``tiered.times``). Raises ConfigError, InvalidTimestampError."""
+        """Return the range for times as users give them (``tiered.times``), and offsets. Raises ConfigError,
+        InvalidTimestampError.
+        """
         return cls(
             offset_or_none("start", start),
             offset_or_none("end", end),
@@ -135,9 +142,9 @@ class ReadRange:
 
 
 class ReadRequest(NamedTuple):
-    """Checked arguments of a read. ``all_partitions``: none was named.
+    """Checked arguments of a read. ``all_partitions``: the caller named no partition.
 
-    ``idle_s``: a read that follows ends after so many seconds without a record.
+    ``idle_s``: seconds without a record after which a read that follows ends; None: never.
     """
 
     partitions: Sequence[int]
@@ -158,7 +165,7 @@ class TierStream:
         self._remote = remote
 
     def refresh(self) -> Steps[None]:
-        """Read the newest catalog. A catalog that cannot be read raises, and never counts as "no remote tier"."""
+        """Read the newest catalog. An unreadable catalog raises an error, and never counts as "no remote tier"."""
         if self._remote is not None:
             yield from self._remote.refresh()
 
@@ -168,7 +175,7 @@ class TierStream:
             yield from self._remote.release()
 
     def spans(self) -> Steps[tuple[LocalSpan | None, RemoteSpan | None]]:
-        """Return the offsets that each tier holds now (the remote one as of the last refresh)."""
+        """Return the offset ranges of both tiers. That of the remote tier is as of the last refresh."""
         local = LocalSpan.from_positions(self._local.positions()) if self._local is not None else None
         if self._remote is None:
             return local, None
@@ -184,11 +191,11 @@ class TierStream:
         return latest_offset(*(yield from self.spans()))
 
     def watch(self, signal: Signal) -> bool:
-        """Set ``signal`` when this process appends. Return False if records can come from elsewhere."""
+        """Arrange that each append of this process sets ``signal``. Return False if other processes may add records."""
         return self._local is not None and self._local.watch(signal)
 
     def unwatch(self, signal: Signal) -> None:
-        """Undo :meth:`watch`."""
+        """Stop setting ``signal``."""
         if self._local is not None:
             self._local.unwatch(signal)
 
@@ -216,11 +223,11 @@ class TierStream:
         return () if self._remote is None else (yield from self._remote.leader_epochs())
 
     def flushed_offset(self) -> int:
-        """Return the fsynced end offset of this disk (exclusive), 0 without a local tier."""
+        """Return the exclusive end of the fsynced records on this disk, 0 without a local tier."""
         return self._local.positions().flushed_offset if self._local is not None else 0
 
     def positions(self) -> Steps[Positions]:
-        """Return the partition's positions over both tiers. Without a local tier all are remote."""
+        """Return the partition's positions over both tiers. Without a local tier all records count as uploaded."""
         local, remote = yield from self.spans()
         committed = remote.end_offset if remote is not None else 0
         return Positions(
@@ -241,7 +248,9 @@ class TierStream:
         return (yield from self._remote.last_stable_offset())
 
     def offset(self, wanted: int | str) -> Steps[int]:
-        """Return ``wanted`` (an int, ``"earliest"``, ``"latest"``) as a number. Raises ConfigError for other values."""
+        """Return ``wanted`` as an offset: ``"earliest"`` and ``"latest"`` are looked up. Raises ConfigError for other
+        texts.
+        """
         if isinstance(wanted, bool):
             raise ConfigError(f"{wanted!r} is not an offset", hint='an int >= 0, "earliest" or "latest"')
         if isinstance(wanted, int):
@@ -257,7 +266,10 @@ class TierStream:
         raise ConfigError(f"{wanted!r} is not an offset", hint='an int >= 0, "earliest" or "latest"')
 
     def offset_for_time(self, timestamp: int) -> Steps[tuple[int, int] | None]:
-        """Return the first (offset, timestamp) at or after ``timestamp`` over both tiers, by Kafka's rule."""
+        """Return (offset, timestamp) of the first record with a timestamp of at least ``timestamp``, None without one.
+
+        Searches both tiers by Kafka's rule.
+        """
         local, remote = yield from self.spans()
         if self._remote is not None and remote is not None:
             if self._local is not None and local is not None and local.start_offset < remote.start_offset:
@@ -466,7 +478,7 @@ class TierStream:
         through: Through | None = None,
         cursor: Cursor | None = None,
     ) -> Steps[None]:
-        """Emit the records of one part of :meth:`shown`, as :meth:`records` does."""
+        """Emit the records of ``part``, one result of :meth:`shown`, as :meth:`records` does."""
         start, end, hidden = part
         shape: Shape = partial(_shown, self.tp, wanted, start, end, hidden)
         run_shape: RunShape = partial(_run_shown, self.tp, wanted, start, end, hidden)
@@ -476,7 +488,7 @@ class TierStream:
         yield from self.batches(start, end, on_trimmed=on_trimmed, shape=shape, run_shape=run_shape, cursor=cursor)
 
     def shown(self, wanted: ReadRange, isolation: str) -> Steps[list[Part]]:
-        """Return the parts of ``wanted`` that this isolation level can see."""
+        """Return the parts of ``wanted`` that a reader of this isolation level can see."""
         committed_only = isolation == "read_committed"
         bound = (yield from self.last_stable_offset()) if committed_only else None
         found: list[Part] = []
@@ -489,7 +501,7 @@ class TierStream:
         return found
 
     def hidden(self, start: int, end: int | None) -> Steps[Hidden]:
-        """Return the aborted transactions between two offsets."""
+        """Return a filter for the aborted transactions between two offsets."""
         return Hidden((yield from self._aborted(start, end)))
 
     def _check_begun(self, start: int) -> Steps[None]:
@@ -577,7 +589,7 @@ def _cut(batch: TierBatch, at: int) -> TierBatch:
 
 
 class StepIterator:
-    """Iterator over the values that steps emit."""
+    """Iterator over the values that ``steps`` emit, for use in other steps."""
 
     END = object()
 
@@ -602,7 +614,7 @@ class StepIterator:
             return StepIterator.END
 
     def close(self) -> None:
-        """End the steps."""
+        """Close the steps. They run no further."""
         self._steps.close()
 
 

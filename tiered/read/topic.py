@@ -59,7 +59,7 @@ class PartitionStream:
         remote: RemotePartition | None,
         runner: Runner | None = None,
     ) -> PartitionStream:
-        """Build a stream over these tiers. A remote tier needs a ``runner``."""
+        """Return a stream over these tiers. With a remote tier, pass a ``runner`` that has its store."""
         return cls(TierStream(tp, local=local, remote=remote), runner or Runner())
 
     def refresh(self) -> None:
@@ -87,25 +87,25 @@ class PartitionStream:
         return self._runner.run(self.steps.offset_for_time(timestamp))
 
     def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Iterator[TierBatch]:
-        """Yield what ``TierStream.batches`` emits."""
+        """Yield whole encoded batches in order. Arguments and errors are those of ``TierStream.batches``."""
         steps = self.steps.batch_runs(start, end, on_trimmed=on_trimmed)
         return chain.from_iterable(self._runner.stream(steps, self.steps.release))
 
     def records(
         self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
     ) -> Iterator[ConsumerRecord]:
-        """Yield the records that ``TierStream.records`` emits, one by one."""
+        """Yield records one by one. Arguments and errors are those of ``TierStream.records``."""
         steps = self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
         return chain.from_iterable(self._runner.stream(steps, self.steps.release))
 
 
 def records_of(wanted: ReadRequest) -> Emitter:
-    """Return the emitter of iterators of records."""
+    """Return the function that emits the wanted records of a part, as iterators of records."""
     return partial(_part_records, wanted)
 
 
 def arrow_of(wanted: ReadRequest, columns: Sequence[str]) -> Emitter:
-    """Return the emitter of lists of Arrow record batches."""
+    """Return the function that emits the wanted records of a part, as lists of Arrow record batches."""
     return partial(_part_arrow, wanted, columns)
 
 
@@ -126,7 +126,7 @@ def _part_arrow(
 
 
 def release_steps(opened: Sequence[TierStream]) -> Steps[None]:
-    """Release the streams of a read that ended or was left early. Never raises."""
+    """Release the streams in ``opened`` after a read that ended or was stopped early. Never raises."""
     for stream in opened:
         yield from stream.release()
 
@@ -167,7 +167,7 @@ class TopicReads:
         return self._partitions
 
     def stream(self, partition: int) -> PartitionStream:
-        """Return both tiers of one partition, refreshed."""
+        """Return a refreshed stream over both tiers of one partition."""
         return PartitionStream(self._runner.run(self._open_steps(partition)), self._runner)
 
     def _open_steps(self, partition: int, opened: list[TierStream] | None = None) -> Steps[TierStream]:
@@ -324,11 +324,15 @@ class TopicReads:
         return self.stream(partition).positions()
 
     def chosen(self, partition: int | None) -> Sequence[int]:
-        """Return all partitions, or the named one. Raises ConfigError, UnknownTopicError."""
+        """Return the numbers of the partitions to read: ``partition``, or all if it is None. Raises ConfigError,
+        UnknownTopicError.
+        """
         return range(self.partitions) if partition is None else (self.check_partition(partition),)
 
     def check_partition(self, partition: int) -> int:
-        """Return the number. Raises ConfigError for another type, UnknownTopicError if the topic lacks it."""
+        """Return ``partition`` if the topic has it. Raises ConfigError for another type, UnknownTopicError if it does
+        not exist.
+        """
         partition = arguments.whole("partition", partition)
         if not 0 <= partition < self.partitions:
             raise UnknownTopicError(

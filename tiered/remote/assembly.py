@@ -30,14 +30,16 @@ _PREFIX_BYTES = MIN_TAIL_BYTES  # enough to know the size of any batch, and too 
 
 
 class IndexDoubtedError(CorruptionError):
-    """Bytes chosen by an offset index that are not the promised batches: the index is wrong, or the ``.log`` is.
+    """Mismatch in bytes that an offset index chose: either the index or the ``.log`` is wrong.
 
-    The reader handles it by reading the segment from its start.
+    The reader then reads the segment from its start.
     """
 
 
 class SegmentDiffers(CorruptionError):
-    """Segment, read whole, whose checksum differs from the catalog's. ``base_offset``: its first offset."""
+    """Damage found by a whole read of a segment: its checksum is not the catalog's. ``base_offset``: its first
+    offset.
+    """
 
     def __init__(self, message: str, *, key: str, row: Row) -> None:
         super().__init__(
@@ -106,7 +108,7 @@ class SegmentScan:
                 yield found
 
     def runs(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview] | BatchRun]:
-        """Yield what :meth:`feed` yields, but plain batches (v2, in order, wanted offsets) as undecoded runs."""
+        """Yield the same batches as :meth:`feed`, but plain ones (v2, in order, wanted offsets) as undecoded runs."""
         view = memoryview(data)
         summing = self._count_piece(view)
         pieces = [] if self.done else [view]

@@ -164,15 +164,21 @@ class Catalog(RootView):
 
     @property
     def claim_epoch(self) -> int:
-        """Return the epoch that this process holds, 0 without a claim."""
+        """Return the epoch of this process's claim, 0 without a claim."""
         return self._held.epoch if self._held else 0
 
     def holds_token(self, kept: str) -> bool:
-        """Return True if the newest token in ``kept`` (read from the volume) is this process's: no newer claim."""
+        """Return True if the newest token in ``kept`` is that of this process's claim: no newer claim was made from
+        this volume.
+
+        ``kept``: list of tokens as read from the volume.
+        """
         return bool(self._token) and held_ids(kept)[-1:] == (self._token,)
 
     def rest(self) -> Rest | None:
-        """Return what :meth:`go_on` needs to go on under this claim; None without a claim, in doubt, without a root."""
+        """Return the state from which :meth:`go_on` continues under this claim. None without a claim or root, or in
+        doubt.
+        """
         root, held = self.root, self._held
         if held is None or self.in_doubt or root is None:
             return None
@@ -185,7 +191,10 @@ class Catalog(RootView):
         )
 
     def go_on(self, rest: Rest) -> None:
-        """Continue under the claim of an earlier catalog object. A root older than the last one of that is refused."""
+        """Continue under the claim of an earlier catalog object. ``rest``: result of that object's :meth:`rest`.
+
+        A root older than the last one of that object will be refused.
+        """
         self._held = _Claim(rest.role, rest.epoch, rest.owner, rest.last_commit)
         self._kept = _PersistedIds(rest.persisted_token, rest.persisted_append)
         self._token, self._pruned_epoch = rest.token, rest.pruned_epoch
@@ -200,12 +209,16 @@ class Catalog(RootView):
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def claim(self, role: Role | str, owner: str, volume: VolumeProof | None = None) -> Steps[Claim]:
-        """Claim the role for this process and fence every older claim. The root was made with the topic.
+        """Claim ``role`` for this process and fence all older claims of this role. The root must exist already.
 
-        Settles all doubts. ``volume`` (writers only) is judged by ``plan.ownership``, again on every retry. Raises
-        FencedError if the volume may not have the role, LogDestroyedError or CorruptionError without a root.
-        CommitUnknownError and LockedError ask for another claim: the outcome is unknown, or a volume got its first
-        records during a claim that named none.
+        Afterwards :attr:`in_doubt` is empty. ``volume`` (writers only): the proof that ``plan.ownership`` checks, again
+        on every retry.
+
+        Raises:
+            FencedError: the volume may not have the role.
+            LogDestroyedError, CorruptionError: there is no root.
+            CommitUnknownError: the outcome is unknown. Call this again.
+            LockedError: records were appended to a volume while it was claimed as empty. Call this again.
         """
         role = Role(role)
         if role is Role.WRITER and (volume is None or self._persist is None):
@@ -234,7 +247,7 @@ class Catalog(RootView):
         return _acknowledged(result)
 
     def dated(self, rows: Sequence[Row]) -> Steps[tuple[Row, ...]]:
-        """Return uploaded rows with the append times of their commit (``plan.retention``).
+        """Return uploaded rows with their permanent append times, as of a commit now (``plan.retention``).
 
         Raises ConfigError if this machine's clock is far ahead of the store's.
         """
@@ -248,11 +261,11 @@ class Catalog(RootView):
         return dated(rows, before_ms=before_ms, commit_ms=commit_ms, trusted=trusted)
 
     def now_ms(self) -> Steps[int]:
-        """Return this machine's time, or the store's if they differ by more than a commit may be ahead."""
+        """Return this machine's time, or the store's if this machine's clock is far from it."""
         return self._clock.trusted_ms((yield Now()))
 
     def clock_notes(self, time: Time) -> tuple[str, ...]:
-        """Return one sentence if this machine's clock is far from the store's."""
+        """Return one sentence if this machine's clock is far from the store's, otherwise nothing."""
         if self._clock.agrees(time):
             return ()
         ahead_ms = self._clock.ahead_of_store_ms(time.now_ms, time)
@@ -260,16 +273,18 @@ class Catalog(RootView):
         return (f"the clock of this machine is {abs(ahead_ms)} ms {where} the store's, which is used instead: set it",)
 
     def commit_bytes(self, rows: int) -> int:
-        """Return the most memory that a commit of ``rows`` more rows needs, the current root included."""
+        """Return an upper bound of the memory that a commit of ``rows`` more rows needs, the current root included."""
         root = self.root
         held = 0 if root is None else root.nbytes
         return COMMIT_COPIES * (held + 2 * ROW_BYTES * rows) + COMMIT_PAGES_BYTES
 
     def trim(self, offset: int, *, reason: str = "") -> Steps[Root]:
-        """Let the log begin at ``offset``. Sends nothing if it does. Raises OffsetOutOfRangeError beyond the end.
+        """Move the start of the log up to ``offset``. Return the acknowledged root. Raises OffsetOutOfRangeError beyond
+        the end.
 
-        At the end every row is removed, also the newest, which alone has the producers: retention keeps that one. An
-        offset beyond the end of the known root may be one that another role has uploaded since.
+        Sends nothing if the log begins there already. A trim to the end removes every row, also the newest, which alone
+        has the producers; retention never removes that one. The newest root is read first if ``offset`` is beyond the
+        end of the known one.
         """
         if self.root is not None and offset > self.root.next_offset:
             yield from self.load()
@@ -288,9 +303,9 @@ class Catalog(RootView):
     def commit_all(
         self, intents: Sequence[Intent], *, before: Callable[[], Steps[None]] | None = None, reason: str = ""
     ) -> Steps[list[Root | TieredError]]:
-        """Commit intents of the held role, in order, as one version: one PUT of the root.
+        """Commit intents under the claimed role, in order, as one version: one PUT of the root.
 
-        Return for each the acknowledged root, or the error that refused it on the root with the others.
+        Returns for each intent the acknowledged root, or the error that refused it.
         """
         with self._alone:
             held = self._require_claim()
@@ -333,7 +348,7 @@ class Catalog(RootView):
             return self._results(intents, folded, base)
 
     def confirm(self) -> Steps[None]:
-        """Read the newest root. Raises FencedError if the claim was taken over.
+        """Read the newest root. Raises FencedError if another process has taken the claim over.
 
         Called before a missing object is reported as damage: a newer claim may have deleted objects of this epoch.
         """
@@ -414,9 +429,9 @@ class Catalog(RootView):
         sealed = back.sealed_commit(held.role.value, held.epoch)
         if sealed is None:
             raise CommitUnknownError(
-                f"{back.where}: role {held.role.value} is at epoch {state.epoch}, how epoch {held.epoch} ended is no "
-                f"longer recorded; nothing was deleted",
-                hint="claim again, then compare the catalog with the local segments",
+                f"{back.where}: the outcome of commit {sent.commit.id} is unknown: role {held.role.value} is now at "
+                f"epoch {state.epoch}, and the last commit of epoch {held.epoch} is no longer recorded",
+                hint="nothing was deleted: claim again, then compare the catalog with the local segments",
             )
         self._fenced = self._taken(back, held)
         self._lost()

@@ -51,7 +51,7 @@ Content = Rows | Pointers
 
 
 class PageGone(SegmentGone, CorruptionError):
-    """Missing page that a root names. Its rows count as one."""
+    """Error for a missing page that a root names. Its rows count as one row."""
 
     def __init__(self, root: Root, pointer: Pointer) -> None:
         key = root.page_key(pointer)
@@ -67,7 +67,7 @@ class PageGone(SegmentGone, CorruptionError):
 
 
 class PageCache(Cache[Identity, Content]):
-    """Decoded, verified pages, by the identity in their pointers."""
+    """Cache of decoded, verified pages. Keys are the identities in their pointers."""
 
     def __init__(self, max_bytes: int = PAGE_CACHE_BYTES) -> None:
         super().__init__(max_bytes, attrgetter("nbytes"))
@@ -124,7 +124,7 @@ def store_pages(root: Root, deadline: Deadline) -> Steps[Root]:
     """Store the pages of ``root`` that are not stored yet. Return the root that may be put now.
 
     Names are never used twice, so an existing page was stored by an earlier attempt of this call. Raises
-    RemoteUnavailableError: no root names a page before it is acknowledged, so nothing was committed.
+    RemoteUnavailableError if a page was not acknowledged: no root names it yet, so nothing was committed.
     """
     for page in root.unwritten:
         try:
@@ -175,17 +175,17 @@ class CatalogView:
 
     @property
     def segments(self) -> int:
-        """Return the number of live segments."""
+        """Number of live segments."""
         return self.root.added.segments - self.root.removed.segments
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of their ``.log`` objects."""
+        """Bytes of the ``.log`` objects of live segments."""
         return self.root.added.size_bytes - self.root.removed.size_bytes
 
     @property
     def records(self) -> int:
-        """Return the number of records in live segments."""
+        """Number of records in live segments."""
         return self.root.added.records - self.root.removed.records
 
     # -- rows ----------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class CatalogView:
         return rows.slice(0, PIECE_ROWS)
 
     def flagged(self, flags: int, offset: int) -> Steps[Rows]:
-        """Return rows that have one of ``flags``, in order, from ``offset`` on; empty after the last."""
+        """Return some rows that have one of ``flags``, in order, from ``offset`` on. Empty after the last such row."""
 
         def choose(pointers: Pointers, index: int) -> int:
             found = np.flatnonzero(pointers.columns["row_flags"][index:] & flags)
@@ -211,7 +211,7 @@ class CatalogView:
         return NO_ROWS
 
     def at(self, offset: int) -> Steps[Row | None]:
-        """Return the row whose range includes ``offset``, None without one."""
+        """Return the row whose range includes ``offset``, None if there is none."""
         start = max(offset, self.start_offset)
         rows = self._reached(start)
         if isinstance(rows, _Unread):
@@ -221,12 +221,12 @@ class CatalogView:
         return row if row is not None and row.base <= offset else None
 
     def first(self) -> Steps[Row | None]:
-        """Return the row with the smallest offsets."""
+        """Return the row with the smallest offsets, None if there are no rows."""
         rows = yield from self._leaf(0)
         return rows.row(0) if len(rows) else None
 
     def last(self) -> Steps[Row | None]:
-        """Return the row with the largest offsets."""
+        """Return the row with the largest offsets, None if there are no rows."""
         rows = yield from self._leaf(self.next_offset - 1)
         return rows.row(-1) if len(rows) else None
 
@@ -237,14 +237,14 @@ class CatalogView:
         """
 
         def choose(pointers: Pointers, index: int) -> int:
-            return pointers.first_reaching(timestamp, index)
+            return pointers.first_with_timestamp(timestamp, index)
 
         at = max(offset, self.start_offset)
         while True:
             rows = self._reached(at, choose)
             if isinstance(rows, _Unread):
                 rows = yield from self._held(at, choose)
-            index = rows.first_reaching(timestamp, rows.first_above(at))
+            index = rows.first_with_timestamp(timestamp, rows.first_above(at))
             if index < len(rows.ends):
                 return rows.row(index)
             if rows is self.root.rows:
@@ -325,9 +325,9 @@ class CatalogView:
         if isinstance(live, Rows):
             return [_times_of(live)]
         alive = list(live)
-        told = alive and alive[0].base >= self.start_offset and alive[0].min_ts >= 0
-        found = [] if told or not alive else (yield from self._times_from(alive[0], PageKind.LEAF))
-        return [*found, *((child.min_ts, child.max_ts) for child in (alive if told else alive[1:]))]
+        first_is_exact = alive and alive[0].base >= self.start_offset and alive[0].min_ts >= 0
+        found = [] if first_is_exact or not alive else (yield from self._times_from(alive[0], PageKind.LEAF))
+        return [*found, *((child.min_ts, child.max_ts) for child in (alive if first_is_exact else alive[1:]))]
 
 
 def _first(pointers: Pointers, at: int, choose: Choose | None) -> int:
@@ -341,5 +341,5 @@ def _times_of(rows: Rows) -> tuple[int, int]:
 
 
 def rows_inside(root: Root) -> Rows:
-    """Return the rows in the object ``root`` itself, for callers that show one object, not a partition."""
+    """Return the rows in the root object itself, without those in pages. For callers that show one object."""
     return root.rows

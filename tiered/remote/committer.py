@@ -33,17 +33,17 @@ Persist = Callable[[str | None, str | None], None]
 
 
 def owner_of(program: str) -> str:
-    """Return the holder's name in a claim of this process: ``host:pid`` and the program."""
+    """Return the owner's name for a claim of this process: ``host:pid`` and the program."""
     return f"{socket.gethostname()}:{os.getpid()} {program}"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Granted claim. ``leader_epoch``: under which this volume writes from ``next_offset`` on.
+    """Result of a granted claim. This volume writes from ``next_offset`` on, under ``leader_epoch``.
 
-    ``resumes``: the local log must begin at ``next_offset``, under ``leader_epoch`` (a fresh volume). ``previous``: the
-    role before this claim. ``dated_ahead``: a sentence if the catalog's date was ahead of the store's clock before,
-    ``""`` if not.
+    ``resumes``: True if a fresh volume takes over a partition that had a writer or records. Its local log begins at
+    ``next_offset``. ``previous``: state of the same role in the replaced root. ``dated_ahead``: a warning if the
+    date of that root was ahead of the store's clock, otherwise ``""``.
     """
 
     epoch: int
@@ -56,9 +56,9 @@ class Claim:
 
     @property
     def not_recovered(self) -> str:
-        """Return a sentence about records that a fresh volume may lack, ``""`` if none can be missing.
+        """Return a sentence about records that only the former volume may have, ``""`` if there can be none.
 
-        None is missing if the claim before was this volume's own, a sink's (whose records are all objects), a handover,
+        There are none if the claim before was this volume's own, a sink's (whose records are all objects), a handover,
         or that of a repair, which has no volume.
         """
         before = self.previous.volume
@@ -83,7 +83,7 @@ commit on such a root adds a millisecond. Its grace times last longer, never sho
 
 
 class StoreClock:
-    """Store's clock, estimated from the dates of its answers. ``name``: the partition's, for messages."""
+    """Estimate of the store's clock, from the dates of its answers. ``name``: name of the partition, for messages."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -102,10 +102,10 @@ class StoreClock:
         return at_ms - date_ms - int((time.monotonic - read_at) * 1000)
 
     def ahead(self, time: Time) -> bool:
-        """Return True if this machine's clock seems to be far ahead.
+        """Return True if this machine's clock seems to be far ahead of the store's.
 
-        After a sleep the machine's time is right, but its monotonic clock did not count the sleep. A new answer
-        decides.
+        After a sleep the machine's time is right, but its monotonic clock did not count the sleep. The caller then gets
+        a new answer and asks again.
         """
         return self.ahead_of_store_ms(time.now_ms, time) > MAX_CLOCK_LEAD_MS
 
@@ -118,7 +118,10 @@ class StoreClock:
         return abs(self.ahead_of_store_ms(time.now_ms, time)) <= MAX_CLOCK_LEAD_MS
 
     def commit_ms(self, time: Time) -> int:
-        """Return a commit's time: this machine's, or the store's if later. Raises ConfigError if it is far ahead."""
+        """Return the time to date a commit with: the later of this machine's and the store's time.
+
+        Raises ConfigError if this machine's clock is far ahead.
+        """
         ahead_ms = self.ahead_of_store_ms(time.now_ms, time)
         if self.ahead(time):
             raise ConfigError(
@@ -129,7 +132,7 @@ class StoreClock:
 
 
 def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
-    """Return the error for an intent that was refused before anything was sent."""
+    """Return the error to raise for an intent that ``root`` did not allow. Nothing was sent."""
     if refusal.reason is RefusalReason.FENCED:
         return FencedError(refusal.message, hint=refusal.hint)
     if refusal.reason is RefusalReason.GAP and isinstance(intent, AppendIntent):

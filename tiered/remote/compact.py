@@ -58,7 +58,9 @@ class Compaction:
         self.report = CleaningReport(candidate.first_dirty)
 
     def run(self, commit: Commit) -> Steps[CleaningReport]:
-        """Run the round. Raises CorruptionError, SegmentGone, and the errors of ``commit``."""
+        """Run the round, and commit each rewritten group by ``commit``. Raises CorruptionError, SegmentGone, and its
+        errors.
+        """
         candidate, report, lookup = self._candidate, self.report, self._shop.lookup
         retention_ms = self._config.delete_retention_ms
         aborted = yield from lookup.aborted_txns(self._snapshot, 0, self._snapshot.next_offset)
@@ -162,9 +164,10 @@ class Compaction:
 def rewrite_group(
     shop: Workshop, rows: Sequence[Row], kept: BatchFilter, *, next_offset: int, always: bool
 ) -> Steps[Row | None]:
-    """Rewrite adjacent rows as one new segment. Return None if it would equal the old one, unless ``always``.
+    """Rewrite adjacent rows as one new segment, with the batches that ``kept`` leaves. Return its row.
 
-    ``next_offset``: the end of the log. Raises CorruptionError, SegmentGone.
+    None: it would equal the old segment, and ``always`` is False. ``next_offset``: the end of the log. Raises
+    CorruptionError, SegmentGone.
     """
     output = SegmentOutput(shop, rows, (yield NewId()))
 
@@ -215,7 +218,7 @@ def compaction_planner(
 
 
 def feed(snapshot: CatalogView, at: int, planners: Sequence[RowPlanner]) -> Steps[None]:
-    """Pass the rows from offset ``at`` to each planner, one page of the catalog at a time."""
+    """Add the rows of ``snapshot`` from offset ``at`` on to each planner, one page of the catalog at a time."""
     while planners and len(rows := (yield from snapshot.piece(at))):
         for planner in planners:
             planner.add(rows)
@@ -223,12 +226,12 @@ def feed(snapshot: CatalogView, at: int, planners: Sequence[RowPlanner]) -> Step
 
 
 def need_superseded(tp: TopicPartition, view: RootView, gone: SegmentGone) -> Steps[None]:
-    """Raise CorruptionError if the newest root still names the missing object."""
+    """Check that a missing object was replaced or trimmed: raise CorruptionError if the newest root still names it."""
     snapshot = yield from view.pin()
     if snapshot is not None and (yield from snapshot.at(gone.row.base)) == gone.row:
         raise still_named(tp, gone, snapshot.version, gone.row.base, "nothing was replaced")
 
 
 def decode(snapshot: bytes) -> Sequence[ProducerEntry]:
-    """Return the producers of a snapshot file, none for an empty one."""
+    """Return the producers in the bytes of a ``.snapshot`` file, none for an empty one."""
     return decode_snapshot(snapshot) if snapshot else ()

@@ -1,4 +1,4 @@
-"""Keyed compaction round in parts, whose work many machines share: the parts, and the steps on one.
+"""One keyed compaction round split into parts, which many machines work on: the parts, and the steps on each.
 
 ::
 
@@ -7,7 +7,7 @@
     rewrite_part ─> a new segment for each group          phase 2, any machine, under the claim of the committer
     inputs_of ───> rows that a commit replaces            before phase 2; one machine commits
 
-A part holds a checksum of each row that it was planned over. If the catalog has other rows, NotFoundError is raised
+A part contains a checksum of each row for which it was planned. If the catalog has other rows, NotFoundError is raised
 before anything is written, and the round must be planned again. Rows that were trimmed meanwhile are left out. The
 result equals that of one machine, batch for batch.
 """
@@ -44,7 +44,7 @@ CHECKSUM_BYTES = 6
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Common data of all parts of one round. Offsets are those of ``candidate``; times in ms.
+    """Data that all parts of one round share. Offsets are those of the cleaning candidate; times in ms.
 
     ``producers``: those at the end of the log, as a ``.snapshot`` file in base64.
     """
@@ -62,7 +62,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Adjacent rows that become one segment over ``start`` to ``end``. ``inputs``: their checksums."""
+    """Adjacent rows that become one segment over offsets ``start`` to ``end``. ``inputs``: checksums of the rows."""
 
     start: int
     end: int
@@ -76,7 +76,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPart:
-    """Adjacent groups that one task reads."""
+    """Adjacent groups that one task reads and rewrites."""
 
     groups: tuple[RowGroup, ...]
     size_bytes: int
@@ -84,12 +84,12 @@ class CompactionPart:
 
     @property
     def start(self) -> int:
-        """Return the first offset."""
+        """Return the first offset of the part."""
         return self.groups[0].start
 
     @property
     def end(self) -> int:
-        """Return the offset after the last one."""
+        """Return the exclusive end offset of the part."""
         return self.groups[-1].end
 
 
@@ -105,10 +105,10 @@ class Scanned:
 def plan_round(
     view: Catalog, config: TopicConfig, shop: Workshop, *, part_bytes: int
 ) -> Steps[tuple[Round, list[CompactionPart]] | None]:
-    """Plan a round over the newest root, at any dirty ratio. Return None if nothing is dirty.
+    """Plan a round over the newest root, at any dirty ratio.
 
-    Return None also for a topic whose ``cleanup.policy`` lacks compact. A part has at least ``part_bytes``, except the
-    last. Raises CorruptionError, NotFoundError if rows were replaced or destroyed while they were read.
+    None: nothing is dirty, or the topic's ``cleanup.policy`` lacks compact. A part has at least ``part_bytes``, except
+    the last. Raises CorruptionError, and NotFoundError if rows were replaced or destroyed while they were read.
     """
     snapshot = yield from view.pin()
     if snapshot is None or not config.compacted:
@@ -177,7 +177,7 @@ def _checksums(rows: Sequence[Row]) -> str:
 
 
 def inputs_of(snapshot: CatalogView, group: RowGroup) -> Steps[list[Row]]:
-    """Return the rows that a group was planned over, without trimmed ones.
+    """Return the rows for which a group was planned, without those trimmed since.
 
     Raises NotFoundError if the catalog has other rows.
     """
@@ -208,9 +208,10 @@ def scan_part(
     first_dirty: int,
     most_keys: int,
 ) -> Steps[Scanned]:
-    """Run phase 1: emit :class:`~tiered.plan.survivors.Pairs` of at most ``most_keys`` plus a batch.
+    """Run phase 1 on one part. Emits :class:`~tiered.plan.survivors.Pairs`, each of at most ``most_keys`` plus one
+    batch.
 
-    Raises CorruptionError, NotFoundError if the catalog has other rows by now.
+    ``number``: index of the part. Raises CorruptionError, and NotFoundError if the catalog has other rows by now.
     """
     snapshot = yield from _pinned(view, shop.tp)
     effects: list[dict[str, list[int]]] = []

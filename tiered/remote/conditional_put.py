@@ -73,7 +73,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Outcome of a conditional PUT: LANDED, LOST or ABSENT. ``etag`` only if landed."""
+    """Final result of a conditional PUT: LANDED, LOST or ABSENT. ``etag`` only if landed."""
 
     status: PutStatus
     etag: str = ""
@@ -81,23 +81,23 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """Instant of the driver's monotonic clock, in seconds."""
+    """Time limit, as an instant of the driver's monotonic clock, in seconds."""
 
     at: float
     after_ms: int
 
     @classmethod
     def after(cls, after_ms: int, time: Time) -> Deadline:
-        """Return the instant ``after_ms`` after ``time``."""
+        """Return the deadline that is ``after_ms`` milliseconds after ``time``."""
         return cls(time.monotonic + after_ms / 1000, after_ms)
 
     def passed(self, time: Time) -> bool:
-        """Return True at or after the deadline."""
+        """Return True if ``time`` is at or after the deadline."""
         return time.monotonic >= self.at
 
 
 def deadline_after(after_ms: int) -> Steps[Deadline]:
-    """Return a deadline ``after_ms`` from now."""
+    """Return the deadline that is ``after_ms`` milliseconds from now."""
     return Deadline.after(after_ms, (yield Now()))
 
 
@@ -106,7 +106,7 @@ def deadline_after(after_ms: int) -> Steps[Deadline]:
 
 @dataclass(frozen=True, slots=True)
 class Tagged(Generic[T_co]):
-    """Value of an object and its ETag, which is empty without an object."""
+    """Value of an object as read, and its ETag. The ETag is empty if there is no object."""
 
     value: T_co
     etag: str = ""
@@ -114,14 +114,16 @@ class Tagged(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class NextBody(Generic[T_co]):
-    """Next body of an object, and its value. No other PUT may have the same body."""
+    """Bytes to write to an object, and the value that they encode. Each body must be unique, so that ETags never
+    repeat.
+    """
 
     body: bytes
     value: T_co
 
 
 class Again(enum.Enum):
-    """Answer of a ``change`` that cannot decide from what was seen."""
+    """Result of a ``change`` that needs a newer value of the object: read it again."""
 
     LOOK = "look"
 
@@ -135,7 +137,10 @@ Planned = Steps[NextBody[T] | Literal[Again.LOOK] | None]
 
 @dataclass(frozen=True, slots=True)
 class Updated(Generic[T_co]):
-    """Result of an :func:`update`. ``written``: this call wrote ``value``; otherwise no change was needed."""
+    """Result of an :func:`update`: the object's value and ETag. ``written``: True if this call wrote it.
+
+    False: no change was needed.
+    """
 
     value: T_co
     etag: str
@@ -153,31 +158,33 @@ def read_cell(key: str, decode: Callable[[Object], T], max_bytes: int = MAX_BODY
 
 
 def stored_bytes(got: Object) -> bytes:
-    """Return the body, for objects that are compared as bytes."""
+    """Return the body of an object, as the ``decode`` of objects that are compared as bytes."""
     return bytes(got.data)
 
 
 def any_is_ours(found: object, sent: object) -> bool:
-    """Return True if any object was found.
+    """Return True if an object was found: an ``is_ours`` for objects that are created once.
 
-    For objects that are created once: each caller accepts whichever was written.
+    Each caller accepts the object that was written first.
     """
     return found is not None
 
 
 def never_ours(found: object, sent: object) -> bool:
-    """Return False: the next ``change`` sees by the object's content whether anything is left to do."""
+    """Return False: an ``is_ours`` for objects whose ``change`` sees by their content if anything remains to be
+    done.
+    """
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Cell(Generic[T]):
-    """Object that changes by compare-and-swap. ``what`` names it in messages.
+    """Object that :func:`update` changes by compare-and-swap. ``what`` names it in messages.
 
-    ``look`` reads it. ``is_ours`` decides by a token whether the object found after a lost PUT contains what was sent,
-    even if others changed it since. It may raise if that is unknown. ``hint`` is the hint of each CommitUnknownError.
-    ``gone`` returns the error for an object that is never deleted: an object found under its key later may be an older
-    one.
+    ``look``: reads it. ``is_ours(found, sent)``: True if the object found after a lost PUT contains what was sent, even
+    if others changed it since; it may raise if that is unknown. ``hint``: hint of each CommitUnknownError. ``gone``:
+    returns the error for an object that must never be absent, because an object found under its key later may be an
+    older one.
     """
 
     key: str

@@ -28,7 +28,7 @@ V = TypeVar("V")
 
 
 class Cache(Generic[K, V]):
-    """Values by key, bounded by their bytes in memory, evicted least recently used first. Thread-safe.
+    """Cache of values by key, bounded by their bytes in memory. The least recently used are evicted first. Thread-safe.
 
     A value larger than half of the cache is not cached, so that one value does not evict all others.
     """
@@ -54,7 +54,7 @@ class Cache(Generic[K, V]):
             return found
 
     def put(self, key: K, value: V) -> None:
-        """Cache ``value``, replacing the one before it and evicting the least recently used."""
+        """Cache ``value`` in place of an earlier one. Evicts the least recently used values if the cache is full."""
         size_bytes = self._size_of(value)
         with self._lock:
             self._forget(key)
@@ -72,7 +72,7 @@ class Cache(Generic[K, V]):
 
 
 class ByteCache(Cache[tuple[str, int], bytes]):
-    """Whole index bundles, sections of them, and aligned chunks of segments; may serve many readers.
+    """Cache of whole index bundles, sections of them, and aligned chunks of segments. Several readers may share it.
 
     Keys are (object key, position). Objects are immutable and names are never reused, so no entry is ever stale.
     """
@@ -88,7 +88,7 @@ class ByteCache(Cache[tuple[str, int], bytes]):
 
 
 class SegmentGone(Exception):
-    """Missing object that the pinned root names. The reader handles it by looking at a newer root."""
+    """Error for a missing object that the pinned root names. Readers catch it and read a newer root."""
 
     def __init__(self, key: str, row: Row) -> None:
         super().__init__(key)
@@ -98,10 +98,10 @@ class SegmentGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Bytes ``range`` of a segment's ``.log``.
+    """One read of the bytes ``range`` of a segment's ``.log``.
 
-    ``chunk_bytes``: chunk size of the first read at a new place, which reads and caches the whole aligned chunk. The
-    sequential reads after it (0) bypass the cache, so that a scan never evicts it.
+    ``chunk_bytes`` above 0: first read at a new place, which reads and caches whole aligned chunks of this size. 0:
+    sequential read, which bypasses the cache, so that a scan never evicts it.
     """
 
     segment: SegmentRange
@@ -111,11 +111,13 @@ class Fetch:
 
     @property
     def size_bytes(self) -> int:
-        """Return the number of bytes."""
+        """Return the number of bytes in ``range``."""
         return self.range.size_bytes
 
     def steps(self, tp: TopicPartition, cache: ByteCache) -> Steps[memoryview]:
-        """Return the bytes, from the cache or by one GET. Raises SegmentGone, CorruptionError for a short object."""
+        """Return the bytes of ``range``, from the cache or by one GET. Raises SegmentGone, CorruptionError for a short
+        object.
+        """
         start, end = self.range.start, self.range.end
         if not self.chunk_bytes:
             return self.received(tp, (yield self.request()))
@@ -129,11 +131,11 @@ class Fetch:
         return memoryview(held)[start - chunk_start : end - chunk_start]
 
     def request(self) -> Get:
-        """Return the GET of a sequential read."""
+        """Return the GET of exactly ``range``. Only a sequential read sends it; a first read gets a whole chunk."""
         return Get(self.key, self.range.start, self.range.end, lend=True)
 
     def received(self, tp: TopicPartition, found: object) -> memoryview:
-        """Return the bytes in the answer to :meth:`request`. Raises as :meth:`steps`."""
+        """Return the bytes in ``found``, the store's answer to :meth:`request`. Raises as :meth:`steps`."""
         row = self.segment.row
         return memoryview(_checked(tp, self.request(), row, found, row.size).body)
 
@@ -153,7 +155,10 @@ def still_named(tp: TopicPartition, gone: SegmentGone, version: int, offset: int
 def fetches(
     segment: SegmentRange, key: str, wanted: ByteRange, sizes: RequestSizes, *, seek: bool = True
 ) -> Iterator[Fetch]:
-    """Yield the reads of ``wanted`` in order. ``sizes`` keeps growing from segment to segment."""
+    """Yield the reads of the bytes ``wanted`` of one segment, in order. ``seek``: the first one is at a new place.
+
+    ``sizes`` gives their sizes, which keep growing from segment to segment.
+    """
     position = wanted.start
     while position < wanted.end:
         piece = sizes.next_request(position, wanted.end)
@@ -249,7 +254,7 @@ class Prefetch:
         return fetch, data
 
     def abandon(self) -> Steps[None]:
-        """Wait for all reads that were begun, for a consumer that stops early but continues with other steps."""
+        """Wait for all reads that are in flight. For a consumer that stops early but continues with other steps."""
         self._ended, self._waiting = True, None
         while self._ahead:
             _, ticket = self._ahead.popleft()

@@ -45,21 +45,21 @@ class _TimeIndexWrong(Exception):
 
 
 def describes(descriptor: SegmentDescriptor, row: Row) -> bool:
-    """Return True if a bundle's descriptor matches the row, without its times.
+    """Return True if a bundle's descriptor belongs to ``row``. Timestamps are not compared.
 
     The descriptor of a staged segment has neither base offset nor leader epoch of the row.
     """
     offsets, epoch = (row.base, row.next), row.leader_epoch
     if row.flags & FLAG_STAGED:
         offsets, epoch = (0, row.next - row.base), descriptor.leader_epoch
-    told = (descriptor.base_offset, descriptor.end_offset, descriptor.size_bytes, descriptor.crc32c)
-    return (*told, descriptor.records, descriptor.leader_epoch) == (*offsets, row.size, row.crc, row.records, epoch)
+    fields = (descriptor.base_offset, descriptor.end_offset, descriptor.size_bytes, descriptor.crc32c)
+    return (*fields, descriptor.records, descriptor.leader_epoch) == (*offsets, row.size, row.crc, row.records, epoch)
 
 
 class SegmentLookup:
-    """Index lookups in one partition's segments. Remembers wrong indexes. Safe to share.
+    """Index lookups in one partition's remote segments. It remembers wrong indexes. Several streams may share it.
 
-    ``indexes``: cache of bundles, may be shared by streams; None uses ``cache``.
+    ``indexes``: cache of index bundles, which several lookups may share; None: ``cache``.
     """
 
     def __init__(
@@ -78,7 +78,10 @@ class SegmentLookup:
         self._doubted: set[str] = set()
 
     def doubt(self, error: IndexDoubtedError) -> bool:
-        """Ignore the segment's offset index from now on. Return False if it was ignored already: its log is damaged."""
+        """Stop using the offset index of the segment in ``error``. Return True.
+
+        If its use was stopped before, return False: then the ``.log`` is damaged, not the index.
+        """
         key = error.path_or_key
         if key in self._doubted:
             return False
@@ -93,10 +96,10 @@ class SegmentLookup:
         return segment_key(self._topic_id, self._tp.partition, row)
 
     def section(self, row: Row, kind: SectionKind) -> Steps[bytes]:
-        """Return one verified section of the bundle of ``row``; empty if the bundle has none of this kind.
+        """Return one verified section of a row's bundle; empty if the bundle has none of this kind.
 
-        A hole has no bundle: its indexes are empty. Raises SegmentGone, CorruptionError also for a segment without a
-        bundle whose section has no default.
+        A hole (a row without records) has no bundle: its indexes are empty. If a segment with records has no bundle,
+        only offset and time index are empty; other sections raise CorruptionError. Raises also SegmentGone.
         """
         key = index_key(self._topic_id, self._tp.partition, row)
         if not row.idx_len:
@@ -122,7 +125,10 @@ class SegmentLookup:
         return verify_section(section, data, key=key)
 
     def byte_range(self, row: Row, start: int, end: int) -> Steps[ByteRange]:
-        """Return the bytes of the ``.log`` with offsets ``start`` to ``end``. Sends no request if all is wanted."""
+        """Return the range of bytes of a row's ``.log`` that contains offsets ``start`` to ``end``.
+
+        Sends no request if the whole ``.log`` is wanted.
+        """
         if start <= row.base and end >= row.next:
             return ByteRange(0, row.size)
         if row.size <= self.limits.unindexed_bytes or (self._doubted and self.log_key(row) in self._doubted):
@@ -155,8 +161,8 @@ class SegmentLookup:
     def aborted_txns(self, snapshot: CatalogView, start: int, end: int) -> Steps[list[AbortedTxn]]:
         """Return aborted transactions with records in offsets ``start`` to ``end``, in the order of their markers.
 
-        Reads transaction indexes as Kafka does: from the segment of ``start`` on, until one says that nothing before
-        ``end`` was still open. Segments without aborted transactions cost nothing.
+        Reads transaction indexes as Kafka does: from the segment of ``start`` on, until an entry shows that no
+        transaction before ``end`` was still open. Segments without aborted transactions cost nothing.
         """
         found: list[AbortedTxn] = []
         at = max(start, snapshot.start_offset)
@@ -171,7 +177,9 @@ class SegmentLookup:
         return found
 
     def last_stable_offset(self, snapshot: CatalogView) -> Steps[int]:
-        """Return the first offset of the oldest transaction open at the end of the remote tier, otherwise its end."""
+        """Return the last stable offset of the remote tier: the first offset of the oldest open transaction, otherwise
+        the end.
+        """
         data = yield from self.producer_snapshot(snapshot)
         if not data:
             return snapshot.next_offset
@@ -182,7 +190,7 @@ class SegmentLookup:
         """Return the producers at the end of the remote tier, as a ``.snapshot`` file; empty if there are none.
 
         For a log that was trimmed to its end, they come from the last trimmed segment, which garbage collection spares.
-        After a staged segment there are none: after a handover to sinks the producers of a local log cannot continue.
+        After a staged segment of a sink there are none: the producers of a local log cannot continue there.
         """
         last = yield from snapshot.last()
         if last is None:
@@ -195,8 +203,8 @@ class SegmentLookup:
     def leader_epochs(self, snapshot: CatalogView) -> Steps[tuple[EpochEntry, ...]]:
         """Return the log's leader epochs up to the end of the remote tier, as its writer knew them; empty if unknown.
 
-        The lineage of the root alone differs: it begins an epoch where a log without records continues. Only for staged
-        segments the lineage is used.
+        They are in the last segment's bundle. For a staged segment, the root's lineage is used. That also has epochs
+        that began where a log without records continued.
         """
         last, root = (yield from snapshot.last()), snapshot.root
         if last is None:
@@ -218,8 +226,12 @@ class SegmentLookup:
             LOGGER.warning("producers_unknown partition=%s key=%s offset=%d", self._tp, key, root.next_offset)
             return None
         bundle = decode_bundle(got.data, key=key)
-        told = bundle.descriptor
-        if (told.topic_id, told.partition, told.end_offset) != (self._topic_id, self._tp.partition, root.next_offset):
+        described = bundle.descriptor
+        if (described.topic_id, described.partition, described.end_offset) != (
+            self._topic_id,
+            self._tp.partition,
+            root.next_offset,
+        ):
             return None  # the entry is of a replaced segment: the last one that was trimmed lay in a page
         return bundle.indexes
 

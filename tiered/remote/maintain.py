@@ -62,7 +62,9 @@ ALL_GOES = (
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """Result of one action. ``note``: why it differs from the plan."""
+    """Result of one maintenance action. ``note``: why it differs from the plan. ``collected``: result of a
+    collection.
+    """
 
     action: MaintenanceAction
     bytes_read: int = 0
@@ -90,9 +92,9 @@ class Maintainer:
         self._lookup = SegmentLookup(tp, topic_id, ByteCache())
 
     def plan(self, kinds: Collection[MaintenanceKind], *, begin_at: int | None = None) -> Steps[MaintenancePlan | None]:
-        """Return what is due now; None for a partition without a catalog. ``begin_at``: an operator's start offset.
+        """Return the plan of the actions that are due now; None for a partition without a catalog.
 
-        Raises OffsetOutOfRangeError, CorruptionError.
+        ``begin_at``: start offset that an operator requests. Raises OffsetOutOfRangeError, CorruptionError.
         """
         seen, looks = -1, 0
         while True:
@@ -148,8 +150,10 @@ class Maintainer:
     ) -> Steps[ActionResult]:
         """Carry out one action of a plan, on the newest root.
 
-        What others changed meanwhile is left alone, and noted. Raises FencedError if another maintainer has claimed the
-        partition: what was written is an orphan of a dead epoch then. ``memory_bytes``: of the map of keys.
+        Segments that others changed since the plan are left alone, and the result's ``note`` says so. Raises
+        FencedError if another maintainer has claimed the partition: the new objects are then orphans of a dead epoch.
+        ``memory_bytes``: memory for the map of keys. ``spend``: called with the number of bytes of each read; it may
+        raise.
         """
         root = self._catalog.root
         if root is not None and root.state == STATE_DELETING:  # needs no claim, and none is allowed
@@ -209,7 +213,7 @@ class Maintainer:
         return (yield from sweep(self._catalog, delete=delete, grace_ms=self._config.gc_grace_ms))
 
     def pins(self) -> Steps[Pins | None]:
-        """Return the pins and snapshots of the planned partition, None without a root. Lists them.
+        """Return the pins and snapshots of the planned partition, by one LIST. None without a root.
 
         Raises CorruptionError for an unreadable one, RemotePermissionError if the role may not list them.
         """
@@ -237,7 +241,7 @@ class Maintainer:
 
     @property
     def version(self) -> int:
-        """Return the version of the root as last read or written; -1 before :meth:`plan`."""
+        """Version of the root as last read or written; -1 before :meth:`plan`."""
         return self._catalog.root.version if self._catalog.root is not None else -1
 
     def require_newest_root(self, *, sweeps: bool = True) -> Steps[None]:

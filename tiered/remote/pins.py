@@ -34,7 +34,7 @@ from tiered.errors import (
 from tiered.format.json_schema import NUMBER, JsonObject
 from tiered.format.kernels import crc32c
 from tiered.format.keys import is_pin_key, parse_snap_key, partition_prefix, pin_key
-from tiered.format.root import DROPPED_BYTES, Root, decode_kept, encode_dropped, is_begun
+from tiered.format.root import DROPPED_BYTES, Root, decode_snapshot_root, encode_dropped, is_pending
 from tiered.plan.maintenance import PIN_MS
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import (
@@ -93,9 +93,9 @@ class Pins:
 
 
 def read_pins(root: Root) -> Steps[Pins]:
-    """Return the pins and snapshots of a partition. Raises CorruptionError for an unreadable one.
+    """Return the pins and snapshots of a partition. Raises CorruptionError for an unreadable one: collect nothing then.
 
-    Nothing is collected then. A pin's age is measured by the store's clock: Last-Modified against the Date of one LIST.
+    A pin's age is measured by the store's clock: Last-Modified against the Date of one LIST.
     """
     prefix = partition_prefix(root.topic_id, root.partition)
     versions: list[int] = []
@@ -119,7 +119,7 @@ def read_pins(root: Root) -> Steps[Pins]:
                 if isinstance(got, Object) and version is not None:
                     versions.append(version)
                     readers += kind == "pin/"
-                    if kind == "snap/" and is_begun(got.data) and listing.age_ms(entry) > BEGUN_MS:
+                    if kind == "snap/" and is_pending(got.data) and listing.age_ms(entry) > BEGUN_MS:
                         stale.append((entry.key, got.etag))
         date_ms = listing.date_ms
     return Pins(min(versions, default=None), len(versions), tuple(expired), date_ms, readers, tuple(stale))
@@ -135,9 +135,10 @@ def snapshot_hint(topic: str, partition: int, name: str) -> str:
 
 
 def drop_stale(pins: Pins) -> Steps[None]:
-    """Delete unfinished snapshots. One that is finished meanwhile stays; the creator of a deleted one gets an error.
+    """Delete the unfinished snapshots in ``pins``. One that was finished meanwhile stays.
 
-    The next collection repeats any PUT that failed. Raises RemotePermissionError, RemoteUnavailableError.
+    The process that still creates a deleted one gets an error. The next collection repeats a PUT that failed. Raises
+    RemotePermissionError, RemoteUnavailableError.
     """
     for key, etag in pins.stale:
         body = encode_dropped((yield NewId()))
@@ -145,7 +146,7 @@ def drop_stale(pins: Pins) -> Steps[None]:
 
 
 def live_pins(topic_id: UUID, partition: int) -> Steps[list[str]]:
-    """Return the keys of the pins that have not expired."""
+    """Return the keys of a partition's pins that have not expired."""
     listing, found = Listing(partition_prefix(topic_id, partition) + "pin/"), list[str]()
     while listing.more:
         entries = yield from listing.page()
@@ -159,7 +160,7 @@ def _version_of(root: Root, key: str, data: bytes) -> int | None:
     if name is None:
         return read_pin(data, key=key)
     try:
-        kept = decode_kept(data, key=key)
+        kept = decode_snapshot_root(data, key=key)
     except CorruptionError as damage:
         damage.hint = snapshot_hint(root.topic, root.partition, name)
         raise
@@ -191,8 +192,8 @@ def read_pin(data: bytes, *, key: str) -> int:
 class Pin:
     """A reader's pin of one partition: :meth:`hold` before the first byte, :meth:`keep` between reads, :meth:`drop`.
 
-    ``held`` includes it from its PUT until it is dropped. Closing the reader drops the pins left there. Not
-    thread-safe: one per stream.
+    ``held``: the reader's set of pins, which contains this one from its PUT until it is dropped. Closing the reader
+    drops them. Not thread-safe: use one for each stream.
     """
 
     def __init__(self, topic: str, topic_id: UUID, partition: int, held: set[Pin]) -> None:
@@ -255,7 +256,7 @@ class Pin:
         yield from self._hold_newest()
 
     def drop(self) -> Steps[None]:
-        """Delete the pin. Never raises: one that cannot be deleted expires."""
+        """Delete the pin. Never raises: a pin that cannot be deleted expires."""
         key, self._safe = self.key, False
         if not key:
             return
@@ -323,30 +324,29 @@ class Pin:
 
 
 class SharedPin:
-    """Pin that a query's driver made and each of its tasks renews with one of these objects. Not thread-safe.
+    """Handle by which one task of a query renews a pin that the query's driver made. Not thread-safe.
 
-    Tasks never delete it, because no task knows whether it is the last one. ``lost``: the pin had expired at the last
-    check, so that what it named may have been collected.
+    Tasks never delete the pin, because no task knows whether it is the last one. ``lost``: the pin had expired at the
+    last check, so objects of its version may have been deleted.
     """
 
     def __init__(self, key: str, name: str) -> None:
-        """Build the object of one task. ``name``: the partition's, for logs."""
+        """Create the handle of one task. ``name``: name of the partition, for logs."""
         self.key = key
         self.lost = False
         self._name = name
         self._look_at = 0.0
 
     def keep(self) -> Steps[None]:
-        """Check the pin on the first call, and again when it may be old enough to renew. Never raises."""
+        """Call :meth:`check` the first time, and again when the pin may be old enough to renew. Never raises."""
         time: Time = yield Now()
         if not self.lost and time.monotonic >= self._look_at:
             yield from self.check()
 
     def check(self) -> Steps[None]:
-        """Check that the pin exists and renew it if it is old. Sets ``lost`` if the store says that it expired. Never
-        raises.
+        """Check that the pin exists, and renew it if it is old. Sets ``lost`` if it has expired. Never raises.
 
-        Its age is measured by the store's clock, as for a collector, never by another process's.
+        The pin's age is measured by the store's clock, as for a collector, never by another process's.
         """
         sent: Time = yield Now()
         self._look_at = sent.monotonic + RENEW_AGAIN_MS / 1000

@@ -1,4 +1,4 @@
-"""Copies of the positions of a log's groups in the bucket, one object for each partition (``format.positions``)."""
+"""Copies of consumer group positions in the bucket, one object for each partition (``format.positions``)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ LATELY_MS = 24 * 3_600_000
 
 
 def store_positions(topic_id: UUID, tp: TopicPartition, epoch: int, groups: Positions) -> Steps[None]:
-    """Replace the copy of one partition, unless it is equal and of this claim.
+    """Replace the stored copy of one partition's group positions. Sends no PUT if it is equal and of the same claim
+    ``epoch``.
 
-    Raises FencedError for a copy of a newer claim, ConfigError for one of a newer release, CommitUnknown and the
+    Raises FencedError for a copy of a newer claim, ConfigError for one of a newer release, CommitUnknownError and the
     store's errors.
     """
     key = positions_key(topic_id, tp.partition)
@@ -70,9 +71,9 @@ def _is_same(found: PositionsCopy | None, sent: PositionsCopy | None) -> bool:
 
 
 def load_positions(partitions: Sequence[tuple[UUID, int]]) -> Steps[list[PositionsCopy | TieredError | None]]:
-    """Return the copy of each partition, by topic id and number; None without one, the error of an unreadable one.
+    """Return the stored copy of group positions for each (topic id, partition), in order.
 
-    Raises RemoteUnavailableError.
+    None: no copy is stored. An unreadable copy gives its error. Raises RemoteUnavailableError.
     """
     found = yield from in_turns([_load(positions_key(*each)) for each in partitions])
     for each in found:
@@ -87,7 +88,9 @@ def _load(key: str) -> Steps[PositionsCopy | None]:
 
 
 def refuse_shared(group: str) -> Steps[None]:
-    """Raise ConfigError for a group whose members share partitions over the bucket. One GET of a byte."""
+    """Raise ConfigError if ``group`` is a shared group, whose members share partitions over the bucket. One GET of a
+    byte.
+    """
     try:
         key = group_plan_key(group)
     except ConfigError:  # no group of the bucket has such a name
@@ -100,9 +103,9 @@ def refuse_shared(group: str) -> Steps[None]:
 
 
 def refuse_logged(group: str, topics: Iterable[str], now_ms: int) -> Steps[None]:
-    """Raise ConfigError for a group that has lately committed in a log. One GET of a byte if the bucket has the group.
+    """Raise ConfigError if ``group`` has recently committed positions in a log directory.
 
-    Otherwise one GET for each topic and partition.
+    One GET of a byte if the bucket has the group, otherwise one GET for each topic and partition.
     """
     if isinstance((yield Get(group_plan_key(group), 0, 1)), Object):
         return

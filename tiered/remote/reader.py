@@ -60,7 +60,7 @@ Keep = Callable[[], Steps[None]]
 
 
 def headed(header: BatchHeader, batch: memoryview) -> HeadedBatch:
-    """Return the header and the batch."""
+    """Return (header, batch): the default shape of emitted batches."""
     return header, batch
 
 
@@ -72,7 +72,7 @@ def _one_by_one(shape: Shape, run: BatchRun) -> Iterator[Any]:
 
 
 class StreamPosition:
-    """Position of a stream: the offset after the last emitted batch."""
+    """Mutable position of a stream. ``at``: the offset after the last emitted batch."""
 
     __slots__ = ("at",)
 
@@ -135,9 +135,9 @@ class _Reads:
 
 
 class SegmentReader:
-    """Reader of segments that the caller knows: reads no root. Thread-safe; keeps only a cache.
+    """Reader of segments whose rows the caller has. It reads no root. Thread-safe: its only state is a cache.
 
-    ``indexes``: cache of index bundles, for several readers of one store. Raises SegmentGone if an object does not
+    ``indexes``: cache of index bundles, which readers of one store may share. Raises SegmentGone if an object does not
     exist.
     """
 
@@ -224,14 +224,16 @@ class SegmentReader:
             scan.finish()
 
     def forget(self, error: CorruptionError) -> None:
-        """Drop data and indexes of a damaged segment from the caches, so that the next attempt reads them again."""
+        """Remove data and indexes of the damaged segment in ``error`` from the caches, so that the next attempt reads
+        them again.
+        """
         stem = error.path_or_key[: -len(".log")]
         self.cache.drop(stem + ".log")
         self.lookup.forget(stem + ".idx")
 
 
 class SharedCaches(NamedTuple):
-    """Caches that the readers of one store share: of index bundles, and of roots."""
+    """Caches that the readers of one store share: index bundles and roots."""
 
     indexes: ByteCache | None = None
     roots: RootCache | None = None
@@ -240,9 +242,9 @@ class SharedCaches(NamedTuple):
 class RemotePartition:
     """One partition's remote tier, read-only. Thread-safe: each stream has its own position.
 
-    The catalog is pinned on first use, until :meth:`refresh`. ``known``: what the registry entry and a disk know of the
-    root. ``past``: version to pin instead of the newest root. ``pin``: made in the bucket by the first read and kept
-    until :meth:`release`; only for one stream.
+    The catalog is pinned on first use, until :meth:`refresh`. ``known``: lower bounds of the root, from the registry
+    entry and a disk. ``past``: version to pin instead of the newest root. ``pin``: pin that the first read makes in the
+    bucket and that stays until :meth:`release`; only for one stream.
     """
 
     def __init__(
@@ -294,7 +296,7 @@ class RemotePartition:
                 return snapshot
 
     def hold(self) -> Steps[CatalogView | None]:
-        """Return the pinned catalog, protected in the bucket from now on by the ``pin``. Raises as ``Pin.hold``."""
+        """Return the pinned catalog, and protect it from garbage collection by ``pin``. Raises as ``Pin.hold``."""
         snapshot = yield from self.snapshot()
         if snapshot is not None and self._pin is not None:
             snapshot = self._snapshot = yield from self._pin.hold(snapshot, self.refresh)

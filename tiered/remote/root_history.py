@@ -69,15 +69,15 @@ def removes_rows(after: Root) -> bool:
 
 
 def is_copied_after(after: Root) -> bool:
-    """Return True if ``after`` is one of the versions that are copied at intervals."""
+    """Return True if the version of ``after`` is one that is copied at intervals."""
     return after.state != STATE_DELETING and after.version % HIST_EVERY == 0
 
 
 def store_copy(root: Root, deadline: Deadline) -> Steps[None]:
-    """Store a copy of ``root`` and wait for the store's confirmation.
+    """Store the history copy of ``root`` and wait for the store's confirmation.
 
-    Raises RemoteUnavailableError without one by ``deadline``, CorruptionError if the copy of this version holds another
-    commit: then the root went back to an older version. Raises any refusal of the store.
+    Raises RemoteUnavailableError if there is no confirmation by ``deadline``, CorruptionError if the copy of this
+    version has another commit: then the root went back to an older version. Raises any refusal of the store.
     """
     key = hist_key(root.topic_id, root.partition, root.version)
 
@@ -102,7 +102,7 @@ def store_copy(root: Root, deadline: Deadline) -> Steps[None]:
 
 
 def copy_root(root: Root) -> Steps[None]:
-    """Put a copy of ``root`` in one attempt. Log a warning if that fails: no removal depends on it."""
+    """Store the history copy of ``root``, in one attempt. Log a warning if that fails: no removal depends on it."""
     body = encode_root(root)
     try:
         yield Put(hist_key(root.topic_id, root.partition, root.version), body, ABSENT, crc32c(body))
@@ -128,7 +128,7 @@ def history(root: Root) -> Steps[list[int]]:
 
 
 def copied_commit(root: Root) -> Steps[str]:
-    """Return the commit id in the stored copy of this version, empty without a readable copy."""
+    """Return the commit id in the stored copy of this root's version, ``""`` without a readable copy."""
     key = hist_key(root.topic_id, root.partition, root.version)
     got = yield Get(key)
     try:
@@ -138,7 +138,7 @@ def copied_commit(root: Root) -> Steps[str]:
 
 
 def prune_history(root: Root) -> Steps[None]:
-    """Delete old copies. Log a warning if that fails; the next claim tries again."""
+    """Delete old copies of the partition's roots. Log a warning if that fails; the next claim tries again."""
     try:
         listed = yield from list_all(hist_prefix(root.topic_id, root.partition))
         copies = sorted((entry for entry in listed if parse_hist_key(entry.key) is not None), key=lambda one: one.key)
@@ -162,7 +162,10 @@ class NewestCopy:
     commit: str = ""
 
     def contradicts(self, root: Root) -> str:
-        """Return why ``root``, read after the copies were listed, is not the newest; ``""`` if nothing proves that."""
+        """Return why this copy proves that ``root`` is not the newest root, ``""`` if it does not.
+
+        ``root`` must have been read after the copies were listed.
+        """
         if root.version < self.version:
             return f"`hist/` has a copy of version {self.version}, the root has version {root.version}"
         if self.commit and root.version == self.version and root.commit.id != self.commit:
@@ -171,15 +174,17 @@ class NewestCopy:
 
 
 def find_newest_copy(root: Root) -> Steps[NewestCopy]:
-    """List ``hist/`` of a partition and return its newest copy. Read the root again before it is compared."""
+    """Return the newest history copy of a partition. Sends a LIST. Read the root again before
+    :meth:`NewestCopy.contradicts`.
+    """
     version = max((yield from history(root)), default=0)
     return NewestCopy(version, (yield from copied_commit(root)) if version == root.version else "")
 
 
 def left_without_root(topic_id: UUID, partition: int) -> Steps[str]:
-    """Return the key of an object that is written only after the root was made; ``""`` without one.
+    """Return the key of an object that proves that the partition had a root, ``""`` without one.
 
-    Sends four LISTs of one key each.
+    Such objects are written only after the root was made. Sends four LISTs of one key each.
     """
     prefix = partition_prefix(topic_id, partition)
     lists = [List(prefix + folder, limit=1) for folder in ("hist/", "p/", "s/m", "s/w")]

@@ -1,4 +1,4 @@
-"""Root of one partition as a reader sees it: fetched, verified, never older than one seen before."""
+"""The root of one partition for a reader: fetched, verified, and never older than one seen before."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ OLDER_HINT = "an older root was put back, or this is another bucket: `tiered rep
 
 
 def root_get(key: str, if_none_match: str | None = None) -> Get:
-    """Return the GET of a root. An object larger than any root is refused before its download."""
+    """Return the request that reads a root. An object larger than any root is refused before its download."""
     return Get(key, if_none_match=if_none_match, max_bytes=MAX_OBJECT_BYTES)
 
 
 def two_names(root: Root, topic: str) -> CorruptionError:
-    """Return the error for a root of another topic than the registry entry with its id. Deleting one deletes both."""
+    """Return the error for two topics with one id: the root names another topic than the registry entry ``topic``.
+
+    Deleting one of these topics would delete both.
+    """
     return CorruptionError(
         f"{root.key} is the root of topic {root.topic}, and the registry entry of topic {topic} names its id "
         f"{root.topic_id}",
@@ -46,7 +49,7 @@ def two_names(root: Root, topic: str) -> CorruptionError:
 
 
 class HeldRoot(NamedTuple):
-    """Checked root, its ETag, and its approximate size in memory."""
+    """Cached root that was checked, its ETag, and its approximate size in memory."""
 
     root: Root
     etag: str
@@ -54,7 +57,9 @@ class HeldRoot(NamedTuple):
 
 
 class RootCache(Cache[str, HeldRoot]):
-    """Roots as last read, by key; may serve many views. A view first asks the store whether the root is current."""
+    """Cache of roots as last read, by key. Several views may share it. Each still asks the store if the root is
+    current.
+    """
 
     def __init__(self, max_bytes: int = ROOT_CACHE_BYTES) -> None:
         super().__init__(max_bytes, attrgetter("size_bytes"))
@@ -92,17 +97,17 @@ class RootView:
     def load(self) -> Steps[Root | None]:
         """Return the newest root, None if the partition has no catalog yet. The GET is conditional after the first.
 
-        Raises LogDestroyedError if the root vanished, here or since the disk saw it, CorruptionError for damaged,
-        foreign or older content, and for a missing root that the registry vouches for.
+        Raises LogDestroyedError if a root that this view or the disk has seen is gone. Raises CorruptionError for
+        damaged, foreign or older content, and for a missing root that the registry proves to have existed.
         """
         return (yield from self._asked(self.request()))
 
     def pin(self) -> Steps[CatalogView | None]:
-        """Load the newest root as a snapshot. Returns and raises as :meth:`load`."""
+        """Read the newest root and return the catalog at its version. Returns None and raises as :meth:`load`."""
         return self._pin((yield from self._asked(self.request())))
 
     def request(self) -> Get:
-        """Return the GET of :meth:`load`."""
+        """Return the GET that :meth:`load` sends."""
         if self.root is None and self._earlier is None and self._roots is not None:
             self._earlier = self._roots.get(self.key)  # kept until a root is read: answers may come out of order
         if self.root is None and self._earlier is not None:
@@ -110,7 +115,7 @@ class RootView:
         return root_get(self.key, self.etag or None)
 
     def pin_received(self, got: object) -> CatalogView | None:
-        """Return the catalog's state from ``got``, the store's answer to :meth:`request`; None without a root."""
+        """Return the catalog in ``got``, the store's answer to :meth:`request`. None if the partition has no root."""
         return self._pin(self._received(got))
 
     def _pin(self, root: Root | None) -> CatalogView | None:
@@ -119,10 +124,11 @@ class RootView:
         return self._pinned if root is not None else None
 
     def read_back(self, rows: Sequence[Row] = ()) -> Steps[Root]:
-        """Return the root by an unconditional GET, checked. It must cover each of ``rows``, unless they were trimmed.
+        """Read the root by an unconditional GET, check it, and return it. Raises CorruptionError if it does not cover
+        one of ``rows``.
 
-        Call it before local bytes are deleted. Reads the pages of rows that are not in the root. Raises CorruptionError
-        if a row is missing.
+        Trimmed rows need not be covered. Reads the pages of rows that are not in the root. Call this before local bytes
+        are deleted.
         """
         root = yield from self._asked(root_get(self.key))
         if root is None:
@@ -206,9 +212,9 @@ class RootView:
 
 
 def _uncovered(snapshot: CatalogView, row: Row) -> Steps[str]:
-    """Return why the catalog lacks the range of a committed row, ``""`` if it has the range or it was trimmed.
+    """Return why the catalog no longer covers the range of a committed row. ``""``: it does, or the range was trimmed.
 
-    A maintainer may have replaced the row by others over the same range; a writer's row stays as it was.
+    A maintainer may have replaced the row by others over the same range. A writer's row must be unchanged.
     """
     if row.next <= snapshot.start_offset:
         return ""

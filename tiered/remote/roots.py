@@ -45,21 +45,23 @@ REGISTRATION_REQUESTS = 16
 
 
 class PartitionIds(NamedTuple):
-    """Name and id of the topic that roots belong to."""
+    """Name and id of a topic, to address its roots."""
 
     topic: str
     topic_id: UUID
 
 
 def root_body(root: Root) -> bytes:
-    """Return the bytes of a root whose pages are stored. Raises ConfigError if it is too large."""
+    """Return the bytes of a root, all pages of which are stored. Raises ConfigError if it is too large."""
     if root.unwritten:
         raise ValueError(f"{root.where} names {len(root.unwritten)} pages that are not stored yet")
     return encode_root(root)
 
 
 def load_roots(ids: PartitionIds, partitions: Sequence[int]) -> Steps[dict[int, Root | None]]:
-    """Return the roots of some partitions, None for a missing one. Raises CorruptionError for a damaged one."""
+    """Return the roots of ``partitions``, by number, None for a missing one. Raises CorruptionError for a damaged
+    one.
+    """
     found: dict[int, Root | None] = {}
     for group in _groups(partitions):
         keys = [root_key(ids.topic_id, partition) for partition in group]

@@ -63,14 +63,15 @@ _NO_CACHE = ByteCache(0)
 
 
 def spend_nothing(_: int) -> None:
-    """Do nothing: for a caller that does not count."""
+    """Do nothing: default ``spend`` of callers that do not count bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Access to one partition's segments, for reading and for writing under claim ``claim_epoch`` of role ``m``.
+    """Access to one partition's segments: reads them, and writes new ones under claim ``claim_epoch`` of role ``m``.
 
-    ``lineage``: leader epochs of the catalog, which alone has those of staged segments.
+    ``lineage``: leader epochs of the catalog. Only it has those of staged segments. ``spend``: called with the number
+    of bytes of each read; it may raise.
     """
 
     tp: TopicPartition
@@ -158,7 +159,7 @@ class Workshop:
 
 
 def in_turn(rows: Iterable[Row]) -> Rows:
-    """Return an iterator over known rows."""
+    """Return a function whose steps return ``rows`` one by one, then None."""
     left = iter(rows)
 
     def following() -> Steps[Row | None]:
@@ -200,7 +201,7 @@ class SegmentOutput:
 
     @property
     def written(self) -> tuple[int, int]:
-        """Return size and CRC32C so far."""
+        """Return size and CRC32C of the ``.log`` so far."""
         return self._log.size, self._log.crc32c
 
     def append(self, batch: Buffer, header: BatchHeader) -> Steps[None]:
@@ -221,12 +222,12 @@ class SegmentOutput:
         yield from self._log.write(batch)
 
     def keep(self, header: BatchHeader, batch: Buffer) -> Steps[None]:
-        """Append a batch byte for byte, and count its records."""
+        """Append one batch, byte for byte, and count its records."""
         self.stats.count(header.records_count, least_timestamp(header, batch), header.max_timestamp)
         yield from self.append(bytes(batch), header)
 
     def finish(self, txn_index: bytes, snapshot: bytes, epochs: tuple[EpochEntry, ...]) -> Steps[Row]:
-        """Store and verify both objects and return the row; a hole without objects if there are no batches."""
+        """Store and verify both objects and return the row. Without batches: a hole, a row without objects."""
         shop, stats = self._shop, self.stats
         if not self._log.size:
             made = hole(self._base, self._end, self._uid, shop.claim_epoch, self._leader_epoch)
@@ -252,7 +253,7 @@ class SegmentOutput:
         )
 
     def abandon(self) -> Steps[None]:
-        """Abort the output. An object that is stored already is an orphan."""
+        """Abort the output. Objects that are stored already become orphans."""
         with contextlib.suppress(TieredError):
             yield from self._log.abort()
 
@@ -262,7 +263,7 @@ class SegmentOutput:
 
 
 def hole(base: int, end: int, uid: str, claim_epoch: int, leader_epoch: int) -> Row:
-    """Return a row that covers offsets without a record."""
+    """Return a row that covers offsets without any record or object."""
     id_hi, id_lo = split_uid(uid)
     return Row(
         base=base,
@@ -343,7 +344,7 @@ class Encoding:
         return cls(None) if config.compression_type == "producer" else cls(*configured(config))
 
     def holds(self, header: BatchHeader) -> bool:
-        """Return True if a batch has this encoding already."""
+        """Return True if a batch has this encoding, or needs none (a control batch, or one without records)."""
         if header.magic < _LEGACY_MAGICS:
             return False
         return self.codec in (None, header.codec) or header.is_control or not header.records_count
@@ -360,14 +361,15 @@ class Encoding:
 
 
 class TooLarge(Exception):
-    """Rewritten segment or batch that would exceed its size limit."""
+    """Error: a rewritten segment or batch would exceed its size limit."""
 
 
 def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | None]:
-    """Return the row of the new segment; None if all batches have the encoding already.
+    """Rewrite a segment in ``encoding``. Return the row of the new segment; None if all batches have the encoding
+    already.
 
-    Reads to the first batch that has not, then all. Raises TooLarge, SegmentGone, CorruptionError if the segment is not
-    the one in the catalog.
+    Reads to the first batch in another encoding, then all. Raises TooLarge, SegmentGone, CorruptionError if the segment
+    is not the one in the catalog.
     """
     if not (yield from _needs_it(shop, row, encoding)):
         return None

@@ -92,9 +92,9 @@ class Landed:
 
 
 class SinkView(RootView):
-    """Partition as a sink commits to it, by the last root, without a claim.
+    """One partition's root as a sink reads and commits it, without a claim.
 
-    ``topic`` is None if only another attempt's decision names the partition: the name is taken from its root then.
+    ``topic`` is None if only another attempt's decision names the partition. Its name is then taken from the root.
     """
 
     def __init__(self, topic_id: UUID, partition: int, topic: str | None) -> None:
@@ -108,7 +108,9 @@ class SinkView(RootView):
         super()._check(root, previous)
 
     def taken_in(self, got: object, time: Time) -> Root:
-        """Return the root in an answer. Raises LogDestroyedError without one, because topics have roots."""
+        """Return the root in ``got``, the store's answer. Raises LogDestroyedError if there is none: each topic has
+        roots.
+        """
         self.clock.note(got, time)
         root = self._received(got)
         if root is None:
@@ -116,7 +118,7 @@ class SinkView(RootView):
         return root
 
     def planned(self, intent: Intent, stamp: Stamp) -> Root | Refusal:
-        """Return the checked result of the intent on the last root."""
+        """Return the root that ``intent`` makes of the last root, checked, or the refusal."""
         if self.root is None:
             raise ValueError(f"{self.name} was not read")
         outcome = intent.apply(self.root, stamp)
@@ -129,15 +131,15 @@ class SinkView(RootView):
         return outcome
 
     def landed(self, root: Root, etag: str) -> None:
-        """Record the acknowledged CAS of ``root``."""
+        """Record that the store has acknowledged ``root``, with this ETag."""
         self.root, self.etag = root, etag
 
 
 class Sink:
-    """Committer of batches. Keeps the roots that it saw from batch to batch.
+    """Committer of a Spark sink's batches. It caches the roots between batches.
 
-    ``owner`` names the committer, for people. ``topics``: names by topic id, of every partition that this attempt
-    writes to; an earlier attempt may have decided for others.
+    ``owner``: the committer's name in the catalog, for people. ``topics``: topic names by topic id, for all topics of
+    this attempt. The decision of an earlier attempt may have other topics. Their names come from their roots.
     """
 
     def __init__(self, owner: str, topics: Mapping[UUID, str]) -> None:
@@ -146,10 +148,10 @@ class Sink:
         self._views: dict[tuple[UUID, int], SinkView] = {}
 
     def decide(self, decision: Decision) -> Steps[Decision]:
-        """Make the decision, create-only. Return the decision that counts, this one or an earlier one: commit that.
+        """Store the decision, create-only. Return the decision that is valid: this one, or an earlier one. Commit that.
 
-        Reads the roots first. Nothing is decided while a partition belongs to a local log: FencedError, with the
-        command that hands it over. Raises FencedError if a collector has aborted the batch and deleted its objects:
+        Reads the roots first. Raises FencedError while a partition belongs to a local log; its hint has the command
+        that hands the partition over. Raises FencedError if a collector has aborted the batch and deleted its objects:
         stage them again. Raises CommitUnknownError, RemoteUnavailableError: decide again.
         """
         if decision.state != COMMITTED:
@@ -199,13 +201,16 @@ class Sink:
 
 
 def hand_over(ids: PartitionIds, partitions: Sequence[int], to: str, owner: str) -> Steps[list[tuple[Root, bool]]]:
-    """Hand partitions over to ``spark`` or to ``local`` logs. Return each root, and True if this call changed it."""
+    """Hand partitions over to sinks (``to`` is ``spark``) or local logs (``local``).
+
+    Returns for each partition the root, and True if this call changed it.
+    """
     views = [SinkView(ids.topic_id, partition, ids.topic) for partition in partitions]
     return (yield from swap_roots(views, [HandoverIntent(to)] * len(views), owner))
 
 
 def load_views(views: Sequence[SinkView]) -> Steps[None]:
-    """Read the roots in groups, by conditional GETs for roots seen before."""
+    """Read the newest roots of all views, in groups. The GET is conditional for a root that was read before."""
     for at in range(0, len(views), ROOTS_TOGETHER):
         group = views[at : at + ROOTS_TOGETHER]
         answers = yield Together(tuple([view.request() for view in group]))
@@ -215,7 +220,7 @@ def load_views(views: Sequence[SinkView]) -> Steps[None]:
 
 
 def need_partition(topic: str, topic_id: UUID, partitions: int) -> Steps[None]:
-    """Raise FencedError if local logs own all partitions, before a job stages rows. Otherwise mostly one GET."""
+    """Raise FencedError if local logs own all partitions. Called before a job stages rows. Otherwise mostly one GET."""
     views = [SinkView(topic_id, number, topic) for number in range(partitions)]
     for view in views:
         yield from load_views([view])
@@ -235,7 +240,7 @@ def upload_staged(segment: SealedSegment, txn: str, batch: int, capabilities: Ca
 
     The bundle goes first, because by its transaction a collector can identify the ``.log``. Raises ConfigError for a
     segment that does not begin at 0, FencedError for one that a collector deleted as abandoned, and the errors of
-    ``remote.upload.upload_segment``. What is left is an orphan.
+    ``remote.upload.upload_segment``. After an error, stored objects are orphans.
     """
     descriptor, indexes = segment.descriptor, segment.indexes()
     if descriptor.base_offset or indexes.txn_index or indexes.producer_snapshot:
@@ -305,7 +310,7 @@ def _decided(decision: Decision, deadline: Deadline) -> Steps[Decision]:
 
 
 def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
-    """Make a decision, create-only. Return the one that counts: this one, or an earlier one."""
+    """Store a decision, create-only. Return the one that is valid: this one, or an earlier one."""
     key = decision.key
 
     def first_decision(_seen: Tagged[Decision | None]) -> Planned[Decision | None]:
@@ -324,7 +329,9 @@ def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
 
 
 def read_decision(key: str) -> Steps[Decision | None]:
-    """Return a decision, None without one. Raises CorruptionError, whose hint is for the sink and its owner."""
+    """Return the decision stored under ``key``, None without one. Raises CorruptionError, with a hint for the sink's
+    operator.
+    """
     (decision,) = yield from read_decisions([key])
     return decision
 
@@ -334,8 +341,8 @@ def read_decisions(keys: Sequence[str]) -> Steps[list[Decision | None]]:
     try:
         gets = [Get(key) for key in keys]
         answers = (yield Together(tuple(gets))) if len(gets) > 1 else ((yield gets[0]),)
-        told = zip(keys, answers, strict=True)
-        return [None if isinstance(got, Missing) else decode_decision(got.data, key=key) for key, got in told]
+        pairs = zip(keys, answers, strict=True)
+        return [None if isinstance(got, Missing) else decode_decision(got.data, key=key) for key, got in pairs]
     except CorruptionError as damage:
         damage.hint = _WAY_OUT
         raise

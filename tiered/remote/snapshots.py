@@ -41,11 +41,11 @@ from tiered.format.root import (
     DROPPED_BYTES,
     STATE_DELETING,
     Root,
-    decode_kept,
+    decode_snapshot_root,
     encode_complete_snapshot,
     encode_dropped,
     encode_pending_snapshot,
-    is_begun,
+    is_pending,
 )
 from tiered.plan.invariants import check_root
 from tiered.remote.catalog_view import CatalogView, PageCache
@@ -69,7 +69,9 @@ _WANTED = 'a snapshot\'s name, a version (a number), or a time: 2026-01-31T05:00
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """Version to read: a snapshot's ``name``, a ``version``, or the one at ``time_ms``; one of them."""
+    """Version to read, as requested by a user. One field is set: a snapshot's ``name``, a ``version``, or a time
+    ``time_ms``.
+    """
 
     name: str = ""
     version: int | None = None
@@ -77,7 +79,10 @@ class AsOf:
 
     @classmethod
     def parse(cls, value: Time, *, now_ms: int) -> AsOf:
-        """Parse a user's value: a number is a version, and text that is no name must be a time. Raises ConfigError."""
+        """Parse a user's value. A number is a version. Text that begins with a letter is a snapshot's name.
+
+        ``now``, ``now-1h`` and other text are times. Raises ConfigError.
+        """
         if isinstance(value, dt.datetime):
             return cls(time_ms=parse_time(value, now_ms=now_ms))
         if isinstance(value, str):
@@ -104,7 +109,7 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class KeptRoot:
-    """Stored copy of a root. ``source``: ``snapshot NAME``, ``history``, or ``root`` for the newest root itself.
+    """Root of a past version. ``source``: ``snapshot NAME``, ``history``, or ``root`` for the newest root itself.
 
     ``begun``: the snapshot is unfinished, so objects that it names may be deleted.
     """
@@ -115,12 +120,12 @@ class KeptRoot:
 
     @property
     def version(self) -> int:
-        """Return the catalog's version."""
+        """Return the root's version."""
         return self.root.version
 
     @property
     def time_ms(self) -> int:
-        """Return the time of its commit."""
+        """Return the time of the root's commit."""
         return self.root.commit.ts_ms
 
     def __str__(self) -> str:
@@ -139,7 +144,7 @@ class Past:
         self._found: KeptRoot | None = None
 
     def pin(self) -> Steps[CatalogView]:
-        """Return the catalog of that version. Raises as :meth:`choose`."""
+        """Return the catalog at that version. Raises as :meth:`choose`."""
         return CatalogView.from_root((yield from self.choose()).root, self._pages)
 
     def choose(self) -> Steps[KeptRoot]:
@@ -229,11 +234,11 @@ def _load(view: RootView, key: str) -> Steps[KeptRoot | None]:
 
 
 def decode_taken(view: RootView, data: bytes, *, key: str) -> KeptRoot | None:
-    """Return the root in a snapshot or a copy below ``hist/``, None for the note of a deletion.
+    """Return the root in the body of a snapshot or history copy. None: the body is the note of a deletion.
 
-    Raises CorruptionError if it is not what its key says, ConfigError for one of a newer release.
+    Raises CorruptionError if the body belongs to another key or breaks a rule, ConfigError for one of a newer release.
     """
-    root = decode_kept(data, key=key)
+    root = decode_snapshot_root(data, key=key)
     if root is None:
         return None
     name, version = parse_snap_key(key), parse_hist_key(key)
@@ -247,7 +252,7 @@ def decode_taken(view: RootView, data: bytes, *, key: str) -> KeptRoot | None:
     flaws += [str(violation) for violation in check_root(root)]
     if flaws:
         raise CorruptionError(f"{view.name}, {key}: {flaws[0]}", path_or_key=key, hint="it was not written by us")
-    return KeptRoot("history" if name is None else f"snapshot {name}", root, is_begun(data))
+    return KeptRoot("history" if name is None else f"snapshot {name}", root, is_pending(data))
 
 
 def _unknown(view: RootView, name: str) -> Steps[NotFoundError]:
@@ -314,8 +319,8 @@ def load_snapshot(view: RootView, name: str) -> Steps[KeptRoot | None]:
         raise
 
 
-def is_held_still(view: RootView, taken: KeptRoot) -> Steps[bool]:
-    """Return True if that snapshot still exists: neither deleted since it was read, nor replaced."""
+def still_exists(view: RootView, taken: KeptRoot) -> Steps[bool]:
+    """Return True if the snapshot ``taken`` still exists unchanged: neither deleted nor replaced since it was read."""
     now = yield from load_snapshot(view, taken.source.removeprefix("snapshot "))
     return now is not None and now.begun == taken.begun and now.root.commit.id == taken.root.commit.id
 
@@ -328,7 +333,7 @@ def _finished(view: RootView) -> Steps[list[KeptRoot]]:
 def list_snapshots(view: RootView) -> Steps[list[KeptRoot]]:
     """Return all snapshots of a partition, also unfinished ones, oldest first.
 
-    Raises CorruptionError if one is damaged, because callers must know what all of them hold.
+    Raises CorruptionError if one is damaged, because callers must know the objects of all of them.
     """
     found, damaged = yield from survey_snapshots(view)
     for damage in damaged.values():
@@ -337,7 +342,7 @@ def list_snapshots(view: RootView) -> Steps[list[KeptRoot]]:
 
 
 def survey_snapshots(view: RootView) -> Steps[tuple[list[KeptRoot], dict[str, CorruptionError]]]:
-    """Return all snapshots of a partition, oldest first, and the errors of damaged ones, by name."""
+    """Return all snapshots of a partition, oldest first, and by name the errors of the damaged ones."""
     listed = yield from list_all(snap_prefix(view.topic_id, view.partition))
     found: list[KeptRoot] = []
     damaged: dict[str, CorruptionError] = {}
@@ -356,7 +361,7 @@ def survey_snapshots(view: RootView) -> Steps[tuple[list[KeptRoot], dict[str, Co
 
 
 def delete_snapshot(view: RootView, name: str) -> Steps[None]:
-    """Delete the snapshot that exists now, if any. Later collections delete what it held.
+    """Delete the snapshot that exists now, if any. Later collections delete the objects that only it protected.
 
     Raises RemotePermissionError, CommitUnknownError (it may or may not be deleted).
     """

@@ -81,10 +81,11 @@ REPAIR_HINT = "`tiered repair TOPIC --dry-run` shows how it is repaired; nothing
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """Registered topic. ``config``: Kafka's names with text values; ``state``: as that of a root.
+    """Registry entry of a topic. ``config``: Kafka's names with text values. ``state``: that of the topic's roots, or
+    ``deleted``.
 
-    ``version`` counts changes. ``changes``: ids of the newest ones, in order. The root of every partition was made
-    before the entry named it.
+    ``version``: number of the entry's current version. ``changes``: ids of the newest changes, in order. The root of
+    every partition was made before the entry named it.
     """
 
     name: str
@@ -118,11 +119,11 @@ class TopicEntry:
 
     @property
     def known(self) -> RootLowerBounds:
-        """Return what the entry proves about the roots, for a maintainer. See :meth:`known_with`."""
+        """Return the lower bounds that the entry alone proves about the topic's roots. See :meth:`known_with`."""
         return self.known_with(NOTHING_KNOWN)
 
     def known_with(self, seen: RootLowerBounds) -> RootLowerBounds:
-        """Return what the entry and a disk (``seen``) prove about a root.
+        """Return the lower bounds that the entry and a disk (``seen``) prove about a root of the topic.
 
         Nothing is proven for a topic that is being deleted, whose roots are deleted one by one.
         """
@@ -131,10 +132,10 @@ class TopicEntry:
 
 @dataclass(frozen=True, slots=True)
 class Registrant:
-    """Process that registers a topic. ``here``: the partitions on its disk, None for all.
+    """Process that registers a topic. ``here``: numbers of the partitions on its disk, None for all.
 
-    ``seen``: numbers of the partitions whose roots that disk has seen; they are never made again. ``first``: steps
-    before the first write, which may refuse it.
+    ``seen``: numbers of the partitions whose roots this disk has seen; these roots are never made again. ``first``:
+    steps that run before the first write and may raise to prevent it.
     """
 
     owner: str = ""
@@ -266,10 +267,10 @@ def _made(
 def check_entry(
     name: str, entry: TopicEntry | None, known: Mapping[int, RootLowerBounds], *, where: str = "the bucket"
 ) -> None:
-    """Check an entry (None: there is none) against what a disk knows of the topic's partitions, by number.
+    """Compare an entry (None: there is none) with what a disk knows of the topic's partitions, by number.
 
     Raises LogDestroyedError if the disk has seen roots of a topic without an entry, CorruptionError if the entry has
-    fewer partitions than the disk has seen.
+    fewer partitions than the disk has seen. ``where`` names the bucket in errors.
     """
     seen = [number for number, what in known.items() if what.by_disk] if known else []
     if entry is None and seen:
@@ -287,9 +288,9 @@ def check_entry(
 
 
 def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None, *, where: str) -> None:
-    """Check an entry against an earlier one: a registered topic never shrinks.
+    """Compare an entry with an earlier one, ``seen``. Partitions and version must not go down.
 
-    Raises LogDestroyedError (it is gone, or is another topic's), CorruptionError (it is an older one).
+    Raises LogDestroyedError (the entry is gone, or is another topic's), CorruptionError (it is an older one).
     """
     if seen is None:
         return
@@ -310,7 +311,7 @@ def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None
 
 
 def load_topic(name: str) -> Steps[TopicEntry | None]:
-    """Return the entry, None if the topic is not registered. Raises CorruptionError if it cannot be read."""
+    """Return a topic's registry entry, None if it is not registered. Raises CorruptionError if it cannot be read."""
     entry = yield from load_entry(name)
     return None if entry is None or entry.state == STATE_DELETED else entry
 
@@ -323,13 +324,13 @@ def load_entry(name: str) -> Steps[TopicEntry | None]:
 
 
 def need_open(entry: TopicEntry) -> None:
-    """Raise LogDestroyedError for a topic that is being deleted, or was."""
+    """Raise LogDestroyedError if the topic is deleted or being deleted."""
     if entry.state in (STATE_DELETING, STATE_DELETED):
         raise being_deleted(f"topic {entry.name}", entry.topic_id, over=entry.state == STATE_DELETED)
 
 
 def being_deleted(what: str, topic_id: UUID, *, over: bool = False) -> LogDestroyedError:
-    """Return the error that ``what`` belongs to a topic that is being deleted, or was (``over``)."""
+    """Return the error for ``what`` of a topic that is being deleted, or was deleted (``over``)."""
     return LogDestroyedError(
         f"{what} ({topic_id}) {'was' if over else 'is being'} deleted",
         hint="what the bucket holds of it goes after gc.grace.ms; its name is free for another topic then",
@@ -361,17 +362,20 @@ def confirm_topic(entry: TopicEntry) -> Steps[TopicEntry]:
 
 
 def load_topic_to_read(name: str) -> Steps[TopicEntry | None]:
-    """Return the entry, confirmed by :func:`confirm_topic`. Raises CorruptionError also for an older entry."""
+    """Return a topic's registry entry, checked by :func:`confirm_topic`. None if it is not registered.
+
+    Raises CorruptionError, also for an older entry.
+    """
     entry = yield from load_topic(name)
     return None if entry is None else (yield from confirm_topic(entry))
 
 
 def update_topic(name: str, change: Change, deadline: Deadline | None = None) -> Steps[TopicEntry]:
-    """Apply ``change`` by compare-and-swap, again after each lost race. It may alter partitions, config and state.
+    """Replace a topic's registry entry by ``change(entry)``, by compare-and-swap, again after each lost race.
 
-    The roots of added partitions must exist: ``register_topic`` makes them first. ``change`` returns the entry itself
-    if nothing is to be done. Raises UnknownTopicError, CommitUnknownError, and ConfigError for a change of name or
-    topic id, or for fewer partitions.
+    ``change`` may alter partitions, config and state. It returns the entry itself if nothing is to be done. The roots
+    of added partitions must exist: ``register_topic`` makes them first. Raises UnknownTopicError, CommitUnknownError,
+    and ConfigError for a change of name or topic id, or for fewer partitions.
     """
     deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
 
@@ -393,7 +397,7 @@ def update_topic(name: str, change: Change, deadline: Deadline | None = None) ->
 
 
 def no_topics(url: str) -> NotFoundError:
-    """Return the error for a bucket without topics, where a log is expected: most likely its URL is wrong."""
+    """Return the error for a bucket that has no topics although a log is expected. Most likely its URL is wrong."""
     return NotFoundError(f"{url} holds no topics", hint="correct the URL: bucket and prefix")
 
 
@@ -434,7 +438,7 @@ def list_topic_names() -> Steps[list[str]]:
 
 
 def encode_topic(entry: TopicEntry) -> bytes:
-    """Return the object's bytes, which people can read as well. Raises ConfigError if they are too many."""
+    """Return the bytes of the entry's object, JSON that people can read. Raises ConfigError if they are too many."""
     body = json.dumps(
         {
             "format": FORMAT,
@@ -454,7 +458,7 @@ def encode_topic(entry: TopicEntry) -> bytes:
 
 
 def decode_topic(data: bytes, *, key: str) -> TopicEntry:
-    """Decode an entry. Raises CorruptionError for damaged or foreign bytes, ConfigError for a newer format."""
+    """Decode a registry entry. Raises CorruptionError for damaged or foreign bytes, ConfigError for a newer format."""
     try:
         return _decoded(data, key)
     except CorruptionError as damage:

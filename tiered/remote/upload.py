@@ -48,7 +48,7 @@ INDEX_TAGS = (("kind", "index"),)
 
 @dataclass(frozen=True, slots=True)
 class UploadPlan:
-    """Names of one upload, known before the first byte is sent, so that the caller can journal them first."""
+    """Object keys and uid of one upload. The caller journals them before the first byte is sent."""
 
     log_key: str
     idx_key: str
@@ -58,7 +58,7 @@ class UploadPlan:
 def plan_upload(
     descriptor: SegmentDescriptor, *, uid: str, claim_epoch: int, role: Role | str = Role.WRITER
 ) -> UploadPlan:
-    """Return the keys of one upload of a segment. ``uid``: 32 fresh hex digits."""
+    """Return the object keys for the upload of a segment. ``uid``: 32 hex digits, new for each upload."""
     name = SegmentName(Role(role), claim_epoch, descriptor.base_offset, uid)
     log_key = segment_key(descriptor.topic_id, descriptor.partition, name)
     return UploadPlan(log_key, index_key_of(log_key), uid)
@@ -121,7 +121,7 @@ def upload_segment(
 
 
 def row_of(descriptor: SegmentDescriptor, *, uid: str, role: Role, claim_epoch: int, idx_len: int, aborts: bool) -> Row:
-    """Return the row of a segment. ``aborts``: its bundle has a transaction index."""
+    """Return the catalog row of an uploaded segment. ``aborts``: its bundle has a transaction index."""
     id_hi, id_lo = split_uid(uid)
     flags = (FLAG_MAINTAINER if role is Role.MAINTAINER else 0) | (FLAG_ABORTED_TXNS if aborts else 0)
     return Row(
@@ -143,7 +143,10 @@ def row_of(descriptor: SegmentDescriptor, *, uid: str, role: Role, claim_epoch: 
 
 
 def verify_sent(key: str, size_bytes: int, crc: int, sent: PutResult, capabilities: Capabilities) -> Steps[None]:
-    """Verify an object. Sends no request if the store acknowledged this checksum and is known to check it."""
+    """Verify that the store has the object as it was sent. ``sent``: the store's answer to the PUT.
+
+    Sends no request if the store acknowledged this checksum and is known to check it.
+    """
     trusted = capabilities.returns_crc32c and capabilities.verifies_crc32c
     if not (trusted and sent.etag and sent.crc32c == crc):
         yield from verify_stored(key, size_bytes, crc, capabilities)
@@ -159,7 +162,7 @@ def _check_size(source: ByteSource, descriptor: SegmentDescriptor) -> None:
 
 
 def check_source(source: ByteSource, descriptor: SegmentDescriptor) -> None:
-    """Read the file. Raise CorruptionError if it does not hold the sealed bytes."""
+    """Read a segment's file. Raise CorruptionError if its checksum is not that of the sealed bytes."""
     crc = 0
     for at in range(0, source.size, HASH_PIECE_BYTES):
         crc = crc32c(source.read_at(at, min(HASH_PIECE_BYTES, source.size - at)), crc)

@@ -1,1 +1,1 @@
-"""Repair by version: find what is wrong, plan, show the plan, ask, act."""
+"""Repair of a bucket or a log directory: finds damage, makes a plan, shows it, asks, and carries it out."""

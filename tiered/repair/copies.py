@@ -57,10 +57,10 @@ MAX_CHAINS = 10_000
 
 
 class Copies(NamedTuple):
-    """Copies of a root by version, newest first, each with its place.
+    """Copies of a root by version, newest first, each with the place where it was found.
 
-    ``seen``: the newest version that anything in the bucket proves. ``forked``: two commits of the newest version, or
-    of that of the root.
+    ``seen``: the newest version whose existence anything in the bucket proves. ``forked``: two different roots of one
+    version, None if there are none.
     """
 
     roots: dict[int, tuple[Root, str]]
@@ -75,19 +75,19 @@ class PartitionObjects(NamedTuple):
     epochs: dict[Role, int]
 
     def holds(self, topic_id: UUID, partition: int, row: Row) -> bool:
-        """Return whether both objects of a row were listed with the sizes that it names."""
+        """Return True if both objects of a row were listed with the sizes that the row has."""
         log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
         return not row.size or (self.sizes.get(log) == row.size and self.sizes.get(index) == row.idx_len)
 
     def has_any(self, topic_id: UUID, partition: int, row: Row) -> bool:
-        """Return whether an object of a row was listed, of any size."""
+        """Return True if at least one object of a row was listed, of any size."""
         return any(key(topic_id, partition, row) in self.sizes for key in (segment_key, index_key))
 
 
 def believed(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root | None:
-    """Return the root in ``data`` if it is whole and of this partition, else None.
+    """Return the root in ``data`` if it is undamaged and of this partition, otherwise None.
 
-    Raises ConfigError for one of a newer release, CorruptionError for that of another topic under the same id.
+    Raises ConfigError for a root of a newer release, CorruptionError for a root of another topic with the same id.
     """
     try:
         root = decode_root(data, key=key)
@@ -101,7 +101,7 @@ def believed(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root 
 
 
 def rows_of(root: Root, at: int = 0) -> Steps[list[Row]]:
-    """Return all rows from offset ``at`` on. Raises CorruptionError if a page is missing or damaged."""
+    """Return all rows of a root from offset ``at`` on. Raises CorruptionError if a page is missing or damaged."""
     rows: list[Row] = []
     pinned = CatalogView.from_root(root)
     while len(piece := (yield from pinned.piece(at))):
@@ -111,9 +111,9 @@ def rows_of(root: Root, at: int = 0) -> Steps[list[Row]]:
 
 
 def find_copies(topic_id: UUID, tp: TopicPartition, now: Root | None) -> Steps[Copies]:
-    """Find the copies of a root: ``hist/``, snapshots, and the versions of its object.
+    """Find the copies of a partition's root in ``hist/``, in snapshots, and among the older versions of its object.
 
-    ``now`` is the current root, if it is whole.
+    ``now``: the current root, None if it is missing or damaged.
     """
     listed = {version: entry.key for entry in (yield from list_all(hist_prefix(topic_id, tp.partition)))
               if (version := parse_hist_key(entry.key)) is not None}  # fmt: skip
@@ -155,7 +155,7 @@ def _noted(topic_id: UUID, tp: TopicPartition, newest: Root) -> Steps[int]:
 
 
 def list_objects(topic_id: UUID, partition: int) -> Steps[PartitionObjects]:
-    """List the objects of a partition's segments and pages."""
+    """Return the listed objects of a partition's segments and pages. Sends LISTs."""
     prefix = partition_prefix(topic_id, partition)
     segments = yield from list_all(prefix + "s/")
     epochs = dict.fromkeys(Role, 0)
@@ -167,10 +167,10 @@ def list_objects(topic_id: UUID, partition: int) -> Steps[PartitionObjects]:
 
 
 def uploads_after(copy: Root, sizes: Mapping[str, int], *, skip_damaged: bool) -> Steps[list[Row]]:
-    """Return the rows of a writer's uploads after the end of ``copy``, of its claim or a newer one.
+    """Return rows for the writer's uploads at or after the end of ``copy``, under the copy's claim or a newer one.
 
-    Raises CorruptionError for a listed index that cannot be read, unless ``skip_damaged``: one false answer must not
-    end the log before its newest records.
+    Raises CorruptionError for a listed index that cannot be read, unless ``skip_damaged``: one wrong answer of the
+    store must not end the log before its newest records.
     """
 
     def late(name: SegmentName) -> bool:
@@ -188,7 +188,7 @@ def uploads_after(copy: Root, sizes: Mapping[str, int], *, skip_damaged: bool) -
 
 
 def described(root: Root, sizes: Mapping[str, int], wanted: Callable[[SegmentName], bool]) -> Steps[list[Row]]:
-    """Return the rows of segments of a partition, both objects of which are there, as their bundles describe them."""
+    """Return rows for the segments that ``wanted`` selects and both of whose objects exist, made from their bundles."""
     return _whole(root, sizes, (yield from _read_heads(root, sizes, wanted)))
 
 
@@ -232,9 +232,9 @@ def _row(copy: Root, name: SegmentName, key: str, got: object) -> Row | None:
 
 
 class Pages(NamedTuple):
-    """Pages of a root: ``cache`` holds those that were read, or will be put back by ``actions``.
+    """Pages of a root. ``cache``: those that were read, or that ``actions`` will restore from an older version.
 
-    ``lost``: pointers of all other pages. ``rows``: rows above the start, of the pages that can be read.
+    ``lost``: pointers of all other pages. ``rows``: rows above the log's start, from the readable pages.
     """
 
     actions: list[RepairAction]
@@ -244,7 +244,7 @@ class Pages(NamedTuple):
 
 
 def read_all_pages(ground: Ground, root: Root) -> Steps[Pages]:
-    """Read each page that holds anything above the start, from a version of it if it is damaged."""
+    """Read each page with rows above the log's start. Read an older version of a page that is missing or damaged."""
     found = Pages([], PageCache(CACHE_BYTES), [], [])
     waiting = [(PageKind.INNER, each) for each in root.inner] + [(PageKind.LEAF, each) for each in root.leaves]
     while waiting:
@@ -289,7 +289,7 @@ def _from_version(  # noqa: PLR0917 - a page, and its context
 
 
 def fill(root: Root, pages: Pages, copies: Copies) -> Steps[list[Row] | None]:
-    """Return all rows of a root, those of its lost pages included; None if nothing proves the rows of a page.
+    """Return all rows of a root, including those of its lost pages. None if the rows of a page cannot be proven.
 
     Rows of a copy, or of bundles, are accepted only if their number, bytes, records and sum are those of the pointer.
     """

@@ -138,9 +138,9 @@ def plan_disk(
     remote: bool,
     files: Files | None = None,
 ) -> Steps[list[RepairAction]]:
-    """Find what is wrong with a log directory, and plan its repair. ``remote``: there is a bucket to ask.
+    """Find the damage of a log directory, and plan its repair. ``remote``: a bucket is available for the repair.
 
-    Reads without the lock. Raises NotFoundError for a directory that is not there, NewerFormatError.
+    Reads without the lock. Raises NotFoundError if the directory does not exist, NewerFormatError.
     """
     files = files or PosixFiles()
     if not files.is_directory(directory):
@@ -341,7 +341,9 @@ def plan_damage(
     options: RepairOptions,
     entry: TopicEntry | None,
 ) -> Steps[list[RepairAction]]:
-    """Return the actions for damaged segments of a partition. ``entry``: the topic in the bucket, if there is one."""
+    """Return the actions for damaged segments of a partition. ``found``: the damage. ``entry``: the topic in the
+    bucket, if any.
+    """
     folder = disk.directory / partition_dir(tp)
     bases = yield from blocking(partial(log_bases, disk.files, folder))
     problems: dict[int, str] = {}
@@ -526,7 +528,7 @@ def _derive(disk: RepairDirectory, folder: Path, base: int, follower: Follower, 
 
 
 def rebuild_epochs(disk: RepairDirectory, tp: TopicPartition, now_ms: int) -> None:
-    """Write ``leader-epoch-checkpoint`` from the batches of the segments."""
+    """Write ``leader-epoch-checkpoint`` of a partition from the batches of its segments."""
     folder = disk.directory / partition_dir(tp)
     entries: tuple[EpochEntry, ...] = ()
     for base in log_bases(disk.files, folder):

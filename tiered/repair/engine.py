@@ -1,4 +1,4 @@
-"""Steps of a repair: plan it from the bucket and the disk, then carry the plan out."""
+"""Steps of a repair: they make a plan from the bucket and the disk, and carry it out."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tiered.store.base import Steps
 def plan_repair_steps(
     selected: Sequence[str | TopicPartition], options: RepairOptions, url: str | None
 ) -> Steps[RepairPlan]:
-    """Find what is wrong with topics or partitions, all of them if none is named. Changes nothing.
+    """Find the damage of topics or partitions, or of all if none is selected, and plan its repair. Changes nothing.
 
-    ``url``: the bucket's; without one the log directory of the options is all. Raises ConfigError without either,
+    ``url``: URL of the bucket; None: repair only the log directory of the options. Raises ConfigError without either,
     UnknownTopicError, NotFoundError, also for a bucket without topics and no log directory, and CorruptionError where
     two states are possible and the operator must choose. Among several partitions, such a partition is an action
     without a remedy, and the others go on.
@@ -103,7 +103,7 @@ def _plan_partition(ground: Ground) -> Steps[list[RepairAction]]:
 
 
 def repair_steps(plan: RepairPlan) -> Steps[int]:
-    """Carry out a plan, action by action, and return how many. An action that was carried out stays so.
+    """Carry out a plan, action by action. Return the number of actions. After an error, completed actions stay.
 
     Raises ConfigError if the bucket or the disk changed since the plan was made, FencedError, CorruptionError.
     """

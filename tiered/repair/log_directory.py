@@ -47,7 +47,7 @@ from tiered.store.steps import blocking
 
 
 class RepairDirectory(NamedTuple):
-    """A log directory. Replaced files are copied to ``{log_dir}.aside-{ms}``."""
+    """Log directory that is being repaired. Replaced files are copied to ``{log_dir}.aside-{ms}``."""
 
     directory: Path
     files: Files
@@ -67,7 +67,7 @@ class RepairDirectory(NamedTuple):
             yield
 
     def act(self, change: Callable[[int], None]) -> Act:
-        """Return the act that calls ``change`` with the time in milliseconds, under both locks."""
+        """Return an action's ``act``: it calls ``change`` with the time in milliseconds, while it holds both locks."""
 
         def locked(now_ms: int) -> None:
             with self.locked(SystemClock()):
@@ -79,7 +79,7 @@ class RepairDirectory(NamedTuple):
         return steps
 
     def move(self, paths: Collection[Path], now_ms: int) -> None:
-        """Set files aside. Missing ones are skipped."""
+        """Move files to the directory for replaced files. Missing files are skipped."""
         for path in paths:
             if self.files.state(path) is not None:
                 self.keep(path, now_ms)
@@ -111,7 +111,7 @@ class RepairDirectory(NamedTuple):
             files.sync(copy)
 
     def forget_offsets(self, gone: Collection[TopicPartition], *names: str) -> None:
-        """Remove partitions from checkpoint files."""
+        """Remove the entries of the partitions ``gone`` from the checkpoint files ``names``."""
         for name in names:
             offsets = OffsetsFile(self.directory, name, self.files)
             if self.files.state(offsets.path) is not None and not set(gone).isdisjoint(offsets.read()):
@@ -123,7 +123,7 @@ _IDENTITY = (META_PROPERTIES_NAME, TOPICS_NAME)
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """One partition: offsets ``committed_end`` to ``end_offset`` are only on this disk, and are set aside."""
+    """One partition to set aside. Only this disk has its offsets ``committed_end`` to ``end_offset``."""
 
     tp: TopicPartition
     committed_end: int
@@ -132,7 +132,7 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class RejoinPlan:
-    """Plan or result of a rejoin: ``target`` is where the partitions' files go."""
+    """Plan or result of a rejoin. ``target``: the directory to which the partitions' files are moved."""
 
     directory: Path
     target: Path
@@ -148,12 +148,15 @@ class RejoinPlan:
 
 
 def plan_rejoin_steps(directory: Path, selected: Collection[TopicPartition], clock: Clock) -> Steps[RejoinPlan]:
-    """Plan which partitions are set aside. Reads the disk only."""
+    """Return the plan that sets the selected partitions aside. Reads only the disk.
+
+    If none is selected: those that are fenced or end below the bucket's end. Raises ConfigError if there are none.
+    """
     return blocking(partial(_planned, directory, selected, clock))
 
 
 def rejoin_steps(plan: RejoinPlan, clock: Clock, files: Files) -> Steps[None]:
-    """Carry a plan out in one go, even if the caller is cancelled."""
+    """Carry a plan out as one blocking call, which a cancellation of the caller does not interrupt."""
     return blocking(partial(_rejoin, plan, clock, files))
 
 

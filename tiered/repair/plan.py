@@ -56,7 +56,9 @@ class RepairOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """One partition of one repair. ``view``: the log directory that may hold lost segments, if any."""
+    """One partition that a repair plans for. ``view``: the log directory that may have lost segments, None without
+    one.
+    """
 
     tp: TopicPartition
     entry: TopicEntry
@@ -71,9 +73,9 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class RepairAction:
-    """One thing that is wrong. ``where`` is its key or path.
+    """One damage and its remedy. ``where``: its object key or path. ``act``: steps of the remedy, None without one.
 
-    ``lost``: ranges of offsets that no copy holds. ``undone``: erasures whose records come back, a sentence each.
+    ``lost``: ranges of offsets that no copy has. ``undone``: erasures whose records come back, a sentence each.
     ``notes``: other consequences, a sentence each, such as transactions that count as aborted.
     """
 
@@ -87,7 +89,7 @@ class RepairAction:
     act: Act | None = field(default=None, repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields for ``--json``."""
+        """Return the action's fields in the output of ``--json``."""
         return {
             "topic": self.tp.topic,
             "partition": self.tp.partition if self.tp.partition >= 0 else None,
@@ -103,7 +105,7 @@ class RepairAction:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """All problems, in the order of their repair. Empty if there is none."""
+    """Actions for all damage that was found, in the order of their repair. Empty if there is none."""
 
     options: RepairOptions
     actions: tuple[RepairAction, ...]
@@ -120,21 +122,21 @@ class RepairPlan:
 
     @property
     def left(self) -> tuple[RepairAction, ...]:
-        """Return the actions that this repair does not carry out."""
+        """Return the actions without a remedy, which this repair does not carry out."""
         return tuple(action for action in self.actions if action.act is None)
 
     @property
     def exit_code(self) -> int:
-        """Return 0, or 3 if something stays damaged or erased records come back."""
+        """Return the exit code: 0, or 3 if something stays damaged or erased records come back."""
         return EXIT_LEFT if self.left or any(action.undone for action in self.actions) else 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields for ``--json``."""
+        """Return the plan's fields in the output of ``--json``."""
         return {"actions": [action.as_json() for action in self.actions]}
 
 
 class Desk(NamedTuple):
-    """One partition under a maintainer's claim: its catalog, and the workshop that writes segments."""
+    """One partition that this repair has claimed as maintainer: its catalog, and the access for writing segments."""
 
     catalog: Catalog
     shop: Workshop
@@ -143,7 +145,7 @@ class Desk(NamedTuple):
 class Workbench:
     """Shared state of the actions of one repair. Close it at the end.
 
-    ``source``: the log directory that may hold lost segments, ``from_dir`` or else ``log_dir``.
+    ``source``: the log directory that may have lost segments: ``from_dir`` or, without it, ``log_dir``.
     """
 
     def __init__(self, from_dir: Path | None, owner: str, log_dir: Path | None = None) -> None:

@@ -95,11 +95,11 @@ class There(NamedTuple):
 
 
 class Base(NamedTuple):
-    """Starting point of a new root: a copy, the rows that it names, those that follow, and holes between these.
+    """Content of a new root: a copy, the rows of the copy, those of later uploads (``since``), and holes between these.
 
     ``lost``: offsets without an object: those of ``holes``, and those up to the end of a newer copy. ``seen``: the
-    newest version that is proven. ``now``: the whole root that goes back to an earlier version, if any. ``copied_ms``:
-    the time of the copy.
+    newest version whose existence is proven. ``now``: the current root, if it is undamaged and is replaced by an
+    earlier version. ``copied_ms``: the time of the copy.
     """
 
     copy: Root
@@ -115,15 +115,15 @@ class Base(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return where the new root ends."""
+        """Return the end offset of the new root."""
         rows = [*self.rows, *self.since]
         return rows[-1].next if rows else self.copy.next_offset
 
 
 def plan_root(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
-    """Return the actions for a root, and the catalog after them; None if there will be none.
+    """Return the actions for a partition's root, and the catalog as it is after them. None: there will be no catalog.
 
-    Raises CorruptionError where two roots are possible, NotFoundError and ConfigError for a version to go back to.
+    Raises CorruptionError if two roots are possible, NotFoundError and ConfigError for a version to go back to.
     """
     topic_id, tp, options = ground.entry.topic_id, ground.tp, ground.options
     there = yield from _read_root(ground)
@@ -495,9 +495,11 @@ def _put_root(ground: Ground, root: Root, there: There, bench: Workbench) -> Ste
 
 
 def left_behind(now: Root, root: Root, stamp: Stamp, named: set[str]) -> Steps[Trash]:
-    """Return the trash of ``root``, which replaces ``now``: what ``now`` or its trash names, and ``root`` not.
+    """Return the trash for ``root``, which replaces ``now``: objects that ``now`` or its trash names, and ``root`` does
+    not.
 
-    ``root`` names no page of ``now``: each goes alone, for rows that it holds live on.
+    ``named``: ids of the objects that ``root`` names. ``root`` names no page of ``now``, so each page is an entry
+    without its rows.
     """
     garbage = Garbage(replace(now, version=root.version - 1, trash=NO_TRASH), stamp)
     cache = PageCache()

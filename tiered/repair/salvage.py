@@ -55,10 +55,10 @@ EpochAt = Callable[[int, int, int], int]
 def whole_batches(
     log: LogFile, offsets: Offsets, epoch_at: Callable[[int], int], *, dense: bool, sealed: int
 ) -> tuple[tuple[BatchPosition, ...], Ranges]:
-    """Return the whole batches of a ``.log`` in a range of offsets, and the ranges that are lost.
+    """Return the undamaged batches of a ``.log`` within ``offsets``, and the ranges of offsets that are lost.
 
-    ``epoch_at``: leader epoch of an offset, -1 if it is not known. ``dense``: each offset had a record.
-    ``sealed``: size of the ``.log`` when it was whole, -1 if it is not known.
+    ``epoch_at``: returns the leader epoch of an offset, -1 if unknown. ``dense``: each offset had a record. ``sealed``:
+    size of the undamaged ``.log``, -1 if unknown.
     """
     size = log.size()
     found = _intact(log, size)
@@ -120,7 +120,7 @@ class Remains(NamedTuple):
 
     @property
     def staged(self) -> bool:
-        """Return True if a sink wrote it: its batches begin at offset 0 and name no producers."""
+        """Return True if a sink wrote the segment: its batches begin at offset 0 and name no producers."""
         return bool(self.row.flags & FLAG_STAGED)
 
 
@@ -199,7 +199,8 @@ class Rewrite:
     def batches(
         self, log: LogFile, spans: Sequence[BatchPosition], end: int, staged: Row | None = None
     ) -> Iterator[Batch]:
-        """Yield each batch up to offset ``end``, with its header.
+        """Yield each batch of the new ``.log`` up to offset ``end``, with its header. ``spans``: undamaged batches in
+        ``log``.
 
         ``staged``: the row of a sink, whose batches begin at offset 0.
         """
@@ -263,9 +264,9 @@ class Rewrite:
 
 
 def plan_remains(one: Remains, pinned: CatalogView, *, accepted: bool) -> Steps[tuple[Ranges, tuple[str, ...]]]:
-    """Return the ranges of offsets that the ``.log`` does not hold any more.
+    """Return the ranges of offsets that can no longer be read from the ``.log``.
 
-    If the loss is ``accepted``, return a sentence for each transaction that counts as aborted, too.
+    If the loss is ``accepted``, also return a sentence for each transaction that will count as aborted.
     """
     if accepted:
         made, lost = yield from _rewritten(one, pinned, None)

@@ -89,9 +89,9 @@ def _right_log(ground: Ground, row: Row, log: ObjectVerdict) -> Steps[RepairActi
 
 
 def find_run(ground: Ground, view: LogView | None, row: Row) -> tuple[SealedSegment, ...]:
-    """Return the local segments over exactly the offsets of a row, none without such.
+    """Return the consecutive local segments that cover exactly the offsets of ``row``. Empty if there are none.
 
-    Raises CorruptionError if the directory of ``from_dir`` holds another topic of that name.
+    Raises CorruptionError if the directory ``from_dir`` has another topic of that name.
     """
     if view is None:
         return ()
@@ -158,7 +158,7 @@ def _rebuilt_index(ground: Ground, row: Row, index: ObjectVerdict, *, known: boo
 
 
 def plan_hole(ground: Ground, pinned: CatalogView, row: Row) -> Steps[list[RepairAction]]:
-    """Return the action that gives a hole of a new root the markers of transactions that may end in it."""
+    """Return the action that writes markers into a hole of a new root, for transactions that may have ended in it."""
     key = segment_key(ground.entry.topic_id, ground.tp.partition, row)
     nothing = ObjectVerdict(key, "no object holds these offsets")
     return [(yield from _lost(ground, pinned, row, nothing, nothing, known=True))]

@@ -46,7 +46,9 @@ Fits = Callable[[bytes], bool]
 
 
 class Stored(NamedTuple):
-    """An object as it is to be. ``etag`` is that of the current object, ``""`` for nothing."""
+    """Object to restore: its key, and the size and CRC32C that it should have. ``etag``: of the current object, ``""``
+    without one.
+    """
 
     topic_id: UUID
     partition: int
@@ -57,7 +59,9 @@ class Stored(NamedTuple):
 
 
 class RepairSource(NamedTuple):
-    """Bytes that may be those of an object: the first ``size`` of a version of it, or those of local segments."""
+    """Bytes from which an object may be restored: the first ``size`` bytes of a version of it, or the segments in
+    ``run``.
+    """
 
     key: str
     size: int
@@ -65,7 +69,7 @@ class RepairSource(NamedTuple):
     run: tuple[SealedSegment, ...] = ()
 
     def copy(self, take: Callable[[bytes], object]) -> Steps[int]:
-        """Hand the bytes to ``take``. Return their CRC32C, -1 if there are not ``size``."""
+        """Pass the bytes to ``take``, in pieces. Return their CRC32C, or -1 if there are fewer than ``size``."""
         if self.run:
             return (yield from blocking(partial(self._copy_run, take)))
         return (yield from sum_of(self.key, self.size, self.version, take))
@@ -84,9 +88,9 @@ class RepairSource(NamedTuple):
 def restored(  # noqa: PLR0917 - an object, and the test of a version
     tp: TopicPartition, stored: Stored, problem: str, fits: Fits, max_bytes: int, tags: Tags = ()
 ) -> Steps[tuple[RepairAction, bytes] | None]:
-    """Return the action that puts the newest version of a small object back whose bytes fit, and these bytes.
+    """Return the action that restores a small object from the newest version for which ``fits`` is True, and its bytes.
 
-    ``stored``: the object; its size and checksum are taken from the version. Returns None without such a version.
+    ``stored``: the object; its size and checksum are replaced by the version's. None: there is no such version.
     """
     for each in (yield from list_versions(stored.key)):
         if each.size <= max_bytes:
@@ -99,7 +103,7 @@ def restored(  # noqa: PLR0917 - an object, and the test of a version
 
 
 def put_action(tp: TopicPartition, stored: Stored, problem: str, version: str, tags: Tags) -> RepairAction:
-    """Return the action that makes an older version the newest."""
+    """Return the action that restores an object from its version ``version``."""
 
     def act(_: object) -> Steps[None]:
         yield from put_source(stored, RepairSource(stored.key, stored.size, version), tags)
@@ -108,7 +112,7 @@ def put_action(tp: TopicPartition, stored: Stored, problem: str, version: str, t
 
 
 def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:
-    """Return the newest version of an object that has this size and CRC32C, ``""`` without one."""
+    """Return the id of the newest version of an object that has this size and CRC32C, ``""`` without one."""
     for each in (yield from list_versions(key)):
         if each.size == size and (yield from sum_of(key, size, each.version)) == crc:
             return each.version
@@ -116,7 +120,10 @@ def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:
 
 
 def put_source(each: Stored, source: RepairSource, tags: Tags) -> Steps[None]:
-    """Put the bytes of a source under a key. Raises CorruptionError for other bytes, and as :func:`put_back`."""
+    """Write the bytes of ``source`` under the key of ``each``. Raises CorruptionError for other bytes than expected.
+
+    Raises also as :func:`put_back`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "object"
         with path.open("wb") as file:
@@ -133,7 +140,7 @@ def put_source(each: Stored, source: RepairSource, tags: Tags) -> Steps[None]:
 
 
 def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:
-    """Put right bytes under a key, and read them back. Copy replaced bytes below ``aside/`` first.
+    """Write the right bytes under a key, and read them back. The replaced bytes are first copied below ``aside/``.
 
     Raises ConfigError if the object was replaced since, CommitUnknownError.
     """
@@ -155,9 +162,9 @@ def _another(key: str) -> ConfigError:
 
 
 def keep_copy(key: str, to: str) -> Steps[bool]:
-    """Copy an object as it is under another name. Return False if it is missing by now.
+    """Copy an object, as it is, to the key ``to``. Return False if the object does not exist any more.
 
-    Raises CorruptionError if the copy would not be all of it: the object must not be replaced then.
+    Raises CorruptionError if the copy is not complete: the object must not be replaced then.
     """
     head = yield Head(key)
     if not isinstance(head, Object):
@@ -228,7 +235,7 @@ def _delete(ground: Ground, key: str, _: Workbench) -> Steps[None]:
 
 
 def plan_decisions() -> Steps[list[RepairAction]]:
-    """Return the actions for damaged decisions of sinks. They belong to no partition.
+    """Return the actions for damaged sink decisions, which belong to no single partition.
 
     A copy of a replaced decision is stored below ``aside/`` of the first topic.
     """

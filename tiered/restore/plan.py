@@ -94,7 +94,7 @@ class RestoreOptions:
 
     @property
     def apart(self) -> bool:
-        """Return True if the directory will be an independent log, not the bucket's."""
+        """Return True if the restored directory will be an independent log, which does not continue the bucket's."""
         return bool(self.name) or any(each is not None for each in (self.as_of, self.until_ms, self.until_offset))
 
 
@@ -123,21 +123,21 @@ class PartitionRestore:
 
     @property
     def start_offset(self) -> int:
-        """Return the first offset of the directory."""
+        """Return the first offset that the restored directory will have."""
         if self.pinned is None:
             return 0
         return max(self.rows[0].base, self.pinned.start_offset) if self.rows else self.end_offset
 
     @property
     def end_offset(self) -> int:
-        """Return the offset of the next append."""
+        """Return the offset of the next append in the restored directory."""
         if self.end is not None:
             return self.end
         return self.pinned.next_offset if self.pinned is not None else 0
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of the ``.log`` objects, the last one counted whole."""
+        """Return the bytes of the ``.log`` objects to fetch. The last one counts as a whole."""
         return sum(row.size for row in self.rows)
 
 
@@ -149,9 +149,12 @@ def choose_rows(
     end: int | None = None,
     config: TopicConfig | None = None,
 ) -> Steps[tuple[Row, ...]]:
-    """Return the newest rows below ``end``: from the first one that reaches ``since_ms``, within ``newest_bytes``.
+    """Return the newest rows below ``end`` that have at most ``newest_bytes`` together.
 
-    At least one row is kept. A row with wrong timestamps counts as written at the time of its append.
+    ``since_ms``: begin at the first row with a record of that time or later.
+
+    ``newest_bytes`` never excludes the last row. A row with wrong timestamps counts as written at the time of its
+    append.
     """
     config, at = config or TopicConfig(), 0
     chosen: deque[Row] = deque()
@@ -174,7 +177,7 @@ def choose_rows(
 def plan_steps(
     url: str, options: RestoreOptions, ids: IdSource
 ) -> Steps[tuple[tuple[PartitionRestore, ...], tuple[str, ...]]]:
-    """Return a plan for each partition, and notes on skipped topics. Reads only.
+    """Return the plan for each partition, and texts about skipped topics. Reads only.
 
     Raises UnknownTopicError, NotFoundError, ConfigError, OffsetOutOfRangeError, CorruptionError.
     """

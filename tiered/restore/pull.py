@@ -52,7 +52,7 @@ from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.segment.indexes import rebuild_indexes
 from tiered.local.segment.replacement import carry_out_cut, find_cut, finish_replacements, swap_in
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.sealed import FileSource, rename_away
+from tiered.local.segment.sealed import FileSource, rename_to_deleted
 from tiered.local.segment.side_files import SEAL_SUFFIX, read_note, write_note
 from tiered.model import Position, Row, SealedIndexes, TopicPartition
 from tiered.plan.pull import Exchange, Held, Pull, decide_pull
@@ -105,7 +105,7 @@ def need_space(directory: Path, size_bytes: int, files: Files) -> None:
 
 
 def topic_infos(entries: Iterable[TopicEntry]) -> dict[str, TopicInfo]:
-    """Return topics of the registry as a log directory notes them."""
+    """Return topics of the registry in the form that a log directory stores."""
     return {each.name: TopicInfo(each.name, each.topic_id, each.partitions, each.settings) for each in entries}
 
 
@@ -126,11 +126,13 @@ class PartitionPull:
     notes: list[str] = field(default_factory=list)
 
     def decide(self) -> Steps[Pull]:
-        """Make the directory if it is missing, end what a kill interrupted, and decide."""
+        """Return the changes that the directory needs. Makes it if it is missing, and completes an interrupted pull
+        first.
+        """
         return blocking(self._decide)
 
     def run(self, todo: Pull) -> Steps[None]:
-        """Carry the decision out. Raises CorruptionError, ObjectGone; what was exchanged by then stays."""
+        """Make the changes ``todo``. Raises CorruptionError, ObjectGone; completed replacements of segments stay."""
         plan, beside = self.plan, SideFileCheck()
         for exchange in todo.exchanges:
             fetched = []
@@ -191,7 +193,7 @@ class PartitionPull:
                 files.replace(path / local_name(plan.end_offset, suffix), b"")
         for base in dropped:
             files.unlink(self._note_path(base))
-            self.leaving += rename_away(files, path, base)
+            self.leaving += rename_to_deleted(files, path, base)
         lineage = plan.pinned.root.lineage if plan.pinned is not None else ()
         # The newest epoch may have no records: such an epoch is not part of this log.
         epochs = [epoch for epoch in lineage if epoch.start_offset < plan.end_offset]
@@ -206,7 +208,10 @@ def add_positions(
     start: int,
     end: int,
 ) -> list[str]:
-    """Add the positions of ``copy`` by group, each moved into ``start`` to ``end``. Return a note of a damaged copy."""
+    """Add the group positions in ``copy`` to ``positions``, by group, each clamped to ``start`` to ``end``.
+
+    Return a note if the copy is damaged, otherwise nothing.
+    """
     if isinstance(copy, TieredError):
         return [f"{tp}: positions of groups are not restored: {copy.message}"]
     for group, position in within(copy.groups, start, end).items() if copy is not None else ():
@@ -215,9 +220,11 @@ def add_positions(
 
 
 def write_checkpoints(directory: Path, files: Files, plans: Sequence[PartitionRestore], *, apart: bool) -> None:
-    """Note the ends of pulled partitions in the small files of the log directory; other partitions stay as they are.
+    """Write the ends of pulled partitions into the checkpoint files of the log directory. Other partitions stay
+    unchanged.
 
-    A recovery point is raised only after its segments are there, so that no reader takes them for lost.
+    ``apart``: the directory is an independent log, without a bucket. A recovery point is raised only after its segments
+    are there, so that no reader takes them for lost.
     """
     claims, uploads = Claims(directory, files), dict[TopicPartition, PartitionUpload]()
     for plan in plans:
@@ -241,7 +248,10 @@ def _update(file: OffsetsFile, offsets: Mapping[TopicPartition, int]) -> None:
 
 
 class Fetched(NamedTuple):
-    """A segment on the disk. ``notes``: what was rebuilt. ``stats`` for its seal note; None: the cut left no batch."""
+    """Segment that was fetched to the disk. ``notes``: side files that were rebuilt.
+
+    ``stats``: totals for its seal note; None: no batch is left after the cut.
+    """
 
     base: int
     notes: tuple[str, ...]
@@ -250,9 +260,9 @@ class Fetched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentFetch:
-    """Fetch of one segment onto the disk, byte for byte, with indexes from the bundle or rebuilt.
+    """Fetch of one segment onto the disk, byte for byte. Its indexes come from the bundle or are rebuilt.
 
-    ``work``: the suffix of its files until they get their names.
+    ``work``: suffix of the files until they get their final names.
     """
 
     files: Files
@@ -400,7 +410,7 @@ class SegmentFetch:
             for attempt in range(FETCH_ATTEMPTS):
                 position = checksum = written = 0
                 plain, damage = self._placed(), None
-                yield from fetch_log(self.tp, self._key, self.row, write, told=attempt == 0)
+                yield from fetch_log(self.tp, self._key, self.row, write, emits_progress=attempt == 0)
                 if checksum == self.row.crc:
                     if damage is not None:
                         raise damage

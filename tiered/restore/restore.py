@@ -46,7 +46,10 @@ from tiered.store.steps import blocking
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """Result of a restore, or with ``dry_run`` its plan. ``notes``: rebuilt indexes, skipped topics."""
+    """Result of a restore; with ``dry_run`` its plan. ``notes``: rebuilt indexes, skipped topics.
+
+    ``skipped``: the directory was not empty, and ``if_empty`` was set.
+    """
 
     directory: Path
     plans: tuple[PartitionRestore, ...]
@@ -66,12 +69,12 @@ class RestoreReport:
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of all ``.log`` files."""
+        """Return the bytes of all ``.log`` files of the restore."""
         return sum(plan.size_bytes for plan in self.plans)
 
     @property
     def segments(self) -> int:
-        """Return the number of segments."""
+        """Return the number of segments of the restore."""
         return sum(len(plan.rows) for plan in self.plans)
 
 
@@ -214,7 +217,7 @@ class _Build:
             for group, positions in self._positions.items():
                 log.transactions.positions.commit(group, positions)
             for number, plan in enumerate(self.plans if self._apart else ()):
-                aborted = log.transactions.abort_orphans(plan.tp, whoever=True)
+                aborted = log.transactions.abort_orphans(plan.tp, any_producer=True)
                 if aborted:
                     self.plans[number] = replace(plan, end=plan.end_offset + aborted, aborted=aborted)
 

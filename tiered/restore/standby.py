@@ -88,7 +88,7 @@ class PullReport(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Return True if nothing was fetched, dropped or refused."""
+        """Return True if the pull changed nothing and reported nothing."""
         return not (self.segments or self.dropped or self.notes or self.errors)
 
 
@@ -143,7 +143,7 @@ class Standby:
 
     @property
     def claimable(self) -> list[TopicPartition]:
-        """Return the pulled partitions, without those that Spark sinks write."""
+        """Return the pulled partitions that a promotion claims: all except those of Spark sinks."""
         return sorted(tp for tp, seen in self._pulled.items() if seen.root.writer.volume != SPARK_VOLUME)
 
     def _need_follower(self) -> None:
@@ -292,7 +292,9 @@ class Standby:
                 self._views[tp] = RootView(entry.topic_id, tp.partition, tp.topic, known)
 
     def positions(self, notes: list[str]) -> Steps[dict[str, dict[TopicPartition, Position]]]:
-        """Return the positions of the primary's groups, by group. ``notes`` gets the copies that cannot be read."""
+        """Return the group positions that the primary stored in the bucket, by group. ``notes`` gets a text for each
+        unreadable copy.
+        """
         found: dict[str, dict[TopicPartition, Position]] = {}
         pulled = [(tp, self._pulled[tp]) for tp in self.claimable]
         copies = yield from load_positions([(self._views[tp].topic_id, tp.partition) for tp, _ in pulled])

@@ -1,4 +1,7 @@
-"""The private directory beside a broker's log directory, as the engine sees it: a log directory without a writer."""
+"""Private directory of a sidecar, with links to a broker's files.
+
+For the engine it is a log directory without a writer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tiered.sidecar.mirror import HELD_BYTES, Mirror
 
 
 class BrokerDirectory(LogDirectory):
-    """The private directory beside a broker's, for the engine. Nothing in it is ever opened for writing."""
+    """Private directory of a sidecar, for the engine. It is never opened for writing as a log."""
 
     def __init__(
         self,
@@ -30,7 +33,10 @@ class BrokerDirectory(LogDirectory):
         self._mirror = Mirror(broker, path, self.files, compacted=compacted, held_bytes=held_bytes)
 
     def acquire(self) -> None:
-        """Lock the directory and forget removed links. Raises the errors of :meth:`Mirror.make`, too."""
+        """Lock the directory, and remove the state of partitions whose links are gone.
+
+        Raises the errors of :meth:`Mirror.make`.
+        """
         self._mirror.make(self._ids)
         super().acquire()
         try:
@@ -40,12 +46,12 @@ class BrokerDirectory(LogDirectory):
             raise
 
     def release(self) -> None:
-        """Release the lock, once a scan in progress has ended."""
+        """Release the lock, after a running scan has ended."""
         with self._busy:  # two uploaders would link side by side
             super().release()
 
     def scan(self, *, whole: bool = True) -> Look:
-        """Update the links from the broker's directory. Return the changes."""
+        """Update the links from the broker's directory, and return the changes since the last scan."""
         del whole  # the result depends on the broker's directory, too
         with self._busy:
             self._lock.check()  # a look makes missing directories of partitions
@@ -56,22 +62,25 @@ class BrokerDirectory(LogDirectory):
             return look
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
-        """Return the errors of the private directory and of the broker's."""
+        """Return the error of each partition that could not be read, in the private directory or in the broker's."""
         return {**self._mirror.unreadable(), **super().unreadable()}
 
     def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
-        """Return the segments with their ends; none reaches over a missing link. Raises CorruptionError."""
+        """Return (base, end) of each linked segment. An end never reaches beyond a missing link.
+
+        Raises CorruptionError.
+        """
         return self._mirror.folder(tp).there(bases)
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
         self._mirror.add_owner_hint(tp, error)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
-        """Return the exact extent, even without ``exact``: the last file is empty.
+        """Return the exact start and end of the links. The last file is empty, so its name is the end.
 
-        A partition that was never claimed has no records yet. A new directory beside an old broker thus continues at
-        the end of the bucket, if one of the broker's segments begins there. Another replica rolls at other offsets: a
-        claim would only fence its sidecar.
+        A partition that was never claimed counts as empty. A new directory for an old broker thus continues at the
+        bucket's end, if one of the broker's segments begins there. Another replica rolls at other offsets, and gets no
+        claim: a claim would only fence its sidecar.
         """
         del exact
         found = super().extent(tp, exact=False)
@@ -82,11 +91,11 @@ class BrokerDirectory(LogDirectory):
         return LogExtent(start, start, self._mirror.joints(tp))
 
     def seal(self) -> bool:
-        """Return False: the broker rolls its own segments, and none is active here."""
+        """Return False without an action: the broker rolls its own segments."""
         return False
 
     def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Begin the log at the links; in a new directory, where the bucket ends. Return False: nothing is postponed."""
+        """Let the log begin at the links, or in a new directory at the bucket's end. Return False: it has begun."""
         with self._busy:
             self._mirror.folder(tp).start_log(granted.next_offset, resumes=granted.resumes, producers=granted.producers)
         return False

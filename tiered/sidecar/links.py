@@ -71,7 +71,7 @@ DELETED = ".deleted"
 
 
 class Lost(NamedTuple):
-    """A noted link that is missing: offsets ``base`` to before ``after``."""
+    """Missing link of a segment: offsets ``base`` to ``after`` (exclusive)."""
 
     base: int
     after: int
@@ -115,19 +115,22 @@ class LinkFolder:
         return log_bases(self._files, self.ours) if self._files.is_directory(self.ours) else []
 
     def noted(self) -> tuple[int, ...]:
-        """Return the noted offsets, ascending; none without a note. Raises CorruptionError.
+        """Return the stored offsets, ascending; none without a file. Raises CorruptionError.
 
-        Costs one ``stat`` while nothing changed.
+        An unchanged file costs one ``stat``.
         """
         return self._note.load() or ()
 
     def note(self, offsets: Sequence[int]) -> None:
-        """Replace the note, durably, unless it has these offsets already."""
+        """Replace the stored offsets, durably, unless they are equal."""
         if list(self.noted()) != list(offsets):
             self._note.store(encode(offsets), tuple(offsets))
 
     def offsets(self, linked: Sequence[int]) -> list[int]:
-        """Return where links begin, existing (``linked``) or missing, and the end of the last."""
+        """Return the offsets at which links begin, missing ones included, and at last the end of the links.
+
+        ``linked``: bases of the existing files.
+        """
         return sorted({*linked, *(offset for offset in self.noted() if linked and offset < linked[-1])})
 
     def there(self, linked: Sequence[int]) -> list[tuple[int, int]]:
@@ -136,7 +139,7 @@ class LinkFolder:
         return [pair for pair in itertools.pairwise(self.offsets(linked)) if pair[0] in there]
 
     def lost(self, linked: Sequence[int], committed: int) -> list[Lost]:
-        """Return missing links with offsets beyond ``committed``, the end of the bucket."""
+        """Return the missing links with offsets at or above ``committed``, the end of the bucket."""
         there = frozenset(linked)
         pairs = itertools.pairwise(self.offsets(linked))
         return [Lost(base, after) for base, after in pairs if base not in there and after > committed]
@@ -174,20 +177,23 @@ class LinkFolder:
 
     @property
     def begun(self) -> bool:
-        """Return True if a claim of this partition was committed. Before that the links are not a log yet."""
+        """Return True if this directory has ever had a granted claim of the partition."""
         return self._files.state(self.ours / BEGUN_NAME) is not None
 
     def start(self, linked: int) -> int:
-        """Return where a new bucket begins, for a log whose links begin at ``linked``."""
+        """Return the log start for a new bucket, which may be inside the first segment.
+
+        ``linked``: base of the first link.
+        """
         noted = self.read(STARTS_IN_NAME)
         return int(noted) if noted else linked
 
     def start_log(self, at: int, *, resumes: bool, producers: bytes = b"") -> None:
-        """Begin after a claim. The bucket ends ``at`` this offset.
+        """Prepare the links after a granted claim. ``at``: the end of the bucket.
 
-        With ``resumes``, or the first time, delete links below or beside it. ``producers`` are those at the bucket's
-        end, stored where the broker has no snapshot of them. Raises OffsetGapError if the broker has other records for
-        offsets that the bucket holds.
+        With ``resumes``, or at the first claim, links below ``at`` are deleted, and all links if none begins there.
+        ``producers``: producer state at the bucket's end, stored if the broker has no snapshot of it. Raises
+        OffsetGapError if the broker has other records at offsets that the bucket has.
         """
         taken_back = self.read(TAKEN_BACK_NAME)
         if taken_back and int(taken_back) < at:

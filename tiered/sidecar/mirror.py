@@ -68,7 +68,7 @@ from tiered.local.disk.directory_files import (
 from tiered.local.disk.files import Files
 from tiered.local.disk.lock import SIDECAR_NAME
 from tiered.local.disk.partition_files import EPOCHS_NAME, bases_of, local_files
-from tiered.local.disk.topics import PARTITION_METADATA_NAME, read_topic_ids, set_apart
+from tiered.local.disk.topics import PARTITION_METADATA_NAME, find_minority_ids, read_topic_ids
 from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.local.segment.scan import LogFile
 from tiered.model import TopicPartition
@@ -87,24 +87,27 @@ INTERNAL = frozenset(
 
 
 def beside(broker: Path) -> Path:
-    """Return the default private directory of a broker's log directory."""
+    """Return the default path of the private directory for a broker's log directory."""
     return broker.absolute().with_name(f"{broker.absolute().name}-tiered")
 
 
 def safe_end(
     tp: TopicPartition, points: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, int]
 ) -> int | None:
-    """Return the end of flushed records that no leader election takes back; None if a checkpoint does not name it."""
+    """Return the end of the flushed and replicated records, which no clean leader election removes.
+
+    ``points``, ``marks``: the broker's recovery points and high watermarks. None: one of them lacks the partition.
+    """
     return min(points[tp], marks[tp]) if tp in points and tp in marks else None
 
 
 def first_base(bases: Sequence[int], log_start: int) -> int:
-    """Return the base of the segment that contains ``log_start``. Segments before it hold no readable record."""
+    """Return the base of the segment that contains ``log_start``. Records in earlier segments are deleted."""
     return max((base for base in bases if base <= log_start), default=bases[0])
 
 
 def epoch_of(epochs: bytes, offset: int) -> int:
-    """Return the leader epoch of ``offset`` by a ``leader-epoch-checkpoint``; -1 if it has none for it."""
+    """Return the leader epoch of ``offset`` by the content of a ``leader-epoch-checkpoint``. -1: it has none."""
     try:
         return epoch_at(decode_epochs(epochs.decode()), offset)
     except (CorruptionError, UnicodeDecodeError):
@@ -112,7 +115,7 @@ def epoch_of(epochs: bytes, offset: int) -> int:
 
 
 class Mirror:
-    """Links in ``path`` to the sealed segments of ``broker``. One thread at a time."""
+    """Links in the directory ``path`` to the sealed segments of ``broker``. Use it from one thread at a time."""
 
     def __init__(self, broker: Path, path: Path, files: Files, *, compacted: Collection[str], held_bytes: int) -> None:
         self.broker = broker
@@ -133,7 +136,10 @@ class Mirror:
         self._ends = OffsetsFile(path, RECOVERY_POINT_NAME, files)
 
     def make(self, ids: IdSource) -> None:
-        """Make the directory if missing. Raises NotFoundError (no broker's), ConfigError (another file system)."""
+        """Create the private directory if it is missing.
+
+        Raises NotFoundError if ``broker`` is no broker's directory, ConfigError if it is on another file system.
+        """
         files, meta = self._files, read_volume(self.broker, self._files)
         if meta is None:
             raise NotFoundError(
@@ -170,7 +176,7 @@ class Mirror:
             )
 
     def forget_removed(self) -> None:
-        """Drop checkpoint entries and claims of partitions whose links were removed, usually of a deleted topic.
+        """Remove checkpoint entries and claims of partitions without links. Usually their topic was deleted.
 
         Otherwise each scan would request their roots. The caller holds the uploader's lock.
         """
@@ -186,7 +192,7 @@ class Mirror:
         return folder
 
     def scan(self) -> None:
-        """Link new safe segments, and delete links that the bucket has."""
+        """Link the broker's new safe segments, and delete the links of uploaded ones."""
         theirs = DirectoryView.read(self.broker, self._files).partitions
         self.taken_back = set()
         try:
@@ -209,7 +215,7 @@ class Mirror:
             else:
                 followed[tp] = asked_for
         ids = read_topic_ids(self.broker, self._files, followed, broken)
-        set_apart(self.broker, ids, {}, broken)
+        find_minority_ids(self.broker, ids, {}, broken)
         linked = read_topic_ids(self.path, self._files, (tp for tp in ours if self.folder(tp).bases()), broken)
         for tp, asked_for in followed.items():
             if tp in broken:
@@ -324,7 +330,7 @@ class Mirror:
         )
 
     def joints(self, tp: TopicPartition) -> tuple[int, ...]:
-        """Return the bases of linked segments and the broker's segments, the only offsets at which links can begin."""
+        """Return the bases of linked segments and of the broker's segments. Links can only begin at these offsets."""
         theirs = self.broker / partition_dir(tp)
         held = self._bases(theirs, local_files(self._files, theirs)) if self._files.is_directory(theirs) else []
         return tuple(sorted({*self.folder(tp).bases(), *held}))
@@ -520,7 +526,7 @@ class Mirror:
             claims.forget([tp])
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
-        """Change errors for the user: damage in a link names the broker's file, and other refusals get a hint."""
+        """Add a hint for the user to an error. For damage in a link, name the broker's file."""
         ours = self.path / partition_dir(tp)
         if isinstance(error, FencedError):  # a repair would write to what is linked
             error.hint = (

@@ -33,7 +33,9 @@ __all__ = ["register"]
 
 
 def lacking(what: str, error: ImportError) -> ConfigError:
-    """Return the error that names the module ``what`` lacks, or the version of pyspark that is too old."""
+    """Return the error for ``what``, which needs a module that is missing, or a newer pyspark. ``error``: the failed
+    import.
+    """
     hint = install_command("spark")
     module = (error.name or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and module and (module != "pyspark" or not find_spec(module)):
@@ -59,9 +61,9 @@ def refused_calls(why: ConfigError, *names: str) -> dict[str, Callable[..., NoRe
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("tiered")`` with a session. Raises ConfigError without pyspark's data source API (4.2).
+    """Register ``format("tiered")`` with a Spark session. Raises ConfigError without pyspark's data source API (4.2).
 
-    Warns if the session does not say which Python its workers use: Spark takes ``python3`` from PATH, not this one.
+    Warns if the session does not set the Python of its workers: Spark then takes ``python3`` from PATH, not this one.
     """
     try:
         from tiered.spark.source import TieredDataSource  # noqa: PLC0415  pyspark is an optional import

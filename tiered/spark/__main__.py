@@ -1,4 +1,4 @@
-"""``python -m tiered.spark VERB``, and the file for ``spark-submit``: runs one verb of its command line."""
+"""Entry of ``python -m tiered.spark VERB``, and the file for ``spark-submit``. Runs one verb of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tiered spark VERB``: the command lines. Spark itself is imported when a verb runs, not for its help."""
+"""Command lines of ``tiered spark VERB``. Spark is imported when a verb runs, not for its help."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _verb(name: str, *, speculative: bool) -> Callable[[Callable[..., int]], cli
 
 
 def pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """Parse ``K=V`` texts. Raises ConfigError."""
+    """Return ``K=V`` texts as a dictionary. ``option`` names the option in errors. Raises ConfigError."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")

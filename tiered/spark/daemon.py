@@ -1,4 +1,4 @@
-"""Spark's daemon of Python workers, with the modules of a reading task imported before the first fork.
+"""Daemon of Spark's Python workers that imports the modules of a reading task before the first fork.
 
 Spark ends the worker of each task that stops reading early, and the next worker imports pyspark, pyarrow and this
 library again. Set ``spark.python.daemon.module`` to ``tiered.spark.daemon`` to share the daemon's imports.

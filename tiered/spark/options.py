@@ -174,10 +174,10 @@ _BARE = ("bootstrap.servers", "group.id", "security.protocol", "sasl.", "ssl.", 
 
 @dataclass(frozen=True)
 class Bound:
-    """One side of the wanted range: a number (-2, -1 or an offset) or a time, for all partitions or for each.
+    """One end of the range to read: an offset number (or -2, -1) or a time, for all partitions or for each.
 
     At most one of ``timestamp``, ``timestamps``, ``offsets`` is set; without any, ``default`` counts. ``topic_ids``:
-    topics of the offsets, if those were taken from a stream. ``group``: begin at the positions of this group.
+    ids of the topics, if the offsets are those of a stream. ``group``: begin at the positions of this group.
     """
 
     default: int
@@ -188,13 +188,13 @@ class Bound:
     group: str = ""
 
     def named(self) -> PerPartition | None:
-        """Return the value of each partition, None unless partitions were named one by one."""
+        """Return the values by partition if the option lists partitions, otherwise None."""
         return self.timestamps if self.timestamps is not None else self.offsets
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options of a read, checked without the log."""
+    """Options of a query, checked without reading the log."""
 
     path: str | None
     local_dir: str | None
@@ -412,7 +412,7 @@ def _count(text: str) -> int:
 
 
 def record_count(text: str) -> int:
-    """Parse a number of records of at least 1. Raises ConfigError."""
+    """Return ``text`` as a number of records, at least 1. Raises ConfigError."""
     return _number(text, 1, INT64_MAX, "a number of records from 1 on", hint="for example 1000000")
 
 
@@ -484,7 +484,7 @@ STREAM = Dialect(
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Options of a stream, and limits of a trigger; None: no limit."""
+    """Options of a stream, and limits of its triggers (None: no limit)."""
 
     read: ReadOptions
     max_offsets: int | None = None

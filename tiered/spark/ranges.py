@@ -66,15 +66,16 @@ def resolve_pieces(options: ReadOptions, store: Store | None) -> list[PartitionS
 
 
 def begin_at_group(options: ReadOptions, chosen: Subscription) -> ReadOptions:
-    """Return the options with the positions of the wanted group, if there is one, as offsets."""
+    """Return the options with the start offsets of the group that they name. Unchanged if they name no group."""
     group = options.start.group
     return replace(options, start=Bound(EARLIEST, offsets=chosen.group_offsets(group))) if group else options
 
 
 def check_named(bound: Bound, chosen: Subscription, side: str) -> None:
-    """Raise ConfigError unless named partitions are all chosen ones and no others, as in Spark's Kafka source.
+    """Raise ConfigError unless an option that lists partitions lists exactly the chosen ones, as in Spark's Kafka
+    source.
 
-    Raises ConfigError also for offsets of a topic that was made again since.
+    Raises ConfigError also for offsets of a topic that was deleted and created again since. ``side`` names the option.
     """
     named, wanted = bound.named(), chosen.partitions
     if named is None:
@@ -178,7 +179,7 @@ def _tier_ranges(tp: TopicPartition, start: int, end: int, spans: Spans, *, fail
 
 
 def start_of(tiers: PinnedPartition, options: ReadOptions, earliest: int, latest: int) -> int:
-    """Return the first offset that the options choose in a partition with ``earliest`` to ``latest``.
+    """Return the first offset to read in a partition with offsets ``earliest`` to ``latest``, by the options.
 
     Raises ConfigError if no record is as late as the wanted time.
     """
@@ -239,9 +240,9 @@ def offset_index_of(
 
 
 def offset_within(tiers: PinnedPartition, start: int, end: int, size_bytes: int) -> int:
-    """Return the offset, at most ``end``, up to which the log has ``size_bytes`` from ``start``, by its indexes.
+    """Return the offset up to which the log has about ``size_bytes`` of data from ``start`` on, at most ``end``.
 
-    Between two entries of an index, and on disk, records count as equally large.
+    It is found by offset indexes. Between two entries of an index, and on disk, records count as equally large.
     """
     at, left = start, size_bytes
     for part in _tier_ranges(tiers.tp, start, end, tiers.stream.spans(), fail=False):
@@ -284,9 +285,10 @@ def _local_bytes(tiers: PinnedPartition, start: int, end: int) -> int:
 
 
 def lose(what: str, count: int, *, requested: int, held: tuple[int, int], fail: bool, hint: str = "") -> None:
-    """Report ``count`` missing offsets. ``held``: earliest and latest offset (exclusive) of the log now.
+    """Report ``count`` missing offsets from ``requested`` on. ``held``: the log's earliest offset and its exclusive end
+    now.
 
-    Raises OffsetOutOfRangeError if ``fail``. Otherwise logs a warning and returns, and the caller skips them.
+    Raises OffsetOutOfRangeError if ``fail``. Otherwise logs a warning, and the caller skips the offsets.
     """
     if fail:
         raise OffsetOutOfRangeError(

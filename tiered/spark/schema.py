@@ -110,7 +110,7 @@ def _shape(kind: DataType) -> str:
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark requires of the source's record batches."""
+    """Return the Arrow schema for the source's record batches, as Spark requires it for ``schema``."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -143,13 +143,17 @@ class WrittenRows:
 
 @dataclass(frozen=True, slots=True)
 class WriteSchema:
-    """Place of each column in a record batch. Columns that the frame lacks are absent."""
+    """Index of each known column in the frame's record batches. Columns that the frame lacks are absent."""
 
     places: dict[str, int]
 
     @classmethod
     def from_spark(cls, schema: StructType, *, topic: str | None) -> WriteSchema:
-        """Check a schema. Raises ConfigError, in one sentence, for an unknown, missing, repeated or mistyped column."""
+        """Return the mapping for a frame's schema. ``topic``: the option that names the topic of all rows, None without
+        it.
+
+        Raises ConfigError, in one sentence, for an unknown, missing, repeated or mistyped column.
+        """
         places: dict[str, int] = {}
         for at, field in enumerate(schema.fields):
             name = field.name.lower()
@@ -183,7 +187,7 @@ class WriteSchema:
         return cls(places)
 
     def rows(self, batch: pa.RecordBatch, now_ms: int) -> WrittenRows:
-        """Return the rows of one batch.
+        """Return the records of one record batch. ``now_ms``: timestamp for rows without one.
 
         Raises ConfigError for a null topic or the partition -1, InvalidTimestampError for a time before 1970.
         """

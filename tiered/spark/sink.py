@@ -65,7 +65,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class TaskStaged(WriterCommitMessage):
-    """Segments that one task staged, for the commit."""
+    """Message of one task to the commit: the segments that it staged."""
 
     job: Job
     staged: tuple[Staged, ...]
@@ -73,7 +73,7 @@ class TaskStaged(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """Plan of a write, shared by both writers and pickled to the tasks. Contains no credentials."""
+    """Plan of a write. Both writers use it, and Spark pickles it to the tasks. It contains no credentials."""
 
     options: WriteOptions
     schema: WriteSchema
@@ -82,7 +82,10 @@ class WritePlan:
 
     @classmethod
     def from_options(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> WritePlan:
-        """Make a plan. Raises ConfigError for another mode or a wrong column, UnknownTopicError, store errors."""
+        """Return the plan of a write. ``overwrite`` is refused, as are other modes than append.
+
+        Raises ConfigError, also for a wrong column, UnknownTopicError, store errors.
+        """
         if overwrite:
             raise ConfigError(
                 "a log is only appended to",
@@ -93,14 +96,14 @@ class WritePlan:
         return cls(options, columns, SinkTopics.plan(options, store), capabilities_of(store))
 
     def stage(self, rows: Iterator[pa.RecordBatch], job: Job) -> TaskStaged:
-        """Store all rows of one task and return the acknowledged segments."""
+        """Store all rows of one task as staged segments. Return the acknowledged segments."""
         start_task()
         store = store_of(self.options.path, self.options)
         staging = TaskStaging(store, self.schema, self.topics.finder(store), job, self.capabilities)
         return TaskStaged(job, staging.write(rows))
 
     def commit(self, txn: str, batch: int, messages: Messages) -> None:
-        """Commit all rows of the tasks, or the rows of an earlier decision."""
+        """Commit all rows of the tasks. If an earlier attempt has decided the batch, commit its rows instead."""
         staged = [(message.job.task, message.staged) for message in _task_messages(messages)]
         names = {each.topic_id: each.topic for _, of_task in staged for each in of_task}
         owner = owner_of(f"spark {txn}")
@@ -109,22 +112,22 @@ class WritePlan:
 
 
 class TieredWriter(DataSourceArrowWriter):
-    """Writer of one batch job, pickled once, so that tasks and commit use the same id."""
+    """Writer of one batch job. It is pickled once, so that tasks and commit use the same transaction id."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
         self._txn = plan.options.txn_id or once_id(SystemIds().uid())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskStaged:
-        """Stage the rows of one task."""
+        """Stage the rows of one task as segments."""
         return self._plan.stage(iterator, Job(self._txn, 0, _context().partitionId()))
 
     def commit(self, messages: Messages) -> None:
-        """Commit all rows, or those that an earlier run of the same ``txnId`` decided."""
+        """Commit all rows. If an earlier run of the same ``txnId`` has decided, commit its rows instead."""
         self._plan.commit(self._txn, 0, messages)
 
     def abort(self, messages: Messages) -> None:
-        """Log how many staged segments remain."""
+        """Log the number of staged segments that remain. Garbage collection later deletes those that no commit has."""
         _say_left(messages)
 
 
@@ -135,7 +138,7 @@ class TieredStreamWriter(DataSourceStreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskStaged:
-        """Stage the rows of one task."""
+        """Stage the rows of one task as segments."""
         context = _context()
         txn, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if not txn or batch is None:
@@ -143,7 +146,7 @@ class TieredStreamWriter(DataSourceStreamArrowWriter):
         return self._plan.stage(iterator, Job(txn, int(batch), context.partitionId()))
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803  Spark's name
-        """Commit all rows of the micro-batch, or those that were decided before a crash."""
+        """Commit all rows of the micro-batch. If an attempt before a crash has decided, commit its rows instead."""
         queries = {message.job.txn for message in _task_messages(messages)}
         if len(queries) != 1:
             raise ConfigError(f"the tasks of micro-batch {batchId} belong to {len(queries)} queries")
@@ -152,7 +155,7 @@ class TieredStreamWriter(DataSourceStreamArrowWriter):
         _say_pace(txn, messages)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803  Spark's name
-        """Log how many staged segments remain."""
+        """Log the number of staged segments that remain. Garbage collection later deletes those that no commit has."""
         _say_left(messages)
 
 
@@ -190,7 +193,7 @@ def _say_left(messages: Messages) -> None:
 
 
 def find_topic(options: WriteOptions, store: Store, name: str) -> SinkTopic:
-    """Return the topic, by one GET. Make a missing one if ``createTopic`` was given.
+    """Return the topic ``name``, by one GET. Create a missing topic if the option ``createTopic`` is set.
 
     Raises UnknownTopicError with the command that creates it, ConfigError for a topic that is being deleted.
     """
@@ -210,16 +213,17 @@ def find_topic(options: WriteOptions, store: Store, name: str) -> SinkTopic:
 
 @dataclass(frozen=True, slots=True)
 class SinkTopics:
-    """Topic that the planner found. Topics that only rows name are looked up by the task that meets them."""
+    """Topics of one write. The planner looks up the topic of the option. Tasks look up topics that only rows name."""
 
     options: WriteOptions
     named: SinkTopic | None
 
     @classmethod
     def plan(cls, options: WriteOptions, store: Store) -> SinkTopics:
-        """Look up the topic of the option, so that a missing one, or a local log's, is reported before any task runs.
+        """Look up the topic of the option before any task runs. So a missing topic, or one that a local log owns, is
+        reported early.
 
-        A job with a ``txnId`` may be committed already: only its commit judges.
+        For a job with a ``txnId`` ownership is checked only at the commit, because the job may be committed already.
         """
         named = None if options.topic is None else find_topic(options, store, options.topic)
         if named is not None and options.txn_id is None:
@@ -227,7 +231,7 @@ class SinkTopics:
         return cls(options, named)
 
     def finder(self, store: Store) -> Callable[[str | None], SinkTopic]:
-        """Return a function that looks up each topic once in the life of a task."""
+        """Return a function that looks up topics by name, each once in the life of a task."""
         found: dict[str, SinkTopic] = {}
 
         def find(name: str | None) -> SinkTopic:
@@ -258,7 +262,7 @@ StagedRows = Mapping[tuple[UUID, int], tuple[Row, ...]]
 def commit_batch(
     store: Store, sink: Sink, txn: str, batch: int, tasks: StagedTasks, *, topics: Mapping[UUID, str] | None = None
 ) -> tuple[Landed, ...]:
-    """Commit the batch and return the rows' places in each touched partition.
+    """Commit a batch. Return, for each touched partition, the offsets of its rows.
 
     An empty batch is decided, too: an earlier attempt may have had rows, or a suspended one may continue. ``topics``:
     names of the topics of a batch job with a user's ``txnId``, to compare with an earlier run's decision. Raises as
@@ -287,7 +291,7 @@ def _objects(rows: StagedRows) -> dict[tuple[UUID, int], list[tuple[int, int]]]:
 
 
 def rows_in_order(tasks: StagedTasks) -> dict[tuple[UUID, int], tuple[Row, ...]]:
-    """Return the staged rows of each partition in the order of their tasks: a sorted frame stays sorted."""
+    """Return the staged rows of each partition in the order of their tasks, so that a sorted frame stays sorted."""
     found: dict[tuple[UUID, int], list[Row]] = {}
     for _, staged in sorted(tasks, key=lambda task: task[0]):
         for segment in staged:
@@ -360,7 +364,7 @@ class TriggerPace:
         self._is_said = False
 
     def add(self, now_seconds: float, segments: Iterable[tuple[str, int, int]]) -> str:
-        """Add a committed batch: its monotonic time, and topic, partition and bytes of each segment.
+        """Add a committed batch: its monotonic time, and topic, partition and bytes of each of its segments.
 
         Return the warning, ``""`` for none.
         """

@@ -69,7 +69,7 @@ Batches = Iterator[tuple[BatchHeader, bytes | memoryview] | BatchRun]
 
 
 class SliceReader:
-    """Reader of slices, made of options and columns, so that it can be pickled to the workers."""
+    """Reader of slices. It consists of options and columns, so that Spark can pickle it to the workers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -129,7 +129,7 @@ class SliceReader:
             }
 
     def store(self) -> Store | None:
-        """Return the store of this process; None for a local tier alone. Raises ConfigError."""
+        """Return this process's store for the options; None for a local tier alone. Raises ConfigError."""
         path = self.options.path
         return store_of(path, self.options) if path else None
 
@@ -154,7 +154,7 @@ __all__ = ["Batches", "PinnedPiece", "Sources"]
 
 
 class Sources:
-    """Store and local directory that one task reads from. The directory is opened at its first use."""
+    """Store and log directory from which one task reads. The directory is opened at its first use."""
 
     def __init__(self, store: Store | None, local_dir: str | None) -> None:
         self.store = store
@@ -192,10 +192,10 @@ class Sources:
 
 
 class PinnedPiece:
-    """One piece, read once."""
+    """Read of one piece. Use it once."""
 
     def __init__(self, piece: PartitionSlice, sources: Sources, *, fail_on_data_loss: bool, past: bool = False) -> None:
-        """Prepare a read. ``past``: read the planned version and no other, as ``asOf`` requires."""
+        """Prepare a read. ``past``: read only the planned version, as ``asOf`` requires."""
         self._past = past
         self._piece = piece
         self._sources = sources
@@ -207,7 +207,7 @@ class PinnedPiece:
         self._gone: SegmentGone | None = None
 
     def stretches(self) -> Iterator[tuple[int, Batches]]:
-        """Yield (first wanted offset, batches that touch what follows it). Consume each before asking for the next.
+        """Yield (first wanted offset, batches from there on). Consume the batches before the next pair is requested.
 
         Raises OffsetOutOfRangeError for offsets that are gone, OffsetGapError for offsets in neither tier,
         CorruptionError for a missing object that is still named, NotFoundError for one whose pin had expired, and the

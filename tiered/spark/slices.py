@@ -33,7 +33,7 @@ Cuts = Mapping[tuple[TopicPartition, int], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """Rows of a plan, in the form that a reader expects."""
+    """Segments of a plan, with the methods that a reader of a catalog expects."""
 
     rows: tuple[Row, ...]
 
@@ -44,16 +44,16 @@ class PlannedRows:
         return self.rows[index]
 
     def find_offset(self, offset: int) -> int | None:
-        """Return the index of the row with ``offset``, None without one."""
+        """Return the index of the row that contains ``offset``, None if there is none."""
         return next((at for at, row in enumerate(self.rows) if row.base <= offset < row.next), None)
 
 
 @dataclass(frozen=True)
 class PartitionSlice:
-    """Offsets ``start`` to ``end`` (exclusive) of one partition, from one tier.
+    """Piece of a query: offsets ``start`` to ``end`` (exclusive) of one partition, from one tier.
 
-    ``rows``: their remote segments (none for the local tier); ``aborted``: transactions that ``read_committed`` hides.
-    ``root_version``: version of the planned root, 0 without one; ``pin``: key of its pin in the bucket, empty without
+    ``rows``: their remote segments (none for the local tier). ``aborted``: transactions that ``read_committed`` hides.
+    ``root_version``: version of the planned root, 0 without one. ``pin``: key of its pin in the bucket, empty without
     one.
     """
 
@@ -76,12 +76,12 @@ class PartitionSlice:
         return PartitionSlice(*whole, start, end, size_bytes, rows, aborted, self.root_version, self.pin)
 
     def rows_from(self, offset: int) -> Steps[PlannedRows]:
-        """Return the piece's segments from the one with ``offset`` on, in the form that a reader expects."""
+        """Return the piece's segments from the one that contains ``offset`` on, for a reader."""
         yield from ()  # no request: the rows are in the plan
         return PlannedRows(tuple(row for row in self.rows if row.next > offset))
 
     def segments_from(self, offset: int) -> Iterator[SegmentRange]:
-        """Yield the segments of the piece from ``offset`` on."""
+        """Yield the wanted ranges of the piece's segments from ``offset`` on."""
         for row in self.rows:
             if row.next > offset and row.base < self.end:
                 yield SegmentRange(row, max(offset, row.base, self.start), min(row.next, self.end))
@@ -89,7 +89,7 @@ class PartitionSlice:
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """Pieces that one task reads, in order."""
+    """Work of one task: the pieces that it reads, in order."""
 
     pieces: tuple[PartitionSlice, ...]
 
@@ -110,13 +110,15 @@ class _SlicePart(NamedTuple):
 
 
 def target_bytes(pieces: Iterable[PartitionSlice], slice_bytes: int, min_partitions: int) -> int:
-    """Return the size of one slice, small enough for about ``min_partitions`` slices."""
+    """Return the target size of a slice: ``slice_bytes``, or less if otherwise there were fewer than ``min_partitions``
+    slices.
+    """
     total = sum(piece.size_bytes for piece in pieces)
     return max(1, min(slice_bytes, -(-total // min_partitions)))
 
 
 def rows_to_cut(pieces: Iterable[PartitionSlice], target: int) -> list[tuple[PartitionSlice, Row]]:
-    """Return segments with more wanted bytes than a slice, whose offset indexes are needed to cut them."""
+    """Return the segments with more wanted bytes than a slice. Their offset indexes are needed to cut them."""
     return [
         (piece, segment.row)
         for piece in pieces
@@ -126,7 +128,9 @@ def rows_to_cut(pieces: Iterable[PartitionSlice], target: int) -> list[tuple[Par
 
 
 def cuts_of(index: Entries, target: int) -> list[int]:
-    """Return offsets after indexed batches, about ``target`` bytes apart."""
+    """Return offsets at which a segment can be cut, about ``target`` bytes apart. Each is after a batch in the offset
+    index.
+    """
     cuts: list[int] = []
     since = 0
     for offset, position in index:
@@ -137,9 +141,9 @@ def cuts_of(index: Entries, target: int) -> list[int]:
 
 
 def filled_segment(index: Entries, wanted: SegmentRange, most: int) -> tuple[int, int]:
-    """Return the offset up to which ``most`` bytes reach into a segment, and those bytes, never too few by the index.
+    """Return the offset up to which ``most`` bytes of a segment reach, and the number of these bytes.
 
-    Batches between two entries of the index count whole. If not even the first of them fit, records count as equally
+    Batches between two entries of the index count as one. If not even the first of them fit, records count as equally
     large.
     """
     row = wanted.row

@@ -37,7 +37,7 @@ class TieredDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the word for ``format(...)``."""
+        """Return the name of the format, for ``format(...)``."""
         return "tiered"
 
     def schema(self) -> StructType:
@@ -75,7 +75,7 @@ class TieredReader(DataSourceReader):
         self._slices = SliceReader(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Return slices of the wanted ranges, as the log is now, ordered by topic, partition and offset.
+        """Return the slices of the query, for the log as it is now. They are ordered by topic, partition and offset.
 
         Raises ConfigError, UnknownTopicError (also for a topic that is being deleted), OffsetOutOfRangeError and
         OffsetGapError (data loss), and the errors of the store.

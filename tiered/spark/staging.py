@@ -69,7 +69,7 @@ UPLOADS_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class SinkTopic:
-    """Topic with the fields that a sink needs."""
+    """Facts about a topic that a sink's task needs."""
 
     name: str
     topic_id: UUID
@@ -79,7 +79,7 @@ class SinkTopic:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Staged segment. ``row``: the catalog row of the commit, with offsets from 0."""
+    """Segment that a task stored. ``row``: its staged catalog row, with offsets from 0."""
 
     topic: str
     topic_id: UUID
@@ -98,7 +98,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class StagingLimits:
-    """Limits of one task."""
+    """Memory and size limits of one task."""
 
     batch_bytes: int = BATCH_BYTES
     segment_bytes: int = SEGMENT_BYTES
@@ -110,7 +110,7 @@ LIMITS = StagingLimits()
 
 
 class TaskStaging:
-    """Stager of one task's rows, batch after batch. Not thread-safe; uploads run on threads of its own."""
+    """Writer of one task's rows as staged segments. Not thread-safe; uploads run on threads of its own."""
 
     def __init__(
         self,

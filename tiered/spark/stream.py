@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a stream. Plans on the driver for the life of a query. Pickles only its constructor's fields."""
+    """Reader of a stream. One instance plans on the driver for the life of a query. Workers get a new, pickled one."""
 
     def __init__(
         self,
@@ -135,13 +135,14 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._newest.to_json() if self._newest is not None else None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the current ends, so that later appends are not read."""
+        """Fix the current end offsets as the end of the query, so that later appends are not read."""
         self._target = self._patiently(self._available)
 
     # -- batches -------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the slices of a batch, also of one that a restart repeats.
+        """Return the slices of the batch from ``start`` to ``end``. After a restart Spark calls this again for an
+        unfinished batch.
 
         Raises OffsetOutOfRangeError and OffsetGapError (data loss), and the errors of the tiers.
         """
@@ -156,7 +157,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._slices.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark's checkpoint decides."""
+        """Do nothing: Spark's checkpoint stores the progress."""
 
     def stop(self) -> None:
         """Close the directory."""
@@ -280,7 +281,7 @@ REGISTRY_AGE_SECONDS = 10.0
 
 
 class Watch:
-    """Partitions of a stream from trigger to trigger."""
+    """Partitions of one running stream, kept from trigger to trigger."""
 
     def __init__(self, options: ReadOptions, store: Store | None, clock: Clock) -> None:
         self._read = options
@@ -294,12 +295,12 @@ class Watch:
         self.subscription.close()
 
     def ensure_read(self) -> None:
-        """Read the registry unless it was read before."""
+        """Read the registry if it was not read yet."""
         if self._looked is None:
             self._read_registry()
 
     def extents(self) -> dict[TopicPartition, AvailableOffsets]:
-        """Return the offsets of each partition now, by a conditional GET each.
+        """Return the offsets that each partition has now, by one conditional GET each.
 
         Raises UnknownTopicError, CorruptionError, LogDestroyedError, and the errors of the tiers.
         """

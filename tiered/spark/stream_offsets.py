@@ -32,7 +32,7 @@ PerPartition = Mapping[TopicPartition, int]
 
 
 class AvailableOffsets(NamedTuple):
-    """Offsets of a partition: ``earliest`` to ``latest``, of which those below ``end`` may be read."""
+    """Offsets that a partition has now: ``earliest`` to ``latest``. A trigger may read those below ``end``."""
 
     topic_id: str
     earliest: int
@@ -41,19 +41,19 @@ class AvailableOffsets(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Offsets that a trigger may read."""
+    """Range of offsets that a trigger may read, or reads, in one partition."""
 
     start: int
     end: int
 
     @property
     def offsets(self) -> int:
-        """Return the number of offsets."""
+        """Return the number of offsets in the range."""
         return self.end - self.start
 
 
 class Loss(NamedTuple):
-    """Unread offsets that are gone: ``offsets`` is their number, from ``requested`` on."""
+    """Offsets that are gone before the stream has read them: ``offsets`` of them, from ``requested`` on."""
 
     what: str
     offsets: int
@@ -74,11 +74,11 @@ class StreamOffset:
 
     @property
     def is_initial(self) -> bool:
-        """Return True if no batch ended here."""
+        """Return True for the start of a query, where no batch has ended yet."""
         return not self.topic_ids and self.start is None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON for Spark, with sorted keys in each object."""
+        """Return the offset as JSON for Spark. Keys are sorted in each object."""
         if self.is_initial:
             return nested(self.offsets)
         more: dict[str, Any] = {} if self.start is None else {"start": nested(self.start)}
@@ -87,7 +87,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """Parse JSON of :meth:`to_json`. Raises ConfigError for anything else."""
+        """Return the offset from the JSON of :meth:`to_json`. Raises ConfigError for other JSON."""
         topics = dict(value)
         more = topics.pop(RESERVED, {})
         topic_ids, start = (more.get("topic_ids", {}), more.get("start")) if isinstance(more, dict) else (None, None)
@@ -98,7 +98,7 @@ class StreamOffset:
 
 
 def nested(offsets: PerPartition) -> dict[str, Any]:
-    """Return ``{topic: {partition: offset}}`` with sorted keys."""
+    """Return offsets by partition as ``{topic: {partition: offset}}`` with sorted keys."""
     found: dict[str, dict[str, int]] = {}
     for tp, offset in sorted(offsets.items(), key=lambda item: (item[0].topic, str(item[0].partition))):
         found.setdefault(tp.topic, {})[str(tp.partition)] = offset
@@ -106,7 +106,7 @@ def nested(offsets: PerPartition) -> dict[str, Any]:
 
 
 def per_partition(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """Return the numbers of ``{topic: {partition: number}}``. Raises ConfigError for anything else."""
+    """Return ``{topic: {partition: number}}`` as numbers by partition. Raises ConfigError for other JSON."""
     found: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         check_topic_name(topic)
@@ -124,10 +124,10 @@ def per_partition(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
 def lag(
     start: StreamOffset, extents: Mapping[TopicPartition, AvailableOffsets]
 ) -> tuple[dict[TopicPartition, Range], list[Loss]]:
-    """Return the unread range of each partition for a stream at ``start``, and its losses.
+    """Return the unread range of each partition for a stream at ``start``, and the offsets that it has lost.
 
-    A partition that the stream did not know is read from offset 0, as is one of a topic that was made again. One that
-    ends below the stream's offset is read from its new end on.
+    A partition that is new to the stream is read from offset 0, as is one of a topic that was deleted and created
+    again. If a partition now ends below the stream's offset, it is read from its new end on.
     """
     ranges: dict[TopicPartition, Range] = {}
     losses = []
@@ -181,7 +181,10 @@ def proportional(weights: PerPartition, amount: int) -> dict[TopicPartition, int
 def end_of(
     start: StreamOffset, ranges: Mapping[TopicPartition, Range], extents: Mapping[TopicPartition, AvailableOffsets]
 ) -> StreamOffset:
-    """Return the end of a batch that reads ``ranges``, or ``start`` without new records. The first keeps its start."""
+    """Return the end offset of a batch that reads ``ranges``; ``start`` itself if they are empty.
+
+    The end of a query's first batch also contains ``start``.
+    """
     offsets = {tp: found.end for tp, found in ranges.items()}
     topic_ids = {tp.topic: extent.topic_id for tp, extent in extents.items()}
     if start.is_initial:

@@ -1,7 +1,7 @@
-"""Partitions that the options choose, with both tiers of each. Runs on the driver.
+"""Partitions that a query's options choose, with access to both tiers of each. Runs on the driver.
 
-A batch query looks at them once. A stream keeps them from trigger to trigger, with what is known of each root, so that
-the next look at one is a conditional GET. The list of topics is refreshed at intervals.
+A batch query reads their roots once. A stream keeps them from trigger to trigger, with the root that it read of each,
+so that the next read of it is a conditional GET. The list of topics is refreshed at intervals.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ChosenTopic:
 
 @dataclass(frozen=True, slots=True)
 class PinnedPartition:
-    """One pinned partition."""
+    """One chosen partition, with both tiers and its pinned catalog."""
 
     tp: TopicPartition
     topic_id: str
@@ -80,11 +80,12 @@ class PinnedPartition:
 
     @property
     def pinned(self) -> CatalogView | None:
-        """Return the pinned catalog."""
+        """Return the pinned catalog, None without a remote tier or root."""
         return self.runner.run(self.remote.snapshot()) if self.remote is not None else None
 
     def hold(self) -> str:
-        """Protect the pinned version in the bucket. Return the pin's key, empty without a pin.
+        """Protect the pinned version from garbage collection by a pin in the bucket. Return its key; ``""`` if no pin
+        is wanted.
 
         The pin expires by age, because a driver does not learn when its query ends. Raises as ``Pin.hold``.
         """
@@ -94,7 +95,9 @@ class PinnedPartition:
         return self.pin.key
 
     def aborted_txns(self, start: int, end: int, pool: Executor) -> tuple[AbortedTxn, ...]:
-        """Return aborted transactions in a range, over both tiers."""
+        """Return aborted transactions in offsets ``start`` to ``end``, over both tiers. ``pool``: threads for the
+        requests.
+        """
         found: set[AbortedTxn] = set()
         if self.local is not None:
             found.update(self.local.aborted_txns(start, end))
@@ -113,7 +116,7 @@ class Subscription:
     """
 
     def __init__(self, options: ReadOptions, store: Store | None) -> None:
-        """Raise NotFoundError for a missing ``local_dir``."""
+        """Open the log directory, if the options name one. Raises NotFoundError if it does not exist."""
         self._options, self._store = options, store
         self._local = LogView.open(Path(options.local_dir), clock=SystemClock()) if options.local_dir else None
         self._known: Mapping[TopicPartition, RootLowerBounds] = {}
@@ -124,7 +127,7 @@ class Subscription:
         self.partitions: list[TopicPartition] = []
 
     def refresh(self) -> None:
-        """Read the registry and the directory for the current partitions.
+        """Read the registry and the directory, and update the chosen partitions.
 
         Partitions of an unchanged topic keep what was seen of their roots. Raises ConfigError, UnknownTopicError,
         CorruptionError, LogDestroyedError, and the errors of the store.
@@ -146,7 +149,7 @@ class Subscription:
         self._known, self._on_disk, self.topics, self.partitions = known, on_disk, topics, wanted
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Return where a group goes on in each partition. One without a position is read from its start.
+        """Return the offset at which a consumer group continues in each partition, by default the partition's start.
 
         Raises ConfigError for a group without any position in these partitions.
         """
@@ -164,9 +167,9 @@ class Subscription:
         return {tp: found[tp].offset if tp in found else EARLIEST for tp in self.partitions}
 
     def tiers(self, tp: TopicPartition) -> PinnedPartition:
-        """Return both tiers of one of :attr:`partitions`, with one cache for all. Sends no request.
+        """Return the access to one of :attr:`partitions`. All share one cache. Sends no request.
 
-        Its root is pinned at its first use, and again by ``PinnedPartition.stream.refresh``.
+        The root is pinned at the first use, and again by ``PinnedPartition.stream.refresh``.
         """
         opened = self._opened.get(tp)
         if opened is None:
@@ -190,7 +193,7 @@ class Subscription:
         return PinnedPartition(tp, topic.topic_id, on_disk, remote, stream, runner, self._cache, pin)
 
     def close(self) -> None:
-        """Close the directory."""
+        """Close the local log directory."""
         if self._local is not None:
             self._local.close()
 
@@ -201,7 +204,7 @@ def _same(topic: ChosenTopic, before: ChosenTopic) -> bool:
 
 
 def planning_pool(what: str) -> ThreadPool:
-    """Return threads for requests of the planner."""
+    """Return a thread pool for the planner's requests. ``what`` names its threads."""
     return ThreadPool(PLANNING_THREADS, f"tiered-plan-{what}")
 
 

@@ -32,7 +32,7 @@ _lock = threading.Lock()
 
 
 def store_of(path: str, options: ReadOptions | WriteOptions) -> Store:
-    """Return the store of this process for ``path`` and ``options``. Raises ConfigError."""
+    """Return this process's store for ``path`` and ``options``, opened at the first call. Raises ConfigError."""
     return worker_store(
         path,
         endpoint_url=options.endpoint_url,
@@ -42,11 +42,11 @@ def store_of(path: str, options: ReadOptions | WriteOptions) -> Store:
 
 
 def worker_store(url: str, **s3: Unpack[S3Keywords]) -> Store:
-    """Return the store of this process for ``url``; credentials come from its environment. Raises ConfigError.
+    """Return this process's store for ``url``. Credentials come from the environment. Raises ConfigError.
 
     It is opened once per process, because an SDK client costs 0.1 s and a pool of connections, and workers are reused
-    for many tasks. The process id is part of the key: a forked child must not use its parent's connections. Workers end
-    without cleaning up, so nothing here needs to be closed.
+    for many tasks. The process id is part of the key: a forked child must not use its parent's connections. The store
+    stays open until the process ends.
     """
     key = (os.getpid(), url, *sorted(s3.items()))
     with _lock:
@@ -86,7 +86,7 @@ def is_worker() -> bool:
 
 
 def keep_modules() -> None:
-    """Exclude all objects in memory now, which are modules, from later collections. Do nothing outside of a worker.
+    """Exclude all existing objects, mostly modules, from later garbage collections. Do nothing outside of a worker.
 
     Spark collects after every call of a worker, and mostly walks over the modules of pyspark, pyarrow, numpy and of
     this library. That takes 50 ms a task, a third of a second for a scan of 256 MiB.
@@ -113,7 +113,9 @@ def _print_unless_closed() -> None:
 
 
 QUIET = types.SimpleNamespace(**{**vars(traceback), "print_exc": _print_unless_closed})
-"""Stand-in for the module ``traceback`` in Spark's daemon, for which the end of a reader that left is no error."""
+"""Replacement for the module ``traceback`` in Spark's daemon. It prints nothing if an executor closed the
+    connection.
+    """
 
 
 def end_quietly() -> None:
@@ -129,9 +131,9 @@ def end_quietly() -> None:
 
 
 class WorkerHandler(logging.Handler):
-    """Handler that writes warnings and errors to standard error, which Spark passes on to its log.
+    """Log handler that writes warnings and errors to standard error, which Spark passes on to its log.
 
-    It is silent if the root logger has a handler: Spark sets one for ``spark.sql.pyspark.worker.logging.enabled``.
+    It writes nothing if the root logger has a handler: Spark sets one for ``spark.sql.pyspark.worker.logging.enabled``.
     """
 
     def __init__(self) -> None:
@@ -145,7 +147,7 @@ class WorkerHandler(logging.Handler):
 
 
 def log_warnings() -> None:
-    """Add the handler, once. Do nothing outside of a worker."""
+    """Add a :class:`WorkerHandler` to this library's logger, once. Do nothing outside of a worker."""
     logger = logging.getLogger("tiered")
     if is_worker() and not any(isinstance(handler, WorkerHandler) for handler in logger.handlers):
         logger.addHandler(WorkerHandler())

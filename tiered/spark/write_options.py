@@ -72,7 +72,7 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-        """Parse options. Raises ConfigError, in one sentence, for an unknown option or a bad value."""
+        """Return the checked options. Raises ConfigError, in one sentence, for an unknown option or a bad value."""
         given = {key.lower(): str(value) for key, value in options.items()}
         check_names(given, NAMES, replacement, "Kafka's sink")
         path = given.get("path")

@@ -69,7 +69,10 @@ def adrive_stream(
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> AsyncGenerator[Any, None]:
-    """Iterate like :func:`drive_stream`, on asyncio. A caller that stops early closes it (``aclosing``)."""
+    """Iterate over the values that ``steps`` emit, on asyncio, like :func:`~tiered.store.driver.drive_stream`.
+
+    A caller that stops early must close the iterator (``aclosing``).
+    """
     return _astream(store, steps, [], clock=clock, ids=ids, sleep=asyncio.sleep, together=TOGETHER_REQUESTS)
 
 
@@ -158,12 +161,12 @@ async def _wait(signal: Signal, seconds: float) -> None:
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return ``function(*args, **kwargs)``, run on a thread of :data:`BLOCKING`; like ``asyncio.to_thread``."""
+    """Run ``function`` on a thread of :data:`BLOCKING` and return its result, like ``asyncio.to_thread``."""
     return await asyncio.get_running_loop().run_in_executor(BLOCKING, lambda: function(*args, **kwargs))
 
 
 class DaemonLoop(asyncio.SelectorEventLoop):
-    """Event loop for a thread that outlives the main thread: its default executor is :data:`BLOCKING`.
+    """Event loop that still works after the main thread has ended: its default executor is :data:`BLOCKING`.
 
     Name resolution, ``asyncio.to_thread`` and the SDK's own use of the default executor run there.
     """
@@ -175,7 +178,7 @@ class DaemonLoop(asyncio.SelectorEventLoop):
 
 
 async def to_its_end(call: Callable[[], T], pool: Executor = BLOCKING) -> T:
-    """Run ``call`` on a thread to its end. A cancellation is raised then, whatever became of the call."""
+    """Run ``call`` on a thread and return its result. A cancellation waits until ``call`` has ended, then is raised."""
     work = asyncio.get_running_loop().run_in_executor(pool, call)
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
@@ -226,7 +229,7 @@ _NO_AIO_STORE = _NoAioStore()
 
 @dataclass(frozen=True, slots=True)
 class AioRunner:
-    """Runner of steps on the event loop."""
+    """Runner of steps on the event loop, with a store (None: a log without bucket), a clock and an id source."""
 
     store: AioStore | None = None
     clock: Clock | None = None

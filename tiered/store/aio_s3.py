@@ -1,4 +1,6 @@
-"""S3 through aiobotocore, for asyncio. Requests, responses and errors: ``store.s3_requests``, ``store.s3_errors``."""
+"""Store on S3 through aiobotocore, for asyncio. Requests and responses: ``store.s3_requests``; errors:
+``store.s3_errors``.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,11 @@ class _Client:
 
 
 class AioS3Store:
-    """An :class:`~tiered.store.base.AioStore` on S3. Belongs to the event loop of its first request.
+    """S3 store for asyncio, an :class:`~tiered.store.base.AioStore`. It belongs to the event loop of its first request.
 
     Credentials are those of ``S3Store``. Cancelling a request closes its connection; a cancelled conditional PUT may
     still land. aiohttp and aiobotocore need the loop's default executor. Once the main thread has ended and the
-    interpreter has closed it, requests run like those of ``S3Store`` on threads.
+    interpreter has closed that, requests run like those of ``S3Store`` on threads.
     """
 
     def __init__(self, target: S3Target) -> None:
@@ -73,7 +75,7 @@ class AioS3Store:
         free_buffers()
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """Make one attempt; ``store.s3_errors`` maps errors."""
+        """Send one request, without repeats. Errors are translated by ``store.s3_errors``."""
         check_request(request)
         loop = asyncio.get_running_loop()
         if not isinstance(loop, DaemonLoop) and main_has_ended():

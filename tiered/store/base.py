@@ -50,14 +50,14 @@ Body = bytes | ByteSource
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """``If-Match``: the PUT lands only on the version with this ETag (opaque, quotes included)."""
+    """Condition ``If-Match``: a PUT lands only on the version with this ETag (opaque, quotes included)."""
 
     etag: str
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """``If-None-Match: *``: the PUT lands only if the key does not exist."""
+    """Condition ``If-None-Match: *``: a PUT lands only if the key does not exist."""
 
 
 ABSENT = Absent()
@@ -84,7 +84,7 @@ class Get:
 
     @property
     def body_limit(self) -> int:
-        """Limit of a response body, also from a server that ignores ranges."""
+        """Largest accepted response body in bytes. It also applies to a server that ignores ranges."""
         return self.max_bytes if self.end is None else max(self.max_bytes, self.end)
 
     def check_body(self, size_bytes: int) -> None:
@@ -100,14 +100,14 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Size, ETag and checksum of an object, without its data."""
+    """Request for the size, ETag and checksum of an object, without its data."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """One whole object, stored under a condition. The store verifies ``crc32c`` if it can.
+    """Request to store one whole object under a condition. The store verifies ``crc32c`` if it can.
 
     ``tags`` are object tags (``kind=segment``); a store without tags ignores them.
     """
@@ -121,14 +121,14 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Deletion of at most ``MAX_DELETE_KEYS`` keys at once."""
+    """Request to delete at most ``MAX_DELETE_KEYS`` keys."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """One page of at most ``limit`` keys that begin with ``prefix``, after ``start_after``."""
+    """Request for one page of at most ``limit`` keys that begin with ``prefix`` and come after ``start_after``."""
 
     prefix: str
     start_after: str = ""
@@ -137,7 +137,7 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class StartUpload:
-    """Start of a multipart upload; gives :class:`UploadStarted`."""
+    """Request to start a multipart upload; gives :class:`UploadStarted`."""
 
     key: str
     tags: tuple[tuple[str, str], ...] = ()
@@ -171,7 +171,7 @@ class CompleteUpload:
 
 @dataclass(frozen=True, slots=True)
 class AbortUpload:
-    """Deletion of a multipart upload; an unknown upload is a success."""
+    """Request to delete a multipart upload. If the upload is unknown, the request succeeds."""
 
     key: str
     upload_id: str
@@ -179,10 +179,10 @@ class AbortUpload:
 
 @dataclass(frozen=True, slots=True)
 class ListUploads:
-    """Multipart uploads, neither completed nor aborted, of keys that begin with ``prefix``; gives :class:`UploadPage`.
+    """Request for unfinished multipart uploads of keys that begin with ``prefix``; gives :class:`UploadPage`.
 
-    ``after``: the marker of the previous page. For a sweep alone, never on a hot path. ``everywhere`` lists the whole
-    bucket, for a server that takes ``prefix`` for a whole key.
+    ``after``: the marker of the previous page. Only sweeps send this request. ``everywhere`` lists the whole bucket,
+    for a server that takes ``prefix`` for a whole key.
     """
 
     prefix: str
@@ -192,9 +192,9 @@ class ListUploads:
 
 @dataclass(frozen=True, slots=True)
 class ListVersions:
-    """Versions of the object ``key`` that the store keeps, newest first; gives :class:`Versions`.
+    """Request for the versions of the object ``key`` that the store keeps, newest first; gives :class:`Versions`.
 
-    ``after`` is the version id at which the previous page ended. Only ``repair`` and ``check`` list versions.
+    ``after``: the version id at which the previous page ended. Only ``repair`` and ``check`` send this request.
     """
 
     key: str
@@ -214,7 +214,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until ``signal`` is set, at most ``seconds``, without a request. Gives None."""
+    """Request to wait until ``signal`` is set, at most ``seconds``. Nothing is sent. Gives None."""
 
     signal: Signal
     seconds: float
@@ -222,21 +222,20 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Reading of the driver's clocks; gives a :class:`Time`, so that steps read none."""
+    """Request for the driver's clocks, so that steps read none themselves; gives a :class:`Time`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewId:
-    """Request for a fresh id of 32 hex digits, so that steps need no randomness."""
+    """Request for a new random id of 32 hex digits, so that steps use no randomness themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Local work that may wait for the disk, in the middle of a protocol: what must be durable before the next request.
-    Gives what ``call`` returns; its ``TieredError`` is thrown into the steps.
+    """Request to call a function that may wait for the local disk, such as a durable write before the next request.
 
-    The asyncio driver calls it in a thread and, when cancelled, waits until it has ended. Otherwise an abandoned write
-    could overwrite a later one.
+    Gives the result of ``call``; its ``TieredError`` is thrown into the steps. The asyncio driver calls it in a thread
+    and, when cancelled, waits until it has ended. Otherwise an abandoned write could overwrite a later one.
     """
 
     call: Callable[[], Any] = field(repr=False)
@@ -266,14 +265,14 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Wait for a request that :class:`Begin` began: gives its outcome, or throws its error. Take a ticket once."""
+    """Request to wait for one that :class:`Begin` began. Gives its outcome, or throws its error. Use a ticket once."""
 
     ticket: object = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """A value for the consumer of the steps (``drive_stream``); gives None when the next one is wanted."""
+    """Value that steps emit to their consumer (``drive_stream``). Gives None when the consumer wants the next one."""
 
     value: Any = field(repr=False)
 
@@ -296,9 +295,9 @@ Request = StoreRequest | Backoff | Wait | Now | NewId | Blocking | Together | Be
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object or a range of it. ``size`` is that of the whole object.
+    """Outcome of a GET or HEAD: an object, or a range of it. ``size`` is that of the whole object.
 
-    ``crc32c`` is the stored full-object checksum, None if the store returns none. ``date_ms`` is the store's clock.
+    ``crc32c``: the stored full-object checksum, None if the store returns none. ``date_ms``: the store's clock.
     ``archived``: the storage class of an object that must be restored before it can be read, otherwise empty.
     ``encryption``: its method and key as the store reports them, or empty. ``lent``: the read-only bytes of a GET with
     ``lend``, from a store that lends; ``data`` is empty then.
@@ -316,22 +315,22 @@ class Object:
 
     @property
     def body(self) -> bytes | memoryview:
-        """Bytes of the object, lent or not."""
+        """Bytes of the outcome: ``lent`` if the store lent them, otherwise ``data``."""
         return self.data if self.lent is None else self.lent
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Outcome for an absent key."""
+    """Outcome of a request for a key that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotModified:
-    """Outcome for an ETag that is still current."""
+    """Outcome of a GET with ``if_none_match`` if the object still has this ETag."""
 
 
 class PutStatus(enum.Enum):
-    """Result of a conditional PUT."""
+    """Results of a conditional PUT."""
 
     LANDED = "landed"
     LOST = "lost"  # 412: this attempt did not land
@@ -360,9 +359,10 @@ ACCESS_DENIED = "AccessDenied"
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """Keys that the store refused to delete, each with its reason; all others are gone.
+    """Outcome of a :class:`Delete`. ``failed``: keys that the store refused to delete, with reasons. All others are
+    deleted.
 
-    ``one_by_one``: the store refuses to delete several keys at once, so that each was a request of its own.
+    ``one_by_one``: the store does not delete several keys at once, so each key was a request of its own.
     """
 
     failed: tuple[tuple[str, str], ...] = ()
@@ -371,7 +371,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class ListEntry:
-    """One key of a listing."""
+    """One key of a listing, with the size and time of its object."""
 
     key: str
     size: int
@@ -382,7 +382,9 @@ class ListEntry:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """One page of a listing; ``more``: ask again with ``start_after`` the last key."""
+    """One page of a listing. ``more``: True if another page follows; request it with the last key as
+    ``start_after``.
+    """
 
     entries: tuple[ListEntry, ...]
     more: bool
@@ -391,7 +393,7 @@ class ListPage:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """One multipart upload, begun at ``started_ms`` by the store's clock."""
+    """Multipart upload that was neither completed nor aborted. ``started_ms``: its start, by the store's clock."""
 
     key: str
     upload_id: str
@@ -423,7 +425,7 @@ class UploadPage:
 
 @dataclass(frozen=True, slots=True)
 class ObjectVersion:
-    """One version of an object. Delete markers are left out."""
+    """One version of an object. Delete markers do not count as versions."""
 
     version: str
     size: int
@@ -433,9 +435,9 @@ class ObjectVersion:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """One page of versions, newest first; ``after`` is where the next page begins, None at the end.
+    """One page of versions, newest first. ``after``: marker for the request of the next page, None after the last.
 
-    ``supported`` is False for a store that keeps no versions, such as a directory.
+    ``supported``: False for a store that keeps no versions, such as a directory.
     """
 
     entries: tuple[ObjectVersion, ...]
@@ -445,14 +447,14 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class UploadStarted:
-    """Id of a multipart upload; journal it before the first part."""
+    """Outcome of :class:`StartUpload`: the id of the upload. Journal it before the first part is sent."""
 
     upload_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class PartStored:
-    """An acknowledged part."""
+    """Outcome of :class:`UploadPart`: a part that the store acknowledged."""
 
     number: int
     etag: str
@@ -461,7 +463,7 @@ class PartStored:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Readings of the clocks: ``now_ms`` of the wall clock, ``monotonic`` seconds that never go back."""
+    """Readings of a driver's clocks: ``now_ms`` of the wall clock, and ``monotonic`` seconds, which never go back."""
 
     now_ms: int
     monotonic: float
@@ -490,7 +492,10 @@ Steps = Generator[Request, Any, T]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Findings of the probe. ``conditional_writes`` False means two writers could both win."""
+    """Result of the probe of a store. ``conditional_writes`` False: two writers could both win.
+
+    The other fields: it serves ranges, returns CRC32Cs, verifies them, deletes several keys at once.
+    """
 
     conditional_writes: bool
     ranges: bool
@@ -504,7 +509,7 @@ INCAPABLE = Capabilities(conditional_writes=False, ranges=False, returns_crc32c=
 
 
 class Store(Protocol):
-    """A store of objects, synchronous and thread-safe. ``url`` is safe to print: it has no credentials."""
+    """Store of objects, synchronous and thread-safe. ``url`` is safe to print: it has no credentials."""
 
     @property
     def url(self) -> str:
@@ -514,25 +519,25 @@ class Store(Protocol):
         """Make one attempt. Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket)."""
 
     def close(self) -> None:
-        """Release connections. Objects stay."""
+        """Release connections. Stored objects are not affected."""
 
 
 class AioStore(Protocol):
-    """A store for asyncio. Cancelling ``execute`` leaves no task."""
+    """Store of objects for asyncio. Cancelling ``execute`` leaves no task."""
 
     @property
     def url(self) -> str:
         """URL without credentials, like :attr:`Store.url`."""
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """Make one attempt."""
+        """Send one request, without repeats. Raises as :meth:`Store.execute`."""
 
     async def close(self) -> None:
         """Release connections."""
 
 
 class StoreAround:
-    """Base of a store around another one; subclasses have their own ``execute``."""
+    """Base class of a store that wraps another one. Subclasses define ``execute``."""
 
     def __init__(self, inner: Store) -> None:
         self.inner, self.url = inner, inner.url
@@ -541,12 +546,12 @@ class StoreAround:
         return f"{type(self).__name__}({self.inner!r})"
 
     def close(self) -> None:
-        """Close the inner store."""
+        """Close the wrapped store."""
         self.inner.close()
 
 
 def sent_bytes(request: StoreRequest) -> int:
-    """Return the bytes of body that ``request`` uploads."""
+    """Return the size of the body that ``request`` uploads, 0 for other requests."""
     match request:
         case Put(body=body):
             return len(body) if isinstance(body, bytes) else body.size

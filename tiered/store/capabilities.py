@@ -1,7 +1,7 @@
-"""Probe of what a store really does with conditions, ranges and checksums, on objects of our own.
+"""Probe of a store: tests on objects of our own if it honours conditions, ranges and checksums.
 
-Emulators and old servers respond 200 to a condition that they ignore: two writers could then both win. So each
-writing process probes a store once, and refuses such a store.
+Emulators and old servers respond 200 to a condition that they ignore: two writers could then both win. So each writing
+process probes a store once, and refuses such a store.
 """
 
 from __future__ import annotations

@@ -85,9 +85,9 @@ _UPLOAD_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class DirectoryStore:
-    """A :class:`~tiered.store.base.Store` over a folder.
+    """Store over a folder, a :class:`~tiered.store.base.Store`.
 
-    ``create`` makes the folder if it is absent. Otherwise an absent folder raises ``NotFoundError`` at the first
+    ``create``: make the folder if it is absent. Otherwise an absent folder raises ``NotFoundError`` at the first
     request, like an absent bucket. Only writes create files; a reader needs no write permission.
     """
 
@@ -124,11 +124,11 @@ class DirectoryStore:
         return f"DirectoryStore({self.url!r})"
 
     def close(self) -> None:
-        """Refuse further requests. No file is open between requests."""
+        """Refuse further requests. There is no open file to close."""
         self._closed = True
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """Make one request. A full disk is ``RemoteUnavailableError``, or ``UNKNOWN`` for a conditional write."""
+        """Carry out one request. A full disk is ``RemoteUnavailableError``, or ``UNKNOWN`` for a conditional write."""
         if self._closed:
             raise ClosedError(f"{self.url} was closed")
         check_request(request)

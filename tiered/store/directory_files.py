@@ -52,17 +52,17 @@ KEY_LOCKS = 64
 
 
 def folder_name(part: str) -> str:
-    """Return the directory name of a path part that is not the last."""
+    """Return the directory name for ``part``, a part of a key that is not the last."""
     return _hashed(part) if part.endswith(OBJECT_SUFFIX) or _is_special(part) else part
 
 
 def file_name(part: str) -> str:
-    """Return the file name of the last path part."""
+    """Return the file name for ``part``, the last part of a key."""
     return (_hashed(part) if _is_special(part) else part) + OBJECT_SUFFIX
 
 
 def require_store_folder(root: Path) -> None:
-    """Raise NotFoundError for a folder that is absent or has foreign contents only, ConfigError for a file."""
+    """Raise NotFoundError for a folder that is absent or has only foreign contents, ConfigError for a file."""
     hint = "mount it, create it, or correct the file:// URL"
     try:
         with os.scandir(root) as entries:
@@ -80,7 +80,10 @@ def require_store_folder(root: Path) -> None:
 
 
 def refuse_overlap(root: Path, directory: Path) -> None:
-    """Raise ConfigError for a store in a log directory, or a log directory among the objects of a store."""
+    """Raise ConfigError if the folder ``root`` of a store and a log directory overlap.
+
+    They overlap if the store is in the log directory, or the log directory is among the store's objects.
+    """
     store, log = root.resolve(), directory.resolve()
     inside = log.relative_to(store).parts if log.is_relative_to(store) else None
     if store.is_relative_to(log) or (inside and _OF_A_STORE.fullmatch(inside[0])):
@@ -91,19 +94,19 @@ def refuse_overlap(root: Path, directory: Path) -> None:
 
 
 def refuse_store_file(root: Path) -> None:
-    """Raise ConfigError if the path of a store's folder is a file."""
+    """Raise ConfigError if ``root``, the folder of a store, is a file."""
     if root.exists() and not root.is_dir():
         raise ConfigError(f"{root} is a file, not the folder of a store", hint="name a folder as the remote")
 
 
 def object_path(root: Path, key: str) -> str:
-    """Return the path of the object of a checked key."""
+    """Return the path of the file of an object. ``key`` must be checked already."""
     *folders, last = key.split("/")
     return "/".join([str(root), *map(folder_name, folders), file_name(last)])
 
 
 def walk_keys(root: Path, prefix: str, start_after: str) -> Iterator[str]:
-    """Yield keys with ``prefix`` after ``start_after`` in UTF-8 order, without reading folders outside the range."""
+    """Yield keys with ``prefix`` after ``start_after`` in UTF-8 order. Folders outside the range are not read."""
     yield from _walk(root, "", prefix.encode(), start_after.encode())
 
 
@@ -190,7 +193,7 @@ class ObjectInfo:
 
 
 def encode_tail(info: ObjectInfo) -> bytes:
-    """Return key and trailer, to be written after the body."""
+    """Return the bytes after the body of an object's file: key and trailer."""
     assert info.crc32c is not None  # noqa: S101 - what is written was summed
     key = info.key.encode()
     head = _TRAILER.pack(
@@ -214,7 +217,7 @@ def open_object(path: str | Path) -> int:
 
 
 def info_of_file(found: os.stat_result, key: str) -> ObjectInfo:
-    """Describe a file without a valid trailer by its metadata, with an ETag of this very file.
+    """Return the metadata of a damaged object's file, which has no valid trailer. The ETag is that of this very file.
 
     So a damaged object is replaced under a condition, as always, which fails if it was replaced in between.
     """
@@ -259,7 +262,7 @@ def read_body(fd: int, start: int, end: int, path: str) -> bytes:
 
 
 def damaged(path: str, file_bytes: int, why: str) -> CorruptionError:
-    """Return the error for a path without a whole object."""
+    """Return the error for a file that is not a whole object. ``why``: the reason."""
     return CorruptionError(
         f"{path} ({file_bytes} bytes) is not an object of this store: {why}",
         path_or_key=path,
@@ -281,7 +284,7 @@ class DirectoryFiles:
         self._sweep_lock = threading.Lock()
 
     def ready_for_writes(self) -> None:
-        """Make the internal folders and, once, remove the files of killed processes."""
+        """Create the internal folders and remove temporary files of killed processes. Later calls do nothing."""
         with self._sweep_lock:
             if self._swept:
                 return
@@ -299,7 +302,7 @@ class DirectoryFiles:
 
     @contextlib.contextmanager
     def key_lock(self, key: str) -> Iterator[None]:
-        """Lock ``key`` against other writers, in all threads and processes."""
+        """Return a context manager that locks ``key`` against other writers, in all threads and processes."""
         shard = blake2b(key.encode(), digest_size=1).digest()[0] % KEY_LOCKS
         fd = os.open(self.internal / "locks" / f"{shard:02x}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -331,7 +334,10 @@ class DirectoryFiles:
     def write_object(
         self, fd: int, pieces: Iterator[bytes | memoryview], *, key: str, announced_crc32c: int | None, now_ms: int
     ) -> ObjectInfo:
-        """Write body, key and trailer into ``fd`` and fsync. Raises ``CorruptionError`` for a wrong body checksum."""
+        """Write body, key and trailer into ``fd`` and fsync. Return the trailer's fields.
+
+        Raises ``CorruptionError`` if the body does not have ``announced_crc32c`` (None: not checked).
+        """
         size = crc = 0
         for piece in pieces:
             write_all(fd, piece)
@@ -394,7 +400,7 @@ class DirectoryFiles:
 
 
 def sweep_temporary(folder: Path) -> int:
-    """Remove temporary files whose writers are dead; return how many."""
+    """Remove temporary files whose writers are dead. Return their number."""
     removed = 0
     for path in folder.iterdir():
         try:
@@ -413,14 +419,14 @@ def sweep_temporary(folder: Path) -> int:
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write all of ``data``: one ``write`` may take less."""
+    """Write all of ``data``, in several ``write`` calls if one takes only a part."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def sync_dir(path: Path) -> None:
-    """Make the entries of a folder durable."""
+    """Fsync a folder, so that the names in it are durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -438,9 +444,9 @@ JUMP_MS = 1000
 
 
 class FolderClock:
-    """Clock of the file system below ``folder``, which a writer has made; until then it is ``clock``.
+    """Clock of the file system that holds ``folder``. While the folder does not exist, it is ``clock``.
 
-    A clock that a test moves may be before the file system's, never after it.
+    A test may set ``clock`` behind the file system's time, never ahead of it.
     """
 
     def __init__(self, clock: Clock, folder: Path) -> None:

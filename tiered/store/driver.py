@@ -59,7 +59,7 @@ Taker = Callable[[Any], object]
 
 
 def refuse(emitted: object) -> None:
-    """Raise TypeError, as these steps should emit nothing."""
+    """Raise TypeError: the default ``take`` of steps that emit nothing."""
     raise TypeError(f"steps that are run to their end emitted {emitted!r}")
 
 
@@ -72,10 +72,10 @@ def drive(
     together: int = TOGETHER_REQUESTS,
     take: Taker = refuse,
 ) -> T:
-    """Run ``steps`` to their end on the calling thread and return their value.
+    """Run ``steps`` to their end on the calling thread and return their value. Raises what the steps raise.
 
-    ``clock`` and ``ids`` default to the machine's; ``together`` bounds the threads of a :class:`Together`; ``take``
-    receives the values that they emit. Raises what the steps raise.
+    ``clock`` and ``ids`` default to the machine's. ``together``: most threads for one :class:`Together`. ``take``
+    receives the values that the steps emit.
     """
     stream = drive_stream(store, steps, clock=clock, ids=ids, together=together)
     try:
@@ -175,7 +175,7 @@ def _outcome_of(store: Store, request: StoreRequest) -> Outcome | TieredError:
 
 
 def checked_outcomes(found: tuple[Outcome | TieredError, ...], *, errors: bool) -> tuple[Outcome | TieredError, ...]:
-    """Return the outcomes of a :class:`Together`. Raises the first error unless the steps asked for ``errors``."""
+    """Return the outcomes of a :class:`Together`. Without ``errors``, raise the first error among them."""
     for each in () if errors else found:
         if isinstance(each, TieredError):
             raise each
@@ -200,7 +200,9 @@ _NO_STORE = _NoStore()
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runner of steps on the calling thread. ``together``: the requests that are under way at once."""
+    """Runner of steps on the calling thread. ``store`` None: a log without bucket. ``together``: most concurrent
+    requests.
+    """
 
     store: Store | None = None
     clock: Clock | None = None
@@ -229,5 +231,5 @@ class Runner:
 
 
 def no_store(request: StoreRequest) -> ConfigError:
-    """Return the error of a request without a store."""
+    """Return the error for a request to the store of a log without bucket."""
     return ConfigError(f"there is no store to carry out {type(request).__name__}", hint="name one")

@@ -26,7 +26,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 def check_key(key: str, *, what: str = "key") -> str:
-    """Return ``key``. Raises ``ConfigError`` for a key that some store would refuse or fold into another."""
+    """Return ``key``. Raises ``ConfigError`` for a key that some store would refuse or confuse with another key.
+
+    ``what`` names the key in the error.
+    """
     if not key:
         raise ConfigError(f"the {what} is empty")
     _check_text(key, what)
@@ -52,7 +55,7 @@ def check_list(request: List) -> None:
 
 
 def check_request(request: StoreRequest) -> None:
-    """Raise ``ConfigError`` for a request that no store could carry out, before it is sent."""
+    """Raise ``ConfigError`` for a request that no store could carry out. Called before it is sent."""
     if isinstance(request, List):
         check_list(request)
         return

@@ -1,7 +1,7 @@
-"""Layers around a store, each written once: ``LayeredStore`` runs it on threads, ``AioLayeredStore`` on asyncio.
+"""Layers around a store. Each is written once: ``LayeredStore`` runs it on threads, ``AioLayeredStore`` on asyncio.
 
-A layer makes a generator for each request. The generator yields requests for the store inside, waits, and turns to wait
-for. An exception of one of them, also a cancellation, is raised at its ``yield``.
+A layer makes a generator for each request. The generator yields requests for the inner store, :class:`Sleep` and
+:class:`TurnRequest`. An exception of one of them, also a cancellation, is raised at its ``yield``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ AioSleep = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Wait for some seconds."""
+    """Request of a layer to wait for some seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """Wait until a turn is given."""
+    """Request of a layer to wait until ``given`` is done: its turn (``store.limit.Slots``)."""
 
     given: Future[None]
 
@@ -35,20 +35,20 @@ Attempt = Generator[StoreRequest | Sleep | TurnRequest, Any, Outcome]
 
 
 class Layer(Protocol):
-    """A step between a caller and a store. ``clock`` counts its waits."""
+    """Layer between a caller and a store, such as retries or limits. ``clock`` measures its waits."""
 
     @property
     def clock(self) -> Clock: ...
 
     def attempt(self, request: StoreRequest) -> Attempt:
-        """Return the steps of one request."""
+        """Return the generator that carries out one request."""
 
     def close(self) -> None:
-        """Close the layer, before the store inside is closed."""
+        """Close the layer. Called before the inner store is closed."""
 
 
 class LayeredStore:
-    """A store with one layer around it."""
+    """Store wrapped in one layer."""
 
     def __init__(self, inner: Store, layer: Layer) -> None:
         self.inner, self.layer, self.url = inner, layer, inner.url
@@ -83,13 +83,13 @@ class LayeredStore:
             error = None  # its traceback refers to this frame: a cycle that only the collector would free
 
     def close(self) -> None:
-        """Close the layer and the store inside."""
+        """Close the layer, then the inner store."""
         self.layer.close()
         self.inner.close()
 
 
 class AioLayeredStore:
-    """An asyncio store with one layer around it; tests inject ``sleep``."""
+    """Asyncio store wrapped in one layer. Tests pass their own ``sleep``."""
 
     def __init__(self, inner: AioStore, layer: Layer, sleep: AioSleep | None = None) -> None:
         import asyncio  # noqa: PLC0415 - programs on threads use this module, too, and never load asyncio
@@ -129,6 +129,6 @@ class AioLayeredStore:
             error = None
 
     async def close(self) -> None:
-        """Close the layer and the store inside."""
+        """Close the layer, then the inner store."""
         self.layer.close()
         await self.inner.close()

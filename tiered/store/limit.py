@@ -1,6 +1,6 @@
-"""Limits of a store, shared by all its users: requests and bytes per second, bodies and memory.
+"""Limits of a store, shared by all its users: requests and bytes per second, concurrent uploads, and memory.
 
-A GET is charged when its size is known, that is afterwards. A refusal of the store (503 SlowDown) is counted here;
+A GET is charged afterwards, when its size is known. A refusal of the store (503 SlowDown) is counted here;
 ``store.retry`` waits before it repeats the request.
 """
 
@@ -55,35 +55,38 @@ class Slots:
 
     @property
     def count(self) -> int:
-        """Size of the whole resource."""
+        """Number of units in the pool."""
         return self._count
 
     @property
     def taken(self) -> int:
-        """Amount that is granted now."""
+        """Number of units that are granted now."""
         with self._lock:
             return self._taken()
 
     @property
     def waiting(self) -> int:
-        """Number of waiting requests."""
+        """Number of requests that wait for units."""
         with self._lock:
             return len(self._line)
 
     def go_by(self, count: int) -> None:
-        """Change the size of the whole resource. Granted turns stay granted."""
+        """Change the number of units. Units that are granted stay granted."""
         with self._lock:
             self._count = count
         self._let_in()
 
     def ask(self, turn: Future[None], wanted: int = 1) -> None:
-        """Put ``turn`` in line for ``wanted``; it is done once granted. Each turn ends with :meth:`leave`."""
+        """Queue ``turn``, a request for ``wanted`` units. The future is done once they are granted.
+
+        The caller must call :meth:`leave` for each turn.
+        """
         with self._lock:
             self._line[turn] = wanted
         self._let_in()
 
     def leave(self, turn: Future[None]) -> None:
-        """End ``turn``, whether it was granted, waits, or was never asked for."""
+        """End ``turn``: return its units, or remove it from the queue. An unknown turn is ignored."""
         turn.cancel()
         with self._lock:
             self._line.pop(turn, None)
@@ -111,7 +114,9 @@ class Slots:
 
     @contextlib.contextmanager
     def turn(self, wanted: int = 1) -> Iterator[None]:
-        """Hold a turn in a thread. Any exception while it waits, also Ctrl-C, returns the turn."""
+        """Return a context manager for a thread that holds ``wanted`` units. An exception while it waits ends the
+        request.
+        """
         turn: Future[None] = Future()
         try:
             self.ask(turn, wanted)
@@ -122,7 +127,9 @@ class Slots:
 
     @contextlib.asynccontextmanager
     async def aio_turn(self, wanted: int = 1) -> AsyncIterator[None]:
-        """Hold a turn in a task. A cancellation while it waits returns the turn."""
+        """Return a context manager for a task that holds ``wanted`` units. A cancellation while it waits ends the
+        request.
+        """
         turn: Future[None] = Future()
         try:
             self.ask(turn, wanted)
@@ -134,7 +141,10 @@ class Slots:
 
 
 class Limits:
-    """Layer that waits until a request is allowed; None for no limit. Thread-safe: stores may share one."""
+    """Layer that delays requests until the limits allow them. Thread-safe: stores may share one.
+
+    Rates are None for no limit. ``bodies``: uploads in flight.
+    """
 
     def __init__(
         self,
@@ -156,7 +166,7 @@ class Limits:
 
     @classmethod
     def from_config(cls, limits: StoreLimits, *, clock: Clock | None = None) -> Limits:
-        """Return the limits that a user has set."""
+        """Return the layer for limits that a user has set."""
         return cls(
             requests_per_second=limits.requests_per_second,
             bytes_per_second=limits.bytes_per_second,
@@ -166,18 +176,18 @@ class Limits:
 
     @property
     def requests_per_second(self) -> float | None:
-        """Rate of requests, None for no limit."""
+        """Limit of requests per second, None for no limit."""
         return None if self._requests is None else self._requests.rate
 
     @property
     def bytes_per_second(self) -> float | None:
-        """Rate of bytes in both directions, None for no limit."""
+        """Limit of bytes per second in both directions, None for no limit."""
         return None if self._bytes is None else self._bytes.rate
 
     def go_by(
         self, *, requests_per_second: float | None, bytes_per_second: float | None, memory_bytes: int | None = None
     ) -> None:
-        """Change the rates, None for no limit; change the memory budget, None to keep it."""
+        """Change the limits. Rates: None for no limit. ``memory_bytes``: None keeps the present budget."""
         if memory_bytes is not None:
             self.memory.go_by(memory_bytes)
         self._requests = self._bucket(self._requests, requests_per_second)
@@ -194,7 +204,7 @@ class Limits:
         return held
 
     def metrics(self) -> list[Metric]:
-        """Return the metrics of the memory budget, and the refusals."""
+        """Return the metrics of the memory budget, and the number of requests that the store refused as too many."""
         return [
             metric("memory_limit_bytes", self.memory.count),
             metric("memory_used_bytes", self.memory.taken),
@@ -203,7 +213,7 @@ class Limits:
         ]
 
     def attempt(self, request: StoreRequest) -> Attempt:
-        """Return the steps of one attempt of a layer around a store: wait for a turn, then send."""
+        """Return the generator that waits until ``request`` is allowed, then sends it."""
         turn: Future[None] | None = None
         try:
             if is_streamed(request):
@@ -232,7 +242,7 @@ class Limits:
         """Do nothing: other stores may share the limits."""
 
     def before(self, request: StoreRequest) -> float:
-        """Charge ``request`` and return the seconds to wait before sending it."""
+        """Charge ``request`` to the rates. Return the seconds to wait before it is sent."""
         requests, sent, now = self._requests, self._bytes, self.clock.monotonic()
         with self._lock:
             turn = 0.0 if requests is None else requests.acquire(1.0, now)
@@ -241,7 +251,7 @@ class Limits:
         return max(turn, owed)
 
     def withdraw(self, request: StoreRequest) -> None:
-        """Return the tokens of a ``request`` that was abandoned while it waited."""
+        """Undo the charge of a ``request`` that was abandoned while it waited."""
         requests, sent, now = self._requests, self._bytes, self.clock.monotonic()
         with self._lock:
             if requests is not None:
@@ -250,7 +260,7 @@ class Limits:
                 sent.give_back(sent_bytes(request), now)
 
     def after(self, answer: Outcome | BaseException) -> None:
-        """Charge the bytes of a response, and count a refusal of too many requests."""
+        """Charge the bytes of a response. Count it if the store refused the request as too many."""
         received = self._bytes
         if isinstance(answer, Object):
             if received is not None:
@@ -269,5 +279,5 @@ def _moved_bytes(request: StoreRequest) -> int:
 
 
 def is_streamed(request: StoreRequest) -> bool:
-    """Return True if a request sends a file or a part of one: only those wait for a slot."""
+    """Return True if a request uploads a file or a part of one. Only such requests wait for an upload slot."""
     return isinstance(request, UploadPart) or (isinstance(request, Put) and not isinstance(request.body, bytes))

@@ -92,7 +92,7 @@ LEAST_TIMEOUT_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """A checked URL and how to reach it. ``str()`` is the URL; it has no credentials."""
+    """Checked URL of a store and its connection settings. ``str()`` is the URL; it has no credentials."""
 
     scheme: str
     bucket: str = ""
@@ -179,7 +179,7 @@ class StoreLocation:
 
     @property
     def s3(self) -> S3Target:
-        """Address of the bucket. Raises ConfigError for other kinds of store."""
+        """Bucket and its connection settings. Raises ConfigError for other kinds of store."""
         if self.target is None:
             raise ConfigError(f"{self.url} is not a bucket", hint="s3://bucket/prefix")
         return self.target
@@ -194,7 +194,7 @@ class StoreLocation:
         return replace(self, target=target)
 
     def open(self, options: StoreOptions = DEFAULTS) -> Store:
-        """Open a store that retries what is safe, keeps to its limits and counts its requests."""
+        """Open the store with its layers: it retries what is safe, respects its limits and counts its requests."""
         within = self._within(options.deadline_seconds)
         store = within.raw_store(clock=options.clock, ids=options.ids, create=options.create)
         for layer in self._layers(options):
@@ -224,7 +224,7 @@ class StoreLocation:
 def open_store(
     url: str | os.PathLike[str] | StoreLocation, options: StoreOptions = DEFAULTS, **s3: Unpack[S3Keywords]
 ) -> Store:
-    """Open the store at ``url``. Opening connects to nothing; the first request does."""
+    """Open the store at ``url``, with its layers. Opening makes no connection; the first request does."""
     return StoreLocation.parse(url, **s3).open(options)
 
 
@@ -275,7 +275,7 @@ def _split_rest(scheme: str, rest: str) -> SplitResult:
 
 
 def split_query(url: str) -> tuple[str, S3Keywords]:
-    """Return an S3 URL without its query, and the keywords of the query. Raises ConfigError for an unknown word."""
+    """Return an S3 URL without its query, and the settings in the query. Raises ConfigError for an unknown word."""
     head, mark, query = url.partition("?")
     found: dict[str, str] = {}
     for word, value in parse_qsl(query, keep_blank_values=True) if mark else ():
@@ -411,13 +411,13 @@ class ThreadedAioStore:
         return f"ThreadedAioStore({self.inner!r})"
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """Make one attempt on a thread."""
+        """Send one request, without repeats, on a thread."""
         if self._closed:
             raise ClosedError(f"{self.url} was closed")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.inner.execute, request)
 
     async def close(self) -> None:
-        """Wait for requests that have begun, then close the inner store."""
+        """Wait for requests in flight, then close the inner store."""
         self._closed = True
         await in_thread(self._pool.shutdown, wait=True, cancel_futures=True)
         self.inner.close()
@@ -448,7 +448,7 @@ def location_of(place: Place, s3: S3Keywords) -> StoreLocation | None:
 
 
 def locate(place: str | Path, s3: S3Keywords) -> StoreLocation:
-    """Return the store at a URL or path. Raises NotFoundError for a folder that is no store, and creates none."""
+    """Return the location for a URL or path. Raises NotFoundError for a folder that is no store. Creates no folder."""
     location = StoreLocation.parse(place, **s3)
     location.require_folder()
     return location

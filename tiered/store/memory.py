@@ -1,4 +1,4 @@
-"""The reference store: objects in a dictionary under one lock. The shortest statement of the contract.
+"""Store in memory, the reference implementation: objects in a dictionary under one lock.
 
 ``memory://name`` is one place per name and process: two stores of the same name see the same objects.
 """
@@ -89,11 +89,11 @@ _REGISTRY_LOCK = threading.Lock()
 
 
 class MemoryStore:
-    """A :class:`~tiered.store.base.Store` in memory.
+    """Store in memory, a :class:`~tiered.store.base.Store`.
 
-    ``name`` None gives a private store; a name joins all stores of that name in this process. ``prefix`` precedes every
-    key. Tests of multipart uploads may lower ``min_part_bytes``. ``versioned`` keeps all versions of all objects, like
-    a bucket with versioning.
+    ``name`` None: a private store. Otherwise all stores of that name in this process share their objects. ``prefix``
+    precedes every key. Tests of multipart uploads may lower ``min_part_bytes``. ``versioned`` keeps all versions of all
+    objects, like a bucket with versioning.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class MemoryStore:
 
     @staticmethod
     def forget(name: str) -> None:
-        """Drop the objects of ``name``: the next store of that name begins empty."""
+        """Delete the objects of ``name``: the next store of that name is empty."""
         with _REGISTRY_LOCK:
             _REGISTRY.pop(name, None)
 
@@ -134,7 +134,7 @@ class MemoryStore:
         return f"MemoryStore({self.url!r})"
 
     def close(self) -> None:
-        """Refuse further requests of this store; the objects stay."""
+        """Refuse further requests of this store. Stores of the same name still have the objects."""
         self._closed = True
 
     def tags(self, key: str) -> dict[str, str]:

@@ -49,13 +49,13 @@ _logger = logging.getLogger("tiered.store")
 
 @dataclass(frozen=True, slots=True)
 class RequestFigures:
-    """One line of a snapshot. ``op`` is ``get``, ``head``, ``put``, ``startupload``, ...
+    """Sums for one operation and status. ``op`` is ``get``, ``head``, ``put``, ``startupload``, ...
 
     ``status`` is ``ok``, ``missing``, ``not_modified``; of a PUT ``landed``, ``lost``, ``conflict``, ``absent`` or
     ``unknown``; of a request that raised the ``code`` of its error, or ``cancelled``.
 
-    ``buckets[i]`` counts the requests that took at most ``SECONDS_BOUNDS[i]`` and more than the bound before
-    (the last: more than all).
+    ``buckets[i]`` counts the requests that took at most ``SECONDS_BOUNDS[i]`` and more than the bound before (the last:
+    more than all).
     """
 
     op: str
@@ -78,7 +78,7 @@ class _Sums:
 
 @dataclass(slots=True)
 class InFlight:
-    """A request without a response: when it began and when it is overdue, by the monotonic clock."""
+    """Request in flight. ``begun``, ``due``: monotonic seconds at which it was sent, and from which it is overdue."""
 
     op: str
     begun: float
@@ -95,7 +95,7 @@ class StoreMetrics:
         self._numbers = itertools.count()
 
     def start(self, request: StoreRequest, now: float) -> int:
-        """Note a request that is sent at ``now``. Return its number for :meth:`add`."""
+        """Record that a request is sent at ``now``. Return its number, for :meth:`add`."""
         sent = sent_bytes(request) if isinstance(request, Put | UploadPart) else 0
         flight = InFlight(type(request).__name__.lower(), now, now + SILENT_SECONDS + sent / SLOW_BYTES_PER_SECOND)
         with self._lock:
@@ -104,7 +104,7 @@ class StoreMetrics:
         return number
 
     def oldest(self) -> InFlight | None:
-        """Return the request in flight that began first; None if there is none."""
+        """Return the request in flight that was sent first, None if there is none."""
         with self._lock:
             return next(iter(self._flights.values()), None)
 
@@ -114,14 +114,16 @@ class StoreMetrics:
         return 0.0 if oldest is None else max(0.0, now - oldest.begun)
 
     def overdue(self, now: float) -> InFlight | None:
-        """Return the oldest overdue request, None without one."""
+        """Return the oldest overdue request in flight, None if there is none."""
         with self._lock:
             return next((flight for flight in self._flights.values() if now >= flight.due), None)
 
     def add(
         self, request: StoreRequest, answer: Outcome | BaseException, seconds: float, number: int | None = None
     ) -> None:
-        """Add one request. ``answer`` is its outcome or exception; ``number`` comes from :meth:`start`."""
+        """Add a request that ended to the sums. ``answer``: its outcome or exception. ``number``: result of
+        :meth:`start`.
+        """
         received = 0
         if isinstance(answer, Object):
             status, received = "ok", len(answer.body)
@@ -146,7 +148,7 @@ class StoreMetrics:
             sums.buckets[bisect_left(SECONDS_BOUNDS, seconds)] += 1
 
     def snapshot(self) -> tuple[RequestFigures, ...]:
-        """Return all sums since the start, ordered by operation and status."""
+        """Return all sums since this object was created, ordered by operation and status."""
         with self._lock:
             return tuple(
                 RequestFigures(op, status, s.requests, s.seconds, s.sent, s.received, tuple(s.buckets))
@@ -154,7 +156,7 @@ class StoreMetrics:
             )
 
     def requests(self, op: str | None = None) -> int:
-        """Return the number of requests of one operation, or of all."""
+        """Return the number of requests of one operation; None: of all."""
         with self._lock:
             return sum(sums.requests for (each, _), sums in self._sums.items() if op in (None, each))
 
@@ -173,9 +175,9 @@ def request_metrics(metrics: StoreMetrics, now: float) -> list[Metric]:
 
 
 class Meter:
-    """Layer that records every attempt in ``metrics``; a cancelled one counts as ``cancelled``.
+    """Layer that records every attempt in ``metrics``. A cancelled one counts as ``cancelled``.
 
-    ``notice_outages``: log when the store stops responding.
+    ``notice_outages``: log when the store stops responding, and when it responds again.
     """
 
     def __init__(
@@ -191,7 +193,7 @@ class Meter:
         self._outages = Outages(url, self.clock) if notice_outages else None
 
     def attempt(self, request: StoreRequest) -> Attempt:
-        """Return the steps of one attempt, recorded."""
+        """Return the generator that sends one request and records it."""
         begun = self.clock.monotonic()
         number = self._metrics.start(request, begun)
         answer: Outcome | BaseException
@@ -208,7 +210,7 @@ class Meter:
         return outcome
 
     def close(self) -> None:
-        """Do nothing: the figures outlive the store."""
+        """Do nothing: the metrics are read after the store is closed."""
 
 
 class Outages:
@@ -222,7 +224,7 @@ class Outages:
         self._since = 0.0
 
     def heard(self, answer: Outcome | BaseException) -> None:
-        """Count the outcome or exception of an attempt: a write that may have landed got no response."""
+        """Record an attempt by its outcome or exception. An unknown outcome of a write counts as no response."""
         if isinstance(answer, PutResult) and answer.status is PutStatus.UNKNOWN:
             self._count_failure(answer.cause)
         elif isinstance(answer, RemoteUnavailableError):

@@ -1,4 +1,4 @@
-"""Options of a process for its store. The module imports no store, as readers of a disk alone use it, too."""
+"""Options for opening a store. The module imports no store, as readers of only a disk use it, too."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RETRY_DEADLINE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Options for a store. Every interface of one log gets the same value, so that none ignores a limit.
+    """Options for opening a store. Every interface of one log gets the same value, so that none ignores a limit.
 
-    ``limits`` may be shared by stores of both kinds. ``create`` makes the folder of a ``file://`` URL.
+    ``limits`` may be shared by synchronous and asyncio stores. ``create``: make the folder of a ``file://`` URL.
     ``notice_outages``: log when the store stops responding and when it responds again.
     """
 

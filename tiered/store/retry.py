@@ -43,7 +43,9 @@ def _refused(key: str, error: RemotePermissionError) -> tuple[str, str]:
 
 
 class Retries:
-    """Layer that repeats safe requests on ``RemoteUnavailableError`` until ``deadline_seconds``; 0 never repeats."""
+    """Layer that repeats safe requests on ``RemoteUnavailableError``, until ``deadline_seconds`` have passed; 0: no
+    repeats.
+    """
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Retries:
         self._one_by_one = False
 
     def attempt(self, request: StoreRequest) -> Attempt:
-        """Return the steps of one request and its repeats."""
+        """Return the generator that sends one request, and repeats it if that is safe."""
         if not isinstance(request, Delete) or len(request.keys) < 2:
             return (yield from self._repeated(request))
         if not self._one_by_one:
@@ -76,7 +78,7 @@ class Retries:
         return Deleted(tuple(failed), one_by_one=True)
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: this layer holds no resources."""
 
     def _repeated(self, request: StoreRequest) -> Attempt:
         """Send a request until it is answered. Raise the error of the last attempt at the deadline."""

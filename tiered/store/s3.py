@@ -41,10 +41,10 @@ _CREDENTIAL_FILES = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AW
 
 
 class S3Store:
-    """A :class:`~tiered.store.base.Store` on S3 or a server that speaks it.
+    """Store on S3 or a compatible server, a :class:`~tiered.store.base.Store`. Thread-safe.
 
-    Credentials come from the AWS chain only (environment, profile, role); after a refused request, the next one looks
-    for newer ones. One request, one attempt. Thread-safe.
+    Credentials come from the AWS chain only (environment, profile, role). After a refused request, the next one looks
+    for newer ones. Each call sends one request.
     """
 
     def __init__(self, target: S3Target) -> None:
@@ -64,7 +64,7 @@ class S3Store:
         return f"S3Store({self.url!r})"
 
     def close(self) -> None:
-        """Refuse further requests, and close connections that no other store uses."""
+        """Refuse further requests. Close the connections if no other store uses them."""
         self._leave_to_the_parent()
         with self._lock:
             self._closed = True
@@ -74,7 +74,7 @@ class S3Store:
             free_buffers()
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """Make one attempt; ``store.s3_errors`` maps errors."""
+        """Send one request, without repeats. Errors are translated by ``store.s3_errors``."""
         check_request(request)
         client = self._connected()
         call = call_for(self.target, request, at_once=True)
@@ -112,13 +112,16 @@ class S3Store:
 
 
 def free_buffers() -> None:
-    """Drop all buffers if no store of boto3's is open; views keep theirs."""
+    """Free the buffers for response bodies, unless a boto3 store is open. Existing views stay valid."""
     if not CLIENTS.in_use:
         BUFFERS.forget()
 
 
 def lendable_bytes(request: Get, response: dict[str, Any]) -> int:
-    """Return the size of a body that goes into a buffer of the pool: exactly the requested range. 0: it does not."""
+    """Return the size of a response body that can be read into a pooled buffer. 0: it cannot.
+
+    It can if ``request`` allows it and the response has exactly the requested range.
+    """
     size = 0 if request.end is None else request.end - request.start
     whole = size == response.get("ContentLength") and "ContentRange" in response
     return size if request.lend and whole and size >= LEND_BYTES else 0
@@ -179,7 +182,7 @@ class S3Client:
 
 
 class S3Clients:
-    """Clients by settings and credentials. Thread-safe; a forked child begins without any."""
+    """Pool of boto3 clients by settings and credentials. Thread-safe. A forked child begins without any."""
 
     def __init__(self, idle: int = IDLE_CLIENTS) -> None:
         self._idle = idle
@@ -193,12 +196,15 @@ class S3Clients:
 
     @property
     def in_use(self) -> int:
-        """Number of clients that a store uses."""
+        """Number of clients that stores use."""
         with self._lock:
             return sum(1 for each in self._held.values() if each.stores)
 
     def lease(self, target: S3Target) -> S3Client:
-        """Return the client for ``target``, until :meth:`release`. Raises ConfigError if none can be made."""
+        """Return the client for ``target`` and count one more use. Raises ConfigError if it cannot be created.
+
+        The caller calls :meth:`release` at the end.
+        """
         with self._lock:
             key = origin_of(target)
             client = self._held.pop(key, None) or self._made(target, key)
@@ -207,7 +213,7 @@ class S3Clients:
             return client
 
     def release(self, client: S3Client) -> None:
-        """Release one use of a client; the last one closes its connections."""
+        """Count one use less. After the last use the client's connections are closed."""
         with self._lock:
             client.stores -= 1
             if client.stores:

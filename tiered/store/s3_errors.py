@@ -52,7 +52,10 @@ from tiered.store.s3_requests import (
 
 
 class NeedsHead:
-    """Marker of a response with too little information: a range past the end has no ETag. HEAD the key."""
+    """Result of :func:`translate`: the error lacks information, and the caller must send a HEAD of the key.
+
+    A range past the end of the object gives an error without ETag.
+    """
 
 
 class NeedsGet:
@@ -113,7 +116,11 @@ Settled = Outcome | NeedsHead | NeedsGet | TieredError
 
 
 def translate(target: S3Target, request: StoreRequest, call: S3Call, error: Exception) -> Settled:
-    """Return the meaning of ``error``; the caller raises a :class:`TieredError`. Raises a failure of the body."""
+    """Return the outcome that ``error`` stands for, a :class:`TieredError` that the caller raises, or a follow-up
+    marker.
+
+    If the body's source failed, its error is raised.
+    """
     failure = call.reader.failure if call.reader is not None else None
     if failure is not None:
         raise failure  # the source failed, so that the server never had the whole body
@@ -127,7 +134,11 @@ def translate(target: S3Target, request: StoreRequest, call: S3Call, error: Exce
 
 
 def follow_up_of(request: StoreRequest) -> Get | Head:
-    """Return the one more request that :class:`NeedsHead` or :class:`NeedsGet` asks for."""
+    """Return the follow-up of a request whose answer had too little information.
+
+    A GET is followed by a HEAD (:class:`NeedsHead`). A HEAD is followed by a GET of one byte (:class:`NeedsGet`).
+    Raises TypeError for other requests.
+    """
     if isinstance(request, Get):
         return Head(request.key)
     if isinstance(request, Head):
@@ -136,7 +147,7 @@ def follow_up_of(request: StoreRequest) -> Get | Head:
 
 
 def without_data(outcome: Outcome) -> Outcome:
-    """Return the response of a follow-up without the byte that was read to get it."""
+    """Return the outcome of a follow-up GET without its data, which is one byte that was not requested."""
     return replace(outcome, data=b"") if isinstance(outcome, Object) else outcome
 
 

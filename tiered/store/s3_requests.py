@@ -101,7 +101,7 @@ class S3Target:
         return f"s3://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
     def full_key(self, key: str) -> str:
-        """Return the key in the bucket."""
+        """Return the key in the bucket: the prefix and ``key``."""
         return f"{self.prefix}/{key}" if self.prefix else key
 
     def place(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class S3Target:
         return {"Bucket": self.bucket, **owner}
 
     def encryption(self) -> dict[str, Any]:
-        """Return the parameters of a request that begins an object."""
+        """Return the encryption parameters of requests that create an object."""
         if self.sse is None:
             return {}
         if self.sse != KMS:
@@ -119,7 +119,7 @@ class S3Target:
         return {"ServerSideEncryption": KMS, **key, "BucketKeyEnabled": True}  # else one KMS request each
 
     def resource(self, request: StoreRequest) -> str:
-        """Return ``s3://bucket/key`` as errors name it."""
+        """Return ``s3://bucket/key`` of a request, for error messages."""
         match request:
             case List(prefix) | ListUploads(prefix):
                 return f"s3://{self.bucket}/{self.full_key(prefix)}*"
@@ -158,7 +158,7 @@ class S3Target:
 
 @dataclass(frozen=True, slots=True)
 class S3Call:
-    """One botocore call: ``getattr(client, method)(**parameters)``; ``reader`` is the streaming body, if any."""
+    """One botocore call: ``getattr(client, method)(**parameters)``. ``reader``: the streaming request body, if any."""
 
     method: str
     parameters: dict[str, Any]
@@ -166,7 +166,7 @@ class S3Call:
 
 
 def forbid_redirect(params: dict[str, Any], **_: Any) -> None:
-    """Handle ``before-call.s3``: a bucket of another region is an error, not a second request.
+    """Handler for ``before-call.s3``: a bucket of another region becomes an error instead of a second request.
 
     The SDK would look the region up and send the PUT again, without end if the responses name no region.
     """
@@ -174,10 +174,10 @@ def forbid_redirect(params: dict[str, Any], **_: Any) -> None:
 
 
 def expect_of_large(params: dict[str, Any], **_: Any) -> None:
-    """Handle ``before-call.s3`` after the SDK's own handlers: send a small body at once, without asking first.
+    """Handler for ``before-call.s3``: removes ``Expect: 100-continue`` from requests with a small body.
 
-    The SDK sends ``Expect: 100-continue`` with every body, which costs each commit a round trip, and reads the response
-    to it byte by byte. A refusal in place of 100 saves the bytes of a large body only.
+    The SDK sends this header with every body, which costs each commit a round trip, and reads the response to it byte
+    by byte. It saves bytes only if a large body is refused. This handler must run after the SDK's own.
     """
     headers = params["headers"]
     if "Expect" in headers and int(headers.get("Content-Length", EXPECT_BYTES)) < EXPECT_BYTES:
@@ -203,7 +203,7 @@ def mark_foreign_page(parsed_response: dict[str, Any] | None, response_dict: dic
 
 
 def encode_crc(value: int) -> str:
-    """Return a CRC32C in S3's encoding."""
+    """Return a CRC32C as S3 encodes it (base64)."""
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
@@ -218,7 +218,7 @@ def decode_crc(text: str | None) -> int | None:
 
 
 def checksum_of(source: ByteSource, start: int, end: int) -> int:
-    """Return the CRC32C of a range of a source, read in pieces."""
+    """Return the CRC32C of bytes ``start`` to ``end`` of a source, which is read in pieces."""
     value = 0
     for piece in pieces_of(source, start, end):
         value = crc32c(piece, value)

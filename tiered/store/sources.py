@@ -18,7 +18,9 @@ WHOLE_BYTES = 64 * 1024
 
 
 class ObjectSource:
-    """The object ``key`` at a fixed size; a replacement of another size is detected. Thread-safe."""
+    """Byte source over the object ``key``. Thread-safe. Raises CorruptionError if the object was replaced by one of
+    another size.
+    """
 
     def __init__(self, store: Store, key: str, size: int) -> None:
         self._store = store
@@ -28,7 +30,7 @@ class ObjectSource:
 
     @classmethod
     def open(cls, store: Store, key: str) -> ObjectSource:
-        """Open an object after asking for its size. Raises ``NotFoundError`` if it is absent."""
+        """Return a byte source over an object, after a HEAD for its size. Raises ``NotFoundError`` if it is absent."""
         found = store.execute(Head(key))
         if not isinstance(found, Object):
             raise NotFoundError(f"{store.url} has no object {key}", hint="correct the key")
@@ -39,7 +41,10 @@ class ObjectSource:
         return self._size
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Return exactly ``length`` bytes. Raises ``NotFoundError``, ``CorruptionError``, and errors of the store."""
+        """Return exactly ``length`` bytes from ``position``.
+
+        Raises ``NotFoundError``, ``CorruptionError``, and errors of the store.
+        """
         if self._closed:
             raise ClosedError(f"{self._key} was closed before")
         if length == 0:
@@ -62,9 +67,10 @@ class ObjectSource:
 
 
 def pieces_of(source: ByteSource, start: int, end: int) -> Iterator[bytes | memoryview]:
-    """Yield a range in pieces, each valid until the next one is requested.
+    """Yield bytes ``start`` to ``end`` of a source in pieces, each valid until the next one is requested.
 
-    Memory that the source lends is not copied; otherwise pieces have ``PIECE_BYTES``, and a file's share one buffer.
+    Memory that the source lends is not copied. Otherwise pieces have ``PIECE_BYTES``, and the pieces of a file share
+    one buffer.
     """
     if isinstance(source, LendingSource):
         while start < end:
@@ -119,7 +125,7 @@ class SourceReader(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
+    def tell(self) -> int:  # words: the name of `io.RawIOBase`
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def blocking(call: Callable[[], T]) -> Steps[T]:
-    """Return the result of ``call``, which may wait for this machine's disk."""
+    """Run ``call``, which may wait for this machine's disk, and return its result."""
     found: T = yield Blocking(call)
     return found
 
@@ -59,7 +59,10 @@ def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
 
 
 def list_page(prefix: str, after: str = "", limit: int = LIST_KEYS) -> Steps[ListPage]:
-    """Return a page of the keys after ``after``. Raises ConfigError for a listing that does not advance."""
+    """Return the page of keys after ``after`` that begin with ``prefix``.
+
+    Raises ConfigError if the store's pages do not advance.
+    """
     request = List(prefix, start_after=after, limit=limit)
     return advanced(request, (yield request))
 
@@ -81,9 +84,9 @@ def _no_advance(prefix: str, after: str, parameter: str) -> ConfigError:
 
 
 def list_versions(key: str) -> Steps[list[ObjectVersion]]:
-    """Return the versions of ``key`` that the store keeps, newest first; none for a store without versions.
+    """Return the versions of ``key`` that the store keeps, newest first. Empty for a store without versions.
 
-    Raises ConfigError for a listing that does not advance.
+    Raises ConfigError if the store's pages do not advance.
     """
     found: list[ObjectVersion] = []
     after: str | None = ""
@@ -97,7 +100,7 @@ def list_versions(key: str) -> Steps[list[ObjectVersion]]:
 
 
 class Listing:
-    """Listing of the keys after ``after`` that begin with ``prefix``, in order, one page at a time.
+    """Paged listing of the keys after ``after`` that begin with ``prefix``, in order.
 
     ``more``: there may be another page. ``date_ms``: the store's clock at the last page.
     """
@@ -130,7 +133,7 @@ def list_all(prefix: str, after: str = "") -> Steps[list[ListEntry]]:
 
 
 def delete_keys(keys: Sequence[str]) -> Steps[list[tuple[str, str]]]:
-    """Delete keys, as few requests as possible. Return the keys that the store refused, with its reasons."""
+    """Delete keys, by as few requests as possible. Return the keys that the store refused to delete, with reasons."""
     failed: list[tuple[str, str]] = []
     for at in range(0, len(keys), MAX_DELETE_KEYS):
         outcome: Deleted = yield Delete(tuple(keys[at : at + MAX_DELETE_KEYS]))
@@ -143,7 +146,7 @@ AT_ONCE = 16
 
 
 def in_turns(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
-    """Run any number of steps as :func:`side_by_side`, ``AT_ONCE`` of them at a time."""
+    """Run any number of steps like :func:`side_by_side`, in groups of ``AT_ONCE``."""
     ends: list[T | TieredError] = []
     for first in range(0, len(several), AT_ONCE):
         ends += yield from side_by_side(several[first : first + AT_ONCE])
@@ -151,10 +154,10 @@ def in_turns(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
 
 
 def side_by_side(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
-    """Run several steps at once. Return the result of each, or the error that it raised, in their order.
+    """Run several steps concurrently. Return for each, in order, its result or the error that it raised.
 
-    Requests that they wait for at the same time go out ``Together``. When no request is left, the longest of their
-    waits is taken once for all of them. The caller bounds their number.
+    Requests for which they wait at the same time are sent ``Together``. When only waits are left, the longest is waited
+    once for all of them. The caller bounds the number of steps.
     """
     ends: dict[int, T | TieredError] = {}
     asked: dict[int, Any] = {}
@@ -199,7 +202,7 @@ def side_by_side(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
 
 
 def results_of(ends: Sequence[T | TieredError]) -> list[T]:
-    """Return the results. Raise the first error."""
+    """Return ``ends`` if there is no error among them. Otherwise raise the first error."""
     for end in ends:
         if isinstance(end, TieredError):
             raise end

@@ -30,10 +30,10 @@ Job = tuple[Future[Any], Callable[[], Any]]
 
 
 class ThreadPool(Executor):
-    """A ``concurrent.futures.Executor`` of at most ``threads`` daemon threads, which start with the work.
+    """Executor of at most ``threads`` daemon threads, which start when there is work.
 
-    If no thread can be started (since Python 3.12: once the main thread has ended) ``submit`` does the work itself.
-    A forked child begins without threads and without work.
+    If no thread can be started (since Python 3.12: once the main thread has ended) ``submit`` does the work itself. A
+    forked child begins without threads and without work.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -67,7 +67,9 @@ class ThreadPool(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work. ``wait`` until current work is done; ``cancel_futures`` drops work that has not begun."""
+        """Refuse further work. ``wait``: return only when current work is done. ``cancel_futures``: drop work that has
+        not begun.
+        """
         dropped: list[Job] = []
         with self._lock:
             self._closed = True

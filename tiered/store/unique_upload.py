@@ -74,10 +74,11 @@ def put_unique(
     *,
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
 ) -> Steps[PutResult]:
-    """Create the object. Returns ``LANDED``, without ETag and checksum if an earlier attempt had landed.
+    """Create the object ``key``, which must be a unique key. Return ``LANDED``.
 
-    Raises ``RemoteUnavailableError`` if the outcome is still unknown at the deadline (the object may exist: the
-    key must not be used for other bytes), ``CorruptionError`` if the body does not have ``crc32c``.
+    ETag and checksum are missing if an earlier attempt had landed. Raises ``RemoteUnavailableError`` if the outcome is
+    still unknown at the deadline (the object may exist: the key must not be used for other bytes), ``CorruptionError``
+    if the body does not have ``crc32c``.
     """
     deadline = (yield Now()).monotonic + deadline_seconds
     attempt = 0
@@ -106,14 +107,14 @@ class Parts:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the upload, so that the next attempt begins another one."""
+        """Forget the upload, so that the next attempt starts another one."""
         self.upload_id = ""
         self.part_bytes = 0
         self.fruitless = 0
         self.stored: dict[int, PartStored] = {}
 
     def left(self, key: str, body: ByteSource) -> list[UploadPart]:
-        """Return the parts that are not stored yet."""
+        """Return the requests for those parts of ``body`` that are not stored yet."""
         starts = range(0, body.size, self.part_bytes) if body.size else range(1)
         return [
             UploadPart(key, self.upload_id, number, body, start, min(body.size, start + self.part_bytes))
@@ -122,7 +123,7 @@ class Parts:
         ]
 
     def in_order(self) -> tuple[PartStored, ...]:
-        """Return the stored parts in order, for the completion."""
+        """Return the stored parts in order, as the request to complete the upload needs them."""
         return tuple([self.stored[number] for number in sorted(self.stored)])
 
 
@@ -137,7 +138,7 @@ def upload_object(
     on_started: Callable[[str], None] | None = None,
     parts: Parts | None = None,
 ) -> Steps[PutResult]:
-    """Run :func:`put_unique`, or :func:`upload_multipart` for a large body."""
+    """Create an object under a unique key: by :func:`put_unique`, or by :func:`upload_multipart` if it is large."""
     begun = parts is not None and parts.upload_id
     if body.size <= sizes.multipart_above_bytes and not begun:
         return put_unique(key, body, crc32c, tags, deadline_seconds=deadline_seconds)
@@ -219,7 +220,7 @@ class ObjectWriter:
         self._parts: list[PartStored] = []
 
     def write(self, data: Buffer) -> Steps[None]:
-        """Add bytes; send full parts. Raises the store's errors."""
+        """Add bytes to the object. Sends each part that is full. Raises the store's errors."""
         self.size += len(data)
         self.crc32c = crc32c_of(data, self.crc32c)
         self._buffer += data
@@ -227,7 +228,10 @@ class ObjectWriter:
             yield from self._send(self._part_bytes)
 
     def finish(self) -> Steps[PutResult]:
-        """Make the object visible. Raises like :func:`put_unique`; then its outcome is unknown, and this unusable."""
+        """Send the rest and create the object. Raises like :func:`put_unique`: its outcome is then unknown.
+
+        After an error the writer cannot be used again.
+        """
         if not self._upload_id:
             body = bytes(self._buffer)
             return (yield from put_unique(self.key, body, self.crc32c, self._tags))
@@ -261,7 +265,7 @@ class ObjectWriter:
 
 
 def verify_stored(key: str, size: int, crc32c: int, capabilities: Capabilities) -> Steps[Object]:
-    """Verify that the store has exactly these bytes; return the HEAD of the object.
+    """Verify that the store has an object with exactly this size and CRC32C. Return its HEAD.
 
     A checksum that the store itself has verified is trusted; otherwise the object is read back. Raises
     ``CorruptionError`` if the object is absent, has another size or other bytes.

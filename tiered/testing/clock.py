@@ -1,4 +1,4 @@
-"""A clock that only the test moves, and ids that repeat with their seed."""
+"""Clock that only the test moves, and ids that are the same in each run with the same seed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class FakeClock:
             return int(self._wall_ms)
 
     def monotonic(self) -> float:
-        """Return the seconds since the clock was made."""
+        """Return the seconds since the clock was created, as the monotonic clock."""
         with self._lock:
             return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        """Move both clocks forward."""
+        """Move the wall clock and the monotonic clock forward."""
         with self._lock:
             self._wall_ms += seconds * 1000
             self._monotonic += seconds
@@ -49,16 +49,18 @@ class FakeClock:
             self._wall_ms = float(now_ms)
 
     def sleep(self, seconds: float) -> None:
-        """Advance instead of blocking."""
+        """Advance both clocks by ``seconds`` and return at once."""
         self.sleeps.append(seconds)
         self.advance(max(0.0, seconds))
 
     async def aio_sleep(self, seconds: float) -> None:
-        """Advance instead of blocking, for ``adrive(sleep=...)``."""
+        """Advance both clocks by ``seconds`` and return at once, for ``adrive(sleep=...)``."""
         self.sleep(seconds)
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
-        """Advance by ``seconds`` and return. Without a time, block until the event is set."""
+        """Return True if ``event`` is set. If it is not, first advance both clocks by ``seconds`` (None: block until it
+        is set).
+        """
         if seconds is None:
             return event.wait()
         if not event.is_set():
@@ -67,7 +69,7 @@ class FakeClock:
 
 
 class SeededIds:
-    """A :class:`tiered.clock.IdSource` that repeats with ``seed``. Thread-safe."""
+    """Source of ids and random numbers (:class:`tiered.clock.IdSource`) that repeats with ``seed``. Thread-safe."""
 
     def __init__(self, seed: int = 0) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""A store that fails where a test wants it to: lost answers, late writes, refusals, damaged bytes."""
+"""Store that fails where a test wants it to: lost answers, late writes, refusals, damaged bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tiered.store.base import (
 
 
 class FaultKind(enum.Enum):
-    """Kinds of failure."""
+    """Kinds of failure that :class:`FaultStore` can inject."""
 
     ERROR = "error"  # raises Fault.error (default RemoteUnavailableError), nothing is applied
     UNKNOWN_BEFORE = "unknown_before"  # a 500 or a timeout, nothing is applied
@@ -64,7 +64,7 @@ class Fault:
 
 
 def keys_of(request: StoreRequest) -> tuple[str, ...]:
-    """Return the keys of a request; for a listing, its prefix."""
+    """Return the keys in a request; for a listing, its prefix."""
     match request:
         case Delete(keys):
             return keys
@@ -77,8 +77,8 @@ def keys_of(request: StoreRequest) -> tuple[str, ...]:
 class FaultStore(StoreAround):
     """Wrapper that injects faults into any store. Thread-safe.
 
-    ``calls`` lists (operation, first key) of all requests, ``fired`` those that met a fault. ``choose`` decides about
-    requests without a rule: give it a seeded random source for simulations. ``FaultStore(MemoryStore(),
+    ``calls``: (operation, first key) of all requests. ``fired``: the same for requests that met a fault. ``choose``:
+    decides about requests without a rule; give it a seeded random source for simulations. ``FaultStore(MemoryStore(),
     [Fault(FaultKind.UNKNOWN_AFTER, nth=7)])`` loses the 7th answer.
     """
 
@@ -98,18 +98,18 @@ class FaultStore(StoreAround):
         self._lock = threading.Lock()
 
     def add(self, fault: Fault) -> None:
-        """Add a rule; it counts from now on."""
+        """Add a rule. It counts requests from now on."""
         with self._lock:
             self._faults.append((replace(fault, operation=fault.operation.lower()), [0]))
 
     def clear(self) -> None:
-        """Remove all faults. Delayed requests stay under way."""
+        """Remove all rules. Delayed requests stay delayed."""
         with self._lock:
             self._faults.clear()
             self._choose = None
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """Execute one request with the fault that is due."""
+        """Execute one request, with a fault if a rule applies."""
         with self._lock:
             number = len(self.calls)
             operation, key = type(request).__name__.lower(), (keys_of(request) or ("",))[0]
@@ -127,7 +127,7 @@ class FaultStore(StoreAround):
         return self.inner.execute(request) if fault is None else self._failed(fault, request)
 
     def apply_delayed(self) -> int:
-        """Apply all delayed requests now, in the order they were sent. Return their number."""
+        """Send all delayed requests to the wrapped store, in their order. Return their number."""
         with self._lock:
             late, self._delayed = self._delayed, []
         for _, each in late:
@@ -189,7 +189,7 @@ class FaultStore(StoreAround):
 
 
 def damage(kind: FaultKind, data: bytes) -> bytes:
-    """Return ``data`` cut in half, or with one bit in the middle flipped."""
+    """Return ``data`` truncated to half, or with one bit in the middle flipped, by ``kind``."""
     middle = len(data) // 2
     if kind is FaultKind.TRUNCATED or not data:
         return data[:middle]

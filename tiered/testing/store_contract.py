@@ -68,7 +68,7 @@ STALE = '"00000000000000000000000000000000"'
 
 
 class FilledSource:
-    """A :class:`~tiered.model.FillingSource` over memory, like the file of a segment."""
+    """Byte source (:class:`~tiered.model.FillingSource`) over memory, like the file of a segment."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -83,15 +83,15 @@ class FilledSource:
         return self.data[position : position + length]
 
     def fill_from(self, position: int, buffer: memoryview) -> None:
-        """Fill the caller's buffer."""
+        """Fill ``buffer`` with the bytes from ``position`` on."""
         buffer[:] = self.data[position : position + len(buffer)]
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: there is nothing to close."""
 
 
 class BlockingStore:
-    """An async store on an event loop of its own thread, as a sync :class:`Store`. Thread-safe."""
+    """Asyncio store as a synchronous :class:`Store`, on an event loop in a thread of its own. Thread-safe."""
 
     def __init__(self, make: Callable[[], Awaitable[AioStore]]) -> None:
         self._loop = asyncio.new_event_loop()
@@ -105,7 +105,7 @@ class BlockingStore:
         return self.inner.url
 
     def run(self, awaitable: Awaitable[T]) -> T:
-        """Run ``awaitable`` on the loop and wait for it."""
+        """Run ``awaitable`` on the event loop, wait for it, and return its result."""
 
         async def whole() -> T:
             return await awaitable
@@ -134,7 +134,7 @@ def expect_equal(actual: Any, expected: Any) -> None:
 
 
 def true(condition: bool, what: str) -> None:
-    """Raise AssertionError with ``what`` unless ``condition``."""
+    """Raise AssertionError with the text ``what`` unless ``condition`` is True."""
     if not condition:
         raise AssertionError(f"not so: {what}")
 
@@ -146,7 +146,7 @@ def landed(outcome: Outcome) -> PutResult:
 
 
 def status(outcome: Outcome) -> PutStatus:
-    """Return the status of a PUT."""
+    """Return the status in the outcome of a PUT. Raise AssertionError for another outcome."""
     if isinstance(outcome, PutResult):
         return outcome.status
     raise AssertionError(f"{outcome!r} is not the result of a PUT")
@@ -165,7 +165,7 @@ def paged(outcome: Outcome) -> ListPage:
 
 
 def started(outcome: Outcome) -> str:
-    """Return the id of a multipart upload."""
+    """Return the upload id in the outcome of a :class:`StartUpload`. Raise AssertionError for another outcome."""
     if isinstance(outcome, UploadStarted):
         return outcome.upload_id
     raise AssertionError(f"{outcome!r} is not the start of an upload")
@@ -178,7 +178,7 @@ def part(outcome: Outcome) -> PartStored:
 
 
 def listed(store: Store, prefix: str = "", limit: int = 1000) -> list[str]:
-    """Return all keys, page by page, in the order of the store."""
+    """Return all keys with ``prefix``, listed in pages of ``limit`` keys, in the order of the store."""
     keys: list[str] = []
     while True:
         page = paged(store.execute(List(prefix, keys[-1] if keys else "", limit)))
@@ -208,7 +208,7 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
 
 
 class StoreContract:
-    """Test suite for the promises of ``store.base``. The flags name the known deviations of a store."""
+    """Test suite for the promises of ``store.base``. A subclass sets flags for the known deviations of its store."""
 
     verifies_checksum = True
     """A PUT with a wrong CRC32C is refused."""
@@ -232,7 +232,7 @@ class StoreContract:
     race_rounds = 3
 
     def make_store(self) -> Store:
-        """Return a store on a new, empty place."""
+        """Return a store on a new, empty place. Each subclass defines this."""
         raise AssertionError("a subclass says how to make its store")
 
     def make_versioned_store(self) -> Store:
@@ -259,7 +259,7 @@ class StoreContract:
         return store
 
     def another(self, store: Store) -> Store:
-        """Return a second client that is closed after the test."""
+        """Return another client of the place of ``store``. It is closed after the test."""
         other = self.same_place(store)
         if other is not store:
             self._opened.append(other)
@@ -283,7 +283,7 @@ class StoreContract:
         if self.returns_checksum:
             expect_equal((head.crc32c, got.crc32c), (crc32c(body), crc32c(body)))
         true(put.etag.startswith('"') and put.etag.endswith('"'), f"the ETag {put.etag} keeps its quotes")
-        true(got.date_ms > 0 and got.last_modified_ms > 0, "the store's clock is told")
+        true(got.date_ms > 0 and got.last_modified_ms > 0, "the store returns its clock")
 
     def test_empty_object(self) -> None:
         store = self.store()
@@ -337,7 +337,7 @@ class StoreContract:
                 f"the bytes from {start} on, however many were asked for",
             )
             expect_equal((got.size, bool(got.etag)), (len(body), True))
-            true(memoryview(got.body).readonly, "nobody writes into what others may look at")
+            true(memoryview(got.body).readonly, "a shared body is read-only")
         true(bytes(expect_object(store.execute(Get("k", lend=True))).body) == body, "a whole object")
         expect_equal(store.execute(Get("absent", 0, 2**21, lend=True)), Missing())
 
@@ -512,7 +512,7 @@ class StoreContract:
         expect_equal(listed(store), [])
         put = landed(store.execute(CompleteUpload("m", upload_id, (head, tail))))
         got = expect_object(store.execute(Get("m")))
-        true(got.data == body.data and got.etag == put.etag, "the parts in order, under the ETag that was told")
+        true(got.data == body.data and got.etag == put.etag, "the parts in order, under the returned ETag")
         if self.completes_once:
             again = store.execute(CompleteUpload("m", upload_id, (head, tail)))
             true(status(again) in (PutStatus.LOST, PutStatus.UNKNOWN), "a completion is not repeated")

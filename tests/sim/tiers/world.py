@@ -58,7 +58,7 @@ FAULT_RATE = 0.08
 DEPTH = 2
 """Actors that act below the request of another one below the request of a third."""
 
-NOBODY = UUID(int=0)
+STRANGER = UUID(int=0)
 """The id of a topic that is not registered."""
 
 Act = Callable[[], None]
@@ -499,7 +499,7 @@ class World:
     def truth(self) -> Truth:
         """Of the topic that has the name now, in whatever state."""
         entry = self.ledger.entries.get(TOPIC)
-        return self.truth_of(NOBODY if entry is None else entry.topic_id)
+        return self.truth_of(STRANGER if entry is None else entry.topic_id)
 
     def truth_of(self, topic_id: UUID) -> Truth:
         """Of a topic that has or had the name."""

@@ -12,7 +12,7 @@ import tiered
 from tests.support.moto import CREDENTIALS, locked_moto, make_bucket
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tests.unit.cli.conftest import Cli
-from tiered.cli.doctor import NOBODY
+from tiered.cli.doctor import STRANGER
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.store.steps import list_all
@@ -45,7 +45,7 @@ def test_the_owner_is_asked_for_and_a_store_that_ignores_it_is_told(cli: Cli, se
     assert owner() == ("ok", f"the bucket belongs to the account {OWNER}")
     checks = {each["name"] for each in cli("doctor", "--remote", REMOTE, "--json").summary["checks"]}
     assert "owner" not in checks
-    assert NOBODY != OWNER
+    assert STRANGER != OWNER
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Keyed compaction on the local disk: choice of a partition, one round over it, progress of each."""
+"""Keyed compaction on the local disk: choice of a partition, rounds of compaction, and progress per partition."""

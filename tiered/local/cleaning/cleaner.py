@@ -1,8 +1,8 @@
 """Keyed compaction of a purely local log: choice of the partition, threads, limits and failures.
 
-A round that fails for a reason that is not the disk's leaves its partition alone until the directory is opened again:
-it is *uncleanable*, as with Kafka, and the others go on. A tiered partition is never cleaned here: its old segments are
-the bucket's, and the catalog would not know which records the disk dropped.
+A disk error fails only that round. After any other error the partition is *uncleanable*, as with Kafka: it is skipped
+until the directory is opened again. Other partitions are cleaned. A tiered partition is never cleaned here, because its
+catalog would not know which records the disk dropped.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class LogCleaner:
 
     @property
     def uncleanable(self) -> dict[TopicPartition, str]:
-        """Return partitions in which an earlier round failed, with the reason; cleared by the next open."""
+        """Return the reason for each uncleanable partition: an earlier round failed. The next open clears them."""
         with self._changed:
             return dict(self._uncleanable)
 
     def figures(self) -> CleanerFigures:
-        """Return the counters since the open."""
+        """Return the counters of compaction since the open."""
         with self._changed:
             bad, at_work = set(self._uncleanable), len(self._at_work)
         dirty = sum(self._subjects.dirty_bytes(writer) for writer in self._roster.awake() if writer.tp in bad)
@@ -148,7 +148,7 @@ class LogCleaner:
             self._release(tp)
 
     def status(self, tp: TopicPartition) -> CleaningStatus:
-        """Return the preview of a round over ``tp``; nothing is changed. Raises UnknownTopicError."""
+        """Return the preview of a round over ``tp``, without a change. Raises UnknownTopicError."""
         writer = self._find(tp)
         refused = self._refused(writer)
         if refused:
@@ -181,11 +181,14 @@ class LogCleaner:
                 self._paused += Counter()  # forgets those at zero
 
     def stop(self) -> None:
-        """Stop the rounds in progress between two batches, without effect. Start no new one: the log is closing."""
+        """Request that running rounds stop between two batches, without effect, and start no new one.
+
+        For a log that closes.
+        """
         self._stopping.set()
 
     def forget_gone(self) -> None:
-        """Remove the entries of partitions that no longer exist: a new partition may get the same name."""
+        """Remove the state of partitions that no longer exist, because a new partition may get the same name."""
         held = set(self._roster.names())
         self.checkpoint.retain_only(held)
         with self._changed:
@@ -288,15 +291,15 @@ class LogCleaner:
         """Record a failure, unless the log changed meanwhile. Without a disk error the partition is uncleanable."""
         if isinstance(error, LOG_CHANGED):
             return
-        told = error if isinstance(error, TieredError) else TieredError(f"{tp}: {type(error).__name__}: {error}")
-        done.error = done.error or told
+        reported = error if isinstance(error, TieredError) else TieredError(f"{tp}: {type(error).__name__}: {error}")
+        done.error = done.error or reported
         if isinstance(error, DISK_IN_THE_WAY):
             LOGGER.warning("cleaning_failed partition=%s error=%s", tp, error)
             self._failed(error)
             return
-        LOGGER.error("partition_uncleanable partition=%s error=%s", tp, error, exc_info=told is not error)
+        LOGGER.error("partition_uncleanable partition=%s error=%s", tp, error, exc_info=reported is not error)
         with self._changed:
-            self._uncleanable[tp] = told.message
+            self._uncleanable[tp] = reported.message
 
     def _find(self, tp: TopicPartition) -> WriteLog:
         try:
@@ -360,7 +363,7 @@ class CleanerFigures:
 
 
 class CleanerCounts:
-    """Counters of a cleaner. Thread-safe."""
+    """Counters from which :class:`CleanerFigures` are made. Thread-safe."""
 
     def __init__(self, workers: int) -> None:
         self._lock = threading.Lock()
@@ -371,7 +374,7 @@ class CleanerCounts:
         self._looked_ms = -1
 
     def looked(self, candidates: Iterable[CleaningCandidate], now_ms: int) -> None:
-        """Set the gauges of dirty ratio and delay from all partitions that were compared at ``now_ms``."""
+        """Set the gauges of dirty ratio and delay from ``candidates``, the partitions compared at ``now_ms``."""
         found = list(candidates)
         with self._lock:
             self._dirty = max((each.ratio for each in found), default=0.0)
@@ -379,7 +382,7 @@ class CleanerCounts:
             self._looked_ms = now_ms
 
     def cleaned(self, report: CleaningReport, seconds: float) -> None:
-        """Count a finished round."""
+        """Count a finished round, which took ``seconds``."""
         with self._lock:
             self._last.append((report, seconds))
             self._rounds += 1
@@ -387,7 +390,7 @@ class CleanerCounts:
             self._written += report.bytes_written
 
     def figures(self, *, uncleanable_partitions: int, uncleanable_bytes: int, at_work: int) -> CleanerFigures:
-        """Return the current figures."""
+        """Return the current figures. ``at_work``: number of rounds that run now."""
         with self._lock:
             read = sum(report.bytes_read for report, _ in self._last)
             written = sum(report.bytes_written for report, _ in self._last)

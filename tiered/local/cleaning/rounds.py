@@ -44,7 +44,7 @@ MOST_PASSED = 65_536
 
 
 class CleaningStoppedError(TieredError):
-    """Stop of a round because the log was cut, closed, deleted, or got another policy."""
+    """A round stopped because its log was truncated, trimmed, closed, paused or deleted, or got another policy."""
 
     code = "cleaning_stopped"
     retriable = True
@@ -239,7 +239,7 @@ class CleaningRound:
             return LogFile(self._files, local.path)  # retention renamed it just now, which changes the path
 
     def _check(self) -> None:
-        """Raise CleaningStoppedError if the log was cut, closed or changed, none of which waits for a round."""
+        """Raise CleaningStoppedError if the log was truncated, trimmed or closed, or is no longer compacted."""
         writer = self._writer
         if not writer.context.at_work:
             raise self._stopped("it was closed or went offline")

@@ -48,7 +48,10 @@ class CleanerCheckpoint:
         self._change(lambda known: {**{other: at for other, at in known.items() if other in held}, tp: offset})
 
     def adopt(self, tp: TopicPartition, offset: int | None) -> None:
-        """Set the entry of a partition that was moved here, to its entry in the other directory (None: it had none)."""
+        """Set the entry of a partition that was moved to this directory.
+
+        ``offset``: its entry in the old directory, or None.
+        """
         entry = {} if offset is None else {tp: offset}
         self._change(lambda known: {other: at for other, at in known.items() if other != tp} | entry)
 
@@ -70,7 +73,7 @@ class CleanerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Partition that may be cleaned: its state for the choice, and the objects that the state was read from."""
+    """Partition that may be cleaned. ``state``: facts for the choice, about its log, segments and producers."""
 
     writer: WriteLog
     state: LogState
@@ -87,7 +90,7 @@ class Subjects:
         self._seen: WeakKeyDictionary[SealedLocalSegment, SegmentState] = WeakKeyDictionary()
 
     def read(self, writer: WriteLog) -> Subject:
-        """Return the partition without its producers, as if no transaction were open. Reads no producer state."""
+        """Return the state of a partition without reading its producers. It assumes that no transaction is open."""
         sealed = writer.maintenance.settled  # before the end: so the end is never below them
         end = writer.end_offset
         state = LogState(
@@ -103,9 +106,9 @@ class Subjects:
         return Subject(writer, state, {segment.base_offset: segment for segment in sealed})
 
     def with_producers(self, subject: Subject) -> Subject:
-        """Return the partition with its producers, and with the stable offset that follows from them.
+        """Return ``subject`` with its producers, and with the last stable offset that their open transactions allow.
 
-        Producers in memory are used: the snapshot files may lack one, after the log start has moved.
+        The producers come from memory: the snapshot files may lack one, after the log start has moved.
         """
         writer, state = subject.writer, subject.state
         stable = writer.stable_offset()
@@ -145,7 +148,7 @@ def segment_state(files: Files, segment: SealedLocalSegment) -> SegmentState:
 
 
 def refusal(writer: WriteLog) -> str:
-    """Return why a partition is not cleaned, empty if it may be."""
+    """Return why a partition must not be cleaned, ``""`` if it may be."""
     if not writer.config.compacted:
         return NOT_COMPACTED
     if writer.context.fenced:
@@ -157,9 +160,10 @@ def refusal(writer: WriteLog) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CleaningStatus:
-    """Preview of a round over one partition. ``refused``: why there is none, empty otherwise.
+    """Preview of a round over one partition. ``refused``: why no round may run, ``""`` if one may.
 
-    ``groups``: bases of segments that may be merged, if the offset map has room for every key.
+    ``groups``: each tuple has the base offsets of segments that one new segment may replace. More groups than these are
+    needed if the offset map has no room for every key.
     """
 
     tp: TopicPartition

@@ -1,1 +1,1 @@
-"""A log directory, or several: topics and partitions, background tasks, moves, deletion, and the end."""
+"""Log directories, one or several per log: topics and partitions, background tasks, moves, deletion and closing."""

@@ -1,4 +1,4 @@
-"""The offset checkpoints of a directory, written from its roster."""
+"""Offset checkpoints and small files that a directory's writer stores, from the state of its partitions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class Noted(NamedTuple):
-    """Recovery points and log starts in the checkpoints when the directory was opened.
+    """Recovery points and log starts by partition, as the checkpoint files had them when the directory was opened.
 
-    ``points_lost``: the file of the recovery points is damaged, or missing from a directory that had one.
+    ``points_lost``: True if the file of the recovery points is damaged or missing.
     """
 
     points: Mapping[TopicPartition, int]
@@ -38,7 +38,10 @@ class Noted(NamedTuple):
     points_lost: bool = False
 
     def point(self, tp: TopicPartition) -> int:
-        """Return the recovery point of a partition, LOST_POINT or UNKNOWN_POINT."""
+        """Return the recovery point of a partition. LOST_POINT: the file is lost.
+
+        UNKNOWN_POINT: the file has no entry.
+        """
         return self.points.get(tp, LOST_POINT if self.points_lost else UNKNOWN_POINT)
 
 
@@ -91,7 +94,7 @@ class DirectoryNotes:
 
     @contextlib.contextmanager
     def many_seals(self) -> Iterator[None]:
-        """Write the points once at the end of the block, instead of after each seal in it."""
+        """Write the recovery points once at the end of the block, not after each seal in it."""
         with self._lock:
             self._seal_batches += 1
         try:
@@ -117,18 +120,18 @@ class DirectoryNotes:
                     self._starts_written = None
 
     def expect(self, tp: TopicPartition, start: int) -> None:
-        """Write the log start of a partition that a move is about to rename into this directory."""
+        """Store the log start of a partition that is about to be moved into this directory, and write the file."""
         with self._lock:
             self._coming[tp] = start
         self.write_starts()
 
     def arrived(self, tp: TopicPartition) -> None:
-        """Drop the log start that :meth:`expect` stored: the partition is open, and its own start is written."""
+        """Drop the log start that :meth:`expect` stored. From now on the open partition's own log start is written."""
         with self._lock:
             self._coming.pop(tp, None)
 
     def write_starts(self) -> int:
-        """Write log starts that differ from the segments, if one has moved. Return their number."""
+        """Write the log starts that differ from the segments, unless the file has them already. Return their number."""
         with self._lock:
             starts = {**self._coming, **self._roster.log_starts()}
             if starts != self._starts_written:
@@ -139,19 +142,25 @@ class DirectoryNotes:
             return len(starts)
 
     def drop_watermarks(self) -> None:
-        """Empty a broker's file of high watermarks: without replicas every record counts as replicated."""
+        """Empty the file of high watermarks that a broker wrote. Without replicas every record counts as replicated."""
         if self.watermarks.read():
             self.watermarks.write({})
             self._is_brokers = True
 
-    def give_watermarks(self) -> None:
-        """Write the end of each partition as its high watermark, for the next start of the broker."""
+    def write_watermarks(self) -> None:
+        """Write each partition's end as its high watermark, if this is a broker's directory.
+
+        The broker's next start reads it.
+        """
         if self._is_brokers:
             self.watermarks.write(self._roster.ends())
 
 
 class PositionNotes:
-    """Positions of groups in the partitions of one directory that are uploaded, for the uploader. Thread-safe."""
+    """Writer of the file with the groups' positions in uploaded partitions of one directory. The uploader reads it.
+
+    Thread-safe.
+    """
 
     def __init__(self, directory: Path, files: Files, uploads: UploadCheckpoint) -> None:
         self._file = PositionsFile(directory, files)
@@ -160,9 +169,10 @@ class PositionNotes:
         self._written: tuple[int, int] | None = None
 
     def write(self, positions: GroupPositions) -> None:
-        """Write the file, if a group has committed since the last write. Partitions that are asleep stay so.
+        """Write the file if a group has committed, or another partition was uploaded, since the last write.
 
-        A partition whose positions were deleted stays in the file, so that its copy in the bucket is emptied.
+        If nothing has changed, no partition is opened. A partition whose positions were all deleted keeps an empty
+        entry: the uploader then empties its object of positions in the bucket.
         """
         with self._lock:
             uploads = self._uploads.read()

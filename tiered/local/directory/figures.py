@@ -1,11 +1,11 @@
-"""Figures of one log directory in the vocabulary of ``tiered.metrics``: live from an open log, or as noted by one.
+"""Metrics of one log directory, named as in ``tiered.metrics``. They come from an open log, or from its last report.
 
 Names: ``tiered_end_offset`` and so on with ``topic`` and ``partition``; ``tiered_task_*`` with ``task``;
-``tiered_cleaner_*``; ``tiered_directory_*``. Figures of a directory carry ``log_dir``. Partitions that sleep report
-their offsets, not their size.
+``tiered_cleaner_*``; ``tiered_directory_*``. Figures of a directory carry ``log_dir``. Partitions that are not open
+report their offsets, not their size.
 
-``tiered-tasks.json`` holds how the background work did, for people and other processes. It is written once a minute
-with the recovery points, at a failure of the disk and at the end; the log itself never reads it.
+``tiered-tasks.json`` has the results of the background tasks, for people and other processes. It is written once a
+minute with the recovery points, at a failure of the disk and at the end; the log itself never reads it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ MAX_GROUP_LAGS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class UpkeepReport:
-    """Report on background work. ``noted_ms``: when it was written, -1 if never.
+    """Report on background tasks. ``noted_ms``: wall clock time at which it was written, -1 if never.
 
-    ``uncleanable``: reasons by partition. ``offline``: why the directory is out of service, empty while in service."""
+    ``uncleanable``: reason for each partition that compaction skips. ``offline``: why the directory is out of service,
+    ``""`` while it is in service.
+    """
 
     noted_ms: int = -1
     tasks: list[TaskStatus] = field(default_factory=list)
@@ -48,18 +50,18 @@ class UpkeepReport:
 
     @property
     def problems(self) -> list[str]:
-        """Return the problems that need attention."""
+        """Return one line for each problem: an offline directory, failed tasks, uncleanable partitions."""
         found = [f"the directory went offline: {self.offline}"] if self.offline else []
         found += [f"task {task.name} failed: {task.last_error}" for task in self.tasks if task.last_error]
         return found + [f"{tp} is not cleaned until the next open: {why}" for tp, why in self.uncleanable.items()]
 
 
 def store_report(directory: Path, files: Files, report: UpkeepReport) -> None:
-    """Write ``TASKS_NAME`` for other processes. Raises LocalIOError, DiskFullError."""
-    told: dict[str, Any] = {"version": VERSION, **_plain(report)}
-    told |= {"tasks": [_plain(task) for task in report.tasks], "cleaner": _plain(report.cleaner)}
+    """Write the report to ``tiered-tasks.json`` for other processes. Raises LocalIOError, DiskFullError."""
+    document: dict[str, Any] = {"version": VERSION, **_plain(report)}
+    document |= {"tasks": [_plain(task) for task in report.tasks], "cleaner": _plain(report.cleaner)}
     # A line for each: json's own indentation is made by a slow encoder, at each close of a log.
-    lines = ",\n".join([f" {json.dumps(name)}: {json.dumps(value)}" for name, value in told.items()])
+    lines = ",\n".join([f" {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items()])
     files.replace(directory / TASKS_NAME, f"{{\n{lines}\n}}\n".encode())
 
 
@@ -83,7 +85,10 @@ def read_report(directory: Path, files: Files) -> UpkeepReport:
 
 
 def directory_metrics(directory: Path, files: Files, *, held: int, broken: int) -> list[Metric]:
-    """Return the disk figures of a directory. ``held``: number of its partitions; ``broken``: those out of service."""
+    """Return metrics of a directory: free and total bytes of its file system, and its numbers of partitions.
+
+    ``held``: number of its partitions. ``broken``: number of those that are out of service.
+    """
     where = {"log_dir": str(directory)}
     space = files.space(directory)
     sizes = [] if space is None else [("disk_free_bytes", space.free), ("disk_total_bytes", space.total)]
@@ -95,7 +100,7 @@ def directory_metrics(directory: Path, files: Files, *, held: int, broken: int) 
 
 
 def written_metrics(roster: Roster) -> list[Metric]:
-    """Return all figures of the partitions of a directory that this process writes."""
+    """Return all metrics of the partitions in a directory that this process writes."""
     where = {"log_dir": str(roster.directory)}
     awake = roster.awake()
     found = [
@@ -111,7 +116,7 @@ def written_metrics(roster: Roster) -> list[Metric]:
 
 
 def read_metrics(view: LogView, now_ms: int) -> list[Metric]:
-    """Return the figures of a directory that another process writes, from its files."""
+    """Return the metrics of the partitions in a directory that another process writes. They are read from its files."""
     positions, broken = view.positions()
     return [
         *directory_metrics(view.directory, view.files, held=len(view.partitions()), broken=len(broken)),
@@ -132,7 +137,7 @@ def _position_metrics(tp: TopicPartition, at: Positions) -> list[Metric]:
 
 
 def group_metrics(lags: Iterable[GroupLag]) -> list[Metric]:
-    """Return the lag of each group in each partition. Beyond ``MAX_GROUP_LAGS``, the longest lags are returned."""
+    """Return the lag of each group in each partition as metrics: at most ``MAX_GROUP_LAGS``, the longest first."""
     found = []
     for lag in nlargest(MAX_GROUP_LAGS, lags, key=lambda lag: (lag.seconds, lag.records)):
         labels = {"group": lag.group, **_labels(lag.tp)}
@@ -142,7 +147,7 @@ def group_metrics(lags: Iterable[GroupLag]) -> list[Metric]:
 
 
 def report_metrics(report: UpkeepReport, directory: Path, now_ms: int) -> list[Metric]:
-    """Return the figures of tasks and cleaner in the writer's report; an empty list if it wrote none."""
+    """Return the metrics of tasks and cleaner from a report that the writer stored; an empty list if it stored none."""
     if report.noted_ms < 0:
         return []
     where = {"log_dir": str(directory)}

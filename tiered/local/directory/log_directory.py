@@ -1,4 +1,4 @@
-"""A log directory: its lock, its id, its topics and partitions, its checkpoints, its end."""
+"""Log directory that this process writes: lock, id, topics, partitions, checkpoints, background tasks, closing."""
 
 from __future__ import annotations
 
@@ -156,12 +156,12 @@ class LocalLog:
     ) -> LocalLog:
         """Open the log in ``directory`` for writing. Create it if it is missing. Recover it after an unclean stop.
 
-        ``alone`` False: one of several directories; the caller settles their transactions once all are open.
-        ``workers``: where rounds of compaction run; None: in the thread that calls :meth:`tick`. ``terms``: of the
-        lock; ``passing`` creates no missing directory. Raises LockedError, ConfigError (a directory in it is no
-        partition), CorruptionError (its own small files cannot be read). Damaged records never stop a log from opening.
-        An unreadable ``partition.metadata`` takes only its partition out of service, and so does a missing directory,
-        if it held records and no bucket knows them.
+        ``alone`` False: the log has several directories, and the caller ends unfinished transactions once all are open.
+        ``workers``: threads for compaction; None runs it in the thread that calls :meth:`tick`. ``terms``: how to take
+        the lock; with ``passing``, a missing directory is not created. Raises LockedError, ConfigError (a directory in
+        it is no partition), CorruptionError (its own small files cannot be read). Damaged records never stop a log from
+        opening. An unreadable ``partition.metadata`` takes only its partition out of service. So does the missing
+        directory of a partition that had records.
         """
         directory, files = Path(directory), files or PosixFiles()
         if not terms.standby:
@@ -189,7 +189,7 @@ class LocalLog:
 
     @property
     def tasks(self) -> Tasks:
-        """Return the background tasks: their status, a way to run one now, and to add one."""
+        """Return the background tasks. Their object returns each status, runs one task now, and adds tasks."""
         return self._upkeep.tasks
 
     @property
@@ -198,7 +198,7 @@ class LocalLog:
         return self.roster.offline
 
     def report(self) -> UpkeepReport:
-        """Return the current report on the background work (``tiered-tasks.json`` has an older one)."""
+        """Return the current report on the background tasks. The file ``tiered-tasks.json`` has an older one."""
         offline = self.roster.offline
         return UpkeepReport(
             self._clock.now_ms(),
@@ -218,25 +218,28 @@ class LocalLog:
         ]
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Return the topics by name."""
+        """Return the topics of this directory, by name."""
         self._check_open()
         return dict(self.registry.topics)
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Return the partitions whose own files could not be read at the open, with the error.
+        """Return the error of each partition whose own files could not be read at the open.
 
-        :meth:`partition` raises that error, and :meth:`partitions` lists these partitions, too.
+        :meth:`partition` raises that error. :meth:`partitions` lists these partitions, too.
         """
         return dict(self.roster.broken)
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions that this directory holds, sorted; those out of service too."""
+        """Return all partitions of this directory, sorted, also those out of service."""
         self._check_open()
         return self.roster.names()
 
     def partition(self, tp: TopicPartition) -> WriteLog:
-        """Return a partition, opened on first use. Raises UnknownTopicError, CorruptionError (out of service)."""
+        """Return a partition; its first use opens it.
+
+        Raises UnknownTopicError, or its own error if it is out of service.
+        """
         if self._closed or os.getpid() != self._pid:
             self._check_open()  # which says what is wrong
         found = self.roster.logs.get(tp)
@@ -260,9 +263,9 @@ class LocalLog:
         *,
         held: Collection[int] | None = None,
     ) -> TopicInfo:
-        """Create a topic with ``topic_id`` as in the catalog, or a random one. ConfigError if it exists.
+        """Create a topic. ``topic_id``: its id in the catalog; None makes a random one.
 
-        ``held``: the partitions of this directory, None for all.
+        Raises ConfigError if it exists. ``held``: numbers of the partitions that this directory gets, None for all.
         """
         with self._changing():
             return self.registry.create(name, partitions, config or TopicConfig(), topic_id, held)
@@ -270,7 +273,10 @@ class LocalLog:
     def alter_topic(
         self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
     ) -> TopicInfo:
-        """Change settings (Kafka's names) or add partitions; they are never taken away."""
+        """Change settings (Kafka's names), or raise the number of partitions to ``partitions``.
+
+        Partitions cannot be removed.
+        """
         with self._changing():
             return self.registry.alter(name, properties or {}, partitions)
 
@@ -290,7 +296,7 @@ class LocalLog:
         self._upkeep.refresh_uploads()
 
     def flush(self) -> None:
-        """Flush every open partition, then raise the first error. Partitions that are not open are durable."""
+        """Flush every open partition, then raise the first error. Partitions that are not open are durable already."""
         self._check_open()
         self._check_place()
         done = run_all(
@@ -306,7 +312,7 @@ class LocalLog:
         self._upkeep.tasks.tick()
 
     def checkpoint(self) -> None:
-        """Write recovery points and log starts: the next open after a crash reads only later records."""
+        """Write recovery points and log starts, so that the next open after a crash reads only records above them."""
         self.notes.write_points()
         self.notes.write_starts()
 
@@ -314,11 +320,11 @@ class LocalLog:
         self.notes.note_seal()
 
     def note_positions(self) -> None:
-        """Write the positions of groups for the uploader, if they have changed."""
+        """Write the positions of groups to the file that the uploader reads, if they have changed."""
         self._position_notes.write(self.transactions.positions)
 
     def note_status(self) -> None:
-        """Write the report for other processes."""
+        """Write the report on background tasks to ``tiered-tasks.json`` for other processes."""
         store_report(self.directory, self.files, self.report())
 
     def _failed(self, error: TieredError) -> None:
@@ -333,7 +339,10 @@ class LocalLog:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Guard a change of the directory: raise while offline, and go offline after a disk error inside the block."""
+        """Guard an operation on the directory. Raise LocalIOError if it is offline.
+
+        Go offline after a disk error in the block.
+        """
         self._check_open()
         if self.roster.offline is not None:
             raise offline_error(self.directory, self.roster.offline)
@@ -352,8 +361,8 @@ class LocalLog:
         self.notes.lower(tp, recovery_point, offset)
         self.cleaner.checkpoint.lower(tp, offset)
 
-    def sealing_many(self) -> AbstractContextManager[None]:
-        """Delay checkpoint writes of seals to the end of the block: each write names every partition."""
+    def deferring_checkpoints(self) -> AbstractContextManager[None]:
+        """Write the checkpoint once at the end of the block, not after each seal. Each write lists every partition."""
         self._lost()  # then the directory is offline, and every seal raises
         return self.notes.many_seals()
 
@@ -400,7 +409,7 @@ class LocalLog:
         try:
             if clean and lost is None:
                 self.checkpoint()
-                self.notes.give_watermarks()
+                self.notes.write_watermarks()
                 self.note_status()
                 # A partition out of service was not recovered from a crash.
                 if settled and not self.roster.broken:

@@ -1,18 +1,18 @@
-"""Move of one partition to another log directory: a copy beside, caught up, then swapped in by renames.
+"""Move of one partition from log directory A to B: copy it, copy what was appended since, then rename.
 
 ::
 
     B/{tp}.{uuid}-future/     a copy; appends to A go on while it grows
-    A notes how far the partition reaches: without its folder it is gone there, and no open makes an empty one
+    A's checkpoint gets the partition's end, so that no open of A makes an empty one if its folder is gone
     A closed to appends       the rest is copied, all of it fsynced
     B/..-future/tiered-move-ready        says: complete, from directory A, log start S, end E, all below R durable
     A/tiered-topics.json      no longer claims the partition
     A/{tp} -> A/{tp}.{uuid}-delete       the commit point
     B/..-future -> B/{tp}
 
-Until the commit point the partition is where it was, and the next open discards the copy. After it the copy is all
-there is, and the next open of both directories finishes the renames. So it is if the partition's folder is gone from A
-before that: a complete copy becomes the partition (:func:`finish_moves`).
+Before the commit point, the partition is in A, and the next open discards the copy. After it, only the copy is left,
+and the next open of both directories finishes the renames. The same holds if the partition's folder disappears from A
+earlier: a complete copy becomes the partition (:func:`finish_moves`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CATCH_UP_ROUNDS = 4
 
 
 class Ready(NamedTuple):
-    """Mark of a complete copy: id of the source directory, log start, recovery point and end of the partition."""
+    """Content of the file that marks a complete copy: id of the source directory, log start, recovery point and end."""
 
     source: UUID
     log_start: int
@@ -106,7 +106,10 @@ def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None
 
 
 def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, timeout_seconds: float) -> None:
-    """Move ``tp``. Objects of ``source`` for the partition raise ClosedError afterwards. ``uid`` names the copy."""
+    """Move ``tp`` from ``source`` to ``target``. The partition's objects of ``source`` then raise ClosedError.
+
+    ``uid`` makes the name of the copy unique.
+    """
     writer = source.roster.logs[tp]  # raises for one that is out of service, before anything is made
     future = target.directory / renamed_dir(tp, uid, "future")
     make_inside(target.files, future)
@@ -151,7 +154,7 @@ def _move(source: LocalLog, target: LocalLog, writer: WriteLog, future: Path, *,
 
 
 def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, ready: Ready) -> None:
-    """Rename the complete copy, the directory ``name``, to that of the partition, and add it to ``target``."""
+    """Rename the directory ``name``, a complete copy, to the partition's name, and add the partition to ``target``."""
     files, final = target.files, target.directory / partition_dir(tp)
     target.notes.expect(tp, ready.log_start)
     files.rename(target.directory / name, final)
@@ -167,10 +170,10 @@ def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, r
 
 
 def finish_moves(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, timeout_seconds: float) -> None:
-    """Finish each committed move, and discard the copy of one that had not committed.
+    """Finish each committed move of a crashed process, and discard the copies of moves that were not committed.
 
-    A complete copy becomes the partition if the partition's own folder is gone. If the folder exists and the copy
-    reaches further, both stay: the partition was created again, or it has lost records.
+    A complete copy becomes the partition if the partition's own folder is gone. If both exist and the copy has a higher
+    end, both stay: the partition was created again, or it has lost records.
     """
     sources = {log.volume_id: log for log in logs}
     present = {tp for log in logs for tp in log.partitions()}
@@ -223,7 +226,7 @@ def _further(source: LocalLog, tp: TopicPartition, ready: Ready) -> str:
 
 
 def read_ready(files: Files, future: Path) -> Ready | None:
-    """Return the mark of a complete copy; None: it is not complete."""
+    """Return the mark of a complete copy, None if the copy is not complete."""
     try:
         value = json.loads(files.read(future / READY_NAME))
         point, end = int(value["recovery_point"]), int(value["end_offset"])

@@ -67,11 +67,11 @@ class LocalTier:
         workers: Callable[[], Workers] = InlineWorkers,
         lock_patience_seconds: float = 0.0,
     ) -> LocalTier:
-        """Open all directories for writing. One whose disk fails is offline. Raises LocalIOError if all are.
+        """Open all directories for writing. A directory whose disk fails is offline. Raises LocalIOError if all are.
 
-        ``workers`` is called once for each directory: each has a cleaner of its own, with the limits of ``config``.
-        Raises ConfigError (no directory, the same one twice, a partition in two of them, a topic with two ids, two
-        directories with the same id), LockedError and the errors of :meth:`LocalLog.open`. Then none stays open.
+        ``workers`` is called once for each directory, and makes the threads of its cleaner. Raises LockedError, the
+        errors of :meth:`LocalLog.open`, and ConfigError: no directory, the same one twice, a partition in two of them,
+        a topic with two ids, two directories with the same id. After an error none stays open.
         """
         paths = [Path(path) for path in directories]
         if not paths:
@@ -106,7 +106,7 @@ class LocalTier:
         return logs
 
     def _share_transactions(self, files: Files) -> None:
-        """Give all directories one coordinator. If one was not closed cleanly, settle open transactions now."""
+        """Give all directories one coordinator. If one was not closed cleanly, end the unfinished transactions now."""
         ids = ProducerIds(list(self._logs), files, self._ids)
         shared = Transactions(self, ids, self._clock, sees_all=lambda: not (self._unseen or self._moving))
         for log in self._logs.values():
@@ -129,7 +129,7 @@ class LocalTier:
 
     @property
     def directory(self) -> Path:
-        """Return the first directory, which names the log."""
+        """Return the path of the first directory. Messages name the log by it."""
         return self.directories[0]
 
     @property
@@ -138,7 +138,7 @@ class LocalTier:
         return self._online()[0].volume_id
 
     def logs(self) -> dict[Path, LocalLog]:
-        """Return the directories that opened, offline ones included."""
+        """Return the :class:`LocalLog` of each directory that was opened, even if it went offline since."""
         return dict(self._logs)
 
     def topics(self) -> dict[str, TopicInfo]:
@@ -154,24 +154,30 @@ class LocalTier:
         return found
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions, sorted; those of an offline directory included."""
+        """Return all partitions, sorted, also those of offline directories."""
         if self._only is not None:
             return self._only.partitions()
         return sorted(tp for log in self._logs.values() for tp in log.partitions())
 
     def is_elsewhere(self, tp: TopicPartition) -> bool:
-        """Return True if another broker has this partition: all directories were read, and none has it."""
+        """Return True if only another broker can have this partition: a broker's topic, in no directory of this log.
+
+        False while a directory is unread or a partition is being moved.
+        """
         info = self.topics().get(tp.topic)
         seen = not (self._unseen or self._moving)
         return seen and info is not None and info.adopted and tp not in self.partitions()
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Return partitions whose own files cannot be read, with the error; see :attr:`LocalLog.out_of_service`."""
+        """Return the error of each partition whose own files cannot be read; see :attr:`LocalLog.out_of_service`."""
         return {tp: why for log in self._logs.values() for tp, why in log.out_of_service.items()}
 
     def awake(self) -> list[WriteLog]:
-        """Return the partitions that are open for writing now, in the directories in service."""
+        """Return the partitions that are open for writing now.
+
+        Left out are sleeping ones and those of offline directories.
+        """
         return [writer for log in self._online() for writer in log.awake()]
 
     def directory_of(self, tp: TopicPartition) -> Path:
@@ -282,7 +288,10 @@ class LocalTier:
         return self.topics()[name]
 
     def delete_topic(self, name: str) -> list[Path]:
-        """Delete the topic in every directory; see :meth:`LocalLog.delete_topic`. None of them may be offline."""
+        """Delete the topic in every directory; see :meth:`LocalLog.delete_topic`.
+
+        Raises if one of its directories is offline.
+        """
         if self._only is not None:
             return self._only.delete_topic(name)
         holders = [log for log in self._logs.values() if name in log.topics()]
@@ -293,7 +302,7 @@ class LocalTier:
         return [path for log in holders for path in log.delete_topic(name)]
 
     def move(self, tp: TopicPartition, directory: Path | str) -> None:
-        """Move a partition. ConfigError for a tiered one: the bucket knows it by its volume."""
+        """Move a partition to ``directory``. ConfigError for a tiered one, because the bucket knows its volume."""
         source, target = self.directory_of(tp), Path(directory)
         if target not in self._logs:
             raise ConfigError(
@@ -315,7 +324,7 @@ class LocalTier:
             self._check_for_failures()
 
     def report(self) -> dict[Path, UpkeepReport]:
-        """Return the report on the background work of each directory that opened."""
+        """Return the report on background tasks of each directory that was opened."""
         return {path: log.report() for path, log in self._logs.items()}
 
     def metrics(self) -> list[Metric]:
@@ -327,24 +336,24 @@ class LocalTier:
         self._each(LocalLog.flush)
 
     def tick(self) -> None:
-        """Run all due tasks of every directory in service; errors as for :meth:`flush`."""
+        """Run all due tasks of every directory in service, then raise the first error. A failed disk goes offline."""
         self._each(LocalLog.tick)
 
     def note_positions(self) -> None:
-        """Write the positions of groups for the uploaders, in every directory in service."""
+        """Write the positions of groups for the uploaders, in every directory in service, if they have changed."""
         self._each(LocalLog.note_positions)
 
     def refresh_uploads(self) -> None:
-        """Read the uploaders' notes, in every directory in service."""
+        """Read the checkpoint of the uploader in every directory in service; see :meth:`LocalLog.refresh_uploads`."""
         self._each(LocalLog.refresh_uploads)
 
-    def sealing_many(self) -> AbstractContextManager[object]:
-        """Enter :meth:`LocalLog.sealing_many` in every directory in service."""
+    def deferring_checkpoints(self) -> AbstractContextManager[object]:
+        """Enter :meth:`LocalLog.deferring_checkpoints` of every directory in service, for the duration of a block."""
         if self._only is not None:
-            return self._only.sealing_many()
+            return self._only.deferring_checkpoints()
         stack = contextlib.ExitStack()
         for log in self._online():
-            stack.enter_context(log.sealing_many())
+            stack.enter_context(log.deferring_checkpoints())
         return stack
 
     def check_caller(self) -> None:
@@ -456,7 +465,7 @@ class LocalTier:
 
 
 def check_paths(paths: Sequence[Path], *, create: bool) -> list[Path]:
-    """Return the directories of a log to open for writing. NotFoundError if none has a log and ``create`` is False."""
+    """Return ``paths`` as a list. Raises NotFoundError if none of them has a log and ``create`` is False."""
     if not create and not any((each / META_PROPERTIES_NAME).exists() for each in paths):
         raise NotFoundError(
             f"there is no log in {', '.join(map(str, paths))}",

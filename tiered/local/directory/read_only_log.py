@@ -1,7 +1,7 @@
-"""Read-only view of a log directory: ours, one that another process writes, a Kafka broker's.
+"""Read-only view of a log directory, which another process or a Kafka broker may be writing.
 
-Only this module derives the contents of a log directory from the names in it. Nothing is locked, opened or changed, so
-that a file may be gone when it is used.
+Only this module derives the contents of a log directory from the names in it. It locks and changes no file. A listed
+file may therefore be gone when it is opened.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tiered.model import Positions, TopicPartition
 LOGGER = logging.getLogger("tiered.local")
 
 _WITHOUT_STARTS = (
-    "put it back from a copy: without it nobody knows which records were deleted of what is still on the disk. To give "
+    "put it back from a copy: without it, the deleted records that are still on the disk are unknown. To give "
     "that knowledge up, move it away: logs then start with the first record that is left, and what was deleted of "
     "their first segments is there again"
 )
@@ -68,7 +68,10 @@ HERE_SHOWN = 20
 
 
 class PartitionFolder(NamedTuple):
-    """A partition's directory. ``kind``: empty, or the renaming: ``delete``, ``stray`` or ``future``."""
+    """Directory of a partition.
+
+    ``kind``: ``""`` if it is in use, or why it was renamed: ``delete``, ``stray``, ``future``.
+    """
 
     name: str
     tp: TopicPartition
@@ -76,7 +79,7 @@ class PartitionFolder(NamedTuple):
 
 
 class StrangeFolder(NamedTuple):
-    """Directory with segments whose name is not that of a partition. ``refusal``: the error that says so."""
+    """Directory with segments whose name is not that of a partition. ``refusal``: the error for it."""
 
     name: str
     refusal: ConfigError
@@ -84,9 +87,10 @@ class StrangeFolder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryView:
-    """Partition directories by name, without those that other parts of a broker own.
+    """Partition directories in a log directory, and directories of segments with other names.
 
-    Other directories are no part of a log: ``lost+found``, ``.Trash-1000``, ``.snapshot``, ``@eaDir``.
+    Left out are a broker's own directories and those without segments: ``lost+found``, ``.Trash-1000``, ``.snapshot``,
+    ``@eaDir``.
     """
 
     path: Path
@@ -94,28 +98,28 @@ class DirectoryView:
 
     @classmethod
     def read(cls, path: Path, files: Files) -> DirectoryView:
-        """Read the directory. Raises NotFoundError, LocalPermissionError."""
+        """List the directory and sort its folders by kind. Raises NotFoundError, LocalPermissionError."""
         names = (name for name in files.names(path) if name not in BROKER_OWN_DIRS)
         found = ((name, folder_named(name)) for name in names)
         return cls(path, tuple(folder for name, folder in found if _is_of_a_log(files, path / name, folder)))
 
     @property
     def partitions(self) -> dict[TopicPartition, Path]:
-        """Return the partitions that are in use, by name."""
+        """Return the directory of each partition that is in use."""
         return {folder.tp: self.path / folder.name for folder in self.renamed("")}
 
     def renamed(self, kind: str) -> list[PartitionFolder]:
-        """Return the renamed partitions of one kind, by name."""
+        """Return the partition directories of one ``kind``: ``delete``, ``stray``, ``future``, or ``""`` (in use)."""
         return [folder for folder in self.folders if isinstance(folder, PartitionFolder) and folder.kind == kind]
 
     @property
     def strange(self) -> list[StrangeFolder]:
-        """Return the directories that hold segments under other names, by name."""
+        """Return the directories that have segments but not the name of a partition."""
         return [folder for folder in self.folders if isinstance(folder, StrangeFolder)]
 
 
 def folder_named(name: str) -> PartitionFolder | StrangeFolder:
-    """Return the kind of directory for this name."""
+    """Parse the name of a directory. Return StrangeFolder if it is not that of a partition."""
     try:
         parsed = parse_partition_dir(name)
     except ConfigError as refusal:
@@ -124,7 +128,7 @@ def folder_named(name: str) -> PartitionFolder | StrangeFolder:
 
 
 def holds_partition(files: Files, path: Path) -> bool:
-    """Return True for a directory with a ``partition.metadata`` or a file of a segment. Raises LocalIOError."""
+    """Return True if ``path`` is a directory with a ``partition.metadata`` or a segment's file. Raises LocalIOError."""
     if files.state(path / PARTITION_METADATA_NAME) is not None:
         return True
     try:
@@ -143,10 +147,10 @@ def _is_of_a_log(files: Files, path: Path, folder: PartitionFolder | StrangeFold
 
 
 class LogView:
-    """A log directory to read from, beside any writer: no lock is held. A context manager closes it. Thread-safe.
+    """Read-only view of a log directory. It takes no lock, and others may write. A context manager closes it.
 
-    :meth:`read` reads the directory again and keeps the objects of known partitions. ``volume_id`` is the id in
-    ``meta.properties``, zero without one.
+    Thread-safe. :meth:`read` lists the directory again; partitions known before keep their objects. ``volume_id``: the
+    id in ``meta.properties``, zero without that file.
     """
 
     def __init__(self, directory: Path, files: Files, clock: Clock) -> None:
@@ -170,7 +174,7 @@ class LogView:
 
     @classmethod
     def open(cls, directory: Path | str, *, clock: Clock | None = None, files: Files | None = None) -> Self:
-        """Open the directory. Raises NotFoundError, ConfigError, CorruptionError as ``LocalLog.open``."""
+        """Open the directory. Raises NotFoundError, ConfigError or CorruptionError as ``LocalLog.open`` does."""
         directory, files = Path(directory), files or PosixFiles()
         if not files.is_directory(directory):
             raise no_directory(files, directory, hint="correct the path; tiered.open makes a new log")
@@ -180,25 +184,25 @@ class LogView:
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Return the partitions whose own files could not be read by the last :meth:`read`, with the error."""
+        """Return the error of each partition whose own files could not be read by the last :meth:`read`."""
         return dict(self._broken)
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Return the topics by name; the directory is read again."""
+        """List the directory again. Return the topics by name."""
         self._check_open()
         with self._lock:
             self._read()
             return dict(self._topics)
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions, sorted, unreadable ones too; the directory is read again."""
+        """List the directory again. Return all partitions, sorted, unreadable ones too."""
         self._check_open()
         with self._lock:
             self._read()
             return sorted({*self._partitions, *self._broken})
 
     def positions(self) -> tuple[dict[TopicPartition, Positions], dict[TopicPartition, TieredError]]:
-        """Return the positions of each partition, and the error of each whose files cannot be read."""
+        """Return :meth:`ReadLog.positions` of each readable partition, and the error of each unreadable one."""
         found, names = dict[TopicPartition, Positions](), self.partitions()
         unreadable = self.out_of_service
         for tp in names:
@@ -206,7 +210,7 @@ class LogView:
                 try:
                     found[tp] = self.partition(tp).positions()
                 except (CorruptionError, LocalIOError, NotFoundError) as error:
-                    if not left_the_disk(self.files, self.directory, tp, error):
+                    if not is_partition_gone(self.files, self.directory, tp, error):
                         unreadable[tp] = error
         return found, unreadable
 
@@ -233,10 +237,10 @@ class LogView:
         return found
 
     def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Raise unless a partition without a folder has had no records yet, or belongs to another broker.
+        """Check why ``tp`` has no directory. Return if it had no records yet, or if another broker has it.
 
-        LogDestroyedError: the topic with this id was deleted. UnknownTopicError: another directory of the log holds the
-        partition. CorruptionError: the partition had records.
+        Raises LogDestroyedError if the topic with this id was deleted, UnknownTopicError if another directory of the
+        log has the partition, CorruptionError if the partition had records.
         """
         self._check_open()
         known = self._topics.get(tp.topic)
@@ -254,7 +258,7 @@ class LogView:
         self._check_gone(tp, topic)
 
     def check_gone(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Raise CorruptionError if a tiered partition without a folder had records here."""
+        """Raise CorruptionError if ``tp`` had records here. Call it for a tiered partition without a directory."""
         self._check_open()
         topic = expected_topics(self.directory, self.files).get(tp.topic)
         if topic is not None and topic.topic_id == topic_id:
@@ -279,7 +283,10 @@ class LogView:
             raise error
 
     def read(self) -> None:
-        """Read the directory. Renamed directories (``-delete``, ``-stray``, ``-future``) are no partitions."""
+        """List the directory and read its small files.
+
+        Directories renamed ``-delete``, ``-stray``, ``-future`` are left out.
+        """
         with self._lock:
             self._read()
 
@@ -336,7 +343,7 @@ class LogView:
         """Warn of an unreadable file that reads do not need, once."""
         if name not in self._unread:
             self._unread.add(name)
-            hint = error.hint or "nobody can write here before it can be read"
+            hint = error.hint or "it must be readable before this log can be opened for writing"
             LOGGER.warning("file_unreadable path=%s error=%s hint=%s", self.directory / name, error.message, hint)
 
     def _warn_strange(self, names: list[str]) -> None:
@@ -360,7 +367,7 @@ class LogView:
             return 0
 
     def close(self) -> None:
-        """Refuse further reads. Idempotent."""
+        """Close the view: further reads raise ClosedError. Idempotent."""
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -374,24 +381,25 @@ class LogView:
 
 
 def check_usable(directory: Path, pid: int, *, closed: bool) -> None:
-    """Raise ClosedError, or ForkedLogError in a fork of the process ``pid`` that opened the log."""
+    """Raise ClosedError if ``closed``. Raise ForkedLogError if another process, ``pid``, opened the log."""
     if closed:
         raise ClosedError(f"{directory} was closed before")
     if os.getpid() != pid:
         raise forked_error(directory, pid)
 
 
-def left_the_disk(files: Files, directory: Path, tp: TopicPartition, error: TieredError) -> bool:
-    """Return True if ``error`` of a read only shows that the partition's folder was renamed or removed."""
+def is_partition_gone(files: Files, directory: Path, tp: TopicPartition, error: TieredError) -> bool:
+    """Return True if a read failed with ``error`` because the partition's directory was renamed or removed."""
     return isinstance(error, NotFoundError) and not files.is_directory(directory / partition_dir(tp))
 
 
 def gone_partitions(
     topics: Iterable[TopicInfo], present: Collection[TopicPartition], noted: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the partitions of these topics that have no folder, each with its end from ``noted``.
+    """Return the end of each partition of these topics that has no directory. ``noted``: the known ends.
 
-    A partition that is not in ``noted`` is left out: the process died while its topic was being created.
+    ``present``: partitions that have a directory. A partition without a known end is left out: its creation was
+    interrupted.
     """
     absent = (
         tp
@@ -406,13 +414,13 @@ def gone_partitions(
 def find_gone(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    """Return :func:`gone_partitions` of a directory that is not open. Reads its topics, folders and checkpoints."""
+    """Return :func:`gone_partitions` for a directory that is not open, from its topics, folders and checkpoints."""
     topics, present = expected_topics(directory, files).values(), DirectoryView.read(directory, files).partitions
     return gone_partitions(topics, present, noted_ends(directory, files, uploads))
 
 
 def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool = False) -> CorruptionError:
-    """Return the error of a partition whose folder is gone. ``tiered``: the bucket has a part of its records."""
+    """Return the error of a partition whose folder is gone. ``tiered``: the bucket has some of its records."""
     path = directory / partition_dir(tp)
     return CorruptionError(
         f"{tp} is out of service: its directory {path} is gone; it held records up to offset {end_offset}",
@@ -440,7 +448,10 @@ def _way_on(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: boo
 def noted_ends(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    """Return a lower bound of each partition's end, from the checkpoints in the root of the directory."""
+    """Return the highest end of each partition that a checkpoint names. The real end may be higher.
+
+    ``uploads``: the entries of the uploader's checkpoint.
+    """
     ends = dict(OffsetsFile(directory, RECOVERY_POINT_NAME, files).read())
     for tp, upload in uploads.items():
         ends[tp] = max(ends.get(tp, 0), upload.end_offset)
@@ -448,8 +459,11 @@ def noted_ends(
 
 
 def no_partition(directory: Path, tp: TopicPartition, here: Iterable[int] | None = None) -> UnknownTopicError:
-    """Return the error of a missing partition; ``here``: those of its topic that exist, if known."""
-    hint = "a log over several directories is opened with all of them; `tiered status` names what lies here"
+    """Return the error of a partition that is missing.
+
+    ``here``: numbers of its topic's partitions in this directory, if known.
+    """
+    hint = "a log over several directories is opened with all of them; `tiered status` names its partitions"
     if here is not None:
         numbers = list(here)
         shown = ", ".join(map(str, numbers[:HERE_SHOWN])) + (", ..." if len(numbers) > HERE_SHOWN else "")

@@ -46,9 +46,9 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class Inventory(NamedTuple):
-    """Contents of a log directory at an open: topics by name, and ``present``, the partitions that have a directory.
+    """Contents of a log directory at an open. ``topics``: by name. ``present``: the partitions that have a directory.
 
-    ``broken``: partitions that are out of service, with the error. ``leaving``: directories to be removed.
+    ``broken``: the error of each partition that is out of service. ``leaving``: names of directories to be removed.
     """
 
     topics: dict[str, TopicInfo]
@@ -58,10 +58,10 @@ class Inventory(NamedTuple):
 
 
 def read_inventory(directory: Path, files: Files, tiered: Collection[TopicPartition] = ()) -> Inventory:
-    """Read names and small files. ``tiered``: the partitions that a bucket knows.
+    """Read the names in a log directory and its small files. ``tiered``: the partitions that a bucket knows.
 
-    Raises ConfigError for directories that are no partitions or those of another topic, CorruptionError; LocalIOError
-    for a disk that fails.
+    Raises ConfigError if a directory with segments is no partition or belongs to another topic, CorruptionError for
+    damaged files, LocalIOError for a failed disk.
     """
     seen = read_strictly(directory, files)
     gone = read_leaving(directory, files) - read_topics(directory, files).keys()
@@ -74,7 +74,10 @@ def read_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
 
 
 def read_strictly(directory: Path, files: Files) -> DirectoryView:
-    """Raise ConfigError that lists every directory of segments under a strange name, as Kafka refuses to start."""
+    """Return the view of ``directory``. As in Kafka, directories of segments must be named after partitions.
+
+    Raises ConfigError that lists the directories with other names.
+    """
     seen = DirectoryView.read(directory, files)
     bad = [folder.name for folder in seen.strange]
     if bad:
@@ -129,7 +132,10 @@ def open_partitions(
 
 
 class LeavingDirectories:
-    """Renamed directories that wait for removal. Thread-safe. Those found at an open are removed without delay."""
+    """Renamed directories that are removed when their delay is over. Thread-safe.
+
+    Directories that an earlier process renamed are removed without delay.
+    """
 
     def __init__(self, directory: Path, files: Files, ids: IdSource) -> None:
         self._directory = directory
@@ -139,7 +145,10 @@ class LeavingDirectories:
         self._due: dict[Path, int] = {}
 
     def rename(self, tp: TopicPartition, due_ms: int) -> Path:
-        """Rename the partition's directory, durably; return the new path. Nothing in it may be open."""
+        """Rename the partition's directory, durably, and return its new path.
+
+        It is removed after ``due_ms`` (wall clock). The caller has closed all files in it.
+        """
         source = self._directory / partition_dir(tp)
         target = self._directory / renamed_dir(tp, self._ids.uid(), "delete")
         self._files.rename(source, target)
@@ -149,12 +158,12 @@ class LeavingDirectories:
         return target
 
     def found(self, names: Iterable[str]) -> None:
-        """Add directories that an earlier process has renamed."""
+        """Add directories that an earlier process renamed, for removal without delay."""
         with self._lock:
             self._due.update((self._directory / name, 0) for name in names)
 
     def remove_due(self, now_ms: int) -> int | None:
-        """Remove the directories whose delay is over, oldest first. Return their bytes, None if there was none.
+        """Remove the directories whose delay is over, oldest first. Return the bytes removed, None if none was due.
 
         A failed removal is retried by the next call. The first error is raised after all removals were tried.
         """
@@ -177,7 +186,7 @@ class LeavingDirectories:
 
 
 def remove_tree(files: Files, path: Path) -> int:
-    """Remove a partition directory and the files in it; return their bytes.
+    """Remove a partition directory and the files in it. Return the bytes removed.
 
     Raises ConfigError if it contains a directory, because a partition directory never does.
     """
@@ -195,7 +204,7 @@ def remove_tree(files: Files, path: Path) -> int:
 
 
 class TopicRegistry:
-    """Topics of one directory. Thread-safe. ``checkpoint`` rewrites the offset checkpoints of all partitions."""
+    """Topics of one directory: the file ``tiered-topics.json`` and the changes to it. Thread-safe."""
 
     def __init__(
         self, around: DirectoryContext, roster: Roster, *, leaving: LeavingDirectories, checkpoint: Callable[[], None]
@@ -219,7 +228,11 @@ class TopicRegistry:
     def create(
         self, name: str, partitions: int, config: TopicConfig, topic_id: UUID | None, held: Collection[int] | None
     ) -> TopicInfo:
-        """Create a topic. Raises ConfigError if it exists, or for an invalid name or number of partitions."""
+        """Create a topic. ``topic_id`` None makes a random id.
+
+        ``held``: numbers of the partitions of this directory, None: all. Raises ConfigError if the topic exists, or for
+        an invalid name or number of partitions.
+        """
         check_topic_name(name)
         partitions = partition_count(name, partitions)
         with self._lock:
@@ -239,12 +252,18 @@ class TopicRegistry:
             return made
 
     def failed_creation(self, name: str) -> TopicInfo | None:
-        """Return the topic if its creation failed here. Some of its files may exist, and a retry keeps its id."""
+        """Return the topic ``name`` if its creation failed in this directory, otherwise None.
+
+        A retry must use its id.
+        """
         with self._lock:
             return self._failed_creations.get(name)
 
     def alter(self, name: str, properties: Mapping[str, Any], partitions: int | None) -> TopicInfo:
-        """Change settings and add partitions."""
+        """Change settings, and raise the number of partitions to ``partitions`` (None: no change).
+
+        Return the changed topic.
+        """
         with self._lock:
             topic = self._known(name)
             count = topic.partitions if partitions is None else partition_count(name, partitions)
@@ -260,7 +279,10 @@ class TopicRegistry:
             return changed
 
     def store(self, topic: TopicInfo) -> TopicInfo:
-        """Store ``topic`` and make its partitions. The file comes first: the next open makes missing directories."""
+        """Write ``topic`` to the file, then create its missing partition directories.
+
+        The next open does that after a crash.
+        """
         with self._lock:
             before, topics = self.topics, {**self.topics, topic.name: topic}
             self._write(topics)
@@ -278,7 +300,10 @@ class TopicRegistry:
             return topic
 
     def delete(self, name: str) -> list[Path]:
-        """Rename the topic's directories; return their new paths. They are removed when their delay is over."""
+        """Rename the topic's directories and return their new paths.
+
+        They are removed after ``file.delete.delay.ms``.
+        """
         with self._lock:
             topic = self._known(name)
             gone = [TopicPartition(name, number) for number in topic.here]
@@ -303,7 +328,7 @@ class TopicRegistry:
 
     @contextmanager
     def moving(self, tp: TopicPartition) -> Iterator[None]:
-        """Refuse to open ``tp`` inside the block: it is closed, and it moves to another directory."""
+        """Refuse to open ``tp`` inside the block, while the closed partition moves to another directory."""
         with self._lock:
             self._moving.add(tp)
         try:
@@ -313,9 +338,9 @@ class TopicRegistry:
                 self._moving.discard(tp)
 
     def release(self, tp: TopicPartition) -> TopicInfo:
-        """Remove ``tp`` from the topic, for a move. Return the topic with its remaining partitions.
+        """Remove ``tp`` from the topic's entry, because it moved away. Return the topic with its remaining partitions.
 
-        ``tp`` is closed, and its folder may be missing. Raises UnknownTopicError.
+        The caller has closed ``tp``. Its folder may be missing. Raises UnknownTopicError.
         """
         with self._lock:
             topic = self._known(tp.topic)
@@ -330,7 +355,7 @@ class TopicRegistry:
             return rest
 
     def adopt(self, topic: TopicInfo, tp: TopicPartition, *, log_start: int, recovery_point: int) -> None:
-        """Add ``tp``, whose files from another directory are complete and durable here."""
+        """Add ``tp``, which was moved here. Its files are complete and durable in this directory."""
         with self._lock:
             self.topics = {**self.topics, topic.name: topic}
             self._roster.adopt(tp, clean=True, recovery_point=recovery_point, start=log_start)
@@ -338,7 +363,7 @@ class TopicRegistry:
             self._checkpoint()
 
     def forget(self, gone: Collection[TopicPartition]) -> None:
-        """Remove these partitions from claims and checkpoints: a new partition may get the same name."""
+        """Remove deleted partitions from claims and checkpoints, because a new partition may get the same name."""
         self._uploads.forget(gone)
         self._claims.forget(gone)
         self._checkpoint()

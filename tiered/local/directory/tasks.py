@@ -60,7 +60,7 @@ MAX_ERROR_CHARS = 500
 
 
 class BackgroundTasks:
-    """The tasks of one directory."""
+    """Periodic tasks of one directory, as in the table of this module. ``tasks`` runs them."""
 
     def __init__(
         self,
@@ -73,7 +73,10 @@ class BackgroundTasks:
         workers: Workers,
         note_status: Callable[[], None],
     ) -> None:
-        """``note_status`` writes the report on the tasks for other processes."""
+        """Make the tasks. ``note_status``: writes the report on the tasks for other processes.
+
+        ``deferring_checkpoints``: a block in which the checkpoint is written once, at the end.
+        """
         self._notes, self._note_status = notes, note_status
         self._roster = roster
         self._uploads = around.uploads
@@ -116,7 +119,7 @@ class BackgroundTasks:
         return PassResult(partitions=written)
 
     def refresh_uploads(self) -> None:
-        """Pass each partition its entry of ``tiered-offset-checkpoint``. One ``stat`` while it is unchanged."""
+        """Pass each open partition its entry of ``tiered-offset-checkpoint``. An unchanged file costs one ``stat``."""
         known = self._uploads.read()
         if not known:
             return
@@ -210,10 +213,10 @@ class TaskStatus:
 
 
 class Tasks:
-    """All tasks of one log directory, run in the order in which they were given. Thread-safe: one run at a time.
+    """All tasks of one log directory. They run in the order in which they were added, one run at a time. Thread-safe.
 
-    ``initial_ms`` bounds how long after the open a task first runs (Kafka's ``log.initial.task.delay.ms``); ``failed``
-    gets every error.
+    ``initial_ms``: longest delay of a task's first run after the open (Kafka's ``log.initial.task.delay.ms``).
+    ``failed``: called with every error.
     """
 
     def __init__(
@@ -241,7 +244,7 @@ class Tasks:
             self.add(task)
 
     def add(self, task: Task) -> None:
-        """Add a task, the last in order. ConfigError if there is one of that name."""
+        """Add a task at the end of the order. Raises ConfigError if a task has the same name."""
         if task.name in self._tasks:
             raise ConfigError(f"there is a task {task.name} already")
         period = self._period(task)
@@ -253,7 +256,7 @@ class Tasks:
     def tick(self) -> None:
         """Run due tasks, then raise the first error. Errors on workers appear only in the status.
 
-        A clock that jumps back makes every task due.
+        If the wall clock jumps back, every task is due.
         """
         failures = []
         now_ms = self._clock.now_ms()
@@ -271,7 +274,7 @@ class Tasks:
             raise failures[0]
 
     def run(self, name: str) -> TaskStatus:
-        """Run one task now, regardless of its timer. Raises its error; ConfigError for an unknown name."""
+        """Run the task ``name`` now, regardless of its timer. Raises its error; ConfigError for an unknown name."""
         task = self._tasks.get(name)
         if task is None:
             raise unknown_key(name, self._tasks, "task")
@@ -279,7 +282,7 @@ class Tasks:
         return self._status[name]
 
     def status(self) -> list[TaskStatus]:
-        """Return the status of each task, in their order."""
+        """Return the status of each task, in the order of the tasks."""
         return list(self._status.values())
 
     def _run(self, task: Task, now_ms: int) -> None:
@@ -356,7 +359,7 @@ class Tasks:
 
 
 class Workers(Protocol):
-    """Executor of tasks that may take long: in the caller's thread, or each on a thread of its own."""
+    """Executor for tasks that may take long. It runs them in the caller's thread, or each on a thread of its own."""
 
     def start(self, name: str, work: Callable[[], None]) -> None:
         """Start ``work``, which raises nothing. ``name`` appears in logs and thread names."""
@@ -366,10 +369,10 @@ class Workers(Protocol):
 
 
 class InlineWorkers:
-    """Executor in the calling thread: for tools, tests, and programs with a thread for ``tick``."""
+    """Executor that runs work in the calling thread: for tools, tests, and programs with an own thread for ``tick``."""
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Run ``work`` and return."""
+        """Run ``work`` to its end in this thread."""
         del name
         work()
 
@@ -380,7 +383,7 @@ class InlineWorkers:
 
 
 class ThreadWorkers:
-    """Executor with a daemon thread for each piece of work, which ends with it: an idle log has no thread here."""
+    """Executor that starts a daemon thread for each piece of work. The thread ends with the work."""
 
     def __init__(self) -> None:
         self._clock = SystemClock()
@@ -407,15 +410,18 @@ class ThreadWorkers:
             raise
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait for the work to end. Call it only from outside the work: a worker would wait for itself."""
+        """Wait until all started work has ended, False after the timeout.
+
+        Never call it from such work: it would wait for itself.
+        """
         deadline = self._clock.monotonic() + timeout_seconds
         return all(ended.wait(deadline - self._clock.monotonic()) for ended in tuple(self._running))
 
 
 def run_all(work: Iterable[Callable[[], int | None]]) -> PassResult:
-    """Run every piece of work, one for each partition. Each returns its bytes, or None if there was nothing to do.
+    """Run every piece of work, one for each partition. A failed piece does not stop the others.
 
-    A piece that fails does not stop the others.
+    Each returns the bytes it processed, or None if there was nothing to do. Return the sums and the first error.
     """
     done = PassResult()
     for one in work:

@@ -1,1 +1,1 @@
-"""The ground floor: effects on the disk, the lock, the bounded open files, and the small files of a log directory."""
+"""Lowest layer of the hot tier: file operations, the lock, the limit of open files, and small files."""

@@ -1,4 +1,4 @@
-"""``tiered-claims.json``: per partition the proof that this is the volume which the bucket knows. It is appended to.
+"""``tiered-claims.json``: for each partition the proof that this volume made the last claim. The file is append-only.
 
 One line is one write, fsynced before it counts, and holds the whole proof of each partition that it names::
 
@@ -6,10 +6,10 @@ One line is one write, fsynced before it counts, and holds the whole proof of ea
     {"crc":"9f3a01c7","set":[["flights",0,{"token":"...","last_append":"...","restored_from":null}]]}
     {"crc":"0077aa12","set":[["flights",0,null],["flights",1,{...}]]}        null: deleted
 
-A claim or a commit thus costs one short write for any number of partitions, and concurrent ones share one. ``crc`` is
-the CRC32C of the value of ``"set"``. A last line that is torn was never acknowledged and is written over; a damaged
-line before it is an error, because a proof that is older than the root's locks the owner out. The file is rewritten
-when it has doubled.
+A claim or a commit thus costs one short write for any number of partitions. Concurrent writes share one line. ``crc``
+is the CRC32C of the value of ``"set"``. A torn last line was never acknowledged and is overwritten. An earlier damaged
+line is an error, because a proof older than the root's locks the owner out. The file is rewritten when its size has
+doubled.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class _Waiting:
 
 
 class Claims:
-    """The proofs of one log directory. Thread-safe; each call reads the writes of other processes.
+    """Claim proofs of one log directory. Thread-safe. Each call first reads the writes of other processes.
 
-    A write is fsynced *before* the root PUT that carries the same values; a copy of the volume that lags behind then
-    fails the comparison. Only the holder of the uploader's lock writes (or of ``.lock``, after a restore).
+    A proof is fsynced *before* the root PUT with the same values. An outdated copy of the volume then fails the
+    comparison. Only the holder of the uploader's lock writes, or that of ``.lock`` after a restore.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
@@ -94,13 +94,16 @@ class Claims:
             return dict(self._proofs)
 
     def proof(self, tp: TopicPartition) -> ClaimProof:
-        """Return the proof of one partition; one ``stat`` while nothing changed. Raises CorruptionError."""
+        """Return the proof of one partition, without values if it never claimed. Raises CorruptionError.
+
+        An unchanged file costs one ``stat``.
+        """
         with self._busy:
             self._refresh()
             return self._proofs.get(tp, NO_PROOF)
 
     def find(self, tp: TopicPartition) -> ClaimProof | None:
-        """Return the stored proof of one partition; None if this directory never claimed it or set it aside."""
+        """Return the stored proof of one partition, None if the file has none. Raises CorruptionError."""
         with self._busy:
             self._refresh()
             return self._proofs.get(tp)
@@ -190,7 +193,7 @@ class Claims:
         self.write(tp, **{name: id_ for name, id_ in given.items() if id_ is not None})
 
     def forget(self, gone: Collection[TopicPartition]) -> None:
-        """Drop the proofs of partitions that are deleted."""
+        """Remove the proofs of deleted partitions, durably."""
         known = self.read().keys() & set(gone)
         if known:
             self._write({tp: lambda _: None for tp in sorted(known)})

@@ -57,16 +57,16 @@ The file is made before anything else in the directory, and removed once a promo
 STANDBY_VERSION = 1
 NO_ID = UUID(int=0)
 _WITHOUT_META = (
-    "it tells this volume from any other: put it back from a copy. Without one, move it away: `tiered.open`, "
+    "it identifies this volume: put it back from a copy. Without one, move it away: `tiered.open`, "
     "or `tiered append --create`, gives the directory another id. No record is lost with it, but a bucket takes the "
     "directory for another volume: `tiered repair rejoin` lets its partitions go on there"
 )
 
 
 class OffsetsFile:
-    """One ``*-offset-checkpoint`` in the root of a log directory. Reading costs one ``stat`` while nothing changed.
+    """One ``*-offset-checkpoint`` file in the root of a log directory: an offset for each partition.
 
-    Each partition of a directory reads its own offset, and the file names all of them.
+    Reading an unchanged file costs one ``stat``.
     """
 
     def __init__(self, directory: Path, name: str, files: Files) -> None:
@@ -76,7 +76,10 @@ class OffsetsFile:
         self._told: Exception | None = None
 
     def read(self) -> Mapping[TopicPartition, int]:
-        """Return the offsets, empty if the file is missing or damaged. Damage sets ``damaged`` and is logged once."""
+        """Return the offsets.
+
+        A missing or damaged file gives an empty result; damage sets ``damaged`` and is logged once.
+        """
         offsets, damage = self._load()
         self.damaged = damage is not None
         if damage is not None and damage is not self._told:
@@ -85,7 +88,7 @@ class OffsetsFile:
         return offsets
 
     def read_whole(self, lost: str) -> Mapping[TopicPartition, int]:
-        """Return the offsets, or raise CorruptionError, with the hint ``lost``, for a damaged file."""
+        """Return the offsets. Raises CorruptionError for a damaged file, with the text ``lost`` as its hint."""
         offsets, damage = self._load()
         if isinstance(damage, NewerFormatError):
             damage.hint = damage.hint or "upgrade tieredlog; nothing was changed"
@@ -119,7 +122,7 @@ def _parse(data: bytes) -> _CheckpointContent:
 
 
 def read_volume(directory: Path, files: Files) -> MetaProperties | None:
-    """Return ``meta.properties``, None if there is none. CorruptionError if it cannot be read."""
+    """Return the content of ``meta.properties``, None if there is no such file. CorruptionError if it is unreadable."""
     path = directory / META_PROPERTIES_NAME
     try:
         return decode_meta_properties(files.read(path).decode())
@@ -133,7 +136,7 @@ def read_volume(directory: Path, files: Files) -> MetaProperties | None:
 
 
 def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfig) -> UUID:
-    """Return the directory's id. Write a new one if the directory is new, or of a broker older than such ids."""
+    """Return the directory's id. A directory without an id gets a new one: it is new, or an old broker's."""
     meta = read_volume(directory, files)
     if meta is not None and meta.directory_id is not None:
         return meta.directory_id
@@ -145,16 +148,16 @@ def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfi
 
 
 def mark_clean(directory: Path, files: Files, broker_epoch: int = NO_BROKER_EPOCH) -> None:
-    """Write the mark of a clean shutdown: the next open then trusts every file as it is.
+    """Write the mark of a clean shutdown. The next open then skips recovery.
 
-    ``broker_epoch``: what :func:`read_broker_epoch` returned, if a broker owned the directory before. Without it the
-    controller assumes a crash and drops the broker from the replicas in sync.
+    ``broker_epoch``: the result of :func:`read_broker_epoch`, if a broker owned the directory before. Without it
+    Kafka's controller assumes a crash, and drops the broker from the replicas in sync.
     """
     files.replace(directory / CLEAN_SHUTDOWN_NAME, encode_clean_shutdown(broker_epoch).encode())
 
 
 def read_broker_epoch(directory: Path, files: Files) -> int:
-    """Return the broker epoch in the mark of a clean shutdown, -1 if there is none."""
+    """Return the broker epoch that Kafka wrote into the mark of a clean shutdown, -1 if there is none."""
     try:
         return decode_clean_shutdown(files.read(directory / CLEAN_SHUTDOWN_NAME).decode(errors="replace"))
     except NotFoundError:
@@ -173,14 +176,14 @@ def consume_clean_mark(directory: Path, files: Files) -> bool:
 
 
 class StandbyMark(NamedTuple):
-    """Bucket that is followed, and the time of the newest pull that ended without an error."""
+    """Content of the mark: the bucket that is followed, and when the last pull without an error ended (0: never)."""
 
     remote: str
     pulled_ms: int = 0
 
 
 def read_standby(directory: Path, files: Files) -> StandbyMark | None:
-    """Return the mark of a directory that follows, None for any other. Raises CorruptionError."""
+    """Return the mark of a directory that follows a bucket, None for another directory. Raises CorruptionError."""
     path = directory / STANDBY_NAME
 
     def decode(value: Any) -> StandbyMark:
@@ -191,19 +194,19 @@ def read_standby(directory: Path, files: Files) -> StandbyMark | None:
 
 
 def write_standby(directory: Path, files: Files, mark: StandbyMark) -> None:
-    """Replace the mark, durably."""
+    """Write the mark, or replace it, durably."""
     value = {"version": STANDBY_VERSION, **mark._asdict()}
     files.replace(directory / STANDBY_NAME, json.dumps(value).encode() + b"\n")
 
 
 def end_standby(directory: Path, files: Files) -> None:
-    """Remove the mark, durably: from now on the directory is a log like any other."""
+    """Remove the mark, durably. From now on the directory can be opened for writing."""
     files.unlink(directory / STANDBY_NAME)
     files.sync_directory(directory)
 
 
 def refuse_standby(directory: Path, files: Files) -> None:
-    """Raise ConfigError for a directory that follows a bucket."""
+    """Raise ConfigError if ``directory`` is a standby that follows a bucket."""
     mark = read_standby(directory, files)
     # mutant standby-is-read-only
     if mark is not None:
@@ -215,12 +218,12 @@ def refuse_standby(directory: Path, files: Files) -> None:
 
 
 def usable_id(value: UUID) -> bool:
-    """Return False for the ids 0 to 100, which Kafka reserves (unassigned, lost, migrating)."""
+    """Return True unless Kafka reserves this id: 0 to 100 mean unassigned, lost or migrating."""
     return value.int > 100
 
 
 def refuse_newer(path: Path, value: object, known: int) -> None:
-    """Raise NewerFormatError if ``value``, the file's JSON, names a version above ``known``."""
+    """Raise NewerFormatError if ``value``, the parsed JSON of the file, has a version above ``known``."""
     version = value.get("version") if isinstance(value, dict) else None
     if isinstance(version, int) and not isinstance(version, bool) and version > known:
         raise NewerFormatError(
@@ -231,9 +234,9 @@ def refuse_newer(path: Path, value: object, known: int) -> None:
 
 
 def read_json(path: Path, files: Files, decode: Callable[[Any], T], hint: str) -> T | None:
-    """Return ``decode`` of the JSON in a small file of our own, None without a file.
+    """Parse the JSON of one of this product's small files. Return ``decode`` of it, None without a file.
 
-    Raises CorruptionError with ``hint`` for other content, LocalIOError, and the product's errors of ``decode``.
+    Raises CorruptionError with ``hint`` for other content, LocalIOError, and errors of ``decode``.
     """
     try:
         return decode(json.loads(files.read(path)))
@@ -244,7 +247,7 @@ def read_json(path: Path, files: Files, decode: Callable[[Any], T], hint: str) -
 
 
 def first_json(data: bytes) -> object:
-    """Return the JSON value of the first line, None if it has none."""
+    """Parse the first line as JSON and return its value, None if it is not JSON."""
     try:
         return json.loads(data.partition(b"\n")[0])
     except ValueError:

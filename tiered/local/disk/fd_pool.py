@@ -1,4 +1,4 @@
-"""Limit of the number of open files: an unused handle for writing gives its descriptor to another one.
+"""Limit of the number of open files. A handle for writing that is not in use loses its descriptor to another handle.
 
 ::
 
@@ -6,11 +6,11 @@
                                      ^                                      │ more leases than descriptors:
                                      └── reopened at the next use <── fsync, close: the one used longest ago
 
-The fsync before the close keeps the rule that a failed one is never forgotten: the kernel reports a write error once,
-to descriptors that are open then. If that fsync fails, every later use of the lease raises, and its partition goes
-offline. A file that is not the one that was closed (another inode, another length) is never opened again.
+The fsync before the close is needed because the kernel reports a write error once, to descriptors that are open then.
+If that fsync fails, every later use of the lease raises, and its partition goes offline. A file with another inode or
+length than at the close is never reopened.
 
-Handles for reading live as long as one read; they pass through and have the reserve of descriptors for themselves.
+Handles for reading live as long as one read. They are not limited, and use the reserve of descriptors.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EVICTED_AT_ONCE = 16
 
 
 def default_open_files() -> int:
-    """Return the process's limit of descriptors without the reserve."""
+    """Return the default limit of open files: the process's limit minus a reserve, within fixed bounds."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft in (resource.RLIM_INFINITY, -1):
         return MOST_OPEN_FILES
@@ -75,10 +75,10 @@ class Lease:
 
 
 class PooledFiles:
-    """Limited :class:`tiered.local.disk.files.Files` over another one. Thread-safe.
+    """Wrapper of :class:`tiered.local.disk.files.Files` that limits the descriptors for writing. Thread-safe.
 
     The limit is exceeded only while more threads than that write at once. The tables need no lock: each change is a
-    single step of a dict, and a signal handler that comes in between finds nothing to wait for.
+    single step of a dict, so a signal handler in between never waits.
     """
 
     def __init__(self, inner: Files, limit: int) -> None:
@@ -97,7 +97,7 @@ class PooledFiles:
 
     @property
     def open_count(self) -> int:
-        """Return the number of leases with a descriptor."""
+        """Return the number of handles that have a descriptor now."""
         return len(self._open)
 
     def open_write(self, path: Path) -> int:
@@ -191,7 +191,7 @@ class PooledFiles:
             self.inner.truncate(descriptor, size)
 
     def sync(self, handle: int) -> None:
-        """Fsync. After an error the lease is unusable. Concurrent writes go on, and need another fsync."""
+        """Fsync the file of ``handle``. After an error the handle is unusable. Concurrent writes need another fsync."""
         if handle < FIRST_LEASE:
             self.inner.sync(handle)
             return
@@ -243,7 +243,7 @@ class PooledFiles:
         was = lease.closed
         if now is None or was is None or (now.inode, now.size) != (was.inode, was.size):
             lease.failed = LocalIOError(
-                f"{lease.path} is not the file it was: somebody else changed, replaced or removed it",
+                f"{lease.path} is not the file it was: another program changed, replaced or removed it",
                 hint="nothing but one process may write in a log directory",
             )
             raise lease.failed

@@ -1,7 +1,7 @@
-"""Every effect on the local disk, in one place, so that tests can tear, fail and crash it.
+"""All operations on the local disk, in one place, so that tests can simulate torn writes, errors and crashes.
 
-Errors of the operating system become the product's here and nowhere else: no space is DiskFullError, a missing file
-NotFoundError, owner and mode LocalPermissionError, the rest LocalIOError; each names the path and the operation.
+Errors of the operating system are translated here only. No space: DiskFullError. A missing file: NotFoundError. Owner
+and mode: LocalPermissionError. All others: LocalIOError. Each error names the path and the operation.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DiskSpace(NamedTuple):
 
 
 class FileState(NamedTuple):
-    """Part of ``stat`` that shows whether a small file was replaced since it was last read."""
+    """Size, time and inode of a small file. Another value shows that the file was replaced."""
 
     size: int
     modified_ns: int
@@ -65,16 +65,16 @@ class FileState(NamedTuple):
 
 
 class Files(Protocol):
-    """Effects on files. Handles are file descriptors; positions and lengths are bytes."""
+    """Operations on files. Handles are file descriptors. Positions and lengths are in bytes."""
 
     def open_write(self, path: Path) -> int:
-        """Return a handle for reading and writing, the file created if missing."""
+        """Open a file for reading and writing, and return its handle. A missing file is created."""
 
     def open_read(self, path: Path) -> int:
-        """Return a handle for reading. NotFoundError if there is no such file."""
+        """Open a file for reading, and return its handle. NotFoundError if there is no such file."""
 
     def close(self, handle: int) -> None:
-        """Release a handle."""
+        """Close a handle."""
 
     def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write all of ``data`` at ``position``. On an error any part of it may have been written."""
@@ -86,43 +86,43 @@ class Files(Protocol):
         """Return the length of an open file."""
 
     def truncate(self, handle: int, size: int) -> None:
-        """Cut the file, or extend it with zeros."""
+        """Set the file's length to ``size``. A shorter file is extended with zeros."""
 
     def sync(self, handle: int) -> None:
-        """Make the file's data and length survive a power cut. After an error, never call it on that file again."""
+        """Fsync the file: its data and length survive a power cut. After an error, never call it on that file again."""
 
     def sync_directory(self, path: Path) -> None:
-        """Make names created, renamed or removed in the directory survive a power cut."""
+        """Fsync the directory, so that created, renamed and removed names in it survive a power cut."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename atomically; replace the target."""
+        """Rename atomically. An existing ``target`` is replaced."""
 
     def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name, on the same file system. Raises NotFoundError, LocalIOError (a target)."""
+        """Make ``target`` a hard link to ``source``. Raises NotFoundError; LocalIOError if ``target`` exists."""
 
     def unlink(self, *paths: Path) -> None:
-        """Remove files, one after the other; ignore missing ones."""
+        """Remove files, one after the other. Missing ones are no error."""
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents, whose names survive a power cut; do nothing if it is there."""
+        """Create a directory and its missing parents, durably. An existing directory is no error."""
 
     def remove_directory(self, path: Path) -> None:
-        """Remove an empty directory; of a link to one, the directory and the link."""
+        """Remove an empty directory. If ``path`` is a link to a directory, remove both."""
 
     def names(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted. NotFoundError if there is no such directory."""
 
     def state(self, path: Path) -> FileState | None:
-        """Return size and times of a file, None if there is none."""
+        """Return size, modification time and inode of a file, None if it does not exist."""
 
     def modified_ns(self, folder: Path, names: Sequence[str]) -> list[int]:
-        """Return when each of ``names`` in ``folder`` was changed last, -1 for one that cannot be found."""
+        """Return the modification time of each of ``names`` in ``folder``, -1 for a missing file."""
 
     def set_modified(self, path: Path, modified_ms: int) -> None:
-        """Set the time of the last write: a cleaned segment keeps its age."""
+        """Set the modification time, so that a compacted segment keeps the age of the old one."""
 
     def is_directory(self, path: Path) -> bool:
-        """Return True for a directory."""
+        """Return True if ``path`` is a directory. False if it is missing or a file."""
 
     def read(self, path: Path) -> bytes:
         """Return a small file, whole. NotFoundError if there is none; LocalIOError above MAX_SMALL_FILE_BYTES."""
@@ -134,16 +134,16 @@ class Files(Protocol):
         """
 
     def patch(self, path: Path, data: bytes, position: int, *, sync: bool) -> None:
-        """Write ``data`` at ``position`` as the end of a small file. Cut later bytes off; create a missing file."""
+        """Write ``data`` at ``position`` of a small file, and cut the file off after it. A missing file is created."""
 
     def open_lock(self, path: Path) -> int:
-        """Open the file, created if missing, for :meth:`try_lock`."""
+        """Open a file for :meth:`try_lock`, and return its handle. A missing file is created."""
 
     def try_lock(self, handle: int, path: Path) -> bool:
         """Lock the file for this handle until it is closed. Return False if another handle has the lock."""
 
     def space(self, path: Path) -> DiskSpace | None:
-        """Return free and total bytes, None where the file system reports no size (ramfs, some of FUSE)."""
+        """Return free and total bytes of the file system, None if it reports no size (ramfs, some of FUSE)."""
 
 
 def _modified_ns(name: str, folder: int) -> int:
@@ -154,7 +154,7 @@ def _modified_ns(name: str, folder: int) -> int:
 
 
 class PosixFiles:
-    """The real disk."""
+    """Operations on the real disk, by system calls."""
 
     def open_write(self, path: Path) -> int:
         with _translated("open", path):
@@ -348,7 +348,7 @@ class PosixFiles:
 
 
 class SmallFile(Generic[T]):
-    """Small file, cached as ``parse`` returns it. It is read again when its size, time or inode changes."""
+    """Small file with a cache of its parsed content. It is parsed again after its size, time or inode changed."""
 
     def __init__(self, path: Path, files: Files, parse: Callable[[bytes], T]) -> None:
         self.path = path
@@ -357,7 +357,10 @@ class SmallFile(Generic[T]):
         self._known: tuple[FileState, T] | None = None  # one tuple: threads read it without a lock
 
     def load(self) -> T | None:
-        """Return the parsed content, None without a file. One ``stat`` while it is unchanged. Raises as ``parse``."""
+        """Return the parsed content, None without a file. Raises the errors of ``parse``.
+
+        An unchanged file costs one ``stat``.
+        """
         state = self._files.state(self.path)  # from before the read, so that a later change is read again
         if state is None:
             return None
@@ -377,8 +380,8 @@ class SmallFile(Generic[T]):
 def sweep_temporaries(files: Files, directory: Path, *, of: tuple[str, ...] = ("",), but: tuple[str, ...] = ()) -> None:
     """Remove temporary files that a crash inside :meth:`Files.replace` left in a directory.
 
-    ``of``: prefixes of the files that only the caller replaces, because it holds their lock. ``but``: prefixes of
-    exceptions, which other processes replace.
+    ``of``: prefixes of the file names to clean up after. The caller holds the lock under which these files are
+    replaced. ``but``: prefixes of exceptions, which other processes replace.
     """
     for name in files.names(directory):
         found = _TEMPORARY.fullmatch(name)
@@ -387,7 +390,7 @@ def sweep_temporaries(files: Files, directory: Path, *, of: tuple[str, ...] = ("
 
 
 def translate(error: OSError, operation: str, path: Path | str) -> TieredError:
-    """Return the product's error for an OSError. ``operation`` and ``path`` appear in its message."""
+    """Convert an OSError to an error of this product. ``operation`` and ``path`` appear in its message."""
     found = _translation(error, operation, path)
     found.__cause__ = error
     return found
@@ -423,14 +426,14 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
 
 
 def no_directory(files: Files, path: Path, *, hint: str) -> TieredError:
-    """Return the error for a ``path`` that is not a directory: it is missing, or a file."""
+    """Return the error for a ``path`` that should be a directory, but is missing or a file."""
     if files.state(path) is None:
         return NotFoundError(f"there is no log directory {path}", hint=hint)
     return ConfigError(f"{path} is a file, not a log directory", hint="name the directory that holds the partitions")
 
 
 def make_inside(files: Files, path: Path) -> None:
-    """Create a directory. Raises NotFoundError if its parent does not exist, because it was removed."""
+    """Create a directory in an existing parent. Raises NotFoundError if the parent was removed."""
     if not files.is_directory(path.parent):
         raise NotFoundError(f"cannot make {path}: its directory is gone", hint="put it back, then start again")
     files.make_directory(path)
@@ -442,7 +445,7 @@ def is_another_disk(error: LocalIOError) -> bool:
 
 
 def disk_failed(error: BaseException | None) -> bool:
-    """Return True if an error, or its cause, shows a failing disk. A full disk or a file's permissions do not count."""
+    """Return True if an error or its cause shows a failing disk. False for a full disk or a file's permissions."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _BROKEN:
             return True

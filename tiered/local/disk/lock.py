@@ -1,10 +1,10 @@
-"""Lock of a log directory: a file lock that dies with the process, and a note that names the holder.
+"""Lock of a log directory: a file lock that ends with its process, and a note in the file that names the holder.
 
-The lock is ``flock`` on the file, never its existence: a killed process leaves the file, not the lock. The content is
+The lock is ``flock`` on the file, not its existence. A killed process leaves the file, without a lock. The content is
 JSON for people and error messages (``pid``, ``host``, ``program``, ``since_ms``); Kafka's own ``.lock`` is empty.
 
-A forked child inherits the open file and would hold the lock as long as it lives, even after its parent released it or
-died: the child first closes its copy.
+A forked child inherits the open file. It closes its copy at once: otherwise it would hold the lock after its parent
+released it or died.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ UNTOLD_SECONDS = 0.2
 class Holder:
     """Process that holds the lock, from the note in the file. Fields are 0 or empty if the note cannot be read.
 
-    ``passing``: it holds the lock only for a moment (an uploader that seals) and then releases it.
+    ``passing``: True if it releases the lock soon by itself, such as an uploader that seals.
     """
 
     pid: int = 0
@@ -65,10 +65,10 @@ class Holder:
 
 
 class LockTerms(NamedTuple):
-    """Terms of an acquisition. ``patience_seconds``: how long to wait for a ``passing`` holder.
+    """Terms of an acquisition. ``patience_seconds``: longest wait for a holder that is ``passing``.
 
-    ``passing``: write into the note that this holder releases the lock in a moment.
-    ``standby``: a directory that follows a bucket may be opened, to promote it.
+    ``passing``: True writes into the note that this holder releases the lock soon. ``standby``: True allows a directory
+    that follows a bucket, in order to promote it.
     """
 
     patience_seconds: float = 0.0
@@ -77,7 +77,10 @@ class LockTerms(NamedTuple):
 
 
 class DirectoryLock:
-    """The exclusive lock ``name`` in ``directory``. Not reentrant; one object, one hold."""
+    """Exclusive lock on the file ``name`` in ``directory``.
+
+    An object acquires it once at a time; it is not reentrant.
+    """
 
     def __init__(self, directory: Path, files: Files, *, name: str = LOCK_NAME) -> None:
         self.path = directory / name
@@ -107,7 +110,7 @@ class DirectoryLock:
             if clock.monotonic() - begun >= min(patience, terms.patience_seconds):
                 hint = "stop that process, or open the directory read-only"
                 if holder.passing:
-                    hint = "it is an uploader that seals what nobody writes: try again in a moment"
+                    hint = "it is an uploader that seals idle segments: try again in a moment"
                 elif self.path.name == LOCK_NAME and self._is_held_here():
                     hint = (
                         f"tiered.Log.opened({str(self.path.parent)!r}) returns the open log; close it to open another"
@@ -156,13 +159,13 @@ class DirectoryLock:
 
     @property
     def is_held(self) -> bool:
-        """Return True between :meth:`acquire` and :meth:`release`."""
+        """Return True while this object holds the lock."""
         return self._locked
 
     def check(self) -> None:
         """Raise LocalIOError if the directory was removed, or replaced by another, while this object holds the lock.
 
-        Open files outlive their names: without this check, writes would go on into files that are deleted.
+        Without this check, writes to open files would go on after the files are deleted.
         """
         if not self._locked or self._state is None:
             return
@@ -183,7 +186,7 @@ class DirectoryLock:
         return any(each._file == (state.st_dev, state.st_ino) for each in list(_HELD))
 
     def try_acquire(self, clock: Clock) -> bool:
-        """Take the lock as :meth:`acquire`; return False if another process has it."""
+        """Acquire the lock and return True. Return False if another process or object has it."""
         try:
             self.acquire(clock)
         except LockedError:
@@ -192,7 +195,7 @@ class DirectoryLock:
 
     @contextlib.contextmanager
     def held_while(self, clock: Clock) -> Iterator[None]:
-        """Hold the lock for the length of a block. Raises LockedError."""
+        """Hold the lock for the duration of a block. Raises LockedError."""
         self.acquire(clock)
         try:
             yield
@@ -221,13 +224,16 @@ class DirectoryLock:
         self._handle = None
 
     def add_note(self, **fields: str) -> None:
-        """Add fields to the note of the lock, which this object holds. :meth:`note` returns them in other processes."""
+        """Add fields to the note in the lock file, while this object holds the lock.
+
+        Other processes read it with :meth:`note`.
+        """
         if self._handle is not None:
             self._note |= fields
             self._files.truncate(self._handle, self._write_note(self._handle))
 
     def note(self) -> dict[str, Any]:
-        """Return the current note; empty if there is none or it cannot be read."""
+        """Return the fields of the note in the lock file, empty if there is none or it cannot be read."""
         try:
             note = first_json(self._files.read(self.path)[:NOTE_BYTES])
         except NotFoundError:
@@ -235,7 +241,7 @@ class DirectoryLock:
         return note if isinstance(note, dict) else {}
 
     def holder(self) -> Holder:
-        """Return the holder in the note. The note may be stale or half written."""
+        """Return the process that the note names. The note may be stale or half written."""
         try:
             note = self.note()
             return Holder(

@@ -36,22 +36,25 @@ def local_files(files: Files, directory: Path) -> list[LocalFile]:
 
 
 def bases_of(found: list[LocalFile], suffix: str = LOG_SUFFIX) -> list[int]:
-    """Return base offsets of the files with this suffix, ascending. Skip ``.cleaned``, ``.swap`` and ``.deleted``."""
+    """Return the base offsets of the files in ``found`` that have this suffix, ascending.
+
+    Files ending in ``.cleaned``, ``.swap`` and ``.deleted`` are skipped.
+    """
     return sorted(file.base for file in found if file.suffix == suffix and not file.work)
 
 
 def log_bases(files: Files, directory: Path) -> list[int]:
-    """Return the bases of the segments of a partition, ascending."""
+    """Return the base offsets of a partition's segments, ascending."""
     return bases_of(local_files(files, directory))
 
 
 def snapshot_offsets(files: Files, directory: Path) -> list[int]:
-    """Return the offsets of the snapshots of a partition, ascending."""
+    """Return the offsets of a partition's producer snapshots, ascending."""
     return bases_of(local_files(files, directory), SNAPSHOT_SUFFIX)
 
 
-def tells_of_producers(files: Files, directory: Path) -> bool:
-    """Return True if a snapshot may hold producers. Beside ``tiered-plain`` a broker's may, if it has entries."""
+def may_have_producers(files: Files, directory: Path) -> bool:
+    """Return True if a snapshot may hold producers. If ``tiered-plain`` exists, only a snapshot with entries counts."""
     offsets = snapshot_offsets(files, directory)
     if files.state(directory / PLAIN_NAME) is None:
         return bool(offsets)
@@ -59,8 +62,8 @@ def tells_of_producers(files: Files, directory: Path) -> bool:
     return any(state is not None and state.size > SNAPSHOT_HEADER_BYTES for state in states)
 
 
-def tells_nothing(files: Files, directory: Path) -> bool:
-    """Return True if snapshots and ``tiered-plain`` are missing, so that the log must be read for producers."""
+def lacks_producer_files(files: Files, directory: Path) -> bool:
+    """Return True if neither snapshots nor ``tiered-plain`` exist. Recovery must then read the log for producers."""
     return files.state(directory / PLAIN_NAME) is None and not snapshot_offsets(files, directory)
 
 
@@ -76,7 +79,7 @@ def newest_snapshot(files: Files, directory: Path, least: int, greatest: int) ->
 
 
 def remove_snapshots_above(files: Files, directory: Path, end_offset: int) -> list[int]:
-    """Remove snapshots above ``end_offset``, where the log was cut. Return their offsets."""
+    """Remove the producer snapshots above ``end_offset``, where the log was truncated. Return their offsets."""
     gone = [offset for offset in snapshot_offsets(files, directory) if offset > end_offset]
     for offset in gone:
         files.unlink(directory / snapshot_name(offset))
@@ -84,7 +87,10 @@ def remove_snapshots_above(files: Files, directory: Path, end_offset: int) -> li
 
 
 class LeaderEpochs:
-    """The ascending list of (epoch, first offset); every assignment is on disk before it returns."""
+    """Leader epochs of a partition, ascending, each with its first offset.
+
+    Every change is on disk when the call returns.
+    """
 
     def __init__(self, directory: Path, files: Files, *, read_only: bool = False) -> None:
         self.path = directory / EPOCHS_NAME
@@ -100,7 +106,7 @@ class LeaderEpochs:
         return self.entries[-1].epoch if self.entries else -1
 
     def reload(self) -> None:
-        """Read the file again. A damaged one counts as empty: recovery learns the epochs from the batches."""
+        """Read the file again. A missing or damaged file gives no epochs; recovery then takes them from the batches."""
         try:
             self.entries = tuple(decode_epochs(self._files.read(self.path).decode()))
         except NotFoundError:
@@ -110,32 +116,38 @@ class LeaderEpochs:
             self.entries, self.damaged = (), True
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Begin ``epoch`` at ``start_offset``; drop later or equal entries. Do nothing if it is already current."""
+        """Begin ``epoch`` at ``start_offset``. Entries with a later offset or epoch are dropped.
+
+        No change if it is current.
+        """
         entries = assigned(self.entries, epoch, start_offset)
         if entries != self.entries:
             self._store(entries)
 
     def truncate_from_end(self, offset: int) -> None:
-        """Forget epochs that begin at or above ``offset``."""
+        """Remove the epochs that begin at or above ``offset``."""
         self._store(tuple(entry for entry in self.entries if entry.start_offset < offset))
 
     def truncate_from_start(self, offset: int) -> None:
-        """Begin the epoch that covers ``offset`` there; drop older ones."""
+        """Let the epoch that covers ``offset`` begin at ``offset``. Remove the epochs before it."""
         older = [entry for entry in self.entries if entry.start_offset <= offset]
         if older:
             newer = self.entries[len(older) :]
             self._store((EpochEntry(older[-1].epoch, offset), *newer))
 
     def clear(self) -> None:
-        """Forget all epochs."""
+        """Remove all epochs."""
         self._store(())
 
     def below(self, end_offset: int) -> tuple[EpochEntry, ...]:
-        """Return the epochs of the offsets below ``end_offset``, which travel with a segment."""
+        """Return the epochs that begin below ``end_offset``. They are uploaded with a segment that ends there."""
         return tuple([entry for entry in self.entries if entry.start_offset < end_offset])
 
     def restore(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Go back to ``entries``; write the file again if an earlier write may have failed halfway."""
+        """Replace the epochs by the earlier ``entries``.
+
+        Write the file even if they are equal: a write may have failed.
+        """
         self._store(entries)
 
     def _store(self, entries: tuple[EpochEntry, ...]) -> None:
@@ -146,7 +158,7 @@ class LeaderEpochs:
 
 
 def assigned(entries: tuple[EpochEntry, ...], epoch: int, start_offset: int) -> tuple[EpochEntry, ...]:
-    """Return ``entries`` after ``epoch`` was seen at ``start_offset`` (Kafka's ``assign``)."""
+    """Return ``entries`` with ``epoch`` beginning at ``start_offset``, by the rules of Kafka's ``assign``."""
     if epoch < 0 or start_offset < 0:
         raise ConfigError(f"leader epoch {epoch} at offset {start_offset} cannot be")
     if entries and entries[-1].epoch == epoch and start_offset >= entries[-1].start_offset:

@@ -1,4 +1,4 @@
-"""Locks of compiled code; those of ``tiered.format.locks`` where the compiled kernels are not at work.
+"""Two locks, from compiled code. Without the compiled kernels, those of ``tiered.format.locks`` take their place.
 
 ``PlainLock`` is taken by compiled code without a call.
 

@@ -42,7 +42,7 @@ from tiered.model import TopicPartition
 TOPICS_NAME = "tiered-topics.json"
 VERSION = 1
 _WITHOUT_TOPICS = (
-    "put it back from a copy. Without one, move it away: topics, ids and records are then what the directories tell. "
+    "put it back from a copy. Without one, move it away: topics, ids and records then come from the directories. "
     "Lost with it are the topics' settings (`tiered topic set` sets them again), the knowledge that a missing "
     "segment or partition is damage, and deletions that had begun"
 )
@@ -55,9 +55,9 @@ BROKER_FILE = "bootstrap.checkpoint"
 
 
 class TopicInfo(NamedTuple):
-    """One topic as this log directory knows it; ``held``: the partitions of this directory, None for all.
+    """Entry of one topic in this log directory. ``held``: numbers of the partitions in this directory, None for all.
 
-    ``adopted``: a broker created it, and may since have deleted, recreated or compacted it.
+    ``adopted``: True if a broker created the topic. The broker may since have deleted, recreated or compacted it.
     """
 
     name: str
@@ -74,13 +74,16 @@ class TopicInfo(NamedTuple):
 
 
 def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
-    """Return all topics of the file; empty without one (a broker's directory). Raises CorruptionError, LocalIOError."""
+    """Return the topics in the file, by name. Without a file (a broker's directory) there are none.
+
+    Raises CorruptionError, LocalIOError.
+    """
     path = directory / TOPICS_NAME
     try:
         value = json.loads(files.read(path))
         refuse_newer(path, value, VERSION)
         if value["version"] != VERSION:
-            raise ValueError(f"version {value['version']}")
+            raise ValueError(f"version {value['version']} is unknown")
         return {
             str(name): TopicInfo(
                 str(name),
@@ -119,7 +122,10 @@ def _held(entry: Mapping[str, Any]) -> Iterable[int]:
 
 
 def read_leaving(directory: Path, files: Files) -> frozenset[str]:
-    """Return the topics whose deletion had begun. Damage of the file is reported by :func:`read_topics`."""
+    """Return the topics whose deletion has begun and not ended.
+
+    An unreadable file gives none; :func:`read_topics` raises.
+    """
     try:
         return frozenset(str(name) for name in json.loads(files.read(directory / TOPICS_NAME)).get("leaving", ()))
     except (NotFoundError, ValueError, TypeError, AttributeError):
@@ -127,7 +133,7 @@ def read_leaving(directory: Path, files: Files) -> frozenset[str]:
 
 
 def write_topics(directory: Path, files: Files, topics: Mapping[str, TopicInfo], leaving: Collection[str] = ()) -> None:
-    """Replace the file, durably."""
+    """Replace the file, durably. ``leaving``: topics that are being deleted."""
     entries = {
         topic.name: {
             "topic_id": topic.topic_id.hex,
@@ -144,7 +150,10 @@ def write_topics(directory: Path, files: Files, topics: Mapping[str, TopicInfo],
 
 
 def read_topic_id(path: Path, files: Files) -> UUID | None:
-    """Return the topic id in a partition directory, None without one. CorruptionError if it is unreadable."""
+    """Return the topic id in a partition's ``partition.metadata``, None without the file.
+
+    CorruptionError if unreadable.
+    """
     file = path / PARTITION_METADATA_NAME
     try:
         return decode_partition_metadata(files.read(file).decode())
@@ -168,9 +177,9 @@ def read_topic_id(path: Path, files: Files) -> UUID | None:
 def read_topic_ids(
     directory: Path, files: Files, tps: Iterable[TopicPartition], broken: dict[TopicPartition, TieredError]
 ) -> dict[str, dict[int, UUID | None]]:
-    """Return the topic id of each partition, by topic and number; None if it has no id file.
+    """Return the topic id of each partition, by topic and partition number. None: it has no ``partition.metadata``.
 
-    A partition whose file is unreadable is left out and put into ``broken``. Within a topic, known ids come first.
+    A partition whose file is unreadable gets None and an entry in ``broken``. Within a topic, known ids come first.
     """
     ids: dict[str, dict[int, UUID | None]] = {}
     unknown: list[TopicPartition] = []
@@ -189,16 +198,16 @@ def read_topic_ids(
     return ids
 
 
-def set_apart(
+def find_minority_ids(
     directory: Path,
     ids: dict[str, dict[int, UUID | None]],
     topics: Mapping[str, TopicInfo],
     broken: dict[TopicPartition, TieredError],
 ) -> None:
-    """Put into ``broken`` the partitions whose topic id differs from that of most partitions of the same name.
+    """Put into ``broken`` the partitions whose topic id differs from that of most partitions of the same topic name.
 
-    A broker that was down while the topic was deleted and created again holds partitions of both topics. Topics that
-    this product created are compared with their own id instead (:func:`discovered`).
+    They exist if a broker was down while the topic was deleted and created again. Topics that this product created are
+    skipped; :func:`discovered` compares them with their own id.
     """
     for name, here in ids.items():
         held = [topic_id for _, topic_id in sorted(here.items()) if topic_id is not None]
@@ -220,17 +229,17 @@ def set_apart(
 
 
 def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:
-    """Write the topic id into a partition directory that lacks it, before any record."""
+    """Write ``partition.metadata`` with the topic id, unless the file exists. Call it before the first record."""
     if topic_id.int and files.state(path / PARTITION_METADATA_NAME) is None:
         files.replace(path / PARTITION_METADATA_NAME, encode_partition_metadata(topic_id).encode())
         files.sync_directory(path.parent)
 
 
 def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
-    """Return the topics of ``tiered-topics.json``, before the directories are read.
+    """Return the topics of ``tiered-topics.json``.
 
-    Adopted topics have no partitions yet. In a broker's directory every topic counts as adopted, because its
-    controller creates and deletes them.
+    Adopted topics come without partitions: only the disk shows which exist. In a broker's directory every topic counts
+    as adopted, because Kafka's controller creates and deletes topics.
     """
     brokers = files.state(directory / BROKER_FILE) is not None
     topics = read_topics(directory, files)
@@ -243,11 +252,12 @@ def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
 def discovered(
     known: TopicInfo | None, name: str, ids: Mapping[int, UUID | None], *, tiered: Collection[TopicPartition] = ()
 ) -> TopicInfo:
-    """Return the topic ``name``, given the topic ids of its partitions on disk. ``known`` None: it is adopted.
+    """Return the topic ``name`` as the disk shows it. ``ids``: the topic id of each of its partitions on disk.
 
-    An adopted topic has only the partitions that were found: a broker may hold the others elsewhere. If its id has
-    changed, it was deleted and made again. Raises ConfigError if the directory belongs to another topic of the same
-    name, and that one is ours, or ``tiered``: a bucket knows it by its id.
+    ``known``: its entry in ``tiered-topics.json``; without one (None) it is adopted. An adopted topic has only the
+    partitions on disk. If its id has changed, it was deleted and created again. Raises ConfigError if a directory
+    belongs to another topic of the same name, unless the topic is adopted and the partition not in ``tiered`` (known to
+    a bucket).
     """
     here = set() if known is None else set(known.here)
     for number, topic_id in ids.items():
@@ -279,7 +289,7 @@ def find_topics(
     topics, broken = expected_topics(directory, files), dict[TopicPartition, TieredError]()
     ids = read_topic_ids(directory, files, present, broken)
     known = {tp.topic for tp in tiered}  # one that a bucket knows is refused as a whole below
-    set_apart(directory, {name: here for name, here in ids.items() if name not in known}, topics, broken)
+    find_minority_ids(directory, {name: here for name, here in ids.items() if name not in known}, topics, broken)
     for name, here in ids.items():
         topics[name] = discovered(topics.get(name), name, here, tiered=tiered)
     # An adopted topic without a partition here was removed by its broker.

@@ -1,4 +1,4 @@
-"""Plain files in the root of a log directory for the communication of writer and uploader.
+"""Small files in the root of a log directory, by which writer, uploader and operator communicate.
 
 ====================================  ==================  =====================================================
 file                                  written by          content
@@ -7,16 +7,16 @@ file                                  written by          content
 ``tiered-uploader.lock``              the uploader        the uploader's process (``local.lock.DirectoryLock``)
 ``tiered-uploader.journal``           the uploader        uploads under way
 ``tiered-seal-request``               an uploader         "roll these partitions", once per id
-``tiered-seal-answer``                the writer          the id of the last request that was carried out
+``tiered-seal-answer``                the writer          the id of the last request that the writer carried out
 ``tiered-positions``                  the writer          positions of groups, to be copied to the bucket
 ``tiered-pause``                      an operator         topics of which nothing is to be uploaded
 ``tiered-pause.lock``                 an operator         lock of a change to them
 ``tiered-claims.json``                a committer         proof that this is the volume which the bucket knows
 ====================================  ==================  =====================================================
 
-Each but the locks and the last (``disk.claims``) is replaced atomically, so a reader sees one version or the other. A
-file that cannot be parsed is an error, never "nothing uploaded": deletion and fencing rely on it. ``known_*`` return
-lower bounds of a root, from the checkpoint and the claims.
+Except for the locks and the last file (``disk.claims``), each is replaced atomically. An unparsable file is an error,
+never "nothing uploaded", because deletion and fencing rely on it. ``known_*`` return lower bounds of a root, from the
+checkpoint and the claims.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ OLD_NS = 3_600_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionUpload:
-    """State of one partition in the bucket, as read back from a root by the uploader.
+    """State of one partition in the bucket. The uploader stores it after it has read the root back.
 
-    ``end_offset`` exclusive committed end; ``start_offset`` the remote start, -1 if unknown; ``fenced``: a newer claim
-    of another volume owns the partition.
+    ``end_offset``: exclusive committed end. ``start_offset``: first offset in the bucket, -1 if unknown. ``fenced``:
+    True if a newer claim of another volume owns the partition.
     """
 
     end_offset: int
@@ -113,27 +113,30 @@ def _bytes(value: Mapping[str, Any]) -> bytes:
 
 
 class UploadCheckpoint:
-    """File ``tiered-offset-checkpoint``. Reading costs one ``stat`` while it is unchanged."""
+    """File ``tiered-offset-checkpoint``: the state of each uploaded partition.
+
+    Reading an unchanged file costs one ``stat``.
+    """
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._file = _json_file(directory / OFFSET_CHECKPOINT_NAME, files, _uploads)
 
     def read(self) -> Mapping[TopicPartition, PartitionUpload]:
-        """Return all partitions that the file names now; empty if it does not exist. Raises CorruptionError."""
+        """Return the state of each partition in the file; empty without a file. Raises CorruptionError."""
         return self._file.load() or MappingProxyType({})
 
     def write(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
-        """Replace the whole file, durably. Only the holder of the uploader lock may."""
+        """Replace the whole file, durably. The caller must hold the uploader lock."""
         lines = ", ".join([_entry(tp, upload) for tp, upload in sorted(uploads.items())])  # no object of each at once
         data = f'{{"partitions": [{lines}], "version": {VERSION}}}\n'.encode()
         self._file.store(data, MappingProxyType(dict(uploads)))
 
     def update(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
-        """Write the file with these partitions changed and all others as they are."""
+        """Change the entries of these partitions, durably. All other entries stay."""
         self.write({**self.read(), **uploads})
 
     def forget(self, gone: Collection[TopicPartition]) -> None:
-        """Drop partitions that are deleted, so that a successor does not inherit their state."""
+        """Remove the entries of deleted partitions. A new partition of the same name must not get their state."""
         known = self.read()
         if known.keys() & set(gone):
             self.write({tp: upload for tp, upload in known.items() if tp not in gone})
@@ -170,10 +173,10 @@ _Request = tuple[str, frozenset[TopicPartition] | None]
 
 
 class SealRequest:
-    """File ``tiered-seal-request``: a request to the holder of ``.lock`` to roll partitions.
+    """File ``tiered-seal-request``: an uploader's request that the writer (the holder of ``.lock``) rolls partitions.
 
-    A request is carried out once per id, also if the log is opened again in between. The last of several requests
-    replaces the others.
+    Each request has an id and is carried out once, even if the log is reopened in between. A newer request replaces the
+    older one.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
@@ -183,7 +186,7 @@ class SealRequest:
         self._answered: str | None = None
 
     def write(self, request_id: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Request a roll of ``partitions``, or of all (None). ``request_id`` was never used before."""
+        """Request a roll of ``partitions``, or of all (None). The caller makes a new ``request_id``."""
         names = None if partitions is None else [[tp.topic, tp.partition] for tp in partitions]
         aside = self._file.path.with_name(f"{SEAL_REQUEST_NAME}.{request_id}")  # no other process writes this one
         self._files.replace(aside, _bytes({"id": request_id, "partitions": names}))
@@ -191,7 +194,10 @@ class SealRequest:
         self._files.sync_directory(aside.parent)
 
     def pending(self) -> _Request | None:
-        """Return the request, unless it was carried out; one ``stat`` while nothing changed. For the writer."""
+        """Return the request for the writer, None if there is none or it was carried out.
+
+        An unchanged file costs one ``stat``.
+        """
         request = self.read()
         if request is None:
             return None
@@ -215,7 +221,7 @@ class SealRequest:
                 self._files.unlink(path)
 
     def read(self) -> _Request | None:
-        """Return the current request; None if there never was one."""
+        """Return the last request, also if it was carried out. None if there never was one."""
         return self._file.load()
 
 
@@ -225,23 +231,26 @@ def _request(value: Mapping[str, Any]) -> _Request:
 
 
 class PauseFile:
-    """File ``tiered-pause``: topics that are not uploaded, also after a restart. Reading costs one ``stat``."""
+    """File ``tiered-pause``: topics whose uploads an operator paused, until they are resumed.
+
+    Reading an unchanged file costs one ``stat``.
+    """
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._file = _json_file(directory / PAUSE_NAME, files, _pauses)
         self._changing = DirectoryLock(directory, files, name=PAUSE_LOCK_NAME)
 
     def read(self) -> Mapping[str, Pause]:
-        """Return the pauses by topic, or ``ALL_TOPICS``. An unreadable file pauses all."""
+        """Return the pauses by topic. The key ``ALL_TOPICS`` pauses all, and so does an unreadable file."""
         try:
             return self._file.load() or {}
         except CorruptionError:
             return {ALL_TOPICS: Pause(0, f"{self._file.path} cannot be read")}
 
     def change(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]], clock: Clock) -> None:
-        """Store the pauses that ``edit`` returns; concurrent processes edit one after the other.
+        """Replace the pauses by the result of ``edit``, which gets the current ones. Concurrent processes take turns.
 
-        Raises the errors of ``edit``, and then writes nothing; LockedError.
+        If ``edit`` raises, nothing is written. Raises LockedError if the file's lock stays taken.
         """
         self._changing.acquire(clock, LockTerms(PAUSE_PATIENCE_SECONDS, passing=True))
         try:
@@ -250,7 +259,10 @@ class PauseFile:
             self._changing.release()
 
     def write(self, pauses: Mapping[str, Pause]) -> None:
-        """Replace all pauses, durably, without a lock."""
+        """Replace all pauses, durably.
+
+        The file's lock is not taken; use :meth:`change` against concurrent processes.
+        """
         topics = {name: {"since_ms": each.since_ms, "reason": each.reason} for name, each in pauses.items()}
         self._file.store(_bytes({"topics": topics}), dict(pauses))
 
@@ -261,13 +273,16 @@ def _pauses(value: Mapping[str, Any]) -> Mapping[str, Pause]:
 
 
 class PositionsFile:
-    """``tiered-positions``: positions of groups in partitions that are uploaded. Reading costs one ``stat``."""
+    """File ``tiered-positions``: positions of groups in uploaded partitions.
+
+    Reading an unchanged file costs one ``stat``.
+    """
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._file = _json_file(directory / POSITIONS_NAME, files, _positions)
 
     def read(self) -> Mapping[TopicPartition, Positions] | None:
-        """Return the positions, None without a file, or with an unreadable one: the writer makes it again."""
+        """Return the positions, None if the file is missing or unreadable. The writer then makes a new file."""
         try:
             return self._file.load()
         except CorruptionError as error:
@@ -275,7 +290,7 @@ class PositionsFile:
             return None
 
     def write(self, positions: Mapping[TopicPartition, Positions]) -> None:
-        """Replace all positions, durably. For the writer."""
+        """Replace all positions, durably. Only the writer calls it."""
         entries = [[*tp, [[group, *astuple(at)] for group, at in groups.items()]] for tp, groups in positions.items()]
         self._file.store(_bytes({"partitions": entries}), positions)
 
@@ -288,12 +303,15 @@ def _positions(value: Mapping[str, Any]) -> Mapping[TopicPartition, Positions]:
 
 
 def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
-    """Return the lock of the one uploader of a log directory."""
+    """Return the lock that allows one uploader per log directory. It is not acquired yet."""
     return DirectoryLock(directory, files, name=UPLOADER_LOCK_NAME)
 
 
 def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> RootLowerBounds:
-    """Return the lower bounds of one partition's root that this disk proves. ``made``: its registry entry exists."""
+    """Return the lower bounds of one partition's root, from its checkpoint entry and its claim proof.
+
+    A root below them is outdated. ``made``: True if the topic's registry entry is known to exist.
+    """
     upload, proof = upload or PartitionUpload(0), proof or ClaimProof()
     version, restored_end = proof.restored_from or (0, 0)
     return RootLowerBounds(

@@ -1,1 +1,1 @@
-"""One partition: append, roll, fsync, truncate, let segments go, read; its producers; how it is opened."""
+"""One partition: append, roll, fsync, truncate, deletion of segments, reads, producer state, and its open."""

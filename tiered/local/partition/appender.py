@@ -53,7 +53,7 @@ NO_EPOCH = -2
 
 
 class PartitionAppender:
-    """Appends of batches. Thread-safe.
+    """Appender of batches to one partition. Thread-safe.
 
     An append takes the partition's lock. If it sealed a segment, it then releases that lock and takes the flush lock.
     """
@@ -82,7 +82,7 @@ class PartitionAppender:
         self.configure(segments.config)
 
     def configure(self, config: TopicConfig) -> None:
-        """Take over changed settings."""
+        """Use the changed settings for all later appends."""
         self._rules = rules = RecordRules(config)
         self._form = rules.form and rules.form._replace(place=self._segments.tp)
         self._given_form = self._form and self._form._replace(given=True)
@@ -133,7 +133,10 @@ class PartitionAppender:
         return RecordMetadata(self._topic, self._partition, base, first, end)
 
     def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
-        """Append an encoded batch. Return None, and append nothing, if the topic's settings require other bytes."""
+        """Append a batch that was encoded before the call.
+
+        Return None, without an append, if the topic needs another encoding.
+        """
         now_ms = self._now_ms()
         if not self._rules.takes(batch, now_ms):
             return None
@@ -141,7 +144,10 @@ class PartitionAppender:
         return self._append_encoded((data, first, least, greatest), count, now_ms)
 
     def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
-        """Append one atomic batch of a transaction, of records as ``kernels.group`` returns them."""
+        """Append one atomic batch of a transaction. ``records``: in the form that ``kernels.group`` returns.
+
+        ``stamp``: the producer's id and epoch, and the batch's sequence.
+        """
         now_ms = self._now_ms()
         data, first, least, greatest = self._rules.encode(records, now_ms, stamp, given=True)
         facts = BatchFacts(len(data), len(records) - 1, len(records), least, greatest)
@@ -149,12 +155,12 @@ class PartitionAppender:
         return written._replace(timestamp=first)
 
     def append_batches(self, data: bytes) -> RecordMetadata:
-        """Append a producer's batches, all or none. Offsets and leader epoch are assigned here."""
+        """Append the encoded batches in ``data``, all or none. They get offsets and the leader epoch here."""
         now_ms = self._now_ms()
         return self._append_settled(stored_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
-        """Append one atomic batch."""
+        """Append the rows of ``records`` as one atomic batch."""
         from tiered.format.columns import encode_columns  # noqa: PLC0415  with numpy
 
         now_ms = self._now_ms()
@@ -244,7 +250,7 @@ class PartitionAppender:
         bases: Sequence[int] | None = None,
         reserved: bool = False,
     ) -> bool:
-        """Write the batches, in a new segment if a roll is due. Return True if it rolled.
+        """Write encoded batches, after a roll if one is due. Return True if it rolled.
 
         The caller holds the lock and has called ``check_writable``. ``facts``, ``crc`` and ``batches`` are arguments of
         :meth:`ActiveSegment.append`. ``answer``: the result of ``PartitionProducers.prepare``; ``bases``: the new base
@@ -336,7 +342,7 @@ class PartitionAppender:
         return RecordMetadata(self._context.tp.topic, self._context.tp.partition, base, timestamp, end)
 
     def finish_append(self, rolled: bool) -> None:
-        """Flush after an append, if it sealed a segment (``rolled``) or ``flush.messages`` is reached.
+        """Flush after an append if one is due: it sealed a segment (``rolled``), or ``flush.messages`` is reached.
 
         The caller does not hold the partition's lock.
         """
@@ -381,7 +387,10 @@ class FirstAppendGuard:
         self._was_patient = False
 
     def wait(self) -> None:
-        """Wait, once, for an uploader that is claiming this empty log. No lock is held."""
+        """Wait for an uploader that is claiming this empty log: a limited time, once per open.
+
+        The caller holds no lock.
+        """
         if self._context.begun or self._was_patient or not self._context.segments.empty:
             return
         clock = self._context.clock
@@ -393,8 +402,9 @@ class FirstAppendGuard:
             clock.sleep(BEGIN_POLL_S)
 
     def need(self) -> str | None:
-        """Return the token of the present claim, for :meth:`check_first_append`. Raises FencedError: no record yet.
+        """Return the token of the present claim, None without one.
 
+        Pass it to :meth:`check_first_append` after the write. Raises FencedError if the log must not get a record yet.
         The caller holds the partition's lock.
         """
         end = self._context.segments.end
@@ -408,10 +418,10 @@ class FirstAppendGuard:
         return token
 
     def check_first_append(self, token: str | None) -> None:
-        """Raise FencedError if an uploader made a claim while the first record was written: cut the record back.
+        """Raise FencedError if an uploader made a claim during the write of the first record.
 
-        ``token``: the result of :meth:`need`. The caller holds the lock. Appends stay refused until the uploader
-        reports the claim.
+        The caller then removes it. ``token``: the result of :meth:`need`. The caller holds the lock. Appends stay
+        refused until the uploader reports the claim.
         """
         if self._token() != token:
             context = self._context
@@ -424,7 +434,7 @@ class FirstAppendGuard:
             )
 
     def _token(self) -> str | None:
-        """Return the token of the last claim that this directory made, or tried to make; None without any."""
+        """Return the token of this directory's last claim, None without one. The claim may have failed."""
         return self._context.around.claims.proof(self._context.tp).token
 
     def _obstacle(self, end: int) -> str:

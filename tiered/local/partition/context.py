@@ -2,10 +2,10 @@
 
 ::
 
-    PartitionContext   condition: open, offline, fenced, behind its bucket, a change under way; the leader epoch
+    PartitionContext   state: open, offline, fenced, shorter than in its bucket, being changed; the leader epoch
       LogSegments   the list of segments, the log start and the end
       Appender      batches into the active segment           Durability    fsyncs, and the end of the durable records
-      Maintenance   rolls, retention, cuts, exchanges         PartitionProducers    sequences and transactions
+      Maintenance   rolls, retention, truncation, replacement         PartitionProducers    sequences and transactions
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ class PartitionContext:
             self.watchers = (*self.watchers, signal)
 
     def unwatch(self, signal: Signal) -> None:
-        """Undo :meth:`watch`."""
+        """Remove ``signal``, which :meth:`watch` added."""
         with self.lock:
             self.watchers = tuple(each for each in self.watchers if each is not signal)
 
     def notify(self) -> None:
-        """Wake the reads that follow this partition."""
+        """Set the signals of all reads that follow this partition."""
         for signal in self.watchers:
             signal.set()
 
@@ -139,42 +139,43 @@ class PartitionContext:
         return self.upload is not None and self.upload.fenced
 
     def check_open(self) -> None:
-        """Raise ClosedError once the partition was closed. The lock is held."""
+        """Raise ClosedError if the partition was closed. The lock is held."""
         if self.closed:
             raise ClosedError(f"{self.tp} was closed before")
         self.roll_back_append()
 
     def roll_back_append(self) -> None:
-        """Handle a change that an exception ended midway: undo an append, go offline for any other change.
+        """Repair a change that an exception ended midway.
 
-        The caller holds the lock. After an exception in here ``under_way`` stays set, so that the next call retries.
+        An append is undone; after another change the partition goes offline. The caller holds the lock. If this method
+        raises, ``under_way`` stays set, and the next call tries again.
         """
         what = self.under_way
         if what is None or self.offline is not None:
             return
         if what != APPEND:
-            self.break_off(LocalIOError(f"{self.tp}: {what} was interrupted"))
+            self.go_offline_inconsistent(LocalIOError(f"{self.tp}: {what} was interrupted"))
             return
         try:
             self.mend(self.resume_at)
         except ReentrantCallError:
             raise
         except TieredError as error:
-            self.break_off(error)
+            self.go_offline_inconsistent(error)
             return
         self.under_way = None
         LOGGER.warning("append_cut_back partition=%s offset=%d reason=interrupted", self.tp, self.resume_at)
 
     def check_readable(self) -> None:
-        """Raise like :meth:`check_open`, and LocalIOError if the files differ from the list of segments."""
+        """Raise ClosedError after a close, or LocalIOError if the files differ from the list of segments."""
         self.check_open()
         if self.halfway and self.offline is not None:
             raise self.offline_error(self.offline)
 
     def check_writable(self, *, fenced_too: bool = True) -> None:
-        """Raise ClosedError, LocalIOError (offline) or FencedError. The lock is held.
+        """Raise ClosedError, LocalIOError (offline) or FencedError if the log must not change. The lock is held.
 
-        ``fenced_too`` False allows changes that a fenced partition may make.
+        ``fenced_too`` False: allow the change on a fenced partition, and while it closes.
         """
         if self.closed or (self.ending and fenced_too):
             raise ClosedError(f"{self.tp} was closed before")
@@ -189,9 +190,9 @@ class PartitionContext:
             )
 
     def check_continues(self, end: int) -> None:
-        """Raise FencedError if the log ends below the bucket's end: the bucket has other records at the next offsets.
+        """Raise FencedError if the log ends below the bucket's end. The bucket has other records at the next offsets.
 
-        The log was cut, or it lost its tail. Appends are refused until ``repair rejoin``.
+        The log was truncated, or it lost its tail. Appends are refused until ``tiered repair rejoin``.
         """
         if self.upload is not None and end < self.upload.end_offset:
             raise FencedError(
@@ -216,16 +217,16 @@ class PartitionContext:
             self.around.failed(error)
 
     def go_offline_with_directory(self, error: TieredError) -> None:
-        """Take the partition offline after a disk error elsewhere in the directory. Report nothing."""
+        """Take the partition offline because the directory's disk failed. The directory knows the error already."""
         self.offline = self.offline or error
 
-    def break_off(self, error: TieredError) -> None:
-        """Take the partition offline after a cut or an exchange that failed midway."""
+    def go_offline_inconsistent(self, error: TieredError) -> None:
+        """Take the partition offline after a truncation or replacement that failed midway. Reads are refused, too."""
         self.halfway = True
         self.go_offline(error)
 
     def offline_error(self, error: TieredError) -> LocalIOError:
-        """Return the error of calls on a partition that ``error`` took offline."""
+        """Return the error for calls on this partition, which ``error`` took offline."""
         return LocalIOError(
             f"{self.tp} is offline: {error.message}",
             hint="what was not flushed may be lost: repair the disk, then open the log again",
@@ -246,13 +247,16 @@ class PartitionContext:
             raise
 
     def assign_epoch(self, end: int) -> None:
-        """Write the entry that a cut removed: the current epoch begins at ``end``."""
+        """Let the current epoch begin at ``end``, the end of the log. A truncation removed its entry."""
         with self._epochs_or_none():
             self.epochs.assign(self.epoch, end)
         self.unassigned = False
 
     def start_leader_epoch(self, epoch: int, end: int) -> None:
-        """Give records from ``end`` on the leader epoch ``epoch``. Raises ConfigError unless it exceeds all before."""
+        """Use the leader epoch ``epoch`` from offset ``end`` on.
+
+        Raises ConfigError unless it is higher than all before.
+        """
         latest = max(self.epochs.latest, self.epoch)
         if epoch <= latest:
             raise ConfigError(f"{self.tp}: leader epoch {epoch} is not above {latest}")
@@ -263,9 +267,9 @@ class PartitionContext:
 
 
 class DiskReserve:
-    """Reserve of a log directory. It calls ``statvfs`` once per ``disk_check_bytes`` appended, and at each tick.
+    """Free space that a log directory reserves. Appends below it are refused.
 
-    An append subtracts its bytes from ``left``, and calls :meth:`refill` once that is below 0.
+    ``left``: bytes that may be appended until the next check of the file system. Each tick checks, too.
     """
 
     def __init__(self, files: Files, directory: Path, config: LogConfig) -> None:
@@ -276,13 +280,13 @@ class DiskReserve:
         self.left = 0
 
     def account(self, size_bytes: int) -> None:
-        """Subtract an append from ``left``; call :meth:`refill` below 0, and raise as it does."""
+        """Subtract the bytes of an append from ``left``. Below 0, call :meth:`refill`, which may raise."""
         self.left -= size_bytes
         if self.left < 0:
             self.refill()
 
     def refill(self) -> None:
-        """Check the file system. Raises DiskFullError below the reserve; appends go on once there is room again."""
+        """Check the file system and reset ``left``. Raises DiskFullError while less than the reserve is free."""
         if not self.check():
             raise DiskFullError(
                 f"{self._directory}: less than the reserve of {self._reserve} bytes is free",
@@ -290,7 +294,7 @@ class DiskReserve:
             )
 
     def check(self) -> bool:
-        """Check the file system; return True if appends may go on."""
+        """Check the file system and reset ``left``. Return True if appends are allowed."""
         space = self._files.space(self._directory)  # two checks at once: either result is right
         if space is None:  # ramfs, some of FUSE: a full one fails the write itself
             self.left = self._config.disk_check_bytes

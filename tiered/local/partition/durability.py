@@ -1,7 +1,7 @@
 """Fsyncs of one partition, one for all waiting threads, and the offset below which records survive a power cut.
 
-Two locks, taken in this order. The flush lock: one fsync at a time, by turns; a waiting thread usually finds its
-records durable. The partition's lock: all other state; it is never held across an fsync of records.
+There are two locks, taken in this order. The flush lock allows one fsync at a time. A thread that waited for it usually
+finds its records durable. The partition's lock guards all other state. It is never held across an fsync of records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tiered.local.segment.sealed import END_OFFSET, SealedLocalSegment
 
 
 class Durability:
-    """Flushes of one partition. Thread-safe. Records below ``flushed`` survive a power cut."""
+    """Flushes of one partition. Thread-safe. ``flushed``: records below this offset survive a power cut."""
 
     def __init__(self, context: PartitionContext, *, flushed: int) -> None:
         self.lock = TurnLock()
@@ -30,9 +30,9 @@ class Durability:
 
     @property
     def recovery_point(self) -> int:
-        """Return ``flushed`` as a recovery point: without a gap that a cut left directly below it.
+        """Return the recovery point: ``flushed``, or the start of a gap that a truncation left directly below it.
 
-        Otherwise recovery would count a torn batch, written where the gap begins, as durable.
+        Above the gap's start, recovery would count a torn batch that is written there as durable.
         """
         for start, end in self.gaps:
             if start < self.flushed <= end:
@@ -106,7 +106,7 @@ class Durability:
             self._context.around.sealed()
 
     def flush_in_time(self, now_ms: int) -> int | None:
-        """Flush if ``flush.ms`` has passed since the last one. Return the flushed bytes, None if it was not due."""
+        """Flush if ``flush.ms`` has passed since the last flush. Return the flushed bytes, None if no flush was due."""
         if not self._context.at_work or 0 <= now_ms - self._last_ms < self.interval_ms:
             return None
         self._last_ms = now_ms
@@ -118,7 +118,7 @@ class Durability:
         return size
 
     def flush_recovered(self) -> None:
-        """Make all files durable after a recovery, so that they count as flushed."""
+        """Fsync all files after a recovery, so that all records count as flushed."""
         segments = self._segments
         for segment in segments.sealed:
             if segment.end_offset > self.flushed:
@@ -127,13 +127,13 @@ class Durability:
         self.flush_to(segments.end)
 
     def flush_closing(self) -> None:
-        """Make the sealed active segment durable at a close, with its trimmed indexes."""
+        """Fsync the active segment, which a close has sealed, and its trimmed indexes."""
         segments = self._segments
         self.flushed = min(self.flushed, segments.active.base_offset)
         self.flush_to(max(segments.end, self.flushed + 1))
 
     def sync_closed(self, log: Path) -> None:
-        """Fsync the ``.log`` of a segment that is not open, and its transaction index."""
+        """Fsync a sealed segment whose files are not open: the ``.log`` and its transaction index."""
         self._sync_file(log)
         self.sync_txn_index(log)
 

@@ -19,7 +19,7 @@ from tiered.format.local_names import index_name, log_name, time_index_name, txn
 from tiered.format.segment_builder import SegmentStats
 from tiered.format.segment_indexes import encode_txns
 from tiered.local.disk.files import Files
-from tiered.local.disk.partition_files import PLAIN_NAME, SPARSE_NAME, LeaderEpochs, tells_of_producers
+from tiered.local.disk.partition_files import PLAIN_NAME, SPARSE_NAME, LeaderEpochs, may_have_producers
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.segment.active import ActiveSegment, FoundSegment
 from tiered.local.segment.read_view import Extent, SealedExtents
@@ -41,7 +41,7 @@ LOGGER = logging.getLogger("tiered.local")
 class LoadedLog(NamedTuple):
     """Files of a partition after a recovery. ``start_offset``: the log start in a checkpoint, None without one.
 
-    ``upload``: the uploader's last report. If it is None, the producers are loaded as if the disk held the whole log.
+    ``upload``: the uploader's last report. None: the disk has the whole log, for the load of the producer state.
     """
 
     segments: list[FoundSegment]
@@ -105,7 +105,7 @@ class LogSegments:
 
     @property
     def empty(self) -> bool:
-        """Return True if no segment holds a batch."""
+        """Return True if no segment has a batch."""
         return not (self.sealed or self.active.size_bytes)
 
     def configure(self, config: TopicConfig) -> None:
@@ -173,7 +173,7 @@ class LogSegments:
         self._keep(self.sealed[:count])
 
     def resume(self, found: FoundSegment, now_ms: int) -> None:
-        """Make ``found``, the last segment after a cut, the active segment."""
+        """Make ``found`` the active segment. It is the last one after a truncation."""
         self.active = self._resumed(found, now_ms)
 
     def _resumed(self, tail: FoundSegment, now_ms: int, *, starts_inside: bool = False) -> ActiveSegment:
@@ -229,13 +229,13 @@ class LogSegments:
         if state is not None and state.size:
             return True
         plain = self._files.state(self.directory / PLAIN_NAME) is not None
-        if plain and not tells_of_producers(self._files, self.directory):
+        if plain and not may_have_producers(self._files, self.directory):
             return False
         with LogFile(self._files, self.directory / log_name(tail.base_offset)) as log:
             return any(True for _ in abort_markers(log, tail.size_bytes))
 
     def _adopt(self, found: FoundSegment) -> SealedLocalSegment:
-        """Return a sealed segment that was on disk before."""
+        """Return the object of a sealed segment that was loaded from the disk."""
         sealed = SealedLocalSegment(
             self._files,
             self._owner,
@@ -257,34 +257,34 @@ class LogSegments:
         return default if state is None else state.modified_ns // 1_000_000
 
     def remove_files(self, base_offset: int) -> None:
-        """Unlink the files of an empty segment."""
+        """Unlink the files of the empty segment at ``base_offset``."""
         log = self.directory / log_name(base_offset)
         self._files.unlink(*map(log.with_suffix, SEGMENT_SUFFIXES))
 
     def exchange(self, present: Sequence[SealedLocalSegment], new: Sequence[FoundSegment]) -> None:
-        """Replace the neighbours ``present`` by ``new`` in the list. The files are renamed already."""
+        """Replace the neighbouring segments ``present`` by ``new`` in the list. The caller has renamed the files."""
         at = self.sealed.index(present[0])
         fresh = tuple(self._adopt(found) for found in new)
         self._keep((*self.sealed[:at], *fresh, *self.sealed[at + len(present) :]))
 
     def close_closing(self) -> None:
-        """Close the files of segments that were sealed and not fsynced yet; they stay in the list."""
+        """Close the files of sealed segments that are not fsynced yet. The segments stay in ``closing``."""
         for segment in self.closing:
             segment.close()
 
     def note_opened(self) -> None:
-        """Remember the state after a clean open, for :meth:`as_opened`."""
+        """Store the present segments and end, for :meth:`as_opened`. Call it after a clean open."""
         self._opened = (self.active, self.sealed, self.end)
 
     def as_opened(self) -> bool:
-        """Return True if nothing changed since a clean open, and the files are as a clean close leaves them."""
+        """Return True if nothing has changed since a clean open, so that the files need no more work at the close."""
         active, base = self.active, self.active.base_offset
         if self._opened is None or self.closing:
             return False
         before, sealed, end = self._opened
         if before is not active or sealed is not self.sealed or end != self.end:
             return False
-        active.indexes.close_times(active.max_timestamp, active.max_timestamp_offset)
+        active.indexes.append_last_time(active.max_timestamp, active.max_timestamp_offset)
         sizes = {
             log_name(base): active.size_bytes,
             index_name(base): len(active.indexes.offset_bytes()),

@@ -1,10 +1,10 @@
-"""Changes of a partition beside appends: rolls, retention, cuts of its end, segments that a cleaner rewrote.
+"""Changes of a partition other than appends: rolls, retention, truncation, replacement of compacted segments.
 
-A segment leaves in this order: the log start moves, the list forgets it, its files get the suffix ``.deleted`` (the
-``.log`` first), and after ``file.delete.delay.ms`` they are unlinked. Reads that began before end as they began.
+A segment is deleted in these steps. The log start moves. The segment leaves the list. Its files get the suffix
+``.deleted``, the ``.log`` first. After ``file.delete.delay.ms`` they are unlinked. Reads in progress are not affected.
 
-The place of a cut is found first. Then segments above it leave, the last one first, so that a crash between two steps
-leaves a log without a hole. Then the file that stays is cut and its indexes are written again.
+A truncation first finds the place in the file. Then it deletes the segments above, the last one first, so that a crash
+leaves no hole. Then it truncates the last remaining file and writes its indexes again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tiered.local.partition.durability import Durability
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.segment.active import ActiveSegment, FoundSegment
 from tiered.local.segment.replacement import carry_out_cut, find_cut, remove_copy, swap_in
-from tiered.local.segment.sealed import SealedLocalSegment, rename_away
+from tiered.local.segment.sealed import SealedLocalSegment, rename_to_deleted
 from tiered.local.segment.side_files import SEAL_SUFFIX
 from tiered.model import AbortedTxn
 from tiered.plan.retention import LocalSegmentFacts, plan_local_retention
@@ -75,7 +75,7 @@ class Maintenance:
         )
 
     def seal_idle(self, now_ms: int) -> int | None:
-        """Seal if ``seal.ms`` has passed. Return the bytes of the segment, None if it was not due."""
+        """Seal the active segment if ``seal.ms`` has passed. Return its bytes, None if no seal was due."""
         context, active = self._context, self._context.segments.active
         if not context.at_work or context.fenced or active.idle_reason(now_ms) is None:
             return None
@@ -83,7 +83,7 @@ class Maintenance:
         return size if self.roll(RollReason.WALL_CLOCK) else None
 
     def delete_local_before(self, offset: int) -> list[int]:
-        """Delete whole sealed segments below ``offset``, oldest first. Return their bases."""
+        """Delete whole sealed segments below ``offset``, oldest first. Return their base offsets."""
         context, segments = self._context, self._context.segments
         with self._context.lock:
             context.check_writable(fenced_too=False)
@@ -115,7 +115,7 @@ class Maintenance:
         return bases
 
     def adjust_start(self) -> None:
-        """Raise the log start of a log without a bucket to its first segment, and cut its epochs there."""
+        """Raise the log start to the first segment, and truncate the epochs there. A tiered log is left unchanged."""
         if self._context.upload is None:
             self._raise_log_start(max(self._context.segments.log_start, self._context.segments.first_base))
 
@@ -169,14 +169,14 @@ class Maintenance:
         return sum(segment.size_bytes for segment in before if segment.base_offset in gone) if gone else None
 
     def expire_producers(self, now_ms: int) -> int | None:
-        """Drop producers that were idle for a day. Return None if there was none."""
+        """Remove the state of producers that were idle for a day. Return 0 if there were some, None if not."""
         if not self._context.at_work:
             return None
         with self._context.lock:
             return 0 if self._producers.expire(now_ms) else None
 
     def empty_trash(self, now_ms: int) -> int | None:
-        """Unlink the files whose ``file.delete.delay.ms`` has passed. Return their bytes, None without any."""
+        """Unlink the files whose ``file.delete.delay.ms`` has passed. Return their bytes, None if none was due."""
         return self._context.deleted.empty(now_ms) if self._context.at_work else None
 
     def truncate_to(self, offset: int) -> None:
@@ -209,9 +209,9 @@ class Maintenance:
         self._context.around.sealed()
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
-        """Begin an empty log at ``offset`` with ``leader_epoch``. Raises ConfigError if it holds records.
+        """Let an empty log begin at ``offset`` with ``leader_epoch``. Raises ConfigError if it has records.
 
-        ``producers`` is the producer state at ``offset``, as a ``.snapshot`` file. Open transactions stay open.
+        ``producers``: the producer state at ``offset``, as a ``.snapshot`` file. Open transactions stay open.
         """
         with self._durability.lock, self._context.lock:
             self._context.check_writable(fenced_too=False)
@@ -269,15 +269,15 @@ class Maintenance:
             self._producers.rebuild(some=self._producers.state is not None)
             self._context.files.sync_directory(directory)
         except TieredError as error:
-            self._context.break_off(error)
+            self._context.go_offline_inconsistent(error)
             raise
         self._context.under_way = None
         LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", segments.tp, offset, len(going))
 
     def mend(self, end: int) -> None:
-        """Cut back an append that ended midway: the log ends at ``end`` again. The lock is held.
+        """Remove an append that ended midway, so that the log ends at ``end`` again. The lock is held.
 
-        No record above was acknowledged or read. After an exception in here the next call tries again.
+        No record above ``end`` was acknowledged or read. If this method raises, the next call tries again.
         """
         segments = self._context.segments
         active = segments.active
@@ -309,7 +309,7 @@ class Maintenance:
         self._context.around.cut(self._context.segments.tp, offset, recovery_point)
 
     def _throw_active_away(self, active: ActiveSegment) -> None:
-        renamed = rename_away(self._context.files, self._context.segments.directory, active.base_offset)
+        renamed = rename_to_deleted(self._context.files, self._context.segments.directory, active.base_offset)
         active.path = renamed[0]
         self._context.deleted.put(renamed)
 
@@ -349,20 +349,20 @@ class Maintenance:
             self._producers.forget(offset)
             self._context.files.sync_directory(directory)
         except TieredError as error:
-            self._context.break_off(error)
+            self._context.go_offline_inconsistent(error)
             raise
         self._context.under_way = None
 
     @property
     def settled(self) -> tuple[SealedLocalSegment, ...]:
-        """Return the durable sealed segments that no fsync uses, so that their files may be renamed."""
+        """Return the sealed, durable segments that no fsync uses. Their files may be renamed."""
         segments = self._context.segments
         with self._context.lock:
             bound = min([segment.base_offset for segment in segments.closing], default=segments.end)
             return tuple(segment for segment in self._durability.durable_segments if segment.base_offset < bound)
 
     def holds(self, segment: SealedLocalSegment) -> bool:
-        """Return True if this object is in the list of segments. Another segment with the same base does not count."""
+        """Return True if this object is in the list of segments. A replacement with the same base does not count."""
         return segment in self._context.segments.sealed
 
     def replace_segments(
@@ -370,9 +370,9 @@ class Maintenance:
     ) -> bool:
         """Replace the sealed segments ``old`` by finished copies (``replacement.SegmentCopy``), crash-safe.
 
-        ``old`` are neighbouring bases. Segments that retention deleted meanwhile are skipped. Return False, and replace
-        nothing, if retention deleted all of them, or if ``witness``, the last segment that the cleaner read, was cut or
-        deleted. Raises ConfigError if ``old`` are not sealed neighbours.
+        Return True. ``old``: base offsets of neighbouring segments. Those that retention deleted meanwhile are skipped.
+        Return False, without a change, if retention deleted all of them, or if ``witness`` is no longer in the log.
+        ``witness``: the last segment that compaction read. Raises ConfigError if ``old`` are not sealed neighbours.
         """
         segments, directory = self._context.segments, self._context.segments.directory
         with self._context.lock:
@@ -406,7 +406,7 @@ class Maintenance:
                 renamed = swap_in(self._context.files, directory, bases, [s.base_offset for s in present])
                 self._context.deleted.put(renamed)
             except TieredError as error:
-                self._context.break_off(error)
+                self._context.go_offline_inconsistent(error)
                 raise
             for segment in present:
                 segment.moved_to_deleted()

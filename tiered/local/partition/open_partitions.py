@@ -1,8 +1,8 @@
-"""Partitions of a directory that this process writes: open ones, and ones that no caller has asked for yet.
+"""Partitions of a directory that this process writes: open ones, and sleeping ones, which were not used yet.
 
-After a clean shutdown the checkpoints describe a partition completely. It sleeps as three numbers until a caller asks
-for it, a request or a timer concerns it, or the background work has its turn. So a directory with ten thousand
-partitions opens at once, and pays for those in use.
+After a clean shutdown the checkpoints describe a partition completely. It sleeps as two numbers until its first use, a
+request or a timer that concerns it, or its turn in the background work. So a directory with ten thousand partitions
+opens at once, and only those in use cost memory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class PassResult:
 
 
 class Sleeper(NamedTuple):
-    """Partition that is not opened since a clean shutdown: its end, and its log start (None: not in the checkpoint)."""
+    """Checkpoint values of a partition that is not opened since a clean shutdown.
+
+    ``log_start`` None: no checkpoint has it.
+    """
 
     end_offset: int
     log_start: int | None
@@ -69,7 +72,7 @@ class _Logs(dict[TopicPartition, WriteLog]):
 class Roster:
     """Partitions of one directory: open, sleeping (not opened yet), or out of service. Thread-safe.
 
-    ``topic_of`` returns a topic with its present settings, ``upload_of`` the uploader's last report.
+    ``topic_of`` returns a topic with its present settings, ``upload_of`` the uploader's last report on a partition.
     """
 
     def __init__(
@@ -100,12 +103,12 @@ class Roster:
             self.broken[tp], self._aside[tp] = why, noted
 
     def names(self) -> list[TopicPartition]:
-        """Return all partitions, sorted. Open none."""
+        """Return all partitions, sorted, without opening any."""
         with self._lock:
             return sorted((*self.logs, *self._sleeping, *self.broken))
 
     def awake(self) -> list[WriteLog]:
-        """Return the open partitions."""
+        """Return the open partitions. Sleeping ones are left out."""
         with self._lock:
             return list(self.logs.values())
 
@@ -120,7 +123,7 @@ class Roster:
         return found
 
     def put_to_sleep(self, tp: TopicPartition, sleeper: Sleeper) -> None:
-        """Add a partition that a clean shutdown left. It is opened at its first use."""
+        """Add a partition that needs no recovery after a clean shutdown. Its first use opens it."""
         with self._lock:
             self._sleeping[tp] = sleeper
 
@@ -132,7 +135,10 @@ class Roster:
         recovery_point: int,
         start: int | None,
     ) -> WriteLog:
-        """Open a partition. Recover it unless it is ``clean``; create a missing directory."""
+        """Open a partition, create its directory if it is missing, and add it. ``clean`` False: recover it first.
+
+        ``start``: the log start in a checkpoint, None without one.
+        """
         with self._lock:
             log = open_partition(
                 self._around,
@@ -150,9 +156,9 @@ class Roster:
             return log
 
     def next_to_wake(self) -> list[TopicPartition]:
-        """Return the sleeping partitions whose settings have a timer, other than ``flush.ms``, in turn.
+        """Return the next few sleeping partitions whose settings have a timer other than ``flush.ms``.
 
-        One that could not be opened comes after all others.
+        Repeated calls return all of them in turn. A partition that could not be opened comes last.
         """
         if not self._sleeping:
             return []
@@ -184,7 +190,7 @@ class Roster:
             self._aside.pop(tp, None)
 
     def recovery_points(self) -> dict[TopicPartition, int]:
-        """Return the offset of each partition below which every record is durable."""
+        """Return the recovery point of each partition. Every record below it is durable."""
         with self._lock:
             points = {tp: log.durability.recovery_point for tp, log in self.logs.items()}
             if self._aside:
@@ -194,7 +200,7 @@ class Roster:
             return points
 
     def log_starts(self) -> dict[TopicPartition, int]:
-        """Return the log starts that differ from the base of the first segment."""
+        """Return the log start of each partition for which it differs from the base of the first segment."""
         with self._lock:
             starts = {
                 tp: log.log_start

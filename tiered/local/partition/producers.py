@@ -1,9 +1,9 @@
-"""Producer state of one partition beside its files: created for the first producer, stored as snapshots, rebuilt.
+"""Producer state of one partition: created for the first producer, stored in snapshots, rebuilt from them and the log.
 
 A log without producers has no state. Its snapshots, which Kafka writes at each roll, at the close and at the end of a
-load, are empty. The file ``tiered-plain`` says so, and a recovery need not read the log for producers. Before the first
-producer's batch that file is deleted, durably, and an empty snapshot is left at the end of the log. From there on a
-recovery reads the batches. The empty snapshot is deleted when a real one exists.
+load, are empty. The file ``tiered-plain`` marks such a log, and a recovery need not read it for producers. Before the
+first producer's batch that file is deleted, durably, and an empty snapshot is left at the end of the log. From there on
+a recovery reads the batches. The empty snapshot is deleted when a real one exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
 from tiered.format.local_names import snapshot_name
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
-from tiered.local.disk.partition_files import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
+from tiered.local.disk.partition_files import PLAIN_NAME, lacks_producer_files, may_have_producers, snapshot_offsets
 from tiered.local.partition.context import PartitionContext
 from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.scan import LogFile
@@ -49,31 +49,31 @@ class PartitionProducers:
         self.unsure: CorruptionError | None = None  # the damage that kept the state from being what was written
         self._context = context
         self._directory = context.segments.directory
-        self._on_disk = False  # a snapshot tells a recovery that there are producers
+        self._on_disk = False  # a snapshot shows a recovery that there are producers
         self._birth: int | None = None
         self._plain_end = 0  # the newest empty snapshot of a log without producers, or the start of the log
         self._marked = self._context.files.state(self._directory / PLAIN_NAME) is not None
 
     def load(self, *, met: bool) -> None:
-        """Load the state at the end of the log after an open, if there are producers.
+        """Load the producer state at the end of the log, after an open. Without producers there is no state.
 
-        A snapshot shows them, or the recovery has read a batch of one (``met``).
+        ``met``: the recovery has read a producer's batch. Otherwise a snapshot shows that there are producers.
         """
         segments = self._context.segments
         stats = segments.active.stats
         rolled = bool(segments.sealed) or (stats is not None and stats.producers > 0)
-        unknown = rolled and tells_nothing(
+        unknown = rolled and lacks_producer_files(
             self._context.files, self._directory
         )  # a roll, and a close, leave a snapshot
-        self.rebuild(some=met or unknown or tells_of_producers(self._context.files, self._directory))
+        self.rebuild(some=met or unknown or may_have_producers(self._context.files, self._directory))
         if unknown and self.state is not None and not len(self.state) and segments.first_base == 0:
-            self.forget(0)  # all of it was looked at: nobody ever wrote
+            self.forget(0)  # all of it was read: it has no producer
             self.rebuild(some=False)
 
     def rebuild(self, *, some: bool, afresh: bool = False) -> None:
-        """Rebuild the state at the end, from snapshots and batches, if there are ``some`` producers.
+        """Rebuild the state at the end of the log from snapshots and batches. ``some`` False: the log has no producers.
 
-        ``afresh``: discard the present state.
+        ``afresh``: discard the present state first.
         """
         segments = self._context.segments
         if not some:
@@ -85,9 +85,9 @@ class PartitionProducers:
         self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0, afresh=afresh)
 
     def prepare(self, batches: Sequence[ProducerBatch], origin: Origin) -> PreparedBatches | Duplicate | None:
-        """Return the result of ``ProducerState.prepare``; None if there are no batches.
+        """Check ``batches`` with ``ProducerState.prepare`` and return its result. None if there are no batches.
 
-        Before the first batch it deletes ``tiered-plain``, so that a recovery reads the log for producers.
+        Before the first producer's batch it deletes ``tiered-plain``, so that a recovery reads the log for producers.
         """
         if not batches:
             return None
@@ -124,21 +124,21 @@ class PartitionProducers:
             self._marked = False
 
     def complete_append(self, completed: Iterable[CompletedTxn]) -> None:
-        """Advance the state to the end of the log and note the transactions that ended in the append."""
+        """Advance the state to the end of the log. ``completed``: the transactions that the append ended."""
         if self.state is not None:
             self.state.complete_append(completed, self._context.segments.end)
 
     def stable_offset(self) -> int | None:
-        """Return the first offset of the oldest open transaction, otherwise the end; None without any producer.
+        """Return the last stable offset: the first offset of the oldest open transaction, or the end.
 
-        Raises CorruptionError if damage hides which transactions are open.
+        None without producers. Raises CorruptionError if damage hides which transactions are open.
         """
         if self.unsure is not None:
             raise self.unsure
         return None if self.state is None else self.state.last_stable_offset(self._context.segments.end)
 
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """Return the last write of each producer, in the order of their ids."""
+        """Return the state of each producer, in the order of their ids."""
         return () if self.state is None else self.state.entries()
 
     def open_txns(self) -> list[OpenTxn]:
@@ -146,10 +146,10 @@ class PartitionProducers:
         return [] if self.state is None else self.state.describe_open_txns()
 
     def write_snapshot(self, end: int) -> SnapshotFacts:
-        """Write a snapshot at ``end``, unless the newest is equal. Return its content.
+        """Write a snapshot at ``end``, unless the newest one is equal. Return the facts about the newest snapshot.
 
-        A failed write is repeated when the segment is flushed. After a second failure the next recovery takes longer.
-        A state that damage made incomplete is not written: a snapshot would hide that it is incomplete.
+        A failed write is repeated when the segment is flushed. After a second failure the next recovery takes longer. A
+        state that damage made incomplete is not written: a snapshot would hide that it is incomplete.
         """
         if self.unsure is not None:
             return UNKNOWN_SNAPSHOT
@@ -194,18 +194,18 @@ class PartitionProducers:
             LOGGER.warning("snapshot_failed directory=%s offset=%d error=%s", self._directory, end, error)
 
     def raise_log_start(self) -> None:
-        """Drop the state of records below the log start. Their segments' snapshots are deleted with the segments."""
+        """Remove the state of records below the log start. Snapshot files are deleted with their segments."""
         start = self._context.segments.log_start
         self._plain_end = max(self._plain_end, start)
         if self.state is not None:
             self.state.raise_log_start(start)
 
     def expire(self, now_ms: int) -> list[int]:
-        """Drop idle producers. Return their ids."""
+        """Remove the state of idle producers. Return their ids."""
         return [] if self.state is None else self.state.expire(now_ms)
 
     def forget(self, end: int) -> None:
-        """Drop the state: the log has no producers, and no snapshot above ``end``."""
+        """Discard the state, because the log has no producers. The caller has removed the snapshots above ``end``."""
         self.state, self._on_disk, self._birth, self._plain_end = None, False, None, end
         self.unsure = None
 

@@ -1,4 +1,4 @@
-"""Reads of one partition on this disk, whether this process or another one writes it."""
+"""Reads of one partition on this disk. This process or another one may write it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tiered.local.segment.reading import (
     offset_for_time,
     open_txns,
     read_steadily,
-    steadily,
+    retry_over_new_view,
 )
 from tiered.local.segment.scan import BUFFER_BYTES
 from tiered.local.segment.sealed import END_OFFSET, SealedLocalSegment
@@ -33,7 +33,7 @@ from tiered.plan.visibility import OpenTxn
 
 
 class ReadLog(ABC):
-    """One partition on this disk, for reading. Thread-safe. A forked child gets ForkedLogError from every call."""
+    """One partition on this disk, for reading. Thread-safe. In a forked child every call raises ForkedLogError."""
 
     def __init__(
         self,
@@ -70,18 +70,18 @@ class ReadLog(ABC):
 
     @abstractmethod
     def view(self) -> View:
-        """Return a view for a read that begins now."""
+        """Return an immutable list of the segments, for a read that begins now."""
 
     @abstractmethod
     def positions(self) -> Positions:
-        """Return where the partition starts, and its three ends (model.Positions)."""
+        """Return the start of the partition, its start on this disk, and its uploaded, flushed and appended ends."""
 
     def watch(self, signal: Signal) -> bool:
         """Set ``signal`` after each append and at the close. Return False if another process appends here."""
         return False
 
     def unwatch(self, signal: Signal) -> None:  # noqa: B027 - there is nothing to undo where watch returns False
-        """Undo :meth:`watch`."""
+        """Remove ``signal``, which :meth:`watch` added."""
 
     def stamp(self) -> object:
         """Return a value that usually changes with each append of another process. Costs two ``stat`` calls."""
@@ -93,44 +93,48 @@ class ReadLog(ABC):
         return self.view().end_offset
 
     def open_txns(self) -> list[OpenTxn]:
-        """Return the transactions without a marker, by first offset. ``read_committed`` ends at the first one."""
-        return steadily(self.view, lambda view: open_txns(self.files, self.directory, view))
+        """Return the open transactions, by first offset.
+
+        ``read_committed`` reads up to the first offset of the oldest.
+        """
+        return retry_over_new_view(self.view, lambda view: open_txns(self.files, self.directory, view))
 
     def read_batches(self, start_offset: int, end_offset: int | None = None) -> Iterator[memoryview]:
-        """Yield the batches of :meth:`read_runs` one by one. Raises the errors of the first run at once."""
+        """Yield the batches of :meth:`read_runs` one by one. The call itself raises the errors of the first run."""
         runs = self.read_runs(start_offset, end_offset)
         first = next(runs, None)
         return (batch for run in chain(() if first is None else (first,), runs) for batch in cut(run.data))
 
     def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[BatchRun]:
-        """Yield whole batches in runs, verified, from the one with ``start_offset`` to ``end_offset`` (None: the end).
+        """Yield verified whole batches in runs, from the batch with ``start_offset`` to ``end_offset`` (None: the end).
 
         The first batch may begin below ``start_offset``, the last may end above ``end_offset``. The first step raises
-        OffsetOutOfRangeError. CorruptionError comes where damage is reached.
+        OffsetOutOfRangeError if ``start_offset`` is not on this disk. A damaged batch raises CorruptionError when the
+        read reaches it.
         """
         return read_steadily(self.files, self.view, start_offset, end_offset, buffer_bytes=self._buffer_bytes)
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at or after ``timestamp`` ms on this disk, or None."""
-        return steadily(self.view, lambda view: offset_for_time(self.files, view, timestamp))
+        return retry_over_new_view(self.view, lambda view: offset_for_time(self.files, view, timestamp))
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions in the range, by first offset. ``read_committed`` skips their records."""
-        return steadily(
+        return retry_over_new_view(
             self.view, lambda view: aborted_txns(self.files, self.directory, view, start_offset, end_offset)
         )
 
     def last_stable_offset(self) -> int:
         """Return the end for ``read_committed``: the first offset of the oldest open transaction, or the end."""
         bound = self.end_offset
-        return min(steadily(self.view, self._stable_offset), bound)
+        return min(retry_over_new_view(self.view, self._stable_offset), bound)
 
     def _stable_offset(self, view: View) -> int:
         log_start = view.start_offset if self.upload is None else 0
         return last_stable_offset(self.files, self.directory, view, log_start)
 
     def sealed_segments(self, start_offset: int = 0) -> list[SealedLocalSegment]:
-        """Return the durable segments that end above ``start_offset``, ascending (``model.SealedSegment``)."""
+        """Return the sealed, durable segments that end above ``start_offset``, ascending."""
         self._check_process()
         sealed = self.sealed
         return list(sealed[bisect_right(sealed, start_offset, key=END_OFFSET) :])
@@ -146,7 +150,7 @@ class ReadLog(ABC):
 
 
 def positions_of(upload: PartitionUpload | None, log_start: int, local_start: int, flushed: int, end: int) -> Positions:
-    """Return the positions of a partition, given what the bucket holds and what this disk holds."""
+    """Compute the positions of a partition from the uploader's report and from the offsets on this disk."""
     uploaded, start = 0, log_start
     if upload is not None:
         uploaded = upload.end_offset

@@ -1,7 +1,7 @@
 """One partition of a log directory that another process writes: another `tieredlog`, or a Kafka broker.
 
-Nothing is locked, written or renamed. Each read sees growth by two ``stat`` calls. Bytes that are no whole batch yet
-are the end of the log for now.
+Nothing is locked, written or renamed. Each read detects appended bytes by two ``stat`` calls. An incomplete batch at
+the end is not read yet.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _ExchangingError(NotFoundError):
 
 
 def need_topic_id(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
-    """Raise LogDestroyedError if the topic id on disk (``topic_id``) is not the one ``seen`` before. 0: unknown."""
+    """Raise LogDestroyedError if the topic id on disk changed from ``seen`` to ``topic_id``. 0: unknown, no error."""
     if seen.int and topic_id.int and seen != topic_id:
         raise LogDestroyedError(
             f"{tp} is of topic id {topic_id} on disk, and was of {seen}: its topic was deleted and made again",
@@ -66,7 +66,7 @@ class GrowingSegment:
         self.forget()
 
     def forget(self) -> None:
-        """Drop everything read so far, after files were renamed: the segment may be another one."""
+        """Discard all that was read from the segment. After a rename of files it may be another segment."""
         self.end_offset = self.base_offset
         self.size_bytes = 0
         self.max_timestamp = -1
@@ -105,8 +105,8 @@ class GrowingSegment:
         late = set() if is_damaged else {marker for marker in missing if marker[1] >= newest}
         if is_damaged or missing != late:
             place = SegmentPlace(self._tp, directory, self.path, base, self.end_offset, size)
-            told = SideFiles(files, place, None).aborted_txns()
-            found = [txn for txn in told if (txn.producer_id, txn.last_offset) not in late]
+            indexed = SideFiles(files, place, None).aborted_txns()
+            found = [txn for txn in indexed if (txn.producer_id, txn.last_offset) not in late]
         self._txns = (size, index, found)
         return found
 
@@ -216,7 +216,7 @@ class ReadOnlyPartition(ReadLog):
 
     @property
     def sealed(self) -> tuple[SealedLocalSegment, ...]:
-        """Return all segments but the last, as of now."""
+        """List the directory again. Return all segments but the last."""
         with self._lock:
             self._refresh()
             return self._sealed
@@ -227,13 +227,16 @@ class ReadOnlyPartition(ReadLog):
         return self.files.state(self.directory), None if tail is None else self.files.state(tail.path)
 
     def positions(self) -> Positions:
-        """Return where the partition starts, and its three ends (model.Positions)."""
+        """Return the start of the partition, its start on this disk, and its uploaded, flushed and appended ends."""
         view = self.view()
         flushed = min(self._recovery_point_of(self.tp), view.end_offset)
         return positions_of(self.upload, view.start_offset, view.start_offset, flushed, view.end_offset)
 
     def view(self) -> View:
-        """Return a view for a read that begins now, once the directory is stable."""
+        """Return an immutable list of the segments, for a read that begins now.
+
+        It waits while the writer renames segments.
+        """
         self._check_process()
         return patient_view(self._view, self._clock)
 
@@ -276,9 +279,9 @@ class ReadOnlyPartition(ReadLog):
         if swapped:
             name = local_name(swapped[0].base, LOG_SUFFIX, SWAP_SUFFIX)
             raise _ExchangingError(
-                f"{self.directory}: segments are being exchanged ({name} is one of the new), some have no name now",
-                hint="if its writer runs, read again; if it crashed, its next start, or an open for writing, ends the "
-                "exchange or takes it back: no record is lost",
+                f"{self.directory}: the writer is replacing segments, {name} is not renamed yet",
+                hint="read again; if the writer crashed, open the log for writing: that completes the replacement or "
+                "rolls it back, without loss",
             )
         bases = bases_of(found)
         self._dense = self._dense and self.files.state(self.directory / SPARSE_NAME) is None
@@ -301,7 +304,7 @@ class ReadOnlyPartition(ReadLog):
         try:
             topic_id = read_topic_id(self.directory, self.files)
         except (CorruptionError, LocalIOError):
-            return  # which the next look at the log directory tells
+            return  # the next scan of the log directory reports it
         if topic_id is not None:
             need_topic_id(self.tp, self.topic_id, topic_id)
 

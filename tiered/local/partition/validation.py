@@ -57,7 +57,7 @@ Piece = tuple[bytes, BatchHeader]
 
 
 class RecordRules:
-    """The rules of one topic, worked out once from its settings."""
+    """Rules of one topic for appended records, derived once from its settings."""
 
     def __init__(self, config: TopicConfig) -> None:
         self.timestamp_type = config.timestamp_type
@@ -110,7 +110,7 @@ class RecordRules:
         return bytearray(encoded), now_ms if self.timestamp_type else settled[0][2], least, greatest
 
     def takes(self, batch: PackedBatch, now_ms: int) -> bool:
-        """Return True if :meth:`encode` would make the same bytes of its records, and refuse none."""
+        """Return True if ``batch`` can be appended unchanged, because :meth:`encode` would make the same bytes."""
         return (
             self.codec is Codec.NONE
             and not self.timestamp_type
@@ -120,10 +120,11 @@ class RecordRules:
         )
 
     def checked_times(self, records: Sequence[NewRecord], now_ms: int) -> tuple[Sequence[NewRecord], int, int]:
-        """Return (records with timestamps, smallest, largest timestamp).
+        """Check keys and timestamps. Return (records with timestamps, smallest timestamp, largest timestamp).
 
-        Raises InvalidTimestampError if a time is refused, otherwise InvalidRecordError, with the record's index.
-        A missing timestamp (-1) becomes ``now_ms``; with LogAppendTime every record reports ``now_ms``.
+        A missing timestamp (-1) becomes ``now_ms``. With LogAppendTime both returned timestamps are ``now_ms``. Raises
+        InvalidTimestampError or InvalidRecordError with the index of the first refused record. If both apply, the
+        first.
         """
         try:
             keyless = [i for i, record in enumerate(records) if record[1] is None] if self._keyed else []
@@ -161,7 +162,10 @@ class RecordRules:
         return cast("list[NewRecord]", mixed), min(stamps), max(stamps)
 
     def check_size(self, size_bytes: int, records: Sequence[NewRecord]) -> None:
-        """Raise RecordTooLargeError, with the index of the largest record, for a batch that no segment may hold."""
+        """Raise RecordTooLargeError if a batch of ``size_bytes`` is too large.
+
+        The error has the index of the largest record.
+        """
         if size_bytes > self.max_bytes:
             sizes = [len(r[0] or b"") + len(r[1] or b"") for r in records]
             largest = max(range(len(sizes)), key=sizes.__getitem__, default=0)
@@ -178,8 +182,8 @@ class RecordRules:
     ) -> tuple[int, int]:
         """Check decoded records. Return (smallest, largest timestamp), -1 if no record has one.
 
-        ``first_index``: index of the first record in the call, for messages. Raises InvalidTimestampError if any
-        timestamp is refused, otherwise InvalidRecordError if any record is, with the indexes of all such records.
+        ``first_index``: index of the first record in the call, for messages. Raises InvalidTimestampError for
+        timestamps, otherwise InvalidRecordError. The error has the indexes of all refused records.
         """
         late: list[int] = []
         keyless: list[int] = []
@@ -221,7 +225,7 @@ class RecordRules:
 
 
 def as_record(given: object) -> NewRecord:
-    """Return an argument of ``append_many``, which was checked already, as a ``NewRecord``."""
+    """Convert an argument of ``append_many`` to a ``NewRecord``. It was checked before."""
     if isinstance(given, NewRecord):
         return given
     return NewRecord(*given) if isinstance(given, tuple) else NewRecord(cast("bytes", given))
@@ -263,7 +267,7 @@ def stored_batches(rules: RecordRules, data: bytes, now_ms: int) -> list[tuple[b
 
 
 def split(data: bytes) -> list[Piece]:
-    """Return the batches in ``data``. Raises InvalidRecordError unless it holds whole, intact batches, at least one."""
+    """Split ``data`` into its batches. Raises InvalidRecordError unless it has one or more whole, intact batches."""
     batches: list[Piece] = []
     try:
         for position, header in hop(lambda at: read_header(data, at, limit=len(data) - at), 0, len(data)):
@@ -295,9 +299,9 @@ def _settled(
             f"a batch of {count} records spans {header.last_offset_delta + 1} offsets", index=first_index
         )
     stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-    if stamped:  # Kafka looks at the one time that such a batch tells; what is stored are the times of its records
-        told = [records[0]._replace(timestamp=header.max_timestamp)]
-        rules.check_records(told, now_ms, first_index, refuse_missing_time=True)
+    if stamped:  # Kafka looks at the one time that such a batch has; stored are the times of its records
+        reported = [records[0]._replace(timestamp=header.max_timestamp)]
+        rules.check_records(reported, now_ms, first_index, refuse_missing_time=True)
     least, greatest = rules.check_records(records, now_ms, first_index, refuse_missing_time=stamped)
     if rules.timestamp_type:
         attributes |= LOG_APPEND_TIME_BIT

@@ -1,7 +1,7 @@
-"""One partition that this process writes: its components, their lock, its beginning and its end.
+"""One partition that this process writes: its components, their locks, its open and its close.
 
-One lock guards all that changes (``context.lock``, held by the components where they say so), never across an fsync of
-records. ``durability`` has a second one for those, taken before the first: ``durability.lock``, then ``context.lock``.
+``context.lock`` guards all state. It is never held across an fsync of records. ``durability.lock`` is for fsyncs. A
+thread that needs both takes ``durability.lock`` first.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class WriteLog(ReadLog):
-    """One partition on this disk, for writing. Thread-safe. A forked child gets ForkedLogError from every call.
+    """One partition on this disk, for writing. Thread-safe. In a forked child every call raises ForkedLogError.
 
-    The directory calls its components: ``appender``, ``durability``, ``maintenance``, ``producers``.
+    The log directory uses its components directly: ``appender``, ``durability``, ``maintenance``, ``producers``.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class WriteLog(ReadLog):
 
     @property
     def log_start(self) -> int:
-        """Return the first offset that may be read, here or in a bucket."""
+        """Return the first offset that may be read, from this disk or from a bucket."""
         return self.segments.log_start
 
     @property
@@ -104,7 +104,7 @@ class WriteLog(ReadLog):
 
     @property
     def cuts(self) -> int:
-        """Return the number of cuts since the open; no cut is under way when this returns."""
+        """Return the number of truncations since the open. It waits for a running truncation."""
         with self.context.lock:
             return self.segments.cuts
 
@@ -115,18 +115,18 @@ class WriteLog(ReadLog):
         return True
 
     def unwatch(self, signal: Signal) -> None:
-        """Undo :meth:`watch`."""
+        """Remove ``signal``, which :meth:`watch` added."""
         self.context.unwatch(signal)
 
     def positions(self) -> Positions:
-        """Return where the partition starts, and its three ends (model.Positions)."""
+        """Return the start of the partition, its start on this disk, and its uploaded, flushed and appended ends."""
         self._check_process()
         # In this order: what the bucket holds is below what is durable, which is below the end.
         upload, flushed, segments = self.context.upload, self.durability.flushed, self.segments
         return positions_of(upload, segments.log_start, segments.local_start, flushed, segments.end)
 
     def view(self) -> View:
-        """Return a view for a read that begins now."""
+        """Return an immutable list of the segments, for a read that begins now."""
         self._check_process()
         segments = self.segments
         with self.context.lock:
@@ -136,7 +136,10 @@ class WriteLog(ReadLog):
             return View(self.tp, segments.local_start, end, segments.extents, tail, segments.dense)
 
     def open_txns(self) -> list[OpenTxn]:
-        """Return the transactions without a marker, by first offset. ``read_committed`` ends at the first one."""
+        """Return the open transactions, by first offset.
+
+        ``read_committed`` reads up to the first offset of the oldest.
+        """
         self._check_process()
         with self.context.lock:
             self.context.check_open()
@@ -149,60 +152,64 @@ class WriteLog(ReadLog):
         return super().last_stable_offset() if known is None else min(known, bound)
 
     def stable_offset(self) -> int | None:
-        """Call :meth:`PartitionProducers.stable_offset`."""
+        """Return the last stable offset, None without producers. See :meth:`PartitionProducers.stable_offset`."""
         with self.context.lock:
             self.context.check_open()
             return self.producers.stable_offset()
 
     def live_producers(self) -> tuple[ProducerEntry, ...]:
-        """Call :meth:`PartitionProducers.entries`."""
+        """Return the state of each producer. See :meth:`PartitionProducers.entries`."""
         with self.context.lock:
             self.context.check_open()
             return self.producers.entries()
 
     def append(self, records: Sequence[NewRecord]) -> RecordMetadata:
-        """Append one atomic batch at the next offsets. It is in the page cache when this returns.
+        """Append the records as one atomic batch at the next offsets. On return the batch is in the page cache.
 
         Returns:
             The place of the batch, with the timestamp of its first record (the log's time with LogAppendTime).
 
         Raises:
             InvalidRecordError, InvalidTimestampError, RecordTooLargeError: the record with the error's index.
-            DiskFullError, FencedError, LocalIOError: nothing was appended. Only after the fsync of a segment that this
-                call sealed failed, the partition goes offline with its tail in doubt.
+            DiskFullError, FencedError, LocalIOError: nothing was appended. One exception: if the fsync of a
+                segment that this call sealed fails, the partition goes offline and a crash may lose the records.
         """
         self._check_process()
         return self.appender.append(records)
 
     def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
-        """Append an encoded batch. Return None, and append nothing, if the topic's settings require other bytes."""
+        """Append a batch that was encoded before the call.
+
+        Return None, without an append, if the topic needs another encoding.
+        """
         self._check_process()
         return self.appender.append_packed(batch)
 
     def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
         """Append one atomic batch of an open transaction. ``read_committed`` shows it once the transaction committed.
 
-        Raises as :meth:`append`, and OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError where the
-        producer breaks its order. Nothing is appended then.
+        Raises the errors of :meth:`append`. Raises OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError
+        for a wrong sequence, epoch or transaction state. Then nothing is appended.
         """
         self._check_process()
         return self.appender.append_as_producer(records, stamp)
 
     def append_batches(self, data: bytes) -> RecordMetadata:
-        """Append encoded batches, one after the other, all or none. Offsets and leader epoch are reassigned.
+        """Append the encoded batches in ``data``, all or none. They get new offsets and a new leader epoch.
 
-        Bytes stay as sent unless the topic's codec or timestamp type differs; v0 and v1 become v2. A record without
-        timestamp (-1) gets none. ``timestamp`` of the result is the largest. Errors as for :meth:`append`.
+        Bytes stay as sent unless the topic's codec or timestamp type differs. Format v0 and v1 becomes v2. A record
+        without timestamp (-1) gets none. The result's ``timestamp`` is the largest one. Raises the errors of
+        :meth:`append`.
 
         A producer's batch is appended once. A repetition of one of the producer's five newest batches (after a restart:
         of the newest) appends nothing and returns the existing offsets. Raises OutOfOrderSequenceError,
-        ProducerFencedError or InvalidTxnStateError if a producer breaks its order.
+        ProducerFencedError or InvalidTxnStateError for a wrong sequence, epoch or transaction state.
         """
         self._check_process()
         return self.appender.append_batches(data)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
-        """Append one atomic batch of checked columns (``tiered.arrow.rows``). Errors as for :meth:`append`."""
+        """Append checked columns (``tiered.arrow.rows``) as one atomic batch. Raises the errors of :meth:`append`."""
         self._check_process()
         return self.appender.append_columns(records)
 
@@ -230,9 +237,9 @@ class WriteLog(ReadLog):
         return self.maintenance.roll()
 
     def delete_local_before(self, offset: int) -> list[int]:
-        """Delete whole sealed segments below ``offset`` from the disk. Return their bases.
+        """Delete whole sealed segments below ``offset`` from the disk. Return their base offsets.
 
-        A tiered log keeps the segments above the committed end (:meth:`set_uploaded`).
+        In a tiered log, segments that are not uploaded yet stay (:meth:`set_uploaded`).
         """
         self._check_process()
         return self.maintenance.delete_local_before(offset)
@@ -248,7 +255,7 @@ class WriteLog(ReadLog):
     def set_uploaded(
         self, end_offset: int, claim_epoch: int = -1, fenced: bool = False, start_offset: int = -1
     ) -> None:
-        """Set the state of a root that was *read back*. From then on the log counts as tiered.
+        """Store the state of the bucket, from a root that was *read back*. From then on the log counts as tiered.
 
         A committed end never decreases.
         """
@@ -257,7 +264,7 @@ class WriteLog(ReadLog):
             self.context.note_upload(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
-        """Begin an empty log at ``offset`` (a fresh volume). Raises ConfigError if it holds records.
+        """Let an empty log begin at ``offset``, on a fresh volume. Raises ConfigError if it has records.
 
         ``producers``: the producer state at ``offset``, as a ``.snapshot`` file. Repeated batches of these producers
         are recognised, and their open transactions stay open.
@@ -271,14 +278,14 @@ class WriteLog(ReadLog):
         self.beginning.granted = (token, claim_epoch)
 
     def new_leader_epoch(self, epoch: int) -> None:
-        """Give later records the leader epoch ``epoch``. Raises ConfigError unless it is greater than all before."""
+        """Use the leader epoch ``epoch`` for later records. Raises ConfigError unless it is higher than all before."""
         self._check_process()
         with self.context.lock:
             self.context.check_writable(fenced_too=False)
             self.context.start_leader_epoch(epoch, self.segments.end)
 
     def apply_retention(self) -> list[int]:
-        """Apply the local retention rules once. Return the bases that left the disk."""
+        """Apply the local retention rules once. Return the base offsets of the deleted segments."""
         self._check_process()
         return self.maintenance.apply_retention(self.context.clock.now_ms())
 
@@ -294,12 +301,12 @@ class WriteLog(ReadLog):
         self.context.deleted.delay_ms = config.file_delete_delay_ms
 
     def check_caller(self) -> None:
-        """Raise ReentrantCallError in a thread that is inside a flush, an append or another change of it."""
+        """Raise ReentrantCallError if this thread is inside a flush, an append or another change of this partition."""
         self.durability.lock.check_caller()
         self.context.lock.check_caller()
 
     def close(self, timeout_seconds: float) -> bool:
-        """Make all records durable and trim the files. Return True if that succeeded.
+        """Close the partition: make all records durable and trim the files. Return True if both succeeded.
 
         Raises LocalIOError if a thread does not return from the disk within ``timeout_seconds``.
         """
@@ -359,9 +366,10 @@ def open_partition(
     start: int | None = None,
     upload: PartitionUpload | None = None,
 ) -> WriteLog:
-    """Return the partition in ``path``; create a missing directory.
+    """Open the partition in ``path`` for writing and return it. A missing directory is created.
 
-    ``start``: the log start in the checkpoint, None without one. ``upload``: the uploader's last report.
+    ``clean`` False: recover it. ``start``: the log start in the checkpoint, None without one. ``upload``: the
+    uploader's last report.
     """
     files = around.files
     if not files.is_directory(path):

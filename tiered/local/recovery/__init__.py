@@ -1,1 +1,1 @@
-"""Recovery of a partition directory that was not closed: leftovers first, then files that may be torn."""
+"""Recovery of a partition directory that was not closed cleanly: leftover files first, then files that may be torn."""

@@ -26,7 +26,7 @@ from tiered.errors import CorruptionError
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
 from tiered.format.local_names import INDEX_SUFFIXES, log_name
 from tiered.local.disk.files import Files
-from tiered.local.disk.partition_files import LeaderEpochs, remove_snapshots_above, snapshot_offsets, tells_of_producers
+from tiered.local.disk.partition_files import LeaderEpochs, may_have_producers, remove_snapshots_above, snapshot_offsets
 from tiered.local.recovery.segment_recovery import (
     BatchOrder,
     Rebuilding,
@@ -100,10 +100,10 @@ class Recovery:
         self.met_producers = False
 
     def load(self, *, clean: bool, recovery_point: int, start_offset: int) -> list[FoundSegment]:
-        """Return the usable segments, the last one to be appended to.
+        """Recover the partition and return its segments. The last one becomes the active segment.
 
-        An empty partition gets one at ``start_offset``, its file to be created. ``recovery_point`` may be UNKNOWN_POINT
-        or LOST_POINT.
+        An empty partition gets one at ``start_offset``, whose file does not exist yet. ``clean``: the last shutdown was
+        clean. ``recovery_point`` may be UNKNOWN_POINT or LOST_POINT.
         """
         self._clean, self._lost = clean, recovery_point == LOST_POINT
         segments = [self._found(base) for base in finish_replacements(self._files, self._directory)]
@@ -132,8 +132,8 @@ class Recovery:
 
     def _forget_snapshots_above(self, end_offset: int) -> None:
         """Remove producer snapshots above ``end_offset``. Note their producers: no other file may show them."""
-        told = tells_of_producers(self._files, self._directory)
-        if remove_snapshots_above(self._files, self._directory, end_offset) and told:
+        had_producers = may_have_producers(self._files, self._directory)
+        if remove_snapshots_above(self._files, self._directory, end_offset) and had_producers:
             self.met_producers = True
 
     def _found(self, base: int) -> FoundSegment:
@@ -201,7 +201,7 @@ class Recovery:
             segment.damaged = True
             if segment.indexes is not None:
                 segment.indexes.damaged = True
-                segment.indexes.close_times(*(segment.largest or segment.indexes.last_time))  # it grows no more
+                segment.indexes.append_last_time(*(segment.largest or segment.indexes.last_time))  # it grows no more
             LOGGER.error(
                 "segment_damaged path=%s position=%d offset=%d hint=kept as it is, reads of it raise",
                 self._directory / log_name(segment.base_offset),
@@ -274,7 +274,7 @@ class Recovery:
         segment.indexes, segment.largest, segment.end_offset = learnt.indexes, learnt.largest, expected
         growing = limit == NO_LIMIT
         if not growing:  # the last segment gets its closing entry at its seal: until then it stands in no file
-            segment.indexes.close_times(*segment.largest)
+            segment.indexes.append_last_time(*segment.largest)
         segment.indexes.damaged = damage is not None
         # The next entry follows all that are in memory: the files hold the same.
         if damage is None and not is_stored(self._files, self._directory, base, segment.indexes, padded=growing):

@@ -32,7 +32,7 @@ from tiered.format.kernel_values import Survey
 from tiered.format.local_names import TXN_INDEX_SUFFIX, txn_index_name
 from tiered.format.segment_indexes import IndexPace
 from tiered.local.disk.files import Files
-from tiered.local.disk.partition_files import tells_of_producers
+from tiered.local.disk.partition_files import may_have_producers
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import SegmentPlace, SideFiles, abort_markers
@@ -49,10 +49,11 @@ _MAGIC = b"\x02"
 
 
 class BatchOrder:
-    """Order of the batches. ``expected``: end of the good ones so far; ``damage``: (position, offset) of the first bad.
+    """Check that batches of a segment follow each other. ``expected``: end offset of the good batches so far.
 
-    ``dense``: every offset has a record. ``promised``: an offset at which a batch ends if any batch follows it (the
-    recovery point of the segment that is appended to), -1 if none is known.
+    ``damage``: (position, offset) of the first bad batch, None without one. ``dense``: every offset has a record.
+    ``promised``: an offset at which a batch ends if any batch follows it (the recovery point of the active segment), -1
+    if unknown.
     """
 
     def __init__(self, offsets: Offsets, *, dense: bool, promised: int = -1) -> None:
@@ -64,27 +65,27 @@ class BatchOrder:
         self._before: tuple[int, int] | None = None
 
     def resume(self, expected: int) -> None:
-        """Begin at ``expected``: all below is known to be good."""
+        """Begin at offset ``expected``. All batches below are known to be good."""
         self.expected = expected
 
     def bounds(self) -> tuple[int, int, int]:
-        """Return the bounds of an ordinary run: its least first offset, the end of its offsets, and its stop."""
+        """Return the offsets that a run of good batches may have: (lowest offset, end, offset to stop at)."""
         limit = min(self._offsets.next, self._offsets.base + MAX_RELATIVE_OFFSET + 1)
         return self.expected, limit, self._promised if self.expected < self._promised else NO_LIMIT
 
     def accept(self, found: Survey, position: int) -> None:
-        """Accept a run at ``position`` that is within :meth:`bounds`: all of its batches fit."""
+        """Record a run of good batches at ``position``. It is within :meth:`bounds`."""
         self._before = position + found.last_at, found.before
         self.expected = found.next
 
     def spoil(self, position: int) -> None:
-        """Mark ``position`` as damaged, if it is the first."""
+        """Record ``position`` as damaged, unless there is earlier damage."""
         self.damage = self.damage or (position, self.expected)
 
     def fits(self, span: BatchPosition, first: int) -> bool:
-        """Return True if a batch is good; it then counts, and perhaps the one before it no longer does.
+        """Check the next batch. Return True if it is good; the batch before it may then prove to be the wrong one.
 
-        ``first``: its first offset, which the span of a compressed v0/v1 message does not know.
+        ``first``: its first offset, which ``span`` lacks for a compressed v0/v1 message.
         """
         position, _, base, last = span
         is_far = last - self._offsets.base > MAX_RELATIVE_OFFSET
@@ -151,7 +152,10 @@ def _whole(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Ba
 
 
 class Prefix(NamedTuple):
-    """Known part of a segment. Reading goes on at ``position``, with batch ``base_offset``, where ``indexes`` end."""
+    """Part of a segment that need not be read. Recovery reads from ``position`` on, at the batch ``base_offset``.
+
+    ``indexes`` cover the part before it.
+    """
 
     position: int
     base_offset: int
@@ -165,7 +169,7 @@ def known_prefix(files: Files, log: LogFile, base_offset: int, size_bytes: int, 
         return None
     if files.state(log.path.with_suffix(TXN_INDEX_SUFFIX)) is not None:
         return None  # aborted transactions: their index is rewritten from all of the segment
-    producers = tells_of_producers(files, log.path.parent)
+    producers = may_have_producers(files, log.path.parent)
     try:
         indexes = load_growing(files, log, base_offset, size_bytes)
         indexes.truncate_to(recovery_point)
@@ -206,7 +210,10 @@ def _forget_untimed(indexes: SegmentIndexes, log: LogFile, size_bytes: int) -> N
 
 
 class Rebuilding:
-    """Rebuilding of indexes. ``indexes`` cover the known good part; ``epoch`` is the newest that the log knows."""
+    """Index rebuild of one segment. ``indexes`` cover the good batches so far.
+
+    ``epoch``: newest leader epoch known before.
+    """
 
     def __init__(self, indexes: SegmentIndexes, *, interval_bytes: int, epoch: int) -> None:
         self.indexes = indexes
@@ -215,7 +222,10 @@ class Rebuilding:
         self._known_epoch = epoch
 
     def add(self, span: BatchPosition, header: BatchHeader, *, intact: bool) -> None:
-        """Add the next good batch. ``intact``: so are all before it, so that its epoch counts."""
+        """Add the next good batch to the indexes.
+
+        ``intact``: all batches before it are good, so its leader epoch is valid.
+        """
         if self._pace.count(span.size, span.last_offset, header.max_timestamp):
             self.indexes.append(span.last_offset, span.position, *self._pace.largest)
         if intact and header.leader_epoch > self.newest_epoch:
@@ -223,7 +233,7 @@ class Rebuilding:
 
     @property
     def newest_epoch(self) -> int:
-        """Return the newest epoch. A batch of a later one goes to :meth:`add`."""
+        """Return the newest leader epoch so far. A batch with a higher epoch must be passed to :meth:`add`."""
         return self.epochs[-1].epoch if self.epochs else self._known_epoch
 
     def add_run(self, walk: BatchWalk, piece: memoryview, order: BatchOrder) -> Survey | None:
@@ -243,7 +253,7 @@ class Rebuilding:
         return found
 
     def retract(self, offset: int) -> None:
-        """Drop entries from ``offset`` on: their batch was not where it said."""
+        """Remove index entries and epochs from ``offset`` on. Their batch had a wrong offset."""
         self.indexes.truncate_to(offset)
         self.epochs = [entry for entry in self.epochs if entry.start_offset < offset]
         if self._pace.largest[1] >= offset:
@@ -251,12 +261,12 @@ class Rebuilding:
 
     @property
     def largest(self) -> tuple[int, int]:
-        """Return the largest timestamp and the last offset of its batch: the closing entry of the time index."""
+        """Return the largest timestamp and the last offset of its batch, for the last entry of the time index."""
         return self._pace.largest
 
 
 def rebuild_txn_index(files: Files, place: SegmentPlace) -> None:
-    """Replace the ``.txnindex`` of a sealed segment if it contradicts the log."""
+    """Rewrite the ``.txnindex`` of a sealed segment if it differs from the log."""
     try:
         SideFiles(files, place, None).repair_txn_index()
     except CorruptionError as error:

@@ -1,1 +1,1 @@
-"""One segment: its ``.log``, its indexes, its seal, how it is read, and how others take its place."""
+"""One segment: its ``.log``, its indexes, its seal, its reads, and its replacement by other segments."""

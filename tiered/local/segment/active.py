@@ -70,7 +70,10 @@ class FoundSegment:
 
 
 class BatchFacts(NamedTuple):
-    """One encoded batch of an append. ``last_offset`` inclusive; timestamps -1 where there are none."""
+    """Facts about one encoded batch of an append. ``last_offset``: inclusive.
+
+    Timestamps are -1 if no record has one.
+    """
 
     size: int
     last_offset: int
@@ -80,10 +83,10 @@ class BatchFacts(NamedTuple):
 
 
 class ActiveSegment:
-    """Active segment: appended to, indexed and sealed. The caller holds the partition's lock.
+    """Active segment of a partition: it is appended to, indexed and sealed. The caller holds the partition's lock.
 
-    ``made``: it is new, so that no file has its names yet. ``stats``: its totals; None after a recovery, so that the
-    seal measures them.
+    ``made``: True for a new segment, whose files do not exist yet. ``stats``: its running totals; None after a
+    recovery, and then the seal measures them.
     """
 
     __slots__ = (  # Python shares no keys of so many attributes: each segment's own dict took 1,500 bytes
@@ -147,11 +150,11 @@ class ActiveSegment:
         self.size_bytes = size_bytes = found.size_bytes
         self.stats = stats if size_bytes else SegmentStats()
         self.crc32c = self.stats.crc32c if self.stats is not None else 0
-        # Entries of the transaction index and their CRC32C; -1: nobody counted since it was last written.
+        # Entries of the transaction index and their CRC32C; -1: not counted since it was last written.
         self._aborted, self._txn_crc = (stats.aborted, stats.txn_crc) if stats is not None and size_bytes else (-1, 0)
         if not size_bytes:
             self._aborted = 0
-        self._lost: CorruptionError | None = None  # why nobody can tell what was aborted
+        self._lost: CorruptionError | None = None  # why the aborted transactions are unknown
         self._known = UNKNOWN_SNAPSHOT
         self.created_ms = created_ms
         self.first_timestamp = found.first_timestamp
@@ -181,7 +184,7 @@ class ActiveSegment:
         return self.indexes
 
     def configure(self, config: TopicConfig) -> None:
-        """Apply changed settings. Index settings and the jitter of this segment do not change."""
+        """Apply changed settings. The index settings and the jitter of this segment stay."""
         self.segment_bytes = config.segment_bytes
         self._seal_ms = config.seal_ms
         self._segment_ms = effective_segment_ms(
@@ -190,9 +193,9 @@ class ActiveSegment:
         self._set_bounds()
 
     def roll_reason(self, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int) -> RollReason | None:
-        """Return why this append needs a new segment (plan.roll), None if it does not.
+        """Return the reason why this append needs a new segment (``plan.roll``), None if it does not.
 
-        Four comparisons with bounds from plan.roll nearly always suffice.
+        Four comparisons with precomputed bounds decide nearly all cases.
         """
         if (
             self.size_bytes + incoming_bytes <= self.segment_bytes
@@ -232,13 +235,13 @@ class ActiveSegment:
         *,
         batches: Sequence[BatchTuple] = (),
     ) -> None:
-        """Append all of ``data``, one batch after the other, in one write, or nothing of it.
+        """Append all of ``data``, one or several batches, in one write. After an error nothing of it is appended.
 
-        ``facts`` are those of ``data``, ``batches`` those of each batch if there are several. ``crc`` is the CRC-32C of
-        the whole file with ``data``, continued from :attr:`crc32c`.
+        ``facts``: facts about ``data`` as a whole. ``batches``: facts about each batch if there are several. ``crc`` is
+        the CRC-32C of the whole file with ``data``, continued from :attr:`crc32c`.
 
-        Raises DiskFullError with the file as it was before; LocalIOError if not even that is certain;
-        InvalidRecordError for an offset that an index entry could not hold.
+        Raises DiskFullError if the file is as before, LocalIOError if bytes may remain in it, and InvalidRecordError
+        for an offset that an index entry cannot hold.
         """
         position, log = self.size_bytes, self._log
         if not self.base_offset <= facts[1] <= self._last_offset:
@@ -323,7 +326,10 @@ class ActiveSegment:
             self._aborted, self._txn_crc = self._aborted + len(txns), crc32c(entries, self._txn_crc)
 
     def adopt_aborted(self, entries: bytes | CorruptionError) -> None:
-        """Take over the content of the transaction index; an error if neither its note nor the log shows it."""
+        """Set the content that the transaction index must have: its encoded entries.
+
+        A CorruptionError means that the content is lost. :meth:`aborted_txns` then raises that error.
+        """
         if isinstance(entries, CorruptionError):
             self._lost, self._aborted = entries, -1
         else:
@@ -338,15 +344,15 @@ class ActiveSegment:
         if len(found) < expected:
             path = self.directory / txn_index_name(self.base_offset)
             raise CorruptionError(
-                f"{path} holds {len(found)} of {expected} aborted transactions: somebody cut or removed it",
+                f"{path} holds {len(found)} of {expected} aborted transactions: another program cut or removed it",
                 path_or_key=str(path),
                 offset=self.base_offset,
-                hint="close the log and open it again: the index is then written anew, from the log",
+                hint="close the log and open it again: the open rebuilds the index from the log",
             )
         return found
 
     def note_producers(self, known: SnapshotFacts) -> None:
-        """Keep the facts of the producer snapshot at the end of the segment, for the note of the seal."""
+        """Store the facts of the producer snapshot at the end of the segment. The ``.seal`` note will include them."""
         self._known = known
 
     def _set_bounds(self) -> None:
@@ -361,7 +367,7 @@ class ActiveSegment:
 
     def seal(self) -> None:
         """Add the closing time entry; write both index files whole and trimmed. Nothing is appended afterwards."""
-        self.indexes.close_times(self.max_timestamp, self.max_timestamp_offset)
+        self.indexes.append_last_time(self.max_timestamp, self.max_timestamp_offset)
         self._sealed = True
         if self.stats is not None:
             self.stats.count(0, -1, self.max_timestamp)
@@ -371,7 +377,7 @@ class ActiveSegment:
         self.write_indexes()
 
     def write_indexes(self) -> None:
-        """Write both index files as they are in memory, without preallocated zeros."""
+        """Write both index files from memory, without preallocated zeros."""
         are_new = self._made and self._index_handles is None
         offsets, times = self._open_indexes(preallocate=False)
         for handle, data in ((offsets, self.indexes.offset_bytes()), (times, self.indexes.time_bytes())):
@@ -381,7 +387,7 @@ class ActiveSegment:
                 self._files.truncate(handle, len(data))
 
     def sync(self) -> None:
-        """Fsync the ``.log``, and after the seal also the indexes: recovery rebuilds those of an active segment."""
+        """Fsync the ``.log``, and after the seal the index files, too. Before the seal recovery rebuilds those."""
         log = self._handle()
         if not (self.size_bytes or self._sealed):
             return  # nothing was appended, nothing was promised
@@ -395,7 +401,10 @@ class ActiveSegment:
                 self._files.sync(handle)
 
     def noted(self) -> SegmentStats:
-        """The note of the segment; its totals are measured now if they were not counted during the appends."""
+        """Return the content of the ``.seal`` note.
+
+        Totals that were not counted during the appends are measured now.
+        """
         if self.stats is None:
             offsets = Offsets(self.base_offset, self.base_offset + MAX_RELATIVE_OFFSET + 1)
             self.stats = measure(LogFile(self._files, self.path, handle=self._handle()), self.size_bytes, offsets)
@@ -405,9 +414,10 @@ class ActiveSegment:
         return self.stats
 
     def write_seal(self) -> bool:
-        """The note beside the segment, durable with its name. False if that failed: the log can be asked again.
+        """Write the ``.seal`` note, durably.
 
-        A snapshot that is missing comes first: noted, it counts as lost where what came before the segment has left.
+        Return False, after a warning, if that failed: the totals can be measured later. A producer snapshot whose write
+        failed is written first. If the note listed it and the file were missing, it would count as lost.
         """
         if self._known.unwritten is not None:
             path, data = self._known.unwritten
@@ -424,7 +434,7 @@ class ActiveSegment:
         return True
 
     def close(self) -> None:
-        """Release the handles. Write nothing."""
+        """Close the files, without writing anything."""
         for handle in (self._log, self._txn_handle, *(self._index_handles or ())):
             if handle is not None:
                 self._files.close(handle)

@@ -1,4 +1,7 @@
-"""Both indexes of one segment in memory, used for lookups; loaded from files that are checked, or rebuilt."""
+"""Offset index and time index of one segment, in memory, for lookups.
+
+They are loaded from files, checked, or rebuilt.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ READ_PIECE_BYTES = 96 * 1024
 
 
 class SegmentIndexes:
-    """Sparse offset and time index of one segment. One thread appends, any number look up."""
+    """Sparse offset index and time index of one segment. One thread may append while others look up."""
 
     __slots__ = ("_lock", "_offsets", "_read_end", "_times", "damaged")
 
@@ -72,25 +75,28 @@ class SegmentIndexes:
 
     @property
     def last_position(self) -> int:
-        """Return where the last indexed batch starts; 0 if none is indexed."""
+        """Return the position at which the last indexed batch starts; 0 if none is indexed."""
         return self.last_indexed[1]
 
     @property
     def last_indexed(self) -> tuple[int, int]:
-        """Return last offset and start of the last indexed batch; (base, 0) if none is indexed."""
+        """Return the last offset and the position of the last indexed batch; (base, 0) if none is indexed."""
         with self._lock:
             return self._offsets.entry(-1) if len(self._offsets) else (self._offsets.base_offset, 0)
 
     def position_of(self, offset: int) -> int:
-        """Return where the index says to scan from to find ``offset``: :meth:`seek` also checks the log."""
+        """Return the position from which to scan for ``offset``, by the index alone.
+
+        :meth:`seek` also checks the log.
+        """
         with self._lock:
             return self._offsets.lookup(offset)[1]
 
     def seek(self, log: LogFile, offset: int, size_bytes: int, offsets: Offsets) -> int:
-        """Return where to scan from to find ``offset``: a batch's start, with no offset at or above it before.
+        """Return the position of a batch from which to scan for ``offset``. All batches before it end below ``offset``.
 
-        Each entry is checked against the log. A wrong one is forgotten and logged, and an earlier one, in the end the
-        start of the segment, takes its place.
+        Each entry is checked against the log. A wrong one is dropped and logged. An earlier entry then takes its place,
+        or the start of the segment.
         """
         while True:
             with self._lock:
@@ -100,16 +106,19 @@ class SegmentIndexes:
             self._forget(log, indexed, position)
 
     def note_read(self, next_offset: int, position: int) -> None:
-        """Note where a read ended."""
+        """Store the offset and the position at which a read ended, for :meth:`read_end`."""
         self._read_end = next_offset, position
 
     def read_end(self, offset: int) -> int:
-        """Return where the last read ended, if the next one begins at ``offset``; otherwise -1."""
+        """Return the position at which the last read ended, if it ended at ``offset``. Otherwise -1."""
         at, position = self._read_end
         return position if at == offset else -1
 
     def seek_time(self, log: LogFile, timestamp: int, start_offset: int, size_bytes: int, offsets: Offsets) -> int:
-        """Return where to scan for the first record from ``timestamp`` and ``start_offset`` on, as :meth:`seek`."""
+        """Return the position of a batch from which to scan for the first record at or after ``timestamp``.
+
+        Only records from ``start_offset`` on count. Entries are checked as in :meth:`seek`.
+        """
         while True:
             with self._lock:
                 reached, at = self._times.lookup(timestamp)
@@ -144,14 +153,17 @@ class SegmentIndexes:
             self._offsets.drop(offset)
 
     def append(self, last_offset: int, position: int, timestamp: int, timestamp_offset: int) -> tuple[bytes, bytes]:
-        """Index one batch and the running maximum; return the entries as written to the files (``b""``: none)."""
+        """Add entries for one batch: its last offset and position, and the largest timestamp so far with its offset.
+
+        Return the encoded (offset entry, time entry) for the files, ``b""`` for one that is not needed.
+        """
         with self._lock:
             offset_entry = self._offsets.append(last_offset, position)
             time_entry = self._times.maybe_append(timestamp, timestamp_offset) if timestamp >= 0 else b""
         return offset_entry, time_entry
 
     def extend(self, found: Survey) -> None:
-        """Append an entry for each indexed batch of a run."""
+        """Append the index entries that were computed for a run of batches."""
         times = array("q", found.time_entries)
         base = self._offsets.base_offset
         with self._lock:
@@ -159,26 +171,26 @@ class SegmentIndexes:
             for timestamp, relative in zip(times[0::2], times[1::2], strict=True):
                 self._times.maybe_append(timestamp, base + relative)
 
-    def close_times(self, timestamp: int, timestamp_offset: int) -> None:
-        """Append the closing entry of the time index: the largest timestamp of the segment."""
+    def append_last_time(self, timestamp: int, timestamp_offset: int) -> None:
+        """Append the last entry of the time index, with the largest timestamp of the segment."""
         if timestamp >= 0:
             with self._lock:
                 self._times.maybe_append(timestamp, timestamp_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every entry at or above ``offset``. Lookups stay right: they start earlier."""
+        """Remove every entry at or above ``offset``. Lookups stay right without them: they start earlier."""
         with self._lock:
             self._read_end = -1, 0
             self._offsets.truncate_to(offset)
             self._times.truncate_to(offset)
 
     def offset_bytes(self) -> bytes:
-        """Return the ``.index`` file, trimmed."""
+        """Return the content of the ``.index`` file, without preallocated zeros."""
         with self._lock:
             return self._offsets.to_bytes()
 
     def time_bytes(self) -> bytes:
-        """Return the ``.timeindex`` file, trimmed."""
+        """Return the content of the ``.timeindex`` file, without preallocated zeros."""
         with self._lock:
             return self._times.to_bytes()
 
@@ -194,11 +206,12 @@ def load_indexes(
     largest: int | None = None,
     next_offset: int = NO_LIMIT,
 ) -> SegmentIndexes:
-    """Return indexes of a sealed segment from its files; missing, ragged, zeroed or wrong ones are rebuilt.
+    """Load the indexes of a sealed segment from its files. Missing, ragged, zeroed or wrong ones are rebuilt.
 
-    ``repair`` writes the result back, unless the log is damaged: its indexes may be the only proof of the loss.
-    ``largest``: the largest timestamp, if noted: only this reveals missing entries at the end. Kafka leaves such files
-    below the recovery point as they are; we rebuild them, and log it.
+    ``repair``: write rebuilt indexes to the files, unless the log is damaged, because its old indexes may be the only
+    proof of the loss. ``largest``: the largest timestamp in the ``.seal`` note, if known. Only it reveals missing
+    entries at the end. Kafka leaves wrong files below the recovery point as they are. This function rebuilds them and
+    logs that.
     """
     directory = log.path.parent
     try:
@@ -223,7 +236,7 @@ def load_indexes(
 
 
 def load_growing(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> SegmentIndexes:
-    """Return indexes of a segment that another process appends to: whole entries below ``size_bytes``.
+    """Load the indexes of a segment that another process appends to. Only whole entries below ``size_bytes`` are used.
 
     Wrong entries are left out: a lookup then starts earlier in the file, and stays right.
     """
@@ -257,11 +270,12 @@ def load_growing(files: Files, log: LogFile, base_offset: int, size_bytes: int) 
 def rebuild_indexes(
     log: LogFile, base_offset: int, size_bytes: int, interval_bytes: int, *, next_offset: int = NO_LIMIT
 ) -> SegmentIndexes:
-    """Return indexes from a walk of the file: byte-identical to those written live with one batch per append.
+    """Build the indexes by reading the file.
 
-    Batches after a damaged one are indexed while lengths lead to them, so that they stay readable. One with a wrong
-    CRC, outside the offsets of the segment, or not after the one before it, is not indexed: a read that meets it
-    reports it. The result is ``damaged`` then.
+    The result equals, byte for byte, indexes written with one batch per append. Batches after a damaged one are
+    indexed, if the declared lengths lead to them, so that they stay readable. A batch is damaged if its CRC is wrong,
+    or if its offsets are outside the segment or not after those of the batch before. It is not indexed, reads of it
+    raise, and the result is marked ``damaged``.
 
     Kafka's rule: docs/kafka-semantics.md#segment-recovery.
     """
@@ -291,14 +305,14 @@ def rebuild_indexes(
         LOGGER.warning("index_stops_at_damage path=%s error=%s", log.path, error)
         indexes.damaged = True
     indexes.damaged = indexes.damaged or reached != size_bytes
-    indexes.close_times(*pace.largest)
+    indexes.append_last_time(*pace.largest)
     return indexes
 
 
 def lost_end(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> bool:
-    """Return True if the log is shorter than when it was sealed, by its note and by an index that goes beyond.
+    """Return True if the ``.log`` is shorter than its ``.seal`` note says and an index has entries beyond its end.
 
-    The note alone is no proof: a broker that rewrites a segment leaves it there, with indexes that fit the log.
+    The note alone is no proof. A broker that rewrites a segment leaves the old note, with indexes that fit the new log.
     """
     if noted_size(files, log.path.with_suffix(SEAL_SUFFIX)) <= size_bytes:
         return False
@@ -321,13 +335,13 @@ def lost_end(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> b
 
 
 def store_indexes(files: Files, directory: Path, base_offset: int, indexes: SegmentIndexes) -> None:
-    """Replace both index files."""
+    """Write both index files of a segment, replacing old ones."""
     files.replace(directory / index_name(base_offset), indexes.offset_bytes())
     files.replace(directory / time_index_name(base_offset), indexes.time_bytes())
 
 
 def is_stored(files: Files, directory: Path, base_offset: int, indexes: SegmentIndexes, *, padded: bool) -> bool:
-    """Return True if both files hold these entries. ``padded`` allows the zeros of a file that is being written."""
+    """Return True if both files have exactly these entries. ``padded`` allows preallocated zeros after them."""
     for name, entry_bytes, expected in (
         (index_name(base_offset), OFFSET_ENTRY_BYTES, indexes.offset_bytes()),
         (time_index_name(base_offset), TIME_ENTRY_BYTES, indexes.time_bytes()),

@@ -1,7 +1,7 @@
-"""View of a read on the segments of one partition. A view is taken in constant time, for any number of segments.
+"""Immutable view of the segments of one partition, for one read. It is made in constant time.
 
-Views share one run of extents for the sealed segments: it is immutable, and a new one is made when the list of segments
-changes. A view adds only the growing part: the last segment.
+All views share one tuple of extents for the sealed segments. It is replaced when the list of segments changes. A view
+adds only the extent of the last segment, which grows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Readable(Protocol):
 
 
 class Extent(NamedTuple):
-    """One segment in a view: offsets below ``end_offset``, bytes below ``size_bytes``.
+    """Part of one segment that a view shows: offsets below ``end_offset``, bytes below ``size_bytes``.
 
     ``reach``: an offset that its batches must reach, -1 if none is known.
     """
@@ -49,33 +49,39 @@ class Extent(NamedTuple):
 
     @classmethod
     def whole(cls, sealed: SealedLocalSegment) -> Extent:
-        """Return the whole of a sealed segment."""
+        """Return the extent of a whole sealed segment."""
         return cls(sealed.base_offset, sealed.end_offset, sealed.size_bytes, None, sealed, sealed.reach)
 
     def walk(self, log: LogFile, position: int, *, dense: bool) -> Iterator[tuple[BatchPosition, memoryview]]:
-        """Yield its batches from ``position`` on: all in their place, or CorruptionError (``LogFile.segment``)."""
+        """Yield the batches from ``position`` on with their bytes. Raises CorruptionError if one is misplaced.
+
+        Checks and errors as in :meth:`LogFile.segment`.
+        """
         reach = self.end_offset if dense else self.reach
         return log.segment(position, self.size_bytes, self.offset_range, dense=dense, reach=reach)
 
     def pieces(
         self, log: LogFile, walk: BatchWalk, *, dense: bool, buffer_bytes: int = BUFFER_BYTES
     ) -> Iterator[memoryview]:
-        """Yield pieces, whose batches the caller takes by ``walk`` (``LogFile.pieces``)."""
+        """Yield the bytes in pieces. The caller takes the batches of each piece by ``walk``.
+
+        See :meth:`LogFile.pieces`.
+        """
         reach = self.end_offset if dense else self.reach
         return log.pieces(walk, self.size_bytes, reach=reach, buffer_bytes=buffer_bytes, kept=True)
 
     @property
     def offset_range(self) -> Offsets:
-        """Return the offsets that its batches may have."""
+        """Return the range of offsets that the segment's batches may have."""
         return Offsets(self.base_offset, self.end_offset)
 
     @property
     def largest_timestamp(self) -> int:
-        """Return the largest timestamp of its records, -1 if none has one. Raises CorruptionError."""
+        """Return the largest timestamp of the segment's records, -1 if none has one. Raises CorruptionError."""
         return self.segment.lookup.last_time[0] if self.max_timestamp is None else self.max_timestamp
 
     def may_reach(self, timestamp: int) -> bool:
-        """Return True if a record from ``timestamp`` on may be in it. A damaged segment always may."""
+        """Return False if all records of the segment are older than ``timestamp``. True for a damaged segment."""
         return self.largest_timestamp >= timestamp or self.segment.lookup.damaged
 
     def seek(self, log: LogFile, offset: int) -> int:
@@ -94,10 +100,10 @@ class Extent(NamedTuple):
 
 
 class SealedExtents:
-    """Sealed segments of views, ascending. Immutable; thread-safe.
+    """Extents of all sealed segments, ascending, shared by views. Immutable and thread-safe.
 
-    ``_peaks``: a place and, for each segment from there on, the largest timestamp of it and of those before it, up to
-    the last one requested. These rise for any order of timestamps, so that they are bisected.
+    ``_peaks``: an index, and for each segment from it on the largest timestamp up to there. They ascend, so that a
+    search can bisect them.
     """
 
     __slots__ = ("_peaks", "all")
@@ -107,19 +113,20 @@ class SealedExtents:
         self._peaks: tuple[int, list[int]] = (0, [])  # replaced as a whole: readers take no lock
 
     def with_last(self, extent: Extent) -> SealedExtents:
-        """Return a copy with one more extent, which reuses the largest timestamps computed so far."""
+        """Return a copy with ``extent`` added at the end. It keeps the timestamps that were computed so far."""
         longer = SealedExtents((*self.all, extent))
         longer._peaks = self._peaks
         return longer
 
     def at_offset(self, offset: int) -> int:
-        """Return the place of the segment that begins at or before ``offset``; 0 if none does."""
+        """Return the index of the last segment that begins at or before ``offset``; 0 if none does."""
         return max(bisect_right(self.all, offset, key=_BASE) - 1, 0)
 
     def at_time(self, timestamp: int, first: int) -> int:
-        """Return the place of the first segment from ``first`` on that may reach ``timestamp``, or their number.
+        """Return the index of the first segment, from ``first`` on, that may have a record at or after ``timestamp``.
 
-        Raises as the loading of indexes: those of each segment before it are loaded once.
+        If there is none, return the number of segments. Raises CorruptionError if indexes cannot be loaded. The indexes
+        of each earlier segment are loaded once.
         """
         known_from, peaks = self._peaks
         if known_from != first:
@@ -137,10 +144,10 @@ class SealedExtents:
 
 
 class View(NamedTuple):
-    """Extents ascending, and offsets ``start_offset`` to ``end_offset`` (exclusive), as a reader sees them.
+    """Segments for one read: their extents, ascending, and the offsets ``start_offset`` to ``end_offset`` (exclusive).
 
-    ``tail``: the last segment, None where there is none at all. ``dense``: every offset has a record, so that a missing
-    one is damage and not the work of compaction.
+    ``tail``: extent of the last segment, None without segments. ``dense``: every offset has a record, so that a missing
+    one is damage and not removed by compaction.
     """
 
     tp: TopicPartition
@@ -152,11 +159,11 @@ class View(NamedTuple):
 
     @property
     def extents(self) -> tuple[Extent, ...]:
-        """Return all extents, for a pass over all of a log."""
+        """Return all extents, for a read of the whole log."""
         return self.sealed.all if self.tail is None else (*self.sealed.all, self.tail)
 
     def extents_from(self, offset: int) -> Iterator[Extent]:
-        """Yield the extents from the one that holds ``offset``, or would, on."""
+        """Yield the extents from the segment with ``offset`` on."""
         tail = self.tail
         if tail is None:
             return
@@ -167,9 +174,9 @@ class View(NamedTuple):
         yield tail
 
     def extents_reaching(self, timestamp: int) -> Iterator[Extent]:
-        """Yield the extents that may hold a record from ``timestamp`` and ``start_offset`` on.
+        """Yield the extents that may have a record at or after ``timestamp``, above the view's start.
 
-        OffsetOutOfRangeError where a segment left the disk since the view was taken.
+        Raises OffsetOutOfRangeError if a segment was deleted since the view was made.
         """
         sealed = self.sealed.all
         try:
@@ -187,7 +194,7 @@ class View(NamedTuple):
 
 
 def out_of_range(view: View, offset: int) -> OffsetOutOfRangeError:
-    """Return the error for an offset that this disk does not hold."""
+    """Return the error for a read at an offset that this disk does not have."""
     return OffsetOutOfRangeError(
         f"{view.tp}: offset {offset} is outside {view.start_offset} to {view.end_offset} on this disk",
         requested=offset,

@@ -1,6 +1,7 @@
 """Reads by offset and by time over the segments of one partition, as they stood when the read began.
 
-A read goes on while a cleaner replaces the segments under it: from the same offset, over a fresh view (``steadily``).
+A read goes on while a cleaner replaces the segments under it: from the same offset, over a fresh view
+(``retry_over_new_view``).
 
 For ``read_committed`` (``plan.visibility`` decides) aborted transactions come from the ``.txnindex`` files, each
 compared with its own log. The last stable offset is the first offset of the oldest open transaction: the newest
@@ -49,11 +50,11 @@ _MOVED = (OffsetOutOfRangeError, CorruptionError, NotFoundError)
 def read_runs(
     files: Files, view: View, start_offset: int, end_offset: int, *, buffer_bytes: int = BUFFER_BYTES
 ) -> Iterator[BatchRun]:
-    """Yield verified batches in runs, from the one with ``start_offset`` (or the first after a gap) to ``end_offset``.
+    """Yield verified batches in runs, from the batch with ``start_offset``, or the next one, to ``end_offset``.
 
     A run is as many batches as the buffer holds, or one unusual batch. Its bytes do not change while it is referenced.
-    The first step raises OffsetOutOfRangeError. CorruptionError, with path, position and offset, comes where the damage
-    is reached.
+    The first step raises OffsetOutOfRangeError if ``start_offset`` is not on this disk. A damaged batch raises
+    CorruptionError, with path, position and offset, when the read reaches it.
     """
     if not view.start_offset <= start_offset <= view.end_offset:
         raise out_of_range(view, start_offset)
@@ -131,7 +132,7 @@ def _next_run(log: LogFile, extent: Extent, position: int, wanted: int, end: int
 
 
 def _first_offset(log: LogFile, one: tuple[BatchPosition, memoryview]) -> int:
-    """Return that of a whole batch. A compressed message of v0 or v1 has it only inside."""
+    """Return the first offset of a whole batch. A compressed message of v0 or v1 has it only inside its data."""
     span, batch = one
     wrapped = read_header(batch).records_count < 0
     return log.verify(span, batch).base_offset if wrapped else span.base_offset
@@ -140,8 +141,8 @@ def _first_offset(log: LogFile, one: tuple[BatchPosition, memoryview]) -> int:
 def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int] | None:
     """Return (offset, timestamp) of the first record at or after ``timestamp``, by offset; None if there is none.
 
-    Kafka's algorithm, exact with out-of-order timestamps; but where Kafka gives up when the chosen segment has nothing
-    above the log start, later segments are tried.
+    The algorithm is Kafka's, and exact with out-of-order timestamps. One difference: if the chosen segment has no such
+    record above the log start, Kafka gives up, and this function tries later segments.
 
     Kafka's rule: docs/kafka-semantics.md#offset-by-timestamp.
     """
@@ -160,7 +161,10 @@ def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int]
 
 
 def open_extent(files: Files, view: View, extent: Extent, offset: int) -> LogFile:
-    """Return the open file. Raise OffsetOutOfRangeError if retention took it since the view was taken."""
+    """Open the extent's ``.log``. Raises OffsetOutOfRangeError if retention deleted it since the view was made.
+
+    ``offset``: the offset that is read, for the error.
+    """
     path = extent.segment.path
     while True:
         try:
@@ -176,7 +180,10 @@ def open_extent(files: Files, view: View, extent: Extent, offset: int) -> LogFil
 
 
 def patient_view(view: Callable[[], View], clock: Clock) -> View:
-    """Return the view of a directory that another process writes, once it is stable. NotFoundError if it never is."""
+    """Retry ``view`` until the directory, which another process writes, is stable, and return its result.
+
+    Raises NotFoundError if it never is.
+    """
     for _ in range(PATIENCE_TRIES):
         try:
             return view()
@@ -187,8 +194,8 @@ def patient_view(view: Callable[[], View], clock: Clock) -> View:
     return view()
 
 
-def steadily(view: Callable[[], View], work: Callable[[View], T]) -> T:
-    """Return the result of ``work`` over a view, over a fresh one if segments were replaced meanwhile."""
+def retry_over_new_view(view: Callable[[], View], work: Callable[[View], T]) -> T:
+    """Call ``work`` with a view and return its result. Repeat with a new view if segments were replaced meanwhile."""
     over = view()
     for _ in range(FRESH_VIEWS):
         try:
@@ -214,7 +221,10 @@ def _moved(before: View, after: View) -> bool:
 def read_steadily(
     files: Files, view: Callable[[], View], start_offset: int, end_offset: int | None, *, buffer_bytes: int
 ) -> Iterator[BatchRun]:
-    """Read as :func:`read_runs` to the first view's end. Go on over a fresh view while segments are replaced."""
+    """Read as :func:`read_runs` up to the end of the first view. ``end_offset`` None: the view's end.
+
+    If segments are replaced meanwhile, the read continues over a new view.
+    """
     over = view()
     end = over.end_offset if end_offset is None else min(end_offset, over.end_offset)
     return _steady_runs(files, view, over, start_offset, end, buffer_bytes)
@@ -240,9 +250,9 @@ def _steady_runs(  # noqa: PLR0917 - the lazy half of read_steadily, in its orde
 def aborted_txns(files: Files, directory: Path, view: View, start_offset: int, end_offset: int) -> list[AbortedTxn]:
     """Return aborted transactions that touch ``start_offset`` to ``end_offset`` (exclusive), by first offset.
 
-    They are collected from the segment of ``start_offset`` on, as in Kafka, until an entry or a snapshot proves that no
-    transaction from before ``end_offset`` is open. Raises CorruptionError for an index that is lost or unreadable, and
-    that the log cannot replace: a guess would show aborted records.
+    They are collected from the segment of ``start_offset`` on, as in Kafka. The search ends when an entry or a snapshot
+    proves that no transaction from before ``end_offset`` is open. Raises CorruptionError for an index that is lost or
+    unreadable and cannot be rebuilt from the log: a guess would show aborted records.
     """
     found: set[AbortedTxn] = set()
     for extent in view.extents_from(start_offset):
@@ -268,9 +278,10 @@ def _all_decided(files: Files, directory: Path, extent: Extent, offset: int) -> 
 
 
 def last_stable_offset(files: Files, directory: Path, view: View, log_start: int) -> int:
-    """Return first offset of the oldest open transaction, or the view's end; not below the log start.
+    """Return the first offset of the oldest open transaction, or the view's end; at least ``log_start``.
 
-    It may be below the view: the disk of a tiered log holds only the end, and the bucket the transaction's beginning.
+    It may be below the view: if a tiered log has only its newest segments on disk, the transaction may begin in the
+    bucket.
     """
     firsts = (txn.first_offset for txn in open_txns(files, directory, view))
     return stable_offset(firsts, log_start, view.end_offset)
@@ -279,8 +290,8 @@ def last_stable_offset(files: Files, directory: Path, view: View, log_start: int
 def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
     """Return the open transactions, by first offset.
 
-    A transaction whose ABORT marker is in the newest segment but not in its index counts as open. A writer writes the
-    marker first, and a reader that went beyond it would show the aborted records.
+    A transaction whose ABORT marker is in the newest segment but not in its index counts as open. The writer appends
+    the marker before the index entry. A reader beyond the marker would show the aborted records.
     """
     producers = ProducerState()
     known = newest_snapshot(files, directory, view.start_offset, view.end_offset)

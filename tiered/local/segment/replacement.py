@@ -44,7 +44,7 @@ from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_in
 from tiered.local.segment.read_view import View
 from tiered.local.segment.reading import open_extent
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.sealed import rename_away
+from tiered.local.segment.sealed import rename_to_deleted
 from tiered.local.segment.side_files import SEAL_SUFFIX, leftover_notes
 from tiered.model import AbortedTxn
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
@@ -74,11 +74,11 @@ class SegmentCopy:
         self._handle: int | None = files.open_write(self._path(LOG_SUFFIX))
 
     def fits(self, last_offset: int) -> bool:
-        """Return True if an index entry can hold this offset."""
+        """Return True if an index entry of this segment can hold the offset."""
         return 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def append(self, batch: bytes | memoryview) -> None:
-        """Append one batch, byte for byte. CorruptionError if it does not fit after the one before."""
+        """Append one batch unchanged. Raises CorruptionError if its offsets are not above those of the batch before."""
         header = read_header(batch)
         if not self.fits(header.last_offset) or header.last_offset < self._end:
             raise CorruptionError(
@@ -126,12 +126,12 @@ class SegmentCopy:
         self._aborted.append(txn)
 
     def finish(self) -> FoundSegment:
-        """Make all files complete and durable, still as ``.cleaned``."""
+        """Write all files, durably, and return the segment. The files keep the suffix ``.cleaned``."""
         self._write()
         handle = self._open()
         self._files.sync(handle)
         self._close()
-        self._indexes.close_times(*self._pace.largest)
+        self._indexes.append_last_time(*self._pace.largest)
         self._files.replace(self._path(INDEX_SUFFIX), self._indexes.offset_bytes())
         self._files.replace(self._path(TIME_INDEX_SUFFIX), self._indexes.time_bytes())
         if self._aborted:
@@ -140,7 +140,7 @@ class SegmentCopy:
         return FoundSegment(self.base_offset, self._end, self.size_bytes, self._indexes, self._first_timestamp)
 
     def abandon(self) -> None:
-        """Remove all files, even if the file cannot be closed in order."""
+        """Remove all files of the copy, even if closing them fails."""
         try:
             self._close()
         finally:
@@ -175,9 +175,10 @@ def remove_copy(files: Files, directory: Path, base_offset: int) -> None:
 
 
 def swap_in(files: Files, directory: Path, new: Sequence[int], old: Sequence[int]) -> list[Path]:
-    """Run steps 2 to 4 for finished copies at the bases ``new``, in the place of the segments ``old``.
+    """Replace the segments ``old`` by the finished copies ``new``, all given by bases: steps 2 to 4 of this module.
 
-    Returns the ``.deleted`` files, to be unlinked when no read needs them any more. Snapshots of vanished bases go.
+    Returns the ``.deleted`` files, to be unlinked later. Producer snapshots at bases that no longer exist are among
+    them.
     """
     _remove_strays(files, directory, new)
     for base in sorted(new, reverse=True):
@@ -186,7 +187,7 @@ def swap_in(files: Files, directory: Path, new: Sequence[int], old: Sequence[int
     files.sync_directory(directory)
     renamed: list[Path] = []
     for base in sorted(old):
-        renamed += rename_away(files, directory, base, snapshot=base not in new)
+        renamed += rename_to_deleted(files, directory, base, snapshot=base not in new)
     for base in sorted(new):
         for suffix in SEGMENT_SUFFIXES:
             _rename(files, directory / local_name(base, suffix), SWAP_SUFFIX, "")
@@ -211,7 +212,7 @@ def _rename(files: Files, plain: Path, work: str, new_work: str) -> None:
 
 
 def finish_replacements(files: Files, directory: Path) -> list[int]:
-    """Finish or undo interrupted replacements; return the bases of the existing segments, ascending."""
+    """Complete or undo interrupted replacements. Return the base offsets of the existing segments, ascending."""
     sweep_temporaries(files, directory)
     names = {name: parsed for name in files.names(directory) if (parsed := parse_local_name(name))}
     cleaned = [file.base for file in names.values() if file.work == CLEANED_SUFFIX]
@@ -241,7 +242,7 @@ def _warn_lost_log(files: Files, time_index: Path) -> None:
     """Log a missing ``.log`` beside its time index. A deletion that was killed twice also leaves this state."""
     state = files.state(time_index)
     if state is not None and state.size:
-        LOGGER.warning("segment_log_gone path=%s reason=it tells of records that were not deleted", time_index)
+        LOGGER.warning("segment_log_gone path=%s reason=it names records that were not deleted", time_index)
 
 
 def _complete_swaps(files: Files, directory: Path, names: dict[str, LocalFile]) -> None:
@@ -279,9 +280,9 @@ def _end_of(files: Files, path: Path, base_offset: int) -> int:
 def find_cut(
     files: Files, path: Path, size_bytes: int, indexes: SegmentIndexes, offset: int
 ) -> tuple[FoundSegment, bool]:
-    """Return the segment as it will end at ``offset``, and True if a batch reaches across. No file is changed.
+    """Return the segment as it will be after a truncation to ``offset``, and True if a batch reaches across ``offset``.
 
-    The indexes lose their entries at or above ``offset`` at once, which only makes a scan longer.
+    No file is changed. ``indexes`` lose their entries at or above ``offset`` at once; lookups stay right without them.
     """
     base = int(path.stem)
     position, straddled = size_bytes, False
@@ -307,7 +308,10 @@ def find_cut(
 
 
 def cut_end(files: Files, view: View, offset: int) -> int:
-    """Return the end of a log that is cut at ``offset``. A batch that reaches beyond leaves whole. Checks no bytes."""
+    """Return the end that the log will have after a truncation to ``offset``.
+
+    A batch across ``offset`` is removed whole. CRCs are not checked.
+    """
     for extent in view.extents_from(offset):
         with open_extent(files, view, extent, offset) as log:
             for span, _ in log.segment(extent.seek(log, offset), extent.size_bytes, extent.offset_range):
@@ -317,7 +321,7 @@ def cut_end(files: Files, view: View, offset: int) -> int:
 
 
 def carry_out_cut(files: Files, directory: Path, found: FoundSegment, offset: int) -> None:
-    """Cut the ``.log`` and the transaction index, write the indexes, and unlink the note."""
+    """Truncate ``.log`` and transaction index at ``offset``, write the indexes, unlink the ``.seal`` note."""
     path = directory / log_name(found.base_offset)
     handle = files.open_write(path)
     try:

@@ -1,7 +1,7 @@
-"""One ``.log`` file walked through a small reused buffer, with ``preadv``, never a map.
+"""Scan of one ``.log`` file, with ``preadv`` into a small reused buffer, without a memory map.
 
-``segment`` checks every batch against the segment's range and order (``format.batch_scanner``). It is for segments that
-should be whole; ``batches`` is for files after a crash.
+``segment`` checks every batch against the segment's range and order (``format.batch_scanner``). Use it for segments
+that should be whole, and ``batches`` for files after a crash.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _passed(walk: BatchWalk, known: Mapping[int, BatchPosition]) -> Iterator[tup
 
 
 class LogFile:
-    """One open ``.log`` file. ``path`` and, in messages, ``offset`` name the place of damage."""
+    """One open ``.log`` file. Errors name its path, and the position and offset of the damage."""
 
     def __init__(self, files: Files, path: Path, *, handle: int | None = None) -> None:
         self.path = path
@@ -86,7 +86,7 @@ class LogFile:
         return self._files.read_into(self._handle, buffer, position)
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Return exactly ``length`` bytes; CorruptionError if the file ends before."""
+        """Return exactly ``length`` bytes from ``position`` on. Raises CorruptionError if the file ends before."""
         buffer = bytearray(length)
         if self._files.read_into(self._handle, buffer, position) < length:
             raise self.damage(position, "the file ends inside what should be there")
@@ -95,12 +95,12 @@ class LogFile:
     def segment(
         self, position: int, size_bytes: int, offsets: Offsets, *, dense: bool = False, reach: int = -1
     ) -> Iterator[tuple[BatchPosition, memoryview]]:
-        """Yield each batch from ``position`` (a batch's start) to the end of a segment of ``size_bytes`` that is whole.
+        """Yield each batch from ``position`` (a batch's start) to ``size_bytes``, the end of a whole segment.
 
-        Works as :meth:`batches`, but raises CorruptionError, with position and base offset, for a misplaced batch:
-        outside ``offsets``, or not after the one before it. Raises it, too, if the batches do not end at
-        ``size_bytes``, or end below ``reach``. ``dense``: also where an offset is left out (v2 batches only: older ones
-        lack their first offset).
+        Works as :meth:`batches`, but raises CorruptionError for a misplaced batch: outside ``offsets``, or not after
+        the batch before. Raises it, too, if the batches do not end at ``size_bytes``, or end below the offset
+        ``reach``. ``dense``: raise it also for a missing offset (v2 batches only, because older ones lack their first
+        offset).
         """
         walk = self.walk(position, offsets, dense=dense)
         return self._through(walk, size_bytes, reach)
@@ -138,7 +138,7 @@ class LogFile:
             yield from _passed(walk, known)
 
     def walk(self, position: int, offsets: Offsets, *, dense: bool = False) -> BatchWalk:
-        """Return a walk that checks batches as :meth:`segment` does, for use with :meth:`pieces`."""
+        """Return a walk for :meth:`pieces`, with the checks of :meth:`segment`."""
         return BatchWalk(self.damage, position=position, offsets=offsets, dense=dense)
 
     def batches(
@@ -146,13 +146,13 @@ class LogFile:
     ) -> Iterator[tuple[BatchPosition, memoryview]]:
         """Yield each whole batch from ``position`` (a batch's start) to ``end``, by declared length.
 
-        CRCs are not checked. The view is valid until the next step; ``buffer_bytes`` are read at a time. Stops quietly
-        at a partial tail; raises CorruptionError where the declared length or the magic cannot be.
+        CRCs are not checked. The view is valid until the next step. ``buffer_bytes`` are read at a time. A partial
+        batch at the end is left out. Raises CorruptionError for an impossible length or magic.
         """
         return self._through(self.loose_walk(position), end, buffer_bytes=buffer_bytes)
 
     def loose_walk(self, position: int) -> BatchWalk:
-        """Return a walk that checks as little as :meth:`batches` does, for use with :meth:`pieces`."""
+        """Return a walk for :meth:`pieces`, with only the checks of :meth:`batches`."""
         return BatchWalk(self.damage, position=position)
 
     def _through(
@@ -171,10 +171,11 @@ class LogFile:
         first_bytes: int = FIRST_BYTES,
         kept: bool = False,
     ) -> Iterator[memoryview]:
-        """Yield the bytes from the position of ``walk`` to ``end``, each piece valid until the next step.
+        """Yield the bytes from the position of ``walk`` to ``end`` in pieces. A piece is valid until the next step.
 
-        ``kept``: each is valid while it is referenced. Before the next piece the caller has taken all whole batches of
-        this one. Raises as :meth:`segment` at the end.
+        The caller takes all whole batches of a piece, by ``walk``, before the next step. ``kept``: a piece is valid
+        while it is referenced. ``reach``: an offset that the batches must reach. Raises CorruptionError at the end, as
+        :meth:`segment`.
         """
         buffers, size_bytes = _Buffers(kept=kept), 0
         while end - walk.position > MIN_TAIL_BYTES:
@@ -208,9 +209,9 @@ class LogFile:
         return view[: self._files.read_into(self._handle, view, position)]
 
     def starts_batch(self, position: int, size_bytes: int, offsets: Offsets, *, at_or_below: int) -> bool:
-        """Return True if a batch starts at ``position`` that is in ``offsets`` and begins at or below ``at_or_below``.
+        """Return True if a batch starts at ``position``, in ``offsets``, with a base offset of at most ``at_or_below``.
 
-        The bytes read for it serve the walk that begins there.
+        The bytes read for this check are reused by a walk that begins there.
         """
         view = self._first_piece(position, size_bytes, max(0, min(FIRST_BYTES, size_bytes - position)))
         self._looked = position, size_bytes, view
@@ -225,19 +226,19 @@ class LogFile:
         )
 
     def header_at(self, position: int, end: int) -> BatchHeader:
-        """Return the header of the batch that starts at ``position``; CorruptionError if none does."""
+        """Return the header of the batch that starts at ``position``. Raises CorruptionError if none starts there."""
         data = self.read_at(position, max(0, min(HEADER_BYTES, end - position)))
         return self.header(memoryview(data), position)
 
     def header(self, view: memoryview, position: int) -> BatchHeader:
-        """Return the header of a batch that :meth:`batches` gave."""
+        """Return the header of a batch that :meth:`batches` yielded. Raises CorruptionError."""
         try:
             return read_header(view)
         except CorruptionError as error:
             raise self.damage(position, error.message) from None
 
     def verify(self, span: BatchPosition, view: memoryview) -> BatchHeader:
-        """Return the header of a batch whose CRC is right. Raises CorruptionError with path, position and offset."""
+        """Check the CRC of a batch and return its header. Raises CorruptionError with path, position and offset."""
         try:
             return verify_batch(view)
         except CorruptionError as error:
@@ -252,7 +253,7 @@ class LogFile:
         return True
 
     def damage(self, position: int, what: str, offset: int = -1) -> CorruptionError:
-        """Return the error for wrong bytes at ``position``."""
+        """Return a CorruptionError for wrong bytes at ``position``. ``what``: the text; ``offset``: -1 if unknown."""
         return CorruptionError(
             f"{self.path} at byte {position}: {what}",
             path_or_key=str(self.path),

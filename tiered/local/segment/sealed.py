@@ -46,7 +46,10 @@ END_OFFSET = attrgetter("end_offset")
 
 
 class FileSource:
-    """A :class:`tiered.model.FillingSource` over the first ``size`` bytes of one file. Thread-safe."""
+    """Readable bytes of a segment: the first ``size`` bytes of one file (:class:`tiered.model.FillingSource`).
+
+    Thread-safe.
+    """
 
     def __init__(self, files: Files, path: Path, size: int, *, sync: bool) -> None:
         self._lock = PlainLock()
@@ -81,8 +84,11 @@ class FileSource:
             self._files.close(handle)
 
 
-def rename_away(files: Files, directory: Path, base_offset: int, *, snapshot: bool = True) -> list[Path]:
-    """Give the files of one segment the suffix ``.deleted``, the ``.log`` first; return the new names."""
+def rename_to_deleted(files: Files, directory: Path, base_offset: int, *, snapshot: bool = True) -> list[Path]:
+    """Add the suffix ``.deleted`` to all files of the segment at ``base_offset``, the ``.log`` first.
+
+    Return the new paths. ``snapshot``: also its producer snapshot.
+    """
     renamed = []
     for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX) if snapshot else SEGMENT_SUFFIXES:
         path = directory / local_name(base_offset, suffix)
@@ -94,7 +100,10 @@ def rename_away(files: Files, directory: Path, base_offset: int, *, snapshot: bo
 
 
 class OwningLog(NamedTuple):
-    """The log that a segment belongs to. ``interval_bytes``: distance of index entries; ``epochs``: those below."""
+    """Facts of the log to which a segment belongs. ``interval_bytes``: distance between index entries.
+
+    ``epochs``: returns the leader epochs below an offset. ``read_only``: another process writes the log.
+    """
 
     directory: Path
     tp: TopicPartition
@@ -105,9 +114,10 @@ class OwningLog(NamedTuple):
 
 
 class SealedLocalSegment:
-    """A :class:`tiered.model.SealedSegment` on files. Offsets ``base_offset`` to ``end_offset`` (exclusive).
+    """Sealed segment in local files, as :class:`tiered.model.SealedSegment`. ``end_offset`` is exclusive.
 
-    Indexes are loaded at the first lookup and checked; damaged ones are rebuilt (on disk only by the writer).
+    Indexes are loaded and checked at the first lookup. Damaged ones are rebuilt in memory, and by the writer on disk,
+    too.
     """
 
     def __init__(
@@ -144,7 +154,7 @@ class SealedLocalSegment:
 
     @property
     def appended_ms(self) -> int:
-        """Return the time of the last append: that of the note, or the one that it was made with; -1 if unknown."""
+        """Return the time of the last append, by the ``.seal`` note or the modification time; -1 if unknown."""
         stats = self._noted()
         if stats is not None and stats.appended_ms >= 0:
             return stats.appended_ms
@@ -152,12 +162,15 @@ class SealedLocalSegment:
 
     @property
     def offset_range(self) -> Offsets:
-        """Return the range of offsets that its batches may have, from its base to its end (exclusive)."""
+        """Return the offsets that the segment's batches may have: from its base to its end (exclusive)."""
         return Offsets(self.base_offset, self.end_offset)
 
     @property
     def lookup(self) -> SegmentIndexes:
-        """Return both indexes, in memory. Raises CorruptionError if the log has lost its end."""
+        """Return the offset index and the time index, in memory.
+
+        Raises CorruptionError if the end of the ``.log`` is lost.
+        """
         if self._indexes is not None and self._ends:
             return self._indexes
         self._check_end()
@@ -178,12 +191,12 @@ class SealedLocalSegment:
 
     @property
     def max_timestamp(self) -> int:
-        """Return the largest record timestamp, -1 if none."""
+        """Return the largest record timestamp, -1 if no record has one."""
         return self.lookup.last_time[0]
 
     @property
     def descriptor(self) -> SegmentDescriptor:
-        """Return the descriptor, from the ``.seal`` file or by reading the whole segment. Raises CorruptionError."""
+        """Return the totals of the segment, from the ``.seal`` note or by reading all of it. Raises CorruptionError."""
         stats = self._noted()
         if stats is None:
             self._check_end()
@@ -211,19 +224,25 @@ class SealedLocalSegment:
         return self._stats
 
     def open_log(self) -> FileSource:
-        """Open the bytes. A reader in another process fsyncs them first: uploaded bytes are durable here."""
+        """Open the ``.log`` for reading.
+
+        If another process writes the log, fsync it first: uploaded bytes must be durable here.
+        """
         return FileSource(self._files, self.path, self.size_bytes, sync=self._read_only)
 
     @property
     def lacks_producers(self) -> bool:
-        """Return True if :meth:`indexes` needs ``before``: no file here shows the producers, only the bucket may."""
+        """Return True if only the bucket may know the producers before this segment.
+
+        Then pass ``before`` to :meth:`indexes`.
+        """
         return self._side_files().lacks_producers
 
     def indexes(self, before: ProducerSnapshot | None = None) -> SealedIndexes:
-        """Return the index files for the disk, transaction index and producer snapshot if there are any.
+        """Return the content of all index files: offset, time and transaction index, producer snapshot, leader epochs.
 
-        Lost or damaged ones are rebuilt from the log. Raises CorruptionError where that is impossible. ``before``: the
-        producers at the end of the bucket, for a directory whose snapshots are gone.
+        Lost or damaged ones are rebuilt from the log. Raises CorruptionError if that is impossible. ``before``: the
+        producers at the end of the bucket, for a directory without snapshots.
         """
         beside = self._side_files(before)
         txn_index, producer_snapshot, lookup = beside.txn_index(), beside.producer_snapshot(), self.lookup
@@ -252,23 +271,23 @@ class SealedLocalSegment:
         place = SegmentPlace(self.tp, self.directory, self.path, self.base_offset, self.end_offset)
         return SideFiles(self._files, place, self._noted(), before)
 
-    def rename_away(self) -> list[Path]:
-        """Give each file of the segment the suffix ``.deleted``, the ``.log`` first; return the new names."""
-        renamed = rename_away(self._files, self.directory, self.base_offset)
+    def rename_to_deleted(self) -> list[Path]:
+        """Add the suffix ``.deleted`` to each file of the segment, the ``.log`` first. Return the new paths."""
+        renamed = rename_to_deleted(self._files, self.directory, self.base_offset)
         self.moved_to_deleted()
         return renamed
 
     def moved_to_deleted(self) -> None:
-        """Set ``path`` to the ``.deleted`` file, for reads that are in progress."""
+        """Set ``path`` to the renamed ``.deleted`` file, for reads in progress."""
         self.path = self.directory / local_name(self.base_offset, LOG_SUFFIX, DELETED_SUFFIX)
         if self.before is not None:
             self.before.path = self.path
 
 
 class DeletedFiles:
-    """``.deleted`` files of one partition, which are unlinked after ``file.delete.delay.ms``.
+    """Files of one partition that were renamed ``.deleted`` and are unlinked after ``file.delete.delay.ms``.
 
-    A read that is in progress goes on in the renamed file. ``lock`` is the partition's; callers that add files hold it.
+    A read in progress goes on in the renamed file. ``lock``: the partition's lock; callers that add files hold it.
     """
 
     __slots__ = ("_clock", "_files", "_lock", "_waiting", "delay_ms")
@@ -281,12 +300,12 @@ class DeletedFiles:
         self._waiting: list[tuple[int, Path]] = []
 
     def throw_away(self, segments: Iterable[SealedLocalSegment]) -> None:
-        """Rename the files of ``segments`` and add them. The lock is held."""
+        """Rename the files of ``segments`` to ``.deleted``, to be unlinked later. The lock is held."""
         for segment in segments:
-            self.put(segment.rename_away())
+            self.put(segment.rename_to_deleted())
 
     def put(self, paths: Sequence[Path]) -> None:
-        """Add files that are renamed already. The lock is held."""
+        """Add files that have the suffix ``.deleted`` already. The lock is held."""
         due_ms = self._clock.now_ms() + self.delay_ms
         self._waiting += [(due_ms, path) for path in paths]
 
@@ -299,7 +318,7 @@ class DeletedFiles:
         return sum(state.size for state in states if state is not None)
 
     def empty(self, now_ms: int) -> int | None:
-        """Unlink the files whose delay is over. Return their bytes, None if there was none.
+        """Unlink the files whose delay is over. Return the bytes of unlinked files, None if none was due.
 
         A file that cannot be unlinked is tried again by the next call. The error is raised after all were tried.
         """

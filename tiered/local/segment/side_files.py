@@ -68,9 +68,10 @@ _NAME = re.compile(rf"(?P<base>[0-9]{{20}}){re.escape(SEAL_SUFFIX)}(?P<work>{re.
 
 
 class SnapshotFacts(NamedTuple):
-    """Note of a producer snapshot: its producers, and the CRC32C of the whole file.
+    """Facts of a producer snapshot: its number of producers, and the CRC32C of the whole file.
 
-    ``unwritten``: file and content of one whose write failed; it is retried once before anything is noted.
+    ``unwritten``: (path, content) of a snapshot whose write failed, None otherwise. It is written before the next
+    ``.seal`` note.
     """
 
     producers: int
@@ -79,7 +80,7 @@ class SnapshotFacts(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, producers: int) -> SnapshotFacts:
-        """Return the facts of an encoded snapshot."""
+        """Return the facts of the encoded snapshot ``data``, which has ``producers`` entries."""
         return cls(producers, crc32c(data))
 
 
@@ -88,9 +89,9 @@ UNKNOWN_SNAPSHOT = SnapshotFacts(-1, 0)
 
 
 class SegmentPlace(NamedTuple):
-    """A segment on the disk; ``log`` is its ``.log``, which may be on its way out under another name.
+    """Place of a segment on the disk. ``log``: its ``.log`` file, which may have been renamed ``.deleted``.
 
-    ``size_bytes``: the part of a growing one to read; -1: all of it.
+    ``size_bytes``: number of bytes to read, for a growing segment; -1: all.
     """
 
     tp: TopicPartition
@@ -102,10 +103,10 @@ class SegmentPlace(NamedTuple):
 
 
 def measure(log: LogFile, size_bytes: int, offsets: Offsets, *, dense: bool = False) -> SegmentStats:
-    """Return totals of a segment by reading all of it; verify batch CRCs, and that its batches fill it, in ``offsets``.
+    """Read a whole segment and return its totals. Verify the CRC of each batch, and that the batches fill the segment.
 
-    ``dense``: no offset is left out. Raises CorruptionError with the place. Control records (transaction markers)
-    count: they occupy offsets.
+    ``offsets``: the range of offsets. ``dense``: no offset may be left out. Raises CorruptionError with the position.
+    Control records (transaction markers) count: they occupy offsets.
     """
     stats = SegmentStats()
     for span, view in log.segment(0, size_bytes, offsets, dense=dense, reach=offsets.next if dense else -1):
@@ -116,27 +117,30 @@ def measure(log: LogFile, size_bytes: int, offsets: Offsets, *, dense: bool = Fa
 
 
 def write_note(files: Files, path: Path, stats: SegmentStats) -> None:
-    """Replace the note of a segment."""
+    """Replace the ``.seal`` file at ``path``, durably."""
     value = {"version": NOTE_VERSION, **asdict(stats)}
     files.replace(path, json.dumps({**value, CHECK: _check_of(value)}).encode())
 
 
 def read_note(files: Files, path: Path, size_bytes: int) -> SegmentStats | None:
-    """Return the totals in a ``.seal`` file, None if it is missing or belongs to another file size."""
+    """Return the totals in the ``.seal`` file.
+
+    None if the file is missing, or was written for another ``.log`` size.
+    """
     stats = _decode_note(files, path)
     return stats if stats is not None and stats.size_bytes == size_bytes else None
 
 
 def noted_size(files: Files, path: Path) -> int:
-    """Return the number of sealed bytes in the note; -1 without one. The file may have been rewritten since."""
+    """Return the ``.log`` size in the ``.seal`` file, -1 without one. The ``.log`` may have been rewritten since."""
     stats = _decode_note(files, path)
     return -1 if stats is None else stats.size_bytes
 
 
 def leftover_notes(names: Iterable[str], bases: Collection[int]) -> list[str]:
-    """Return the names of ``.seal`` files to remove: renamed ones, and those without a segment at ``bases``.
+    """Return the ``.seal`` files to remove: renamed ones, and those of no segment in ``bases``.
 
-    A ``.seal`` file that stayed would make a later segment with the same base look too short.
+    A leftover file would make a later segment with the same base look too short.
     """
     matches = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
     return [match[0] for match in matches if match["work"] or int(match["base"]) not in bases]
@@ -160,7 +164,10 @@ def _decode_note(files: Files, path: Path) -> SegmentStats | None:
 
 
 def store_txn_index(files: Files, path: Path, entries: bytes) -> bytes:
-    """Replace the file if it does not hold the encoded ``entries``; create none for no entries. Return them."""
+    """Write the encoded ``entries`` to the file, unless it has them already. Without entries no file is made.
+
+    Return them.
+    """
     if (_read(files, path) or b"") != entries:
         files.replace(path, entries)
         LOGGER.warning("txn_index_rebuilt path=%s entries=%d", path, len(entries) // TXN_ENTRY_BYTES)
@@ -168,7 +175,7 @@ def store_txn_index(files: Files, path: Path, entries: bytes) -> bytes:
 
 
 def load_growing_txns(files: Files, directory: Path, base_offset: int) -> list[AbortedTxn]:
-    """Return whole entries of the transaction index of a segment that is being written; none without a file."""
+    """Return the whole entries in the transaction index of a segment that is being appended to; none without a file."""
     return decode_txns(_read(files, directory / txn_index_name(base_offset)) or b"", base_offset)
 
 
@@ -204,7 +211,7 @@ class SideFiles:
 
     @property
     def lacks_producers(self) -> bool:
-        """Return True if only a bucket may know the producers before the segment, and no file at its end holds them."""
+        """Return True if only a bucket may know the producers before the segment, and no file has those at its end."""
         files, place = self._files, self._place
         if self._noted is not None and self._noted.producers >= 0:
             return False
@@ -231,12 +238,12 @@ class SideFiles:
             noted_crc = self._noted.txn_crc
             if len(found) == self._noted.aborted * TXN_ENTRY_BYTES and crc32c(found) == noted_crc:
                 return found
-        told = self._replayed()
-        if not told.whole and (whole or not _was_uploaded(self._files, self._place)):
-            told = told._replace(whole=True)  # records of a transaction before the first segment are gone
-        if exact and told.whole:
-            return encode_txns(told.aborted)
-        return self._settled(name, judge_txn_index(found, self._place.base_offset, told, noted_crc))
+        replayed = self._replayed()
+        if not replayed.whole and (whole or not _was_uploaded(self._files, self._place)):
+            replayed = replayed._replace(whole=True)  # records of a transaction before the first segment are gone
+        if exact and replayed.whole:
+            return encode_txns(replayed.aborted)
+        return self._settled(name, judge_txn_index(found, self._place.base_offset, replayed, noted_crc))
 
     def producer_snapshot(self) -> bytes:
         """Return the snapshot at the end, empty without producers."""
@@ -250,12 +257,12 @@ class SideFiles:
             if crc32c(NO_PRODUCERS if found is None else found) == noted_crc:
                 return b"" if found is None or found == NO_PRODUCERS else found
         expected = noted_crc is not None or bool(snapshot_offsets(self._files, directory))
-        told = self._replayed()
+        replayed = self._replayed()
         # Brokers before 2.8 kept the newest snapshots only. As they do, the log is replayed from its start on: of
         # producers whose batches are neither on a disk nor in a bucket no record can be shown or hidden.
-        if not told.whole and noted_crc is None and not _was_uploaded(self._files, self._place):
-            told = told._replace(whole=True)
-        return self._settled(name, judge_snapshot(found, told, noted_crc, expected=expected))
+        if not replayed.whole and noted_crc is None and not _was_uploaded(self._files, self._place):
+            replayed = replayed._replace(whole=True)
+        return self._settled(name, judge_snapshot(found, replayed, noted_crc, expected=expected))
 
     def _settled(self, name: str, judged: SideFileVerdict) -> bytes:
         path, base = self._place.directory / name, self._place.base_offset
@@ -298,9 +305,9 @@ def _read(files: Files, path: Path) -> bytes | None:
 
 
 def abort_markers(log: LogFile, end: int) -> Iterator[tuple[int, int]]:
-    """Yield producer id and offset of each ABORT marker below the position ``end``, from header to header.
+    """Yield producer id and offset of each ABORT marker before the position ``end``.
 
-    Only markers are read. Raises CorruptionError where lengths lead no further.
+    Of other batches only the headers are read. Raises CorruptionError for a batch with an impossible length.
     """
     for position, header in hop(lambda at: log.header_at(at, end), 0, end):
         if header.is_control:
@@ -314,8 +321,8 @@ def snapshot_after(files: Files, directory: Path, base_offset: int, bases: Seque
 
     The log is replayed from the newest snapshot on, or from its first segment. Raises CorruptionError as ``replay``.
     """
-    told = replay(files, directory, directory / log_name(base_offset), base_offset, bases)
-    return encode_snapshot(told.producers)
+    replayed = replay(files, directory, directory / log_name(base_offset), base_offset, bases)
+    return encode_snapshot(replayed.producers)
 
 
 def replay(  # noqa: PLR0917 - the segment and its surroundings
@@ -328,11 +335,11 @@ def replay(  # noqa: PLR0917 - the segment and its surroundings
     *,
     before: ProducerSnapshot | None = None,
 ) -> ReplayedSegment:
-    """Return the transactions and producers in the batches of the segment at ``base_offset``, now the file ``log``.
+    """Return the transactions and producers in the batches of the segment at ``base_offset``. ``log``: its file now.
 
-    ``bases``: of the segments of the log. ``size_bytes``: the part of a growing one. The state before the first segment
-    is unknown, unless it begins at offset 0, or a snapshot, ``tiered-plain`` or ``before`` has it. Raises
-    CorruptionError where a batch is damaged.
+    ``bases``: base offsets of the log's segments. ``size_bytes``: number of bytes to read of a growing segment, -1:
+    all. The state before the first segment is unknown, unless it begins at offset 0, or a snapshot, ``tiered-plain`` or
+    ``before`` has it. Raises CorruptionError for a damaged batch.
     """
     earlier = sorted(base for base in bases if base < base_offset)
     first = earlier[0] if earlier else base_offset

@@ -1,1 +1,1 @@
-"""Transactions over the partitions of one log: their coordinator, its log, and the ids of its producers."""
+"""Transactions over the partitions of one log: coordinator, its log, producer ids, and positions of groups."""

@@ -1,4 +1,4 @@
-"""The transaction coordinator of one log: its decisions on disk, its markers in the partitions.
+"""Transaction coordinator of one log. It writes decisions to its own log, and markers to the partitions.
 
 Durability of each step, for a transaction over partitions A and B::
 
@@ -10,9 +10,9 @@ Durability of each step, for a transaction over partitions A and B::
              A, B: COMMIT markers                                            fsynced
              __transaction_state-0: COMPLETE_COMMIT                          page cache
 
-A process killed before the decision is on disk has aborted; after it, the next open writes the missing markers before
-any read. Records that a power cut takes from the page cache are recovered from the partitions: a transaction that is
-open there, of a producer of this log, is aborted, with or without its record.
+If the process is killed before the decision, the transaction is aborted. After the decision, the next open writes the
+missing markers before any read. A power cut may lose records from the page cache. The partitions then show which
+transactions are open; those of this log's producers are aborted.
 
 The coordinator's epoch is the newest leader epoch of its partition, as in Kafka; only a broker raises it.
 """
@@ -61,7 +61,7 @@ _DECIDED = frozenset({TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
 
 
 class TxnProducer(NamedTuple):
-    """Producer of one transaction: it ends with the transaction."""
+    """Producer of one transaction. It is valid until the transaction ends."""
 
     transactional_id: str
     producer_id: int
@@ -69,9 +69,9 @@ class TxnProducer(NamedTuple):
 
 
 class Transactions:
-    """Transactions of a log. Thread-safe. State is read at the first transaction, or at an open after an unclean stop.
+    """Transactions of a log. Thread-safe. The state is read at the first transaction, or when an unclean log is opened.
 
-    ``sees_all``: returns True if a partition that cannot be found is gone; otherwise it may come back.
+    ``sees_all``: returns True if all directories of the log are open, so that a partition that is not found is gone.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Transactions:
     # -- a transaction ---------------------------------------------------------------------------------------------
 
     def begin(self, transactional_id: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> TxnProducer:
-        """Begin a transaction of this id; an older one that is open is aborted, its writer fenced.
+        """Begin a transaction with this id. If one is open under the same id, abort it and fence its producer.
 
         Raises ConfigError (an impossible id or timeout), LocalIOError, DiskFullError, CorruptionError.
         """
@@ -172,7 +172,10 @@ class Transactions:
             return producer
 
     def join(self, producer: TxnProducer, partitions: Iterable[TopicPartition]) -> None:
-        """Add ``partitions`` before a write to them. ProducerFencedError if it was replaced or timed out."""
+        """Add ``partitions`` to the transaction, before its first write to them.
+
+        Raises ProducerFencedError if the transaction was replaced or timed out.
+        """
         with self._held(producer.transactional_id):
             self._check_open(producer.transactional_id)
             coordinator = self._load_coordinator()
@@ -185,21 +188,21 @@ class Transactions:
                 self._record(coordinator, step)
 
     def check_owner(self, producer: TxnProducer) -> None:
-        """Raise ProducerFencedError if the transaction was replaced or timed out, without its id's lock."""
+        """Raise ProducerFencedError if the transaction was replaced or timed out. The lock of its id is not taken."""
         self._check_open(producer.transactional_id)
         self._load_coordinator().check_owner(*producer)
 
     def check_process(self) -> None:
-        """Raise ForkedLogError in a child: its locks may be copies of held ones."""
+        """Raise ForkedLogError in a forked child, whose copies of locks may be locked for ever."""
         if os.getpid() != self._pid:
             raise forked_error("the transaction coordinator", self._pid)
 
     def end(self, producer: TxnProducer, *, commit: bool) -> None:
-        """Commit or abort; when it returns the decision and its markers are on disk.
+        """Commit or abort the transaction. On return the decision and its markers are durable.
 
-        Raises ProducerFencedError; LocalIOError or DiskFullError from the fsyncs before: then nothing is decided.
-        CommitUnknownError where the decision may be on disk: the next open finds out. MarkersPendingError: it is
-        decided, the partition that failed gets its marker at the next open.
+        Raises ProducerFencedError. LocalIOError or DiskFullError: nothing is decided. CommitUnknownError: the decision
+        may be on disk; the next open finds out. MarkersPendingError: it is decided, but a partition failed and gets its
+        marker later.
         """
         name = producer.transactional_id
         with self._held(name):
@@ -228,13 +231,14 @@ class Transactions:
             self._lent.pop(name, None)
             self._finish(coordinator, name)
 
-    def abort_orphans(self, tp: TopicPartition, *, whoever: bool = False) -> int:
-        """Abort open transactions in ``tp``, which this volume has claimed, of gone volumes; return their number.
+    def abort_orphans(self, tp: TopicPartition, *, any_producer: bool = False) -> int:
+        """Abort open transactions in ``tp`` that other volumes left. Return their number.
 
-        Their coordinators can decide nothing any more: the claim fenced them. A Kafka cluster's are left alone, unless
-        the flag says that ``tp`` is a copy without another writer.
+        This volume has claimed ``tp``. The claim fenced those volumes, so their coordinators can decide nothing any
+        more. Transactions of a Kafka cluster are skipped. ``any_producer``: abort them, too, because ``tp`` is a copy
+        without another writer.
         """
-        orphans = [txn for txn in self._host.partition(tp).open_txns() if whoever or txn.producer_id >= LEAST_ID]
+        orphans = [txn for txn in self._host.partition(tp).open_txns() if any_producer or txn.producer_id >= LEAST_ID]
         if orphans:
             ours = {value.producer_id for value in self.describe().values() if tp in (value.partitions or ())}
             orphans = [txn for txn in orphans if txn.producer_id not in ours]
@@ -247,7 +251,7 @@ class Transactions:
         return len(orphans)
 
     def describe(self) -> dict[str, TxnValue]:
-        """Return every remembered transactional id with its newest state."""
+        """Return the newest state of each transactional id that is not forgotten."""
         if not self._log.exists:
             return {}
         with self._lock:
@@ -256,7 +260,10 @@ class Transactions:
     # -- as time passes --------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Abort overdue transactions, retry refused markers, forget unused ids; raise the first error."""
+        """Abort transactions beyond their timeout, retry missing markers, forget unused ids.
+
+        Raise the first error at the end.
+        """
         coordinator = self._coordinator
         if coordinator is None:
             return
@@ -286,12 +293,15 @@ class Transactions:
             self._record(coordinator, step)
 
     def check_caller(self) -> None:
-        """Raise ReentrantCallError in a thread that is inside a change of a transaction."""
+        """Raise ReentrantCallError if this thread is inside a change of a transaction."""
         for lock in self._locks:
             lock.check_caller()
 
     def close(self, timeout_seconds: float) -> bool:
-        """Abort open transactions, unless a thread hangs in the disk. Return True if nothing is left to do."""
+        """Abort open transactions. Return True if no transaction is unfinished.
+
+        Returns False after ``timeout_seconds`` if a thread does not return from the disk.
+        """
         if os.getpid() != self._pid:
             return False
         ending, self._ending = self._ending, True  # changes of partitions are refused from now on
@@ -400,7 +410,7 @@ class Transactions:
         return log
 
     def _abort(self, tp: TopicPartition, txn: OpenTxn, coordinator_epoch: int) -> None:
-        """Abort a transaction that no coordinator will end, durably."""
+        """Write the ABORT marker of an orphan transaction, durably. No coordinator will end it."""
         log = self._mark(TxnMarker(tp, txn.producer_id, txn.producer_epoch, coordinator_epoch, abort=True))
         if log is not None:
             log.flush()
@@ -441,7 +451,7 @@ def _producer_of(transactional_id: str, value: TxnValue) -> TxnProducer:
 
 
 class OrphanTxn(NamedTuple):
-    """A transaction that is open in ``tp``. ``name`` is its transactional id, "" if its records are lost."""
+    """Transaction that an unclean stop left open in ``tp``. ``name``: its transactional id, ``""`` if it is lost."""
 
     tp: TopicPartition
     txn: OpenTxn
@@ -463,7 +473,10 @@ class OrphanTxns(NamedTuple):
 def find_leftovers(
     writers: Iterable[WriteLog], coordinator: TransactionCoordinator, is_ours: Callable[[int], bool]
 ) -> OrphanTxns:
-    """Return open transactions of producers that ``is_ours`` or the coordinator's log knows; skip those of others."""
+    """Return the open transactions of this log's producers. Those of other producers are skipped.
+
+    A producer belongs to this log if ``is_ours`` returns True for its id, or if the coordinator's log has it.
+    """
     owners: dict[int, str] = {}
     for name, value in coordinator.transactions():
         owners[value.producer_id] = name

@@ -1,7 +1,8 @@
 """Positions of groups in ``__consumer_offsets``: Kafka's compacted topic in Kafka's own format, never tiered.
 
-A directory of ours has Kafka's 50 partitions of it, a broker's as many as the broker chose. The log is the only truth:
-each look reads what was appended since the last one, so that commits inside transactions count once they are marked.
+This product creates the topic with Kafka's 50 partitions; a broker may have chosen another number. Nothing but the log
+is authoritative. Each call reads the records appended since the last call. Positions committed inside a transaction
+count once its COMMIT marker is written.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class _Table:
 
 
 class ReadHost(Protocol):
-    """A log whose groups are looked at."""
+    """Log whose groups are read."""
 
     def topics(self) -> Mapping[str, TopicInfo]:
         """Return the topics by name."""
@@ -83,12 +84,12 @@ class GroupLag(NamedTuple):
 
     @property
     def records(self) -> int:
-        """Return the offsets between position and end."""
+        """Return the number of offsets between the position and the end."""
         return max(0, self.end_offset - self.position.offset)
 
 
 class GroupTable:
-    """Positions of all groups of a log, as they are read. Thread-safe."""
+    """Committed positions of all groups of a log, read from its topic. Thread-safe."""
 
     def __init__(self, host: ReadHost) -> None:
         self._shown = host
@@ -98,13 +99,13 @@ class GroupTable:
 
     @property
     def exists(self) -> bool:
-        """Return True if a group ever committed here."""
+        """Return True if the log has the topic, because a group committed at some time."""
         return OFFSETS_TOPIC in self._shown.topics()
 
     def groups(self, *, partial: bool = False) -> dict[str, dict[TopicPartition, Position]]:
-        """Return the positions of all groups. A damaged position is logged and left out.
+        """Return the positions of all groups, by group and partition. A damaged position is logged and left out.
 
-        ``partial``: so is a partition of the topic that cannot be read, whose error is raised otherwise.
+        ``partial``: also log and leave out unreadable partitions of the topic. Otherwise their error is raised.
         """
         found: dict[str, dict[TopicPartition, Position]] = {}
         for number in self._numbers():
@@ -125,9 +126,9 @@ class GroupTable:
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, Position]:
-        """Return the positions of a group in these partitions, or in all.
+        """Return the positions of a group in these partitions, or in all (None).
 
-        Raises CorruptionError if one of them cannot be read, ConfigError: :meth:`check`.
+        Raises CorruptionError if one of them cannot be read, and the errors of :meth:`check`.
         """
         if not self.exists:
             return {}
@@ -141,7 +142,7 @@ class GroupTable:
         return found
 
     def check(self, group: str) -> None:
-        """Raise ConfigError for a group of another protocol, CorruptionError if a key of its partition is damaged."""
+        """Raise ConfigError if another protocol uses the group, CorruptionError for a damaged key in its partition."""
         if not self.exists:
             return
         table = self._table(self.place_of(group))
@@ -162,7 +163,7 @@ class GroupTable:
         return group_partition(group, info.partitions)
 
     def lags(self, now_ms: int) -> list[GroupLag]:
-        """Return the lag of each position whose partition is on this disk."""
+        """Return the lag of each committed position in a partition on this disk."""
         found = []
         for group, positions in self.groups(partial=True).items():
             for tp, position in sorted(positions.items()):
@@ -217,7 +218,7 @@ class GroupTable:
 
 
 class GroupPositions(GroupTable):
-    """Positions of all groups of a log that is open for writing. Thread-safe."""
+    """Positions of all groups of a log that is open for writing: read, commit, delete. Thread-safe."""
 
     name = OFFSETS_TOPIC
 
@@ -227,15 +228,18 @@ class GroupPositions(GroupTable):
         self._readers: dict[_Key, object] = {}
 
     def commit(self, group: str, positions: Mapping[TopicPartition, Position]) -> None:
-        """Append positions as one batch. They are in the page cache when this returns.
+        """Append the positions of a group as one batch. On return they are in the page cache.
 
-        Raises LocalIOError, DiskFullError, ConfigError (:meth:`check`).
+        Raises LocalIOError, DiskFullError, and the errors of :meth:`records`.
         """
         if positions:
             self.log(self.partition_of(group)).append(self.records(group, positions))
 
     def records(self, group: str, positions: Mapping[TopicPartition, Position]) -> list[NewRecord]:
-        """Return the records of a commit. Raises ConfigError: :meth:`check`, or metadata that is too long."""
+        """Return the encoded records of a commit.
+
+        Raises ConfigError for too long metadata, and the errors of :meth:`check`.
+        """
         self.check(group)
         for tp, position in positions.items():
             if len(position.metadata) > MAX_METADATA_CHARS:
@@ -249,7 +253,7 @@ class GroupPositions(GroupTable):
         ]
 
     def delete(self, group: str, partitions: Collection[TopicPartition], now_ms: int) -> None:
-        """Delete positions of a group."""
+        """Delete the positions of a group in these partitions."""
         if partitions:
             log = self.log(self.partition_of(group))
             log.append([NewRecord(None, encode_position_key(group, tp), now_ms) for tp in partitions])
@@ -260,11 +264,11 @@ class GroupPositions(GroupTable):
             self.delete(group, [tp for tp in positions if tp.topic == topic], now_ms)
 
     def mark(self) -> int:
-        """Return a number that changes with each commit. Partitions that sleep have not changed since their open."""
+        """Return a number that changes with each commit. It opens no partition of the topic."""
         return sum(log.end_offset for log in self._host.awake() if log.tp.topic == OFFSETS_TOPIC)
 
     def by_partition(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, dict[str, Position]]:
-        """Return the positions of all groups in each of these partitions."""
+        """Return the positions of all groups in each of these partitions, by partition and group."""
         found: dict[TopicPartition, dict[str, Position]] = {tp: {} for tp in tps}
         for group, positions in self.groups().items():
             for tp, position in positions.items():
@@ -273,14 +277,17 @@ class GroupPositions(GroupTable):
         return found
 
     def partition_of(self, group: str) -> int:
-        """Return the partition of a group, and make the topic if there is none. Raises as :meth:`place_of`."""
+        """Return the number of the topic's partition for this group. A missing topic is created.
+
+        Raises as :meth:`place_of`.
+        """
         with self._lock:
             if not self.exists:
                 self._host.create_topic(OFFSETS_TOPIC, PARTITIONS, STATE_CONFIG)
         return self.place_of(group)
 
     def log(self, partition: int) -> WriteLog:
-        """Return one partition of the topic."""
+        """Return partition number ``partition`` of the topic, for writing."""
         return self._host.partition(TopicPartition(OFFSETS_TOPIC, partition))
 
     def hold(self, group: str, tp: TopicPartition, reader: object) -> None:
@@ -293,7 +300,7 @@ class GroupPositions(GroupTable):
                 )
 
     def release(self, group: str, tps: Iterable[TopicPartition], reader: object) -> None:
-        """Undo :meth:`hold`."""
+        """Remove the registrations that :meth:`hold` made for ``reader``."""
         with self._lock:
             for tp in tps:
                 if self._readers.get(_Key(group, tp)) is reader:

@@ -51,7 +51,7 @@ LEAST_ID = 1 << _COUNTER_BITS
 
 
 class PartitionHost(Protocol):
-    """The log whose partitions take part: one directory, or several."""
+    """Log whose partitions take part in transactions. It has one or several directories."""
 
     def topics(self) -> dict[str, TopicInfo]:
         """Return the topics by name."""
@@ -60,34 +60,34 @@ class PartitionHost(Protocol):
         """Return a partition. Raises UnknownTopicError."""
 
     def awake(self) -> list[WriteLog]:
-        """Return the partitions that are open: after an unclean stop, all."""
+        """Return the partitions that are open for writing. After an unclean stop these are all."""
 
     def create_topic(self, name: str, partitions: int = 1, config: TopicConfig | None = None) -> TopicInfo: ...
 
 
 class StateLog:
-    """State log of a coordinator. A directory of ours has one partition of it, a broker's many (Kafka's choice)."""
+    """Log of a transaction coordinator. This product creates it with one partition, a broker with many."""
 
     def __init__(self, host: PartitionHost) -> None:
         self._host = host
 
     @property
     def exists(self) -> bool:
-        """Return True if there ever was a transaction."""
+        """Return True if the topic exists, because there was a transaction at some time."""
         return TRANSACTION_STATE_TOPIC in self._host.topics()
 
     @property
     def is_ours(self) -> bool:
-        """Return True if this product created the state log. A broker settles the transactions of its own."""
+        """Return True if this product created the state log. In a broker's log, the broker ends the transactions."""
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         return info is not None and not info.adopted
 
     def load(self, *, may_make: bool) -> TransactionCoordinator:
-        """Return the coordinator from the log; create an empty log. ConfigError if another directory may have one.
+        """Load the coordinator from the log, or create the log.
 
-        The coordinator's epoch is the newest of the log and does not rise with a process: the lock of the directory
-        excludes an older one. A broker that takes the directory over refuses markers below an epoch that it has seen,
-        its own included. Raises CorruptionError, LocalIOError.
+        ConfigError if another, unopened directory may have one. The coordinator's epoch is the newest of the log and
+        does not rise with a process: the lock of the directory excludes an older one. A broker that takes the directory
+        over refuses markers below an epoch that it has seen, its own included. Raises CorruptionError, LocalIOError.
         """
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None and not may_make:
@@ -105,7 +105,10 @@ class StateLog:
         return coordinator
 
     def append(self, step: TransactionChange, *, durable: bool = False) -> None:
-        """Append the record of one step. Raises LocalIOError (it may be there), DiskFullError (it is not)."""
+        """Append the record of one change. ``durable``: fsync it.
+
+        Raises LocalIOError (the record may be in the log) or DiskFullError (it is not).
+        """
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None:
             raise UnknownTopicError(
@@ -122,7 +125,7 @@ class StateLog:
 
 
 def replay_state(logs: Iterable[ReadLog], replay: Callable[[bytes, bytes | None], None]) -> None:
-    """Pass the newest record of each id to ``replay(key, value)``. Raises CorruptionError."""
+    """Call ``replay(key, value)`` with the newest record of each transactional id. Raises CorruptionError."""
     newest: dict[bytes, bytes | None] = {}  # undecoded: later records replace most of a long log
     for log in logs:
         for batch in log.read_batches(log.positions().local_start_offset):
@@ -142,21 +145,21 @@ class ProducerIds:
         self._left: list[int] = []
 
     def any_given(self) -> bool:
-        """Return True if a transaction was ever begun here. Raises CorruptionError for a file that cannot be read."""
+        """Return True if this log ever assigned a producer id. Raises CorruptionError for an unreadable file."""
         return any(read_ids(directory, self._files) is not None for directory in self._directories)
 
     def is_ours(self, producer_id: int) -> bool:
-        """Return True if this log gave the id out."""
+        """Return True if this log assigned the id."""
         ranges = (read_ids(directory, self._files) for directory in self._directories)
         return any(given is not None and given[0] <= producer_id < given[1] for given in ranges)
 
     @property
     def sees_all(self) -> bool:
-        """Return False if only one directory of a log with several is open: another may have a partition."""
+        """Return True if all directories of the log are open. If not, a missing partition may be in another one."""
         return len(self._directories) > 1 or self._files.state(self._directories[0] / SEVERAL_NAME) is None
 
     def next(self) -> int:
-        """Return an id that was never given out. Raises LocalIOError, DiskFullError, CorruptionError."""
+        """Return a new producer id. Raises LocalIOError, DiskFullError, CorruptionError."""
         with self._lock:
             if not self._left:
                 self._left = list(reversed(self._reserve()))
@@ -180,7 +183,7 @@ class ProducerIds:
 
 
 def read_ids(directory: Path, files: Files) -> tuple[int, int] | None:
-    """Return (first, next) of one directory; None if it gave out no ids. Raises CorruptionError."""
+    """Return (first, next) id of one directory; None if it assigned none. Raises CorruptionError."""
 
     def decode(value: Any) -> tuple[int, int]:
         if value["version"] != IDS_VERSION:

@@ -1,1 +1,1 @@
-"""Garbage collection: deletes objects that no catalog names, in the role of the maintainer."""
+"""Garbage collection: the maintainer's deletion of objects that no catalog names."""

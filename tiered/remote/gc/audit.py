@@ -1,10 +1,10 @@
-"""Audit lines: what each garbage collection and sweep deleted, one object below ``jobs/gc/`` each, kept for ever.
+"""Audit lines: records of the objects that each garbage collection and sweep deleted, kept for ever below ``jobs/gc/``.
 
 The key of a line contains the partition and the version of the root at that time. So lines also prove that a version
 existed: a root below the newest of them is an older one that was put back.
 
-The line of a destruction is written before anything is deleted, under the highest possible version, which no root ever
-has. A topic id is never reused, so objects that appear below such a partition later belong to no topic.
+Before the objects of a destroyed partition are deleted, a line with the highest possible version is written, which no
+root ever has. A topic id is never reused, so objects that appear below such a partition later belong to no topic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOGGER = logging.getLogger("tiered.remote")
 
 
 def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) -> Steps[str]:
-    """Store a line about ``root``, the newest that was committed or read, for people.
+    """Store an audit line, for people, about a collection or sweep at the version of ``root``.
 
     Args:
         must: the line announces a deletion. No object may be deleted before the line is stored.
@@ -68,12 +68,12 @@ def note_destroyed(topic_id: UUID, partition: int, fields: Mapping[str, object])
 
 
 def is_refused_line(error: TieredError) -> bool:
-    """Return True for the refusal of a line that announces a deletion."""
+    """Return True if the store refused to write an audit line that announces a deletion."""
     return isinstance(error, RemotePermissionError) and error.operation == STORE_LINE
 
 
 def announce_decisions(keys: Sequence[str]) -> Steps[None]:
-    """Store the line that names the sink decisions that a sweep will delete.
+    """Store an audit line with the keys of sink decisions, before a sweep deletes them.
 
     Raises RemoteUnavailableError, RemotePermissionError: nothing was deleted yet.
     """
@@ -83,9 +83,9 @@ def announce_decisions(keys: Sequence[str]) -> Steps[None]:
 
 
 def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
-    """Return True if an audit line says the partition was destroyed. One LIST of one key.
+    """Return True if an audit line proves that the partition was destroyed. Costs one LIST of one key.
 
-    Raises RemotePermissionError if the role may not list lines.
+    Raises RemotePermissionError if the role may not list audit lines.
     """
     prefix = gc_audit_prefix(topic_id, partition)
     page = yield from list_page(prefix, gc_audit_key(topic_id, partition, DESTROYED - 1, "f" * 32), 1)
@@ -116,7 +116,7 @@ def _landed(put: Put, what: str) -> Steps[None]:
 
 
 def audited(root: Root) -> Steps[int]:
-    """Return the newest version above that of ``root`` that a line proves to have existed; 0 without one.
+    """Return the newest root version above that of ``root`` whose existence an audit line proves; 0 without one.
 
     Costs one LIST: keys are ordered by version, and only those above ``root`` are listed.
     """

@@ -42,7 +42,10 @@ def start_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
 
 
 def resume_topic_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
-    """Mark roots that a crash has left unmarked. Free the name once no root exists, and return True then."""
+    """Mark for deletion those roots that an interrupted deletion left unmarked.
+
+    Once no root exists, free the topic's name and return True. Otherwise return False.
+    """
     roots = yield from load_roots(PartitionIds(entry.name, entry.topic_id), range(entry.partitions))
     there = [root for root in roots.values() if root is not None]
     for root in there:

@@ -39,7 +39,11 @@ from tiered.store.base import ACCESS_DENIED, Delete, Deleted, Get, Object, Steps
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Result of one cycle. ``objects``: number of deleted keys; ``failed``: refused keys, with reasons."""
+    """Result of one collection cycle. ``entries``: number of trash entries removed; ``objects``: number of deleted
+    keys.
+
+    ``held``: number of due entries that pins protect. ``failed``: keys that the store refused to delete, with reasons.
+    """
 
     floor: int = 0
     entries: int = 0
@@ -57,7 +61,7 @@ class Collected:
 
     @property
     def note(self) -> str:
-        """Return what was left and why; empty for nothing."""
+        """Return a text about the objects that stay, and why; empty if none do."""
         notes = [f"{self.held} entries wait for {self.pins} pins"] if self.held else []
         if self.failed:
             notes.append(f"{len(self.failed)} keys were refused, the first is {self.failed[0][0]}: {self.failed[0][1]}")
@@ -119,9 +123,9 @@ class _Work:
 
 
 class Collector:
-    """Garbage collection of one partition, whose role ``m`` this process has claimed.
+    """Garbage collection of one partition, whose maintainer role this process has claimed.
 
-    ``only``: collect just these trashed objects, by both halves of their ids, without their grace.
+    ``only``: ids (both halves) of the trashed objects to collect, without their grace period. None: all that are due.
     """
 
     def __init__(self, catalog: Catalog, grace_ms: int, only: frozenset[tuple[int, int]] | None = None) -> None:
@@ -130,7 +134,7 @@ class Collector:
         self._only = only
 
     def run(self) -> Steps[Collected]:
-        """Run one cycle. Raises CorruptionError for a page that cannot be read, because its contents are unknown."""
+        """Run one collection cycle. Raises CorruptionError for an unreadable page, because its contents are unknown."""
         before = self._catalog.root
         now_ms = yield from self._catalog.now_ms()
         if before is None or not (len(self._due(before, before.version, now_ms)) or self._lists(before)):
@@ -169,9 +173,10 @@ class Collector:
         return replace(collected, audit=audit)
 
     def held(self) -> Steps[Collected | None]:
-        """Return what is due and waits for pins after an earlier cycle has passed it; None if a cycle may find more.
+        """Return the number of due entries, as a result, if pins protect all of them.
 
-        Needs no claim and changes nothing. A snapshot may hold for years, and each cycle leaves a version and a line.
+        None: a cycle may delete something. Needs no claim and changes nothing. While a snapshot protects entries for
+        years, this avoids cycles, each of which would write a version and an audit line.
         """
         root, now_ms = self._catalog.root, (yield from self._catalog.now_ms())
         due = NO_TRASH if root is None else self._due(root, root.version, now_ms)
@@ -253,14 +258,17 @@ def _row_keys(root: Root, rows: Rows) -> list[str]:
 
 
 def page_key_of(root: Root, entry: TrashEntry) -> str:
-    """Return the key of the page that an entry names (any kind but an object)."""
+    """Return the key of the page in a trash entry, which must not be of kind ``TRASH_OBJECT``."""
     role = Role.MAINTAINER if entry.kind & TRASH_MAINTAINER else Role.WRITER
     name = PageName(role, entry.epoch, join_uid(entry.id_hi, entry.id_lo))
     return page_key(root.topic_id, root.partition, name)
 
 
 def trash_page(key: str, kinds: Sequence[PageKind]) -> Steps[Content | None]:
-    """Return a page that the trash names, None if it is deleted already: a page is deleted after all that it names."""
+    """Return the content of a page in the trash, decoded as one of ``kinds``. None: it is deleted already.
+
+    A page is deleted after all objects that it names.
+    """
     got = yield Get(key, max_bytes=MAX_PAGE_BYTES)
     if not isinstance(got, Object):
         return None

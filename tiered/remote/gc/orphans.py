@@ -54,7 +54,7 @@ from tiered.remote.gc.sink_orphans import dead_of, delete_staged, staged_objects
 from tiered.remote.pins import drop_stale, read_pins, snapshot_hint
 from tiered.remote.root_view import RootView
 from tiered.remote.roots import list_partitions
-from tiered.remote.snapshots import KeptRoot, is_held_still, list_snapshots
+from tiered.remote.snapshots import KeptRoot, list_snapshots, still_exists
 from tiered.remote.topics import list_topics
 from tiered.store.base import AbortUpload, ListEntry, Now, Steps
 from tiered.store.steps import Listing, delete_keys, list_unfinished
@@ -67,10 +67,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Swept:
-    """Result of a sweep: the first ``MAX_DELETE_KEYS`` keys, and the totals of all.
+    """Result of a sweep for orphans. ``orphans``: the first ``MAX_DELETE_KEYS`` keys; ``count``, ``size_bytes``: totals
+    of all.
 
-    ``strange``: number of foreign keys, which are left alone. ``uploads``: dead multipart uploads, by key and id.
-    ``unlisted``: why they are unknown. ``readers``: number of pins because of which nothing was deleted.
+    ``strange``: number of foreign keys, which are left alone. ``failed``: refused deletions, with reasons. ``uploads``:
+    unfinished multipart uploads of dead epochs, by key and id. ``unlisted``: why the uploads are unknown. ``readers``:
+    number of pins because of which nothing was deleted.
     """
 
     orphans: list[str] = field(default_factory=list)
@@ -84,16 +86,16 @@ class Swept:
     announced: bool = False
 
     def add(self, dead: Sequence[ListEntry]) -> None:
-        """Add dead objects to the totals."""
+        """Add dead objects to the list and the totals."""
         self.count += len(dead)
         self.size_bytes += sum(entry.size for entry in dead)
         self.orphans += [entry.key for entry in dead][: MAX_DELETE_KEYS - len(self.orphans)]
 
 
 def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps[Swept]:
-    """Find the orphans of one partition (the first ``MAX_DELETE_KEYS`` by name); with ``delete`` delete all.
+    """Find the orphans of one partition. With ``delete``, delete them.
 
-    ``grace_ms``: how long staged objects of a sink wait for their commit. Raises CorruptionError.
+    ``grace_ms``: how long a sink's staged objects wait for their commit. Raises CorruptionError.
     """
     found = Swept()
     for folder in ("s/", "p/"):
@@ -222,9 +224,9 @@ def _drop_young_epochs(root: Root, candidates: _Candidates) -> None:
 
 
 def drop_named(pinned: CatalogView, candidates: dict[str, T]) -> Steps[None]:
-    """Drop candidates, by uid, that a catalog names: in its root, pages, trash and all that this names.
+    """Remove from ``candidates`` (by uid) the objects that a catalog names in its root, pages and trash.
 
-    Raises CorruptionError for a page that cannot be read, because its contents are unknown.
+    Raises CorruptionError for an unreadable page, because its contents are unknown.
     """
     root, cache = pinned.root, PageCache()
     at = pinned.start_offset
@@ -243,15 +245,16 @@ def drop_named(pinned: CatalogView, candidates: dict[str, T]) -> Steps[None]:
 
 
 def drop_kept(view: RootView, taken: KeptRoot, candidates: dict[str, T]) -> Steps[None]:
-    """Drop candidates that a snapshot names. Raises CorruptionError for an unreadable page.
+    """Remove from ``candidates`` (by uid) the objects that a snapshot names. Raises CorruptionError for an unreadable
+    page.
 
-    A missing page is no error for an unfinished snapshot, which garbage collection has passed. Nor for one that was
-    deleted since it was listed, whose objects may be collected.
+    A missing page is no error in two cases: the snapshot is unfinished, so that garbage collection may have deleted the
+    page, or it was deleted since it was listed.
     """
     try:
         yield from drop_named(CatalogView.from_root(taken.root), candidates)
     except CorruptionError as damage:
-        free = isinstance(damage, PageGone) and (taken.begun or not (yield from is_held_still(view, taken)))
+        free = isinstance(damage, PageGone) and (taken.begun or not (yield from still_exists(view, taken)))
         if not free:
             name = taken.source.removeprefix("snapshot ")
             damage.hint = snapshot_hint(taken.root.topic, taken.root.partition, name)

@@ -40,7 +40,7 @@ from tiered.format.keys import (
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.maintenance import ORPHAN_MS
-from tiered.plan.sink_commit import forgotten_up_to, is_once, passed_batch
+from tiered.plan.sink_commit import is_once, passed_batch, txns_dropped_up_to
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.gc.audit import announce_decisions
@@ -58,7 +58,9 @@ Listed = dict[str, list[ListEntry]]
 
 
 def staged_objects(listing: Listing, most: int, grace_ms: int) -> Steps[tuple[Listed, int]]:
-    """Return staged objects older than the grace, about ``most`` of them, and the number of foreign keys."""
+    """Return about ``most`` staged objects that are at least ``grace_ms`` old, by uid, and the number of foreign
+    keys.
+    """
     found: Listed = {}
     strange = 0
     while listing.more and len(found) < most:
@@ -73,10 +75,10 @@ def staged_objects(listing: Listing, most: int, grace_ms: int) -> Steps[tuple[Li
 
 
 def dead_of(root: Root, unnamed: Listed, *, abort: bool) -> Steps[list[ListEntry]]:
-    """Return those unnamed objects that can never be committed.
+    """Return those objects of ``unnamed`` that can never be committed.
 
-    Without ``abort`` nothing is written, and undecided objects count as dead. Raises CorruptionError for an unreadable
-    decision, because it is unknown what that names.
+    ``abort``: write an abort decision for undecided batches. Otherwise nothing is written, and undecided objects count
+    as dead. Raises CorruptionError for an unreadable decision, because it may name any of the objects.
     """
     dead: list[ListEntry] = []
     batches: dict[tuple[str, int], Listed] = {}
@@ -170,7 +172,11 @@ def _named(uid: str) -> Row:
 
 @dataclass(slots=True)
 class OldDecisions:
-    """Result of a sweep. ``keys``: obsolete decisions; ``kept``: number of others; ``damaged``: unreadable ones."""
+    """Result of a sweep of sink decisions. ``keys``: obsolete decisions; ``kept``: number of others; ``damaged``:
+    unreadable ones.
+
+    ``failed``: refused deletions, with reasons.
+    """
 
     keys: list[str] = field(default_factory=list)
     kept: int = 0
@@ -273,7 +279,7 @@ class _DecidedPartitions:
         decision shows that those were decided.
         """
         forgotten = is_once(decision.txn) and root.last_batch(decision.txn) < 0
-        forgotten = forgotten and decision.seen.get(target, 0) < forgotten_up_to(root, decision.txn)
+        forgotten = forgotten and decision.seen.get(target, 0) < txns_dropped_up_to(root, decision.txn)
         if decision.state != COMMITTED or not forgotten:
             return False
         if target not in self._staged:

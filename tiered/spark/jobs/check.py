@@ -24,7 +24,10 @@ from tiered.store.driver import Runner as StepRunner
 def check(
     runner: JobRunner, topics: tuple[str, ...], task_bytes: int, reading: Reading = EVERYTHING, *, orphans: bool = False
 ) -> CheckReport:
-    """Check all parts and return one report. Raises UnknownTopicError."""
+    """Check all parts of the selected topics in tasks and return one report. Raises UnknownTopicError.
+
+    ``orphans``: also search for orphans.
+    """
     registry, parts = StepRunner(runner.store).run(cut_steps(runner.url, topics, least_bytes=task_bytes), take=_ignore)
     asked = {"reading": dataclasses.asdict(reading), "orphans": orphans}
     receipts = runner.run("checking", check_part, [{"part": dataclasses.asdict(part), **asked} for part in parts])
@@ -32,7 +35,7 @@ def check(
 
 
 def check_part(store: Store, task: Task) -> Receipt:
-    """Check one part, in a worker."""
+    """Check one part of the bucket, in a worker. Return its findings as a receipt."""
     asked = task["reading"]
     reading = Reading(asked["data"], tuple(asked["subset"]) if asked["subset"] else None, asked["pin"])
     steps = part_steps(CheckPart(**task["part"]), reading, orphans=task["orphans"])

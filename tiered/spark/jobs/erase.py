@@ -1,8 +1,8 @@
-"""``tiered spark erase``: deletes records of some keys from a topic, as ``tiered erase`` does on one machine.
+"""Job of ``tiered spark erase``: deletes records of some keys from a topic, as ``tiered erase`` does on one machine.
 
-Tasks look at parts of partitions. Then one task for each partition rewrites it and proves that nothing is left. Tasks
-have hashes of keys alone. Notes and receipts are those of ``tiered erase``, under the same names: the same command
-again, here or on one machine, completes what was begun.
+Tasks search parts of partitions. Then one task for each partition rewrites it and proves that no such record remains.
+Tasks have hashes of keys alone. Notes and receipts are those of ``tiered erase``, under the same names: the same
+command again, here or on one machine, completes an interrupted erasure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tiered.erase.erase import ErasePlan, Hit, as_fields, erase_steps, receipt_s
 from tiered.erase.topic import (
     cut_erase_steps,
     find_steps,
-    join_looks,
+    join_results,
     need_entry,
     noncurrent_commands,
     plan_fields,
@@ -94,7 +94,7 @@ def _looked(
     tasks = [{"part": dataclasses.asdict(part), "selection": blind.as_json()} for part in parts]
     looks = list(zip(parts, runner.run("reading", find_in_part, tasks), strict=True))
     return [
-        join_looks(each.plan, (look for part, look in looks if part.partition == each.plan.tp.partition))
+        join_results(each.plan, (look for part, look in looks if part.partition == each.plan.tp.partition))
         for each in found
     ]
 
@@ -120,7 +120,9 @@ def find_in_part(store: Store, task: Task) -> Receipt:
 
 
 def erase_partition(store: Store, task: Task) -> Receipt:
-    """Erase from one partition, prove it, and write its receipt."""
+    """Erase the selected records from one partition, in a worker. Prove that none remains, and write the erasure's
+    receipt.
+    """
     selection = BlindSelection.from_json(task["selection"])
     entry = drive(store, need_entry(task["topic"]))
     if entry.topic_id != selection.topic_id:

@@ -1,4 +1,4 @@
-"""``tiered spark maintain``: does what ``tiered maintain`` does, some partitions a task.
+"""Job of ``tiered spark maintain``: does what ``tiered maintain`` does, with several partitions in each task.
 
 A task claims the role ``m`` of its partitions, plans them again and carries the plan out with the library's own steps.
 A task that runs again finds nothing left to do, and one that meets another maintainer leaves the partition to it.
@@ -60,18 +60,20 @@ class Due:
     in_two_phases: bool
 
     def total(self, name: str) -> int:
-        """Return the sum of a field over all actions."""
+        """Return the sum of the field ``name`` over all due actions."""
         return sum(max(getattr(action, name), 0) for action in self.plan.actions)
 
     @property
     def single_task_kinds(self) -> list[MaintenanceKind]:
-        """Return the kinds of actions that one task does."""
+        """Return the due kinds without a compaction in two phases. One task does all of them for this partition."""
         found = dict.fromkeys(action.kind for action in self.plan.actions)
         return [kind for kind in found if not (self.in_two_phases and kind is MaintenanceKind.COMPACT)]
 
 
 def maintain(runner: JobRunner, wanted: JobScope) -> int:
-    """Plan, ask, do it, and print what was done. Return the exit code. Raises UnknownTopicError."""
+    """Run the job: plan, ask the user, carry out, and print the result. Return the exit code. Raises
+    UnknownTopicError.
+    """
     app = runner.app
     due = _due(runner.store, wanted)
     table = _table(due) if due else ["nothing is to be done"]
@@ -137,7 +139,7 @@ def _tasks(due: Sequence[Due], wanted: JobScope) -> list[Task]:
 
 
 def maintain_partitions(store: Store, task: Task) -> Receipt:
-    """Do what is due of each partition by now."""
+    """Carry out the maintenance that is due now for the partitions of one task, in a worker."""
     capabilities = capabilities_of(store)
     return {"partitions": [_maintained(store, each, task, capabilities) for each in task["partitions"]]}
 

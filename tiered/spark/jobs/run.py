@@ -1,4 +1,4 @@
-"""Runner of tasks of the library's own steps on Spark, which returns their receipts.
+"""Runner of a job's tasks on Spark. Each task runs the library's own steps in a worker, and returns a receipt.
 
 ::
 
@@ -6,7 +6,7 @@
     workers  task  ──> worker_store(url) ──> work(store, task) ──> receipt
 
 A task and its receipt are small JSON objects. Workers read and write the bucket themselves. Nothing of a run is stored:
-every task finds out itself what is left to do, so the same command again completes what a killed driver began.
+every task determines itself what remains to be done, so the same command again completes an interrupted job.
 """
 
 from __future__ import annotations
@@ -58,14 +58,16 @@ Work = Callable[[Store, Task], Receipt]
 
 @dataclass(frozen=True)
 class TaskCall:
-    """Function that Spark calls in a worker: a task as JSON in, a receipt as JSON out."""
+    """Function that Spark calls in a worker. It takes a task as JSON and returns a receipt as JSON."""
 
     work: Callable[..., Receipt]
     url: str
     s3: S3Keywords
 
     def __call__(self, task: str, *more: Any) -> str:
-        """Return the receipt, or the error of the library as a receipt of its own. Other errors end the attempt."""
+        """Run one task and return its receipt. An error of the library becomes a receipt. Other errors fail the
+        attempt.
+        """
         start_task()
         try:
             receipt = self.work(worker_store(self.url, **self.s3), json.loads(task), *more)
@@ -111,7 +113,9 @@ class JobRunner:
 
     @property
     def session(self) -> SparkSession:
-        """Return the session of the program that calls, or one that ends with this block."""
+        """Return the calling program's Spark session. If it has none, start one, which ends with this runner's
+        block.
+        """
         if self._session is None:
             active = SparkSession.getActiveSession()
             self._session, self._own = (active, False) if active is not None else (self._start_session(), True)
@@ -158,7 +162,7 @@ class JobRunner:
         return self.waited(title, query, total=len(tasks))
 
     def numbered(self, tasks: Sequence[Task], numbers: Sequence[int] | None = None) -> DataFrame:
-        """Return a frame of ``number`` and ``task``, with a partition for each task."""
+        """Return a data frame with the columns ``number`` and ``task``, and one Spark partition for each task."""
         rows = list(zip(numbers or range(len(tasks)), map(json.dumps, tasks), strict=True))
         frame = self.session.createDataFrame(rows, "number int, task string")
         return frame if numbers is not None else frame.repartitionById(len(rows), "number")
@@ -255,7 +259,7 @@ def receipts_of(rows: Sequence[tuple[int, str]], count: int) -> list[Receipt]:
 
 
 def need_no_speculation(setting: str) -> None:
-    """Raise ConfigError if Spark would run two attempts of a task concurrently."""
+    """Raise ConfigError if speculative execution is on, by which Spark runs two attempts of a task concurrently."""
     if setting.strip().lower() == "true":
         raise ConfigError(
             f"{SPECULATION} is true: two attempts of a task would take the partition from each other; nothing was done",

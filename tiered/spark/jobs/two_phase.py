@@ -74,7 +74,7 @@ MAX_ROUNDS = 8
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """Round and its parts. ``most_keys``: most keys that a task of phase 1 holds at once."""
+    """Planned compaction round and its parts. ``most_keys``: most keys that a task of phase 1 has in memory."""
 
     round: Round
     parts: tuple[CompactionPart, ...]
@@ -89,19 +89,19 @@ class PlannedRound:
         return None if planned is None else cls(planned[0], tuple(planned[1]), most_keys)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the input of phase 1."""
+        """Return the JSON description of the round that the tasks of phase 1 get."""
         parts = [part_as_json(part) for part in self.parts]
         return {"round": dataclasses.asdict(self.round), "parts": parts, "most_keys": self.most_keys}
 
 
 def part_as_json(part: CompactionPart) -> dict[str, Any]:
-    """Return all fields, for :func:`part_from_json`."""
+    """Return a part as JSON, from which :func:`part_from_json` rebuilds it."""
     groups = [dataclasses.astuple(group) for group in part.groups]
     return {"groups": groups, "size_bytes": part.size_bytes, "records": part.records}
 
 
 def part_from_json(fields: Mapping[str, Any]) -> CompactionPart:
-    """Return the part from the fields of :func:`part_as_json`."""
+    """Return the part from the JSON of :func:`part_as_json`."""
     return CompactionPart(
         tuple([RowGroup(*group) for group in fields["groups"]]), fields["size_bytes"], fields["records"]
     )
@@ -126,7 +126,7 @@ def opened(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0) -
 
 
 def entry_of(store: Store, topic: str) -> TopicEntry:
-    """Load a topic. Raises UnknownTopicError for one that is missing or being deleted."""
+    """Return the registry entry of a topic. Raises UnknownTopicError for one that is missing or being deleted."""
     entry = drive(store, load_topic_to_read(topic))
     if entry is None or entry.state == STATE_DELETING:
         raise UnknownTopicError(f"there is no topic {topic!r}", hint="see `tiered topic list`")
@@ -134,7 +134,9 @@ def entry_of(store: Store, topic: str) -> TopicEntry:
 
 
 def compacted_entry(store: Store, topic: str) -> TopicEntry:
-    """Load the topic of a round. Raises NotFoundError if it is not compacted any more: all of its records stay then."""
+    """Return the registry entry of the round's topic. Raises NotFoundError if compaction was turned off for it
+    since.
+    """
     entry = entry_of(store, topic)
     if not entry.settings.compacted:
         raise NotFoundError(f"cleanup.policy of {topic!r} does not say compact any more", hint="plan again")
@@ -145,7 +147,9 @@ def compacted_entry(store: Store, topic: str) -> TopicEntry:
 
 
 def scan(store: Store, facts: Mapping[str, Any], number: int, part: CompactionPart) -> Generator[Pairs, None, Scanned]:
-    """Do phase 1 of one part: yield its pairs, piece by piece; return its other results."""
+    """Run phase 1 on one part: yield its pairs, in pieces, and return its counts and effects. ``number``: index of the
+    part.
+    """
     round_ = Round(**facts["round"])
     catalog, shop = opened(store, compacted_entry(store, round_.topic), round_.partition)
     first_dirty, most_keys = round_.first_dirty, facts["most_keys"]
@@ -155,9 +159,9 @@ def scan(store: Store, facts: Mapping[str, Any], number: int, part: CompactionPa
 
 
 def rewrite(store: Store, task: Task, bitmap: bytes) -> Receipt:
-    """Do phase 2 of one part: write new segments, whose rows the driver commits.
+    """Run phase 2 on one part: write new segments. The receipt has their rows, which the driver commits.
 
-    Raises FencedError if their claim is over.
+    ``bitmap``: survivors of the part. Raises FencedError if the driver's claim is over.
     """
     round_ = Round(**task["round"])
     name = f"the bitmap of part {task['part']}"
@@ -190,7 +194,7 @@ _NOTE_LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class KeyPartition(InputPartition):
-    """One part, with its number."""
+    """Spark input partition for one part of a compaction round. It has the part's number."""
 
     number: int
     part: CompactionPart
@@ -201,21 +205,21 @@ class KeySource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the word for ``format(...)``."""
+        """Return the name of the format, for ``format(...)``."""
         return KEYS_SOURCE
 
     def schema(self) -> str:
-        """Return the columns: one row for a key of a part, and one with the note of the part."""
+        """Return the columns of a row. A row is one key of a part, or the note of the part."""
         return COLUMNS
 
     def reader(self, schema: StructType) -> KeyReader:
-        """Return the reader of all parts."""
+        """Return the reader of all parts of the round."""
         del schema
         return KeyReader(self.options)
 
 
 class KeyReader(DataSourceReader):
-    """Reader with a partition for each part."""
+    """Spark reader of a round's keys, with one input partition for each part."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._url = options["url"]
@@ -225,11 +229,11 @@ class KeyReader(DataSourceReader):
         self._facts = fields
 
     def partitions(self) -> list[InputPartition]:
-        """Return the parts of the round."""
+        """Return one input partition for each part of the round."""
         return [KeyPartition(number, part) for number, part in enumerate(self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the pairs of a part, then its note. The note reports a catalog that has other rows by now."""
+        """Yield the pairs of one part, then its note. If the catalog has other rows by now, the note says so."""
         if not isinstance(partition, KeyPartition):
             return
         number, note = partition.number, dict[str, Any]()
@@ -258,7 +262,7 @@ def _batch(high: Any, low: Any, codes: Any, notes: Any) -> pa.RecordBatch:
 
 
 class Shuffled:
-    """Survivors of one round, for as long as the block lasts."""
+    """Survivors of one round, after the shuffle. Spark keeps them until the ``with`` block ends."""
 
     def __init__(self, runner: JobRunner, planned: PlannedRound) -> None:
         self._runner = runner
@@ -273,7 +277,7 @@ class Shuffled:
             self._live.unpersist()
 
     def notes(self, title: str) -> list[dict[str, Any]]:
-        """Shuffle; return the note of each part, with its number of ``survivors``.
+        """Run phase 1 and the shuffle. Return the note of each part, with its number of ``survivors``.
 
         Raises NotFoundError if the catalog has other rows than the plan, CorruptionError if a part is missing: a part
         without a bitmap is not one without survivors.
@@ -295,7 +299,7 @@ class Shuffled:
     def rewrite(
         self, title: str, work: Callable[..., Receipt], numbers: Sequence[int], tasks: Sequence[Task]
     ) -> list[Receipt]:
-        """Run ``work`` for the parts of these numbers, each with its bitmap. Raises JobFailedError."""
+        """Run ``work`` for the parts ``numbers``, each with its bitmap. Return the receipts. Raises JobFailedError."""
         return receipts_of(self._collect_rewritten(title, work, numbers, tasks), len(tasks))
 
     def _collect_notes(self, title: str) -> dict[int, dict[str, Any]]:
@@ -321,7 +325,9 @@ class Shuffled:
 
 
 def survivors(runner: JobRunner, planned: PlannedRound) -> DataFrame:
-    """Return a frame of ``number`` and ``live``, a partition for each part."""
+    """Return a data frame with the columns ``number`` and ``live`` (note and bitmap), and one Spark partition for each
+    part.
+    """
     session, parts = runner.session, planned.parts
     session.dataSource.register(KeySource)
     dirty = code_of(planned.round.first_dirty, [part.start for part in parts])
@@ -366,7 +372,7 @@ def _pack(rows: Iterator[tuple[pa.Array, pa.Array]], bounds: Sequence[tuple[int,
 
 
 def note_of(live: bytes) -> dict[str, Any]:
-    """Return the note of a part."""
+    """Return the note of a part from ``live``, its note and bitmap."""
     found: dict[str, Any] = json.loads(_note_text(live))
     return found
 
@@ -377,14 +383,14 @@ def _note_text(live: bytes) -> str:
 
 
 def bitmap_of(live: bytes) -> bytes:
-    """Return the bitmap without the note before it."""
+    """Return the bitmap of a part from ``live``, its note and bitmap."""
     (length,) = _NOTE_LENGTH.unpack_from(live)
     return bytes(live[_NOTE_LENGTH.size + length :])
 
 
 @dataclass(slots=True)
 class RoundResult:
-    """Counts of one round."""
+    """Counts of one compaction round."""
 
     groups: int = 0
     pairs: int = 0
@@ -396,7 +402,10 @@ class RoundResult:
 def compact(
     runner: JobRunner, tp: TopicPartition, why: str, *, part_bytes: int, memory_bytes: int
 ) -> tuple[list[dict[str, Any]], str]:
-    """Compact one log. Return what was done, and a note if others have changed the log in every round."""
+    """Compact one log. Return what was done, as JSON, and a note if others changed the log during every round.
+
+    ``why``: reason for the commits.
+    """
     most_keys = OffsetMap(memory_bytes).capacity
     for _ in range(MAX_ROUNDS):
         try:
@@ -420,7 +429,7 @@ def _round(runner: JobRunner, planned: PlannedRound, why: str) -> dict[str, Any]
 
 
 def rewrite_part_of(store: Store, task: Task, live: bytes) -> Receipt:
-    """Run phase 2 of one part, in a worker.
+    """Run phase 2 of one part, in a worker. ``live``: the part's note and bitmap.
 
     If Spark lost the bitmap, it was computed again, perhaps from a newer catalog. Its note reports that.
     """
@@ -431,7 +440,7 @@ def rewrite_part_of(store: Store, task: Task, live: bytes) -> Receipt:
 
 
 class Rewriting:
-    """Phase 2 of a round, and its commits, under a claim of its own. ``notes``: of phase 1, one per part."""
+    """Phase 2 of a round and its commits, under a claim of its own. ``notes``: the parts' notes from phase 1."""
 
     def __init__(
         self, runner: JobRunner, planned: PlannedRound, shuffled: Shuffled, notes: Sequence[dict[str, Any]], why: str

@@ -73,14 +73,14 @@ def test_offsets_and_times_at_the_edges() -> None:
     assert [rows.find_offset(o) for o in (TOP - 31, TOP - 30, TOP - 21, TOP - 20, TOP - 1, TOP, 2**70)] == [
         None, 0, 0, 1, 2, None, None,
     ]  # fmt: skip
-    assert [rows.first_reaching(t) for t in (-(2**70), -6, -5, -4, 2**70)] == [0, 0, 0, len(rows), len(rows)]
+    assert [rows.first_with_timestamp(t) for t in (-(2**70), -6, -5, -4, 2**70)] == [0, 0, 0, len(rows), len(rows)]
 
 
 def test_lookup_by_time_finds_the_first_row_that_reaches_it_also_out_of_order() -> None:
     times = [(5, 10), (7, 7), (-20, -10), (10, 30), (30, 30), (1, 2)]
     rows = Rows.from_rows([r._replace(min_ts=a, max_ts=b) for r, (a, b) in zip(make_rows(6), times, strict=True)])
-    assert [rows.first_reaching(t) for t in (-50, 10, 11, 30, 31)] == [0, 0, 3, 3, len(rows)]
-    assert make_rows(0).first_reaching(0) == 0
+    assert [rows.first_with_timestamp(t) for t in (-50, 10, 11, 30, 31)] == [0, 0, 3, 3, len(rows)]
+    assert make_rows(0).first_with_timestamp(0) == 0
     assert make_rows(0).find_offset(0) is None
 
 
@@ -96,7 +96,9 @@ def test_lookups_agree_with_a_plain_scan(shape: list[tuple[int, int]], offset: i
         base += length
     table = Rows.from_rows(rows)
     assert table.find_offset(offset) == next((i for i, r in enumerate(rows) if r.base <= offset < r.next), None)
-    assert table.first_reaching(timestamp) == next((i for i, r in enumerate(rows) if r.max_ts >= timestamp), len(rows))
+    assert table.first_with_timestamp(timestamp) == next(
+        (i for i, r in enumerate(rows) if r.max_ts >= timestamp), len(rows)
+    )
     assert list(table) == rows
 
 

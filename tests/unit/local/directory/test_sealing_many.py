@@ -30,7 +30,7 @@ def test_once_at_the_end_however_many_are_sealed(tmp_path: Path, partitions: int
         for tp in log.partitions():
             log.partition(tp).append([NewRecord(b"x")])
         files.replaced.clear()
-        with log.sealing_many(), log.sealing_many():
+        with log.deferring_checkpoints(), log.deferring_checkpoints():
             for tp in log.partitions():
                 log.partition(tp).roll()
             assert RECOVERY_POINT_NAME not in files.replaced
@@ -47,7 +47,7 @@ def test_also_when_one_of_them_fails(tmp_path: Path) -> None:
         log.partition(TopicPartition("t", 0)).append([NewRecord(b"x")])
 
         def seal_some() -> None:
-            with log.sealing_many():
+            with log.deferring_checkpoints():
                 log.partition(TopicPartition("t", 0)).roll()
                 raise TieredError("in between")
 

@@ -36,7 +36,7 @@ def opened(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_the_open_that_removes_what_is_left_of_a_segment_tells(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / f"{FIRST}.log").unlink()
     assert opened(folder, caplog) == [
-        f"segment_log_gone path={folder / FIRST}.timeindex reason=it tells of records that were not deleted"
+        f"segment_log_gone path={folder / FIRST}.timeindex reason=it names records that were not deleted"
     ]
     assert not list(folder.glob(f"{FIRST}.*"))
     assert opened(folder, caplog) == []

@@ -122,8 +122,8 @@ def test_data_of_an_abort_that_the_index_forgot_holds_its_marker() -> None:
     txns = CleanedTxns()
     abort = _control(ControlType.ABORT, base_offset=1)
     assert not txns.is_aborted(read_header(_txn_header(0)))
-    assert not txns.marker_is_idle(read_header(abort), next(decode_records(abort)))
-    assert txns.marker_is_idle(read_header(abort), next(decode_records(abort)))
+    assert not txns.marker_is_unneeded(read_header(abort), next(decode_records(abort)))
+    assert txns.marker_is_unneeded(read_header(abort), next(decode_records(abort)))
     assert txns.drain_retained() == ()
 
 
@@ -140,7 +140,7 @@ def test_an_entry_that_was_overtaken_makes_room_for_the_next() -> None:
     assert not txns.is_aborted(read_header(_txn_header(19, producer=2)))
     assert txns.is_aborted(read_header(_txn_header(20)))
     abort = _control(ControlType.ABORT, base_offset=21)
-    assert not txns.marker_is_idle(read_header(abort), next(decode_records(abort)))
+    assert not txns.marker_is_unneeded(read_header(abort), next(decode_records(abort)))
     assert txns.drain_retained() == (AbortedTxn(1, 20, 21, 22),)
 
 

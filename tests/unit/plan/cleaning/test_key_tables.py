@@ -236,7 +236,7 @@ def test_offsets_beyond_what_is_noted_are_looked_up(capacity: int) -> None:
     ]
     run = b"".join(parts)
     table = compiled.KeyTable(capacity, SECRET)
-    table.note_from(0)
+    table.count_superseded_from(0)
     assert table.put_run(run, 0).records == (len(parts) if capacity > 1 else 1)
     found = [table.filter_run(part, 10 * gap, 0, 0, END).records for part in parts]
     assert found == ([0, 0, 0, 0, 0, 1] if capacity > 1 else [1] + [1] * 5)
@@ -292,7 +292,7 @@ def test_a_tombstone_goes_when_its_horizon_has_come(now_ms: int, left: int, note
     run = rebuild_batch(read_header(both), list(decode_records(both)), delete_horizon_ms=NOW_MS)
     table = compiled.KeyTable(10, SECRET)
     if noted:
-        table.note_from(0)
+        table.count_superseded_from(0)
     table.put_run(run, 0)
     found = table.filter_run(run, 1, now_ms, 0, END)
     assert (found.records, found.expired) == (1 + left, 1 - left)

@@ -149,4 +149,4 @@ def test_a_page_that_is_named_as_another_kind_is_refused_also_from_memory() -> N
 def test_the_first_that_reaches_a_time(times: list[int], timestamp: int, index: int) -> None:
     rows = Rows.from_rows([Row(at, at + 1, time, time, 7, 0, 0, at, 0, 1, 1, 0, 0) for at, time in enumerate(times)])
     wanted = (at for at in range(index, len(times)) if times[at] >= timestamp)
-    assert rows.first_reaching(timestamp, min(index, len(times))) == next(wanted, len(times))
+    assert rows.first_with_timestamp(timestamp, min(index, len(times))) == next(wanted, len(times))

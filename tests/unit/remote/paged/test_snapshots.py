@@ -16,13 +16,13 @@ from tiered.format.root import (
     DROPPED_BYTES,
     STATE_DELETING,
     Root,
-    decode_kept,
     decode_root,
+    decode_snapshot_root,
     encode_complete_snapshot,
     encode_dropped,
     encode_pending_snapshot,
     encode_root,
-    is_begun,
+    is_pending,
 )
 from tiered.model import TopicPartition
 from tiered.plan.commit import StateIntent
@@ -272,14 +272,14 @@ def test_what_stands_under_a_name_reads_back() -> None:
     plain, uid = encode_root(place.root), "0123456789abcdef" * 2
     kept, begun = encode_complete_snapshot(plain, uid, NAME), encode_pending_snapshot(plain, uid, NAME)
     assert kept != encode_complete_snapshot(plain, uid[::-1], NAME) != plain
-    assert decode_kept(kept, key=KEY) == decode_kept(begun, key=KEY) == place.root
-    assert decode_kept(encode_dropped(uid), key=KEY) is None
+    assert decode_snapshot_root(kept, key=KEY) == decode_snapshot_root(begun, key=KEY) == place.root
+    assert decode_snapshot_root(encode_dropped(uid), key=KEY) is None
     assert len(encode_dropped(uid)) == DROPPED_BYTES < len(plain)
-    assert [is_begun(body) for body in (begun, kept)] == [True, False]
+    assert [is_pending(body) for body in (begun, kept)] == [True, False]
     with pytest.raises(CorruptionError, match="is no snapshot: a root was copied there"):
-        decode_kept(plain, key=KEY)
+        decode_snapshot_root(plain, key=KEY)
     with pytest.raises(CorruptionError, match="neither a root nor"):
-        decode_kept(b"?" * DROPPED_BYTES, key=KEY)
+        decode_snapshot_root(b"?" * DROPPED_BYTES, key=KEY)
 
 
 def test_two_that_have_changed_places_are_damage_for_whoever_meets_them() -> None:
@@ -327,11 +327,11 @@ def test_a_body_says_its_name_whatever_it_is_a_copy_of() -> None:
     plain, uid = encode_root(place.root), "0123456789abcdef" * 2
     again = encode_complete_snapshot(encode_complete_snapshot(plain, uid, "other"), uid, NAME)
     for body in (again, encode_pending_snapshot(plain, uid, NAME)):
-        assert decode_kept(body, key=KEY) == decode_root(body, key=KEY) == place.root
-    assert is_begun(encode_pending_snapshot(plain, uid, NAME))
+        assert decode_snapshot_root(body, key=KEY) == decode_root(body, key=KEY) == place.root
+    assert is_pending(encode_pending_snapshot(plain, uid, NAME))
     for body in (encode_complete_snapshot(plain, uid, "other"), encode_pending_snapshot(plain, uid, "other")):
         with pytest.raises(CorruptionError, match="is the snapshot other"):
-            decode_kept(body, key=KEY)
+            decode_snapshot_root(body, key=KEY)
 
 
 @pytest.mark.parametrize("then", ["deleted", "deleted and taken again", "there"])
