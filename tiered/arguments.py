@@ -36,7 +36,7 @@ def whole(name: str, value: object, *, least: int | None = None, most: int | Non
     if number is None:
         raise wrong(name, value, hint)
     if (least is not None and number < least) or (most is not None and number > most):
-        raise ConfigError(f"{name}={number}", hint=f"{name} is {hint}")
+        raise ConfigError(f"{name}={number} is outside its limits", hint=f"{name} must be {hint}")
     return number
 
 
@@ -61,7 +61,10 @@ def text_of(name: str, value: object, *, most_bytes: int) -> str:
     except UnicodeEncodeError:
         raise wrong(name, value, "Unicode text: it holds half a surrogate pair") from None
     if size > most_bytes:
-        raise ConfigError(f"{name} has {size} bytes", hint=f"{name} has at most {most_bytes} bytes as UTF-8")
+        raise ConfigError(
+            f"{name} has {size} bytes, and the limit is {most_bytes}",
+            hint=f"shorten {name} to {most_bytes} bytes of UTF-8",
+        )
     return found
 
 
@@ -162,8 +165,8 @@ def at_home(name: str, place: Path) -> Path:
         return place.expanduser()
     except RuntimeError as error:
         raise ConfigError(
-            f"{name + ': ' if name else ''}{place} begins with ~, and no such home directory is known",
-            hint="set HOME, or write the path from / on",
+            f"{name + ': ' if name else ''}{place} begins with ~, and that home directory is unknown",
+            hint="set HOME, or write an absolute path",
         ) from error
 
 
@@ -195,7 +198,7 @@ class StorePlace(NamedTuple):
         """Check the keyword arguments of ``open`` and ``open_reader``. ``s3``: only the keywords that were given."""
         for name in s3:
             if name not in S3_WORDS:
-                raise TypeError(f"unexpected keyword argument {name!r}; of S3 there are {', '.join(S3_WORDS)}")
+                raise TypeError(f"unexpected keyword argument {name!r}; the S3 arguments are {', '.join(S3_WORDS)}")
         given = {name: text_or_none(name, value) for name, value in s3.items() if value is not None}
         place = cls(
             url_or_none("remote", remote),
@@ -311,7 +314,7 @@ def key(value: object) -> bytes | bytearray | memoryview:
 def batches(value: object) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
         raise InvalidRecordError(
-            f"the batches are {_kind(value)}, not bytes", hint="append_batches takes v2 batches that are encoded"
+            f"the batches are {_kind(value)}, not bytes", hint="append_batches takes encoded v2 batches, as bytes"
         )
     return value if isinstance(value, bytes) else bytes(value)
 
@@ -338,7 +341,9 @@ def record(given: NewRecord, index: int) -> NewRecord:
         number = _index(timestamp)
         if number is None:
             raise InvalidTimestampError(
-                f"record {index}: timestamp={_shown(timestamp)}", index=index, hint="whole milliseconds since 1970 UTC"
+                f"record {index}: timestamp={_shown(timestamp)} is not a time in milliseconds",
+                index=index,
+                hint="pass whole milliseconds since 1970 UTC",
             )
         given, timestamp = given._replace(timestamp=number), number
     check_no_seconds(timestamp, what=f"record {index}: ", index=index)
@@ -364,7 +369,7 @@ def check_headers(headers: Headers | object, index: int) -> None:
     for pair in headers:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise InvalidRecordError(
-                f"record {index}: the header {_shown(pair)} is no pair of a text and bytes", index=index, hint=hint
+                f"record {index}: the header {_shown(pair)} is not a pair of a text and bytes", index=index, hint=hint
             )
         if pair[1] is not None:
             _check_bytes(f"header {_shown(pair[0])}", pair[1], index)
@@ -391,7 +396,7 @@ def _check_bytes(name: str, value: object, index: int) -> None:
 
 def wrong(name: str, value: object, expected: str) -> ConfigError:
     """Return the error for a value of a wrong type. ``expected``: the right type in words."""
-    return ConfigError(f"{name}={_shown(value)} ({_kind(value)})", hint=f"{name} is {expected}")
+    return ConfigError(f"{name}={_shown(value)} has the wrong type ({_kind(value)})", hint=f"{name} must be {expected}")
 
 
 def _index(value: object) -> int | None:

@@ -167,8 +167,8 @@ class TopicConfig:
             if whole != UNLIMITED and local > whole:
                 dotted = _dotted(name)
                 raise ConfigError(
-                    f"local.{dotted} ({local}) is greater than {dotted} ({whole})",
-                    hint=f"the local tier is a part of the topic; -2 means: the same as {dotted}",
+                    f"local.{dotted}={local} is greater than {dotted}={whole}, the limit for both tiers together",
+                    hint=f"lower local.{dotted}, or set it to -2 to use {dotted}",
                 )
 
     @property

@@ -116,7 +116,9 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     paths = check_paths(arguments.paths("path", path), create=arguments.flag("create", create))
     location = None if place.url is None else StoreLocation.parse(place.url, **place.s3)
     if location is None and uploader is not None:
-        raise ConfigError("an uploader needs a remote", hint='open(path, remote="s3://bucket/prefix", uploader=...)')
+        raise ConfigError(
+            "uploader= needs a remote", hint='write open(path, remote="s3://bucket/prefix", uploader=...)'
+        )
     if location is None and config.limits is not None:
         raise ConfigError("config.limits needs a remote", hint='add remote="s3://bucket/prefix", or leave limits out')
     if location is not None:
@@ -302,7 +304,7 @@ class Log:
             tiering.adopt(info)
         except TieredError as error:
             if self._closed.is_set():
-                raise ClosedError(f"the log was closed while topic {info.name} was opened") from error
+                raise ClosedError(f"topic {info.name} cannot be opened: the log was closed at the same time") from error
             raise
 
     def _opened(self, name: str) -> Topic:
@@ -481,14 +483,18 @@ class Log:
         name = arguments.text("topic", name)
         with self._lock:
             if is_state_log(name):
-                raise ConfigError(f"{name} is internal: it holds the state of transactions or groups")
+                raise ConfigError(
+                    f"{name} is internal and cannot be deleted: it has the state of transactions or groups"
+                )
             if name not in self._local.topics():
                 raise UnknownTopicError(
                     f"there is no topic {name} in {self.directory}", hint=self._named(name) or "topics() names them"
                 )
             if self._store is not None:
                 hint = "`tiered topic delete --local-only` deletes the copy on this disk"
-                raise ConfigError(f"topic {name} is tiered: its records in {self.remote} would stay", hint=hint)
+                raise ConfigError(
+                    f"topic {name} is not deleted: it is tiered, and its records in {self.remote} would stay", hint=hint
+                )
             self._local.transactions.positions.delete_topic(name, self._clock.now_ms())
             self._local.delete_topic(name)
             self._topics.pop(name, None)
@@ -522,7 +528,7 @@ class Log:
             topic._go_slowly(False)
         raise TieredError(
             f"the uploader of {self.directory} ended by itself, and this call appended nothing: {error.message}",
-            hint="append again to go on with this disk alone; close the log and open it again to upload",
+            hint="close the log and open it again to upload; or append again to continue on this disk only",
         ) from error
 
     @property

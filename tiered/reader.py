@@ -82,13 +82,16 @@ def open_reader(
     """
     if remote is None and log_dir is None:
         raise ConfigError(
-            "nothing to read from", hint='open_reader("s3://bucket/prefix") or open_reader(log_dir="data")'
+            "open_reader needs a bucket or a log directory, and got neither",
+            hint='open_reader("s3://bucket/prefix") or open_reader(log_dir="data")',
         )
     place = arguments.StorePlace.checked(remote, deadline_seconds, s3)
     folder = arguments.path_or_none("log_dir", log_dir)
     clock, ids = arguments.clock_and_ids(clock, ids)
     if arguments.flag("pin", pin) and remote is None:
-        raise ConfigError("pin is of a bucket: a disk has no collection", hint="name the bucket, or leave pin out")
+        raise ConfigError(
+            "pin needs a bucket, and this reader has only a log directory", hint="name the bucket, or leave pin out"
+        )
     if as_of is not None and (remote is None or log_dir is not None):
         raise ConfigError(
             "as_of does not go with log_dir: only a bucket keeps older versions",
@@ -312,7 +315,10 @@ class Reader:
             tp = TopicPartition(topic, number)
             taken = (yield from self._bucket.taken(tp)) if self._bucket is not None else None
             if taken is None:
-                raise ConfigError("the reader was opened without as_of", hint='open_reader(url, as_of="-1d")')
+                raise ConfigError(
+                    "there is no chosen version: the reader was opened without as_of",
+                    hint='open_reader(url, as_of="-1d")',
+                )
             found[tp] = taken
         return found
 
@@ -476,8 +482,8 @@ class Reader:
         self._followers.check_open()
         if self._bucket is None or self._local is not None or self._bucket.is_past:
             raise ConfigError(
-                "a group shares the newest records of a bucket: this reader has a log directory, or a past version",
-                hint="open_reader(url) without log_dir and as_of; where the log is open use Log.consumer",
+                "a shared group reads the newest version of a bucket, but this reader has a log directory or as_of",
+                hint="use open_reader(url) without log_dir and as_of, or Log.consumer where the log is open",
             )
         from tiered.group.driver import open_member  # noqa: PLC0415  only a group needs it
         from tiered.remote.positions import refuse_logged  # noqa: PLC0415
@@ -509,8 +515,8 @@ def _known_on_disk(local: LogView, topic: str) -> dict[int, RootLowerBounds]:
 def _need_same(topic: str, on_disk: UUID, in_bucket: UUID) -> None:
     if on_disk != in_bucket:
         raise ConfigError(
-            f"topic {topic} is {on_disk} on disk and {in_bucket} in the bucket",
-            hint="they are different topics: read them one at a time",
+            f"topic {topic} has id {on_disk} on disk, but {in_bucket} in the bucket",
+            hint="these are different topics: open one reader for the bucket and one for the disk",
         )
 
 

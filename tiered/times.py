@@ -151,6 +151,7 @@ def _checked(timestamp_ms: int, shown: object) -> int:
         raise InvalidTimestampError(f"the time {shown!s} lies before 1970", hint="times begin at 1970-01-01")
     if timestamp_ms > MAX_TIME_MS:
         raise InvalidTimestampError(
-            f"the time {shown!s} lies after the year 9999", hint="times are milliseconds: divide micro- or nanoseconds"
+            f"the time {shown!s} lies after the year 9999",
+            hint="divide microseconds or nanoseconds: times are in milliseconds",
         )
     return timestamp_ms

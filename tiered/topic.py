@@ -393,7 +393,7 @@ def _new_record(given: object, index: int) -> NewRecord:
     if isinstance(given, tuple) and len(given) == 2:
         return NewRecord(given[0], given[1])
     raise InvalidRecordError(
-        f"record {index} is a {type(given).__name__}",
+        f"record {index} is a {type(given).__name__}, not a record",
         index=index,
         hint="append_many takes NewRecord(value, key, timestamp, headers), (value, key) or bytes",
     )

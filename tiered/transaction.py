@@ -46,7 +46,7 @@ DEFAULT_TIMEOUT_S = 60.0
 
 AppendRecord = NewRecord | tuple[bytes | None, bytes | None] | bytes
 
-_INTERRUPTED = InvalidTxnStateError("an append was interrupted, it may have written its records or not")
+_INTERRUPTED = InvalidTxnStateError("an append was interrupted: it is unknown whether its records were written")
 
 _logger = logging.getLogger("tiered")
 
@@ -183,7 +183,10 @@ class Transaction:
         logged, core = self._coordinator.positions, consumer.core
         if not core.is_kept_in(logged):
             hint = "make the consumer with log.consumer(), without positions="
-            raise ConfigError(f"positions of group {core.group!r} are not in the log of this transaction", hint=hint)
+            raise ConfigError(
+                f"positions of group {core.group!r} cannot join this transaction: they are stored outside of its log",
+                hint=hint,
+            )
         positions = core.stamped(core.handed_out(), self._now_ms())
         if positions:
             self._append(logged, logged.partition_of(core.group), logged.records(core.group, positions))
@@ -310,6 +313,7 @@ class Transaction:
             )
         if self._broken is not None:
             raise InvalidTxnStateError(
-                f"transaction {self.transactional_id!r} can only be aborted, an append failed: {self._broken.message}",
+                f"transaction {self.transactional_id!r} can only be aborted, because an append failed: "
+                f"{self._broken.message}",
                 hint="leave the block with the error, then try the whole transaction again",
             ) from self._broken

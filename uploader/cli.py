@@ -76,7 +76,8 @@ def _place(settings: Settings) -> ServicePlace:
     directory, store = settings.place()
     if store.scheme == "memory":
         raise ConfigError(
-            f"{store.url} is of one process: what is uploaded there is gone when it ends", hint="file:///dir for a try"
+            f"{store.url} exists only in one process: uploaded segments would be lost when it ends",
+            hint="use file:///dir to try it out",
         )
     return ServicePlace(directory, store)
 
@@ -284,7 +285,7 @@ def resume(topics: tuple[str, ...], as_json: bool, dry_run: bool, config_path: s
                 together = ALL_TOPICS in before
                 hint = "all topics are paused together: resume without a name" if together else "no topic is paused"
                 raise ConfigError(
-                    f"topic {name} is not paused by itself",
+                    f"topic {name} has no pause of its own",
                     hint=_names_hint("paused are", before) if before and not together else hint,
                 )
         return {name: each for name, each in before.items() if topics and name not in topics}
@@ -297,7 +298,7 @@ def _paused_directory(flags: dict[str, Any], config_path: str | None) -> LogDire
     del flags["debug"]
     settings = _settings(flags, config_path)
     if settings.log_dir is None:
-        raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
+        raise ConfigError("no log directory is named", hint="pass --log-dir DIR, or set TIERED_LOG_DIR")
     directory = LogDirectory(settings.log_dir, clock=SystemClock(), ids=SystemIds())
     _ = directory.volume_id  # raises for a directory that is no log
     directory.scan()  # afterwards a broker's topics are known

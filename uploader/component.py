@@ -45,8 +45,8 @@ class Uploader:
         ]
         if ignored:
             raise ConfigError(
-                f"an uploader in a process has no setting {' and no '.join(ignored)}",
-                hint="give the place to tiered.open; a sidecar is a program of its own",
+                f"an uploader inside a program has no setting {' and no '.join(ignored)}",
+                hint="give log directory and remote to tiered.open; run a sidecar with `tiered-uploader run --sidecar`",
             )
 
     def attach(self, directory: Path, location: StoreLocation, options: StoreOptions) -> AttachedUploader:
@@ -58,7 +58,7 @@ class Uploader:
         if options.limits is not None and self._settings.store_limits != StoreLimits():
             raise ConfigError(
                 "limits are given twice: to the log and to its uploader",
-                hint="leave them out of the uploader's settings: LogConfig(limits=...) holds for both together",
+                hint="leave them out of the uploader's settings: LogConfig(limits=...) applies to both together",
             )
         return AttachedUploader(Service(ServicePlace(Path(directory), location), self._settings, options=options))
 
@@ -82,7 +82,7 @@ class AttachedUploader:
         except RuntimeError as error:  # since Python 3.12 no thread starts once the main thread has ended
             self._asyncio.close()
             raise TieredError(
-                f"the uploader cannot start: {error}", hint="start it while the main thread lives"
+                f"the uploader cannot start: {error}", hint="start it before the main thread ends"
             ) from error
         try:
             self._started.result(START_SECONDS)

@@ -70,15 +70,15 @@ class Settings:
     def sizes(self) -> PartSizes:
         """Return the part sizes of multipart uploads. Raises ConfigError for a part that is too small."""
         if self.part_size < MIN_PART_BYTES:
-            raise ConfigError(f"part_size is {self.part_size}; a part has at least {MIN_PART_BYTES} bytes")
+            raise ConfigError(f"part_size is {self.part_size}, and must be at least {MIN_PART_BYTES} bytes")
         return PartSizes(self.multipart_above, self.part_size)
 
     def place(self) -> tuple[Path, StoreLocation]:
         """Return (log directory, store). Raises ConfigError if one of them is not set."""
         if self.log_dir is None:
-            raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
+            raise ConfigError("no log directory is named", hint="pass --log-dir DIR, or set TIERED_LOG_DIR")
         if self.remote is None:
-            raise ConfigError("no remote is named", hint="--remote s3://bucket/prefix, or TIERED_REMOTE")
+            raise ConfigError("no remote is named", hint="pass --remote s3://bucket/prefix, or set TIERED_REMOTE")
         store = StoreLocation.parse(self.remote, **{name: getattr(self, name) for name in S3_WORDS})
         store.refuse_overlap(self.log_dir, *([self.sidecar] if self.sidecar is not None else []))
         return self.log_dir, store
@@ -141,7 +141,7 @@ def _drop_foreign(found: dict[str, settings.Value]) -> None:
             continue
         if found[name].source != "environment":
             raise ConfigError(
-                f"{found[name].place}: {name} means nothing to the remote {found['remote'].value}",
-                hint=f"take {name} away, or name an s3:// remote ({found['remote'].place} names this one)",
+                f"{found[name].place}: {name} does not apply to the remote {found['remote'].value}",
+                hint=f"remove {name}, or name an s3:// remote ({found['remote'].place} names this one)",
             )
         del found[name]

@@ -607,7 +607,7 @@ def test_two_commits_of_one_version(plain: Bucket) -> None:
             plain.trim(rows[3].base)  # a maintainer's claim LISTs the copies: it refuses, but has written
 
     again()
-    with pytest.raises(CorruptionError, match="went back and was committed to since") as refused:
+    with pytest.raises(CorruptionError, match="was set back to an older version, then changed") as refused:
         plain.plan()
     assert "`tiered repair t:0 --from-version V`" in refused.value.hint
     assert plain.repair_once(from_version=plain.root.version).exit_code == 0

@@ -177,7 +177,7 @@ def test_rows_that_no_log_takes(
 
 
 BAD_COLUMNS = [
-    ("key string", "flights", "there is no column value"),
+    ("key string", "flights", "the DataFrame has no column `value`"),
     ("value string", None, "no topic was named"),
     ("Value string, VALUE string", "flights", "column VALUE appears twice"),
     ("value bigint", "flights", "column value is bigint, not binary or string"),

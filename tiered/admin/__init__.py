@@ -331,7 +331,8 @@ def snapshot_steps(
     earlier = len(made)
     if made and earlier == len(views):
         raise ConfigError(
-            f"there is a snapshot {name} of {next(iter(made))} already", hint="choose another name, or delete it first"
+            f"cannot create snapshot {name}: {next(iter(made))} has a snapshot of this name already",
+            hint="choose another name, or delete it first",
         )
     if dry_run:
         planned = tuple(tp for tp in views if tp not in made)

@@ -107,7 +107,7 @@ class ThreadPools:
     def check_open(self) -> None:
         """Raise ClosedError if the log or reader is closed."""
         if self.closed:
-            raise ClosedError("the log or reader was closed", hint="open it again")
+            raise ClosedError("the call was not made: its log or reader was closed", hint="open it again")
 
     def close(self) -> None:
         self.closed = True

@@ -78,7 +78,10 @@ class AppenderLimits(NamedTuple):
         """Check the keyword arguments of ``Topic.appender`` and return them. Raises ConfigError."""
         if durability == "remote":
             hint = 'appender.flush(durability="remote") waits for the bucket, for all records at once'
-            raise ConfigError("a receipt cannot wait for the bucket: records are uploaded after the seal", hint=hint)
+            raise ConfigError(
+                "a receipt cannot wait for the bucket: its record is uploaded only when its segment is sealed",
+                hint=hint,
+            )
         found = cls(
             arguments.whole("linger_ms", linger_ms, least=0, most=MAX_LINGER_MS),
             arguments.whole("max_bytes", max_bytes, least=1),
@@ -509,29 +512,35 @@ class Appender(Accumulator[Receipt]):
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedLogError(
-                f"an appender of {self._topic.name} was made by process {self._pid}, this is its fork {os.getpid()}",
-                hint="open the log in the child, after the fork; the parent writes what it has buffered",
+                f"the appender of {self._topic.name} belongs to process {self._pid}; the forked process "
+                f"{os.getpid()} cannot use it",
+                hint="open the log in the child, after the fork; the parent process writes what it has buffered",
             )
 
     def _closed_error(self) -> ClosedError:
-        return ClosedError(f"the appender of {self._topic.name} was closed before", hint="topic.appender() makes one")
+        return ClosedError(
+            f"the appender of {self._topic.name} is closed and takes no records",
+            hint="topic.appender() makes a new one",
+        )
 
     def _halted_error(self, partition: int) -> AppendHaltedError:
         return self._behind_error(partition, self._halted[partition])
 
     def _behind_error(self, partition: int, cause: TieredError) -> AppendHaltedError:
         error = AppendHaltedError(
-            f"{self._topic.name}-{partition}: not written, an earlier batch of this appender failed: {cause.message}",
-            hint="flush() raises that error, and the partition takes records again",
+            f"{self._topic.name}-{partition}: the record was not written, because an earlier batch of "
+            f"this appender failed: {cause.message}",
+            hint="call flush(): it raises the first error, then the partition takes records again",
         )
         error.__cause__ = cause
         return error
 
     def _full(self) -> AppendTimeoutError:
         return AppendTimeoutError(
-            f"{self._topic.name}: {self._held} bytes are buffered, buffer_bytes is {self._buffer_bytes}, and"
-            f" nothing of it was written within max_block_ms={self._limits.max_block_ms}",
-            hint="the record was not taken: append it again, or give the appender more buffer_bytes",
+            f"{self._topic.name}: the buffer is full: {self._held} bytes are buffered, buffer_bytes is "
+            f"{self._buffer_bytes}, and no batch was written within "
+            f"max_block_ms={self._limits.max_block_ms}",
+            hint="the record was not added: append it again, or give the appender more buffer_bytes",
         )
 
 
@@ -565,6 +574,6 @@ def _halting(pieces: Sequence[tuple[int, Outcome]]) -> TieredError | None:
 
 def _interrupted(batch: PendingBatch) -> TieredError:
     return TieredError(
-        f"{batch.log.tp}: the write of a batch was interrupted, it is in the log or not",
-        hint="read the end of the partition before its records are appended again",
+        f"{batch.log.tp}: the write of a batch was interrupted: it is unknown whether its records are in the log",
+        hint="read the end of the partition, then append only the records that are missing",
     )

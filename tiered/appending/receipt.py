@@ -123,5 +123,5 @@ class Receipt(AccumulatedRecord):
     def _late(self, timeout: float | None) -> AppendTimeoutError:
         return AppendTimeoutError(
             f"{self._batch.log.tp}: a record was not written within {timeout} s",
-            hint="it still will be, or its receipt says why not: flush() writes what waits",
+            hint="call flush() to write the buffered records, then ask the receipt again",
         )

@@ -63,7 +63,7 @@ class AppenderThread:
         if os.getpid() != self._pid:  # after a fork the lock may be a copy of a held one
             hint = "open the log in the child, after the fork"
             raise ForkedLogError(
-                f"the log was opened by process {self._pid}, this is its fork {os.getpid()}", hint=hint
+                f"the log was opened by process {self._pid}; the forked process {os.getpid()} cannot use it", hint=hint
             )
         _finish_with_multiprocessing()
         with self._lock:

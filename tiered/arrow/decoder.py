@@ -192,7 +192,7 @@ class ArrowDecoder:
                 raise ConfigError(
                     f"{self._tp}: column {self._schema.field(at).name} is NOT NULL in the schema, and records "
                     f"at offsets {offsets[0]} to {offsets[-1]} have nulls",
-                    hint="leave NOT NULL out of the schema, and filter after reading",
+                    hint="leave NOT NULL out of the schema, and filter the rows after reading",
                 )
         if arrays:
             return self._pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -94,7 +94,7 @@ class ArrowRows:
             if name not in (*NAMES, *LEFT_OUT):
                 near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.6)
                 raise ConfigError(
-                    f"column {name} cannot be appended",
+                    f"column {name} is not a field of a record",
                     hint=f"did you mean {near[0]}?" if near else f"columns: {', '.join(NAMES)}",
                 )
             if schema.names.count(name) > 1:
@@ -103,7 +103,9 @@ class ArrowRows:
             if wanted is not None and not self._fits(name, schema.field(name).type):
                 raise ConfigError(f"column {name} is {schema.field(name).type}, not {wanted}", hint="cast it first")
         if "value" not in schema.names:
-            raise ConfigError("there is no column value", hint="rename the column that holds the records' values")
+            raise ConfigError(
+                "the table has no column `value`", hint="rename the column that holds the records' values"
+            )
 
     def _fits(self, name: str, kind: Any) -> bool:
         types = self._arrow.types
@@ -213,7 +215,7 @@ def check_columns(config: TopicConfig, records: RecordColumns, now_ms: int, firs
             raise InvalidTimestampError(
                 f"row {at} has timestamp {times[wrong[0]]}, the log's clock says {now_ms}",
                 index=at,
-                hint="see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+                hint="correct it, or raise message.timestamp.before.max.ms or message.timestamp.after.max.ms",
             )
     if config.compacted and records.keys.null_count:
         missing = np.flatnonzero(records.keys.is_null().to_numpy(zero_copy_only=False))

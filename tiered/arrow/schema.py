@@ -38,7 +38,7 @@ def arrow_schema(columns: Sequence[str] = COLUMNS, *, timestamp_unit: str = "ms"
     }
     unknown = [name for name in columns if name not in types]
     if unknown:
-        raise ConfigError(f"no column {', '.join(unknown)}", hint=f"columns: {', '.join(COLUMNS)}")
+        raise ConfigError(f"unknown column {', '.join(unknown)}", hint=f"columns: {', '.join(COLUMNS)}")
     return arrow.schema([arrow.field(name, types[name]) for name in columns])
 
 

@@ -134,9 +134,14 @@ class CheckReport:
 def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, files: Files) -> Steps[CheckReport]:
     """Check a log directory, a bucket or both. Emit each finding at once, and the progress."""
     if log_dir is None and url is None:
-        raise ConfigError("there is nothing to check", hint="name a log directory, a store or both")
+        raise ConfigError(
+            "there is nothing to check: neither a log directory nor a store was named",
+            hint="name a log directory, a store or both",
+        )
     if options.subset is not None and not 1 <= options.subset[0] <= options.subset[1]:
-        raise ConfigError(f"{options.subset} is not a part of all segments", hint="for example (7, 20)")
+        raise ConfigError(
+            f"subset={options.subset} names no part of the segments", hint="(7, 20) checks the seventh of twenty parts"
+        )
     run = CheckRun(options)
     local = LocalFacts()
     if log_dir is not None:

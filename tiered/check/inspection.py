@@ -153,11 +153,13 @@ def fetch_log(
             whole_bytes = min(RANGE_BYTES, last - start)
             if not isinstance(found, Object) or found.size != row.size or len(found.data) != whole_bytes:
                 raise CorruptionError(
-                    f"{tp}: {key} is not the object of {row.size} bytes that the catalog names",
+                    f"{tp}: {key} has {found.size} bytes, but {row.size} in the catalog"
+                    if isinstance(found, Object) and found.size != row.size
+                    else f"{tp}: a read of {whole_bytes} bytes of {key} from byte {start} on was cut short",
                     path_or_key=key,
                     position=start,
                     offset=row.base,
-                    hint="run check",
+                    hint="run `tiered check`, then `tiered repair`",
                 )
             yield Blocking(partial(take, found.data))
             if emits_progress:

@@ -52,7 +52,9 @@ def command(  # noqa: PLR0917 - the options
     }
     if app.remote is None and any(asked.values()):
         name = next(name for name, given in asked.items() if given)
-        raise ConfigError(f"{name} looks into the bucket, and none is named", hint="pass --remote URL, or leave it out")
+        raise ConfigError(
+            f"{name} looks into the bucket, and none is named", hint=f"pass --remote URL, or leave {name} out"
+        )
     need_directory(app)
     app.out.start("check", complete=False)
     store = open_remote(app) if app.remote is not None else None

@@ -92,12 +92,14 @@ def workload_of(records_per_second: float, shape: dict[str, str | int | float | 
         option = "--" + name.replace("_", "-")
         found = parse_duration_ms(str(shape[name]), option) / 1000 if shape[name] is not None else 0.0
         if found < 0:
-            raise ConfigError(f"{option}: {shape[name]!r} is less than 0", hint=f"{option} 10m")
+            raise ConfigError(
+                f"{option}: {shape[name]!r} is less than 0", hint=f"write 0 or more, for example {option} 10m"
+            )
         return found
 
     segment, record = parse_bytes(str(shape["segment"])), parse_bytes(str(shape["record_bytes"]))
     if seconds("seal") <= 0 or segment < 1:
-        raise ConfigError("--seal and --segment must be positive", hint="--seal 10m --segment 64MiB")
+        raise ConfigError("--seal and --segment must be positive", hint="for example --seal 10m --segment 64MiB")
     return Workload(
         records_per_second,
         record,

@@ -204,8 +204,8 @@ class _Drop:
     def __init__(self, partition: ReadLog, before: LogPlace) -> None:
         if partition.upload is None:
             raise ConfigError(
-                f"{partition.tp} is not tiered: no bucket holds what would leave the disk",
-                hint="`tiered disk truncate` and retention.* delete records of a log that lies on the disk alone",
+                f"{partition.tp} is not tiered: its records are on this disk only and cannot be dropped",
+                hint="`tiered disk truncate` and retention.* delete records of such a log",
             )
         self._partition = partition
         self._uploaded = partition.upload.end_offset
@@ -302,9 +302,15 @@ def _check_move(log: LogView, tp: TopicPartition, target: Path) -> None:
         raise ConfigError(f"{tp} is in {target} already", hint="name another directory")
     log.partition(tp)
     if place.is_relative_to(source) or source.is_relative_to(place):
-        raise ConfigError(f"{target} and {log.directory} lie one in the other", hint="name a directory beside it")
+        raise ConfigError(
+            f"one of {target} and {log.directory} is inside the other",
+            hint=f"name a directory outside of {log.directory}",
+        )
     if tp in log.claims.read() or tp in log.uploads.read():
-        raise ConfigError(f"{tp} is tiered: the bucket knows it by its volume", hint="`tiered restore` moves it")
+        raise ConfigError(
+            f"{tp} cannot move: it is tiered, and the bucket identifies its log directory",
+            hint="`tiered restore` builds it in another directory from the bucket",
+        )
 
 
 def _check_space(target: Path, size_bytes: int) -> None:
@@ -312,7 +318,7 @@ def _check_space(target: Path, size_bytes: int) -> None:
     space = PosixFiles().space(existing)
     if space is not None and size_bytes > space.free:
         raise DiskFullError(
-            f"{target} has {human_bytes(space.free)} free, the partition needs {human_bytes(size_bytes)}",
+            f"{target} has {human_bytes(space.free)} free, and the partition needs {human_bytes(size_bytes)}",
             hint="free space there, or name a directory of another disk",
         )
 
@@ -366,13 +372,14 @@ def truncate(app: Application, *, partition: str, offset: int) -> int:
 def _check_cut(tp: TopicPartition, offset: int, positions: Positions) -> None:
     if offset > positions.end_offset:
         raise ConfigError(
-            f"{tp} ends at offset {positions.end_offset}: there is nothing to cut at {offset}",
+            f"{tp} cannot be truncated at offset {offset}: it has offsets {positions.start_offset} to "
+            f"{positions.end_offset}",
             hint=f"name an offset from {positions.start_offset} to {positions.end_offset}",
         )
     if offset < positions.uploaded_offset:
         raise ConfigError(
-            f"{tp}: the bucket holds all below {positions.uploaded_offset}, the disk would end at {offset}",
-            hint=f"name an offset from {positions.uploaded_offset} on: what a bucket holds is never cut here",
+            f"{tp} cannot be truncated at offset {offset}: the records below {positions.uploaded_offset} are uploaded",
+            hint=f"name an offset from {positions.uploaded_offset} on",
         )
 
 

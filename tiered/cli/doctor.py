@@ -434,7 +434,7 @@ def write_bundle(path: Path, app: Application, checks: Mapping[str, object]) -> 
                 entry.size, entry.mtime = len(text), app.clock.now_ms() // 1000
                 archive.addfile(entry, io.BytesIO(text))
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="choose another --bundle") from error
+        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="choose another path for --bundle") from error
     app.out.say(f"{path}: look through it, then attach it to the report")
 
 

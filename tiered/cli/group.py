@@ -173,7 +173,9 @@ def _targets(app: Application, selected: str, at: LogPlace) -> dict[TopicPartiti
             for log in logs
         }
     if not targets:
-        raise NotFoundError(f"{selected} is not on this disk", hint=f"`tiered topic show {name}` names the partitions")
+        raise NotFoundError(
+            f"partition {selected} is not on this disk", hint=f"`tiered topic show {name}` names the partitions"
+        )
     return targets
 
 
@@ -337,7 +339,10 @@ def _reset_in_bucket(app: Application, group: str, selected: Sequence[str], at: 
                 if facts.remote_id is not None and (not named or tp in named or facts.name in named):
                     wanted[tp] = facts.remote_id, _target_in_bucket(tiers, tp, facts.remote_id, at)
         if not wanted:
-            raise NotFoundError(f"{', '.join(selected)} names no partition of the bucket", hint="`tiered topic show`")
+            raise NotFoundError(
+                f"{', '.join(selected)} is not a topic or partition of the bucket",
+                hint="`tiered topic list` names the topics",
+            )
         if not app.dry_run:
             question = f"Set the positions of group {group} in {counted(len(wanted), 'partition')} to {at.text}?"
             confirm(app, "group reset", question)
@@ -366,7 +371,7 @@ def _topics_of(tiers: Tiers, group: str) -> Sequence[TopicFacts]:
     ids = {each.topic_id for each in tiers.run(load_group(group)).partitions}
     chosen = [facts for facts in tiers.topics(unreadable={}).values() if facts.remote_id in ids]
     if not chosen:
-        raise NotFoundError(f"group {group} has no position in a topic that exists", hint="name the topics to set")
+        raise NotFoundError(f"group {group} has no position in any existing topic", hint="name the topics to reset")
     return chosen
 
 

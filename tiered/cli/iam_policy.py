@@ -33,19 +33,17 @@ def command(app: Application, role: str | None, pins: bool) -> int:
     """
     scheme = StoreLocation.parse(app.need_remote(), environ={}).scheme
     if scheme != "s3":
-        raise ConfigError(f"{scheme}:// knows no policies", hint="--remote s3://bucket/prefix")
+        raise ConfigError(f"{scheme}:// knows no policies", hint="pass --remote s3://bucket/prefix")
     if role is None:
-        raise ConfigError("no role was named", hint=f"--role {', '.join(ROLES[:-1])} or {ROLES[-1]}")
+        raise ConfigError("no role was named", hint=f"pass --role {', '.join(ROLES[:-1])} or {ROLES[-1]}")
     place = location(app)
     if set(place.prefix) & set("*?$"):
         raise ConfigError(
-            f"the prefix {place.prefix!r} has a character that policies expand", hint="a prefix without *, ? and $"
+            f"the prefix {place.prefix!r} has a character that policies expand", hint="name a prefix without *, ? and $"
         )
     key = place.s3.sse_kms_key_id or ""
     if key and not key.startswith("arn:"):
-        raise ConfigError(
-            f"the KMS key {key!r} is not an ARN", hint="a policy names keys by ARN: ?kms_key=ARN in the URL"
-        )
+        raise ConfigError(f"the KMS key {key!r} is not an ARN", hint="put ?kms_key=ARN into the URL")
     family = next((name for start, name in FAMILIES.items() if (place.s3.region or "").startswith(start)), "aws")
     prefix = f"{place.prefix}/" if place.prefix else ""
     left_out = () if pins else ("Pin", "PinKey")

@@ -66,7 +66,9 @@ def _every(_context: click.Context, _parameter: click.Parameter, value: str | No
         return None
     found = parse_duration_ms(value, "--loop")
     if found < 1:
-        raise ConfigError(f"--loop {value}: the rest between rounds must be longer than 0", hint="10m, 1h")
+        raise ConfigError(
+            f"--loop {value}: the pause between rounds must be longer than 0", hint="for example 10m or 1h"
+        )
     return found
 
 
@@ -113,13 +115,16 @@ def command(
     wanted = MaintainScope(selected, kinds, begin_at, orphans, limits)
     if every is None:
         if metrics_file is not None:
-            raise ConfigError("--metrics is for many runs", hint="add --loop 1h, or leave it out")
+            raise ConfigError("--metrics needs --loop", hint="add --loop 1h, or leave it out")
         return _once(app, wanted)
     given = {"--dry-run": app.dry_run, "--start-offset": begin_at is not None, "--orphans": orphans}
     for option in (name for name, is_given in given.items() if is_given):
-        raise ConfigError(f"{option} is for one run, --loop for many", hint="leave one of them out")
+        raise ConfigError(f"{option} is for a single run and does not go with --loop", hint="leave one of them out")
     if not app.yes:
-        raise ConfigError("--loop never asks before it acts", hint="pass --yes; --dry-run shows what is due now")
+        raise ConfigError(
+            "--loop runs without questions and needs --yes",
+            hint="pass --yes; --dry-run without --loop shows what is due now",
+        )
     return _loop(app, wanted, every, metrics_file)
 
 
@@ -293,7 +298,7 @@ def _planned(
 ) -> Iterator[tuple[Maintainer, MaintenancePlan]]:
     _, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
     if wanted.begin_at is not None and partition is None:
-        raise ConfigError("--start-offset is for one partition", hint="name it: TOPIC:P")
+        raise ConfigError("--start-offset needs a single partition", hint="name the partition: TOPIC:P")
     owner = owner_of(PROGRAM)
     for facts in topics.values():
         for number in chosen_partitions(facts.name, facts.partitions, partition):

@@ -141,7 +141,7 @@ def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -
     named = [topic_or_partition(text) for text in selected]
     versions = chosen["to_version"] is not None or chosen["from_version"] is not None
     if versions and not (len(named) == 1 and isinstance(named[0], TopicPartition)):
-        raise ConfigError("a version belongs to one partition", hint="name it: TOPIC:P")
+        raise ConfigError("--to-version and --from-version need a single partition", hint="name the partition: TOPIC:P")
     if app.log_dir is not None:
         need_directory(app)
     asked = app.remote is not None or app.log_dir is None

@@ -78,7 +78,11 @@ def command(
     """
     if follow or promote or once:
         if any((selected, begin, end, newest, as_of, name, pin, if_empty, app.dry_run)):
-            raise ConfigError("a standby has the whole bucket, as it is", hint="leave the other options out")
+            raise ConfigError(
+                "--follow, --once and --promote are for the whole bucket: no topic, range, name, --pin or "
+                "--dry-run goes with them",
+                hint="pass only --remote, --log-dir and --every with them",
+            )
         return tend_standby(app, every, follow=follow, once=once, promoted=promote)
     directory, dry_run = app.need_log_dir(), app.dry_run
     first, last = range_of(begin, end, app.clock.now_ms())
@@ -114,9 +118,14 @@ def command(
 def _refuse_offsets(first: LogPlace, last: LogPlace) -> None:
     """Raise ConfigError for ends that no restore has: it begins with a whole segment, and it restores something."""
     if first.offset not in (None, "earliest"):
-        raise ConfigError(f"--from {first.text}: a restore begins at a time", hint="write a time, or use --newest SIZE")
+        raise ConfigError(
+            f"--from {first.text} is not a time, and a restore begins at a time",
+            hint="write a time, or use --newest SIZE",
+        )
     if last.offset == "earliest":
-        raise ConfigError("--to beginning restores nothing", hint="write a time or an offset, or leave it out")
+        raise ConfigError(
+            "--to beginning selects no record to restore", hint="write a time or an offset, or leave it out"
+        )
 
 
 def _conclude(app: Application, report: RestoreReport) -> int:
@@ -173,7 +182,9 @@ def _conclude(app: Application, report: RestoreReport) -> int:
 def tend_standby(app: Application, every: str, *, follow: bool, once: bool, promoted: bool) -> int:
     """Follow a bucket, or end that. Raises ConfigError for options that exclude each other."""
     if follow == promoted or (promoted and once):
-        raise ConfigError("--follow, also with --once, and --promote exclude each other", hint="choose one of them")
+        raise ConfigError(
+            "--follow (with or without --once) and --promote exclude each other", hint="choose one of them"
+        )
     refuse_file(app.need_log_dir())
     return _promote(app) if promoted else _follow(app, every, once=once)
 
@@ -182,7 +193,9 @@ def _follow(app: Application, every: str, *, once: bool) -> int:
     """Pull again and again until the process is stopped, or once. An outage of the store is waited out."""
     rest_seconds = parse_duration_ms(every, "--every") / 1000
     if rest_seconds <= 0:
-        raise ConfigError(f"--every {every}: the rest between pulls must be longer than 0", hint="5s, 1m")
+        raise ConfigError(
+            f"--every {every}: the pause between downloads must be longer than 0", hint="for example 5s or 1m"
+        )
     app.out.start("restore", directory=str(app.need_log_dir()), segments=0, size_bytes=0)
     store, never, warned = open_remote(app), threading.Event(), set[str]()
     try:

@@ -120,7 +120,7 @@ def delete_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
                 held.append((tp, view, taken))
         if not held and not damaged:
             raise NotFoundError(
-                f"there is no snapshot {name}", hint="`tiered snapshot list` shows those that there are"
+                f"snapshot {name} does not exist", hint="`tiered snapshot list` lists the existing ones"
             )
         partitions = counted(len(held) + len(damaged), "partition")
         if not app.dry_run:

@@ -200,7 +200,10 @@ def set_command(
     changes = {} if partitions and not (settings or resets) else _changes(settings, resets, entry_config)
     _check_count(app, facts, partitions)
     if known and app.remote is None:
-        raise ConfigError(f"topic {topic} is in a bucket, too", hint="name it with --remote: both change, or neither")
+        raise ConfigError(
+            f"topic {topic} is also in a bucket, and no bucket is named",
+            hint="pass --remote URL: the settings then change in both places",
+        )
     changed = _without(facts.config, (*resets, *changes)).replace(changes)  # refused before anything is changed
     count = max(partitions or 0, facts.partitions)
     if not app.dry_run:
@@ -251,8 +254,8 @@ def _check_count(app: Application, facts: TopicFacts, partitions: int | None) ->
         held = read_topics(app.need_log_dir(), PosixFiles())[facts.name].held
         if held is not None:
             raise ConfigError(
-                f"topic {facts.name} lies in several log directories",
-                hint="add_partitions() of the library, with all of them open, chooses where each new one lies",
+                f"cannot add partitions to topic {facts.name}: it is in several log directories",
+                hint="open all directories with tiered.open and call add_partitions() of the topic",
             )
 
 
@@ -314,9 +317,9 @@ def delete(app: Application, *, topic: str, local_only: bool, force: bool) -> in
         tps = [TopicPartition(topic, number) for number in info.here]
         if (log.claims.read().keys() | log.uploads.read().keys()) & set(tps) and not local_only:
             raise ConfigError(
-                f"topic {topic} is tiered: its records in the bucket would stay, and so would its name",
-                hint=f"the bucket first: `tiered topic delete {topic} --remote URL`; --local-only deletes the copy on "
-                "this disk, with all that was not uploaded",
+                f"topic {topic} is tiered: its name and its records would stay in the bucket",
+                hint=f"delete it in the bucket first: `tiered topic delete {topic} --remote URL`; --local-only "
+                "deletes the copy on this disk, also records that are not uploaded",
             )
         paths = [log.directory / partition_dir(tp) for tp in tps]
         linked = {path.name: str(path.resolve()) for path in paths if path.is_symlink()}
@@ -350,9 +353,10 @@ def _means_bucket(app: Application, topic: str) -> bool:
     if disk_rank == bucket_rank:
         unset = "env -u TIERED_LOG_DIR " if disk.startswith("environment ") else ""
         raise ConfigError(
-            f"topic {topic} is deleted in one place at a time, and two are named ({disk}, {bucket})",
-            hint=f"`{unset}tiered topic delete {topic} --remote URL` without --log-dir deletes it in the bucket, with "
-            "--log-dir alone on a disk; --local-only deletes the copy on this disk, with all that was not uploaded",
+            f"topic {topic} can be deleted in only one place at a time, and two are named ({disk}, {bucket})",
+            hint=f"`{unset}tiered topic delete {topic} --remote URL` without --log-dir deletes it in the "
+            "bucket, with --log-dir alone on a disk; --local-only deletes the copy on this disk, also "
+            "records that are not uploaded",
         )
     return bucket_rank < disk_rank
 
@@ -365,8 +369,8 @@ def _delete_in_bucket(app: Application, topic: str, *, force: bool) -> int:
         taken = [(view, one) for view in views for one in tiers.run(list_snapshots(view))]
         if taken and not force:
             raise ConfigError(
-                f"topic {topic} has {counted(len(taken), 'snapshot')}, the first is {taken[0][1]}",
-                hint="`tiered snapshot delete` them, or pass --force",
+                f"topic {topic} is not deleted: it has {counted(len(taken), 'snapshot')}, the first is {taken[0][1]}",
+                hint="delete them with `tiered snapshot delete`, or pass --force",
             )
         rows = []
         for view in views:
@@ -451,7 +455,7 @@ def _pinned(tiers: Tiers, entry: TopicEntry, number: int) -> CatalogView:
     if pinned is None:
         raise ConfigError(
             f"{entry.name}-{number} has no root in the bucket yet",
-            hint="open the topic once with its log directory and --remote: its roots are made then",
+            hint="open the topic once with its log directory and remote=URL: that creates its roots",
         )
     return pinned
 
@@ -462,6 +466,6 @@ def _need_decided(tiers: Tiers, entry: TopicEntry, number: int) -> None:
     stable, pinned = tiers.run(remote.last_stable_offset()), tiers.run(remote.snapshot())
     if pinned is not None and stable < pinned.next_offset:
         raise ConfigError(
-            f"{entry.name}-{number} ends inside a transaction that began at offset {stable}: sinks cannot end it",
+            f"{entry.name}-{number} has an open transaction from offset {stable}, which a Spark sink cannot end",
             hint="commit or abort it in the local log (`tiered transaction list`), sync it, then transfer the topic",
         )

@@ -174,7 +174,9 @@ class LogAssignment:
             self._find(topic)
             count = self._topics()[topic].partitions
             if not 0 <= number < count:
-                raise UnknownTopicError(f"topic {topic} has no partition {number}", hint=f"it has 0 to {count - 1}")
+                raise UnknownTopicError(
+                    f"topic {topic} has no partition {number}", hint=f"its partitions are 0 to {count - 1}"
+                )
         self._names, self._chosen = (), chosen
 
     def poll(self, busy: Collection[TopicPartition]) -> Changes:
@@ -219,7 +221,7 @@ class LogAssignment:
             if tp not in self._ids:
                 errors[tp] = ConfigError(f"{tp} is not assigned to this consumer of group {self.group!r}")
             elif info is None or info.topic_id != self._ids[tp]:
-                errors[tp] = LogDestroyedError(f"topic {tp.topic} was deleted: no position of {tp} is stored")
+                errors[tp] = LogDestroyedError(f"the position of {tp} is not stored: its topic was deleted")
         rest = {tp: position for tp, position in positions.items() if tp not in errors}
         try:
             self.store.store(rest)

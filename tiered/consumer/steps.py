@@ -98,7 +98,7 @@ class Options:
         unknown = given.keys() - ConsumerKeywords.__annotations__.keys()
         if unknown:
             hint = f"they are {', '.join(ConsumerKeywords.__annotations__)}"
-            raise ConfigError(f"a consumer has no option {min(unknown)!r}", hint=hint)
+            raise ConfigError(f"unknown consumer option {min(unknown)!r}", hint=hint)
         start, stop_at = given.get("start", "earliest"), given.get("stop_at")
         if stop_at not in (None, "end"):
             raise arguments.wrong("stop_at", stop_at, '"end", or None to follow')
@@ -310,7 +310,7 @@ class ConsumerSteps:
     def check_open(self) -> None:
         """Raise ClosedError if the consumer, the log or the reader was closed."""
         if self.closed:
-            raise ClosedError(f"the consumer of group {self.group!r} was closed", hint="make another one")
+            raise ClosedError(f"the consumer of group {self.group!r} was closed", hint="make a new consumer")
         self._followers.check_open()
 
     def apply_changes(self) -> Steps[None]:
@@ -395,8 +395,8 @@ class ConsumerSteps:
             return
         if self._options.on_truncated != "rewind":
             raise LogTruncatedError(
-                f"{fetch.tp}: group {self.group!r} is at offset {fetch.position}, but the log has other records from "
-                f"offset {same} on, or none",
+                f"{fetch.tp}: the log was truncated: group {self.group!r} is at offset {fetch.position}, and "
+                f"the records from offset {same} on are other ones or missing",
                 requested=fetch.position,
                 diverged=same,
             )

@@ -135,7 +135,7 @@ class OpenDisk:
         for segment in self._local.partition(tp).sealed_segments(ref.base):
             if segment.base_offset == ref.base:
                 return segment
-        raise NotFoundError(f"{tp}: the sealed segment {ref.base} is gone from {self.path}")
+        raise NotFoundError(f"{tp}: the sealed segment with base offset {ref.base} is missing in {self.path}")
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
         """Do nothing: the error already names the owner's files."""

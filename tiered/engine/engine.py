@@ -292,7 +292,10 @@ class Engine:
         except TimeoutError as late:
             error = late
             if step.kind is StepKind.COMMIT:
-                error = CommitUnknownError(f"{step.tp}: the commit was not answered within {seconds or 0:.0f} s")
+                error = CommitUnknownError(
+                    f"{step.tp}: no answer to the commit within {seconds or 0:.0f} s: it is unknown whether the "
+                    "bucket has it"
+                )
         except (TieredError, OSError) as raised:
             error = raised
         except Exception as raised:  # noqa: BLE001 - any bug: the partition goes on or reports it

@@ -212,7 +212,7 @@ class Journal:
             case "done":
                 self._drop(key)
             case _:
-                raise ValueError("an unknown line")
+                raise ValueError("the line has an unknown op")
 
     def _compact(self) -> None:
         lines = [line for entry in self._entries.values() for line in entry.lines()]

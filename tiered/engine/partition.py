@@ -64,9 +64,9 @@ class EngineLimits:
         return max(1, self.uploads // 4)
 
 
-BLOCKED_HINT = "`tiered restore`, or bring the missing segments back into the log directory"
+BLOCKED_HINT = "run `tiered restore`, or bring the missing segments back into the log directory"
 
-PAUSED_HINT = "`tiered-uploader resume`"
+PAUSED_HINT = "run `tiered-uploader resume`"
 
 NEEDS_OPERATOR = frozenset({FailureKind.PERMISSION, FailureKind.FATAL, FailureKind.FENCED})
 """Failures that time alone does not cure."""

@@ -185,7 +185,10 @@ class Scanner:
                 hint="name the directory that the application opens, or start the application first",
             ) from None
         if meta.directory_id is None:
-            raise ConfigError(f"{path} has no directory.id", hint="open the log once for writing; it then gets one")
+            raise ConfigError(
+                f"meta.properties of {path} has no directory.id",
+                hint="open the log once with tiered.open: it writes the id",
+            )
         return str(meta.directory_id)
 
     def scan(self, *, whole: bool = True) -> Look:
@@ -283,7 +286,9 @@ class Scanner:
         """Return a sealed segment for reading. Raises NotFoundError if the newest scan has not found the partition."""
         known = self._known.get(tp)
         if known is None:
-            raise NotFoundError(f"{tp} is not in {self.directory}", hint="the next scan sees what became of it")
+            raise NotFoundError(
+                f"{tp} is not in {self.directory}", hint="no action is needed: the uploader scans again"
+            )
         epochs = self.leader_epochs(tp)
         log = OwningLog(
             self.directory / partition_dir(tp),
@@ -326,7 +331,9 @@ class Scanner:
             active = self._files.state(folder / f"{bases[-1]:020d}{LOG_SUFFIX}") if bases else None
             if active is not None:
                 return bases[0], _least_end(bases[-1], active.size, seen.flushed_offset)
-        raise NotFoundError(f"{tp}: its active segment is not to be found", hint="the next scan sees what became of it")
+        raise NotFoundError(
+            f"{tp}: its active segment was not found", hint="no action is needed: the uploader scans again"
+        )
 
     def free_space(self) -> tuple[int, int] | None:
         """Return (free bytes, used percentage), None if the file system reports no size."""
@@ -383,7 +390,7 @@ class Scanner:
     def _sealed(self, tp: TopicPartition, folder: Path, base: int, end: int) -> SegmentRef:
         state = self._files.state(folder / f"{base:020d}{LOG_SUFFIX}")
         if state is None:
-            raise NotFoundError(f"segment {base} was deleted during the scan")
+            raise NotFoundError(f"the segment with base offset {base} was deleted during the scan")
         since_ms = self._since_ms.pop((tp, base), state.modified_ns // 1_000_000)
         return SegmentRef(base, end, state.size, since_ms)
 

@@ -174,8 +174,9 @@ class BucketSteps:
         entry = yield from register_topic(topic, info.topic_id, count, settings, who)
         if entry.topic_id != info.topic_id:
             raise ConfigError(
-                f"topic {topic}: its id is {info.topic_id} in {disk.path} and {entry.topic_id} in {self._url}",
-                hint="it was deleted and made again, or the bucket is another log's: use another prefix or directory",
+                f"topic {topic}: its topic id is {info.topic_id} in {disk.path}, but {entry.topic_id} in {self._url}",
+                hint="the topic was deleted and created again, or the bucket belongs to another log: use another "
+                "prefix or directory",
             )
         self.registered[topic] = entry
         return entry
@@ -190,8 +191,9 @@ class BucketSteps:
         """Raise LogDestroyedError if the bucket lacks the topic: it is another bucket, or it was emptied."""
         if (yield from load_topic(topic)) is None:
             gone = LogDestroyedError(
-                f"topic {topic} was uploaded from {self._disk.path}, and {self._url} does not know it",
-                hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
+                f"topic {topic} was uploaded from {self._disk.path}, but {self._url} does not know it",
+                hint="this is another bucket or prefix, or its objects were deleted: correct the URL, or copy the "
+                "objects back",
             )
             yield Blocking(functools.partial(self._disk.add_owner_hint, TopicPartition(topic, 0), gone))
             raise gone
@@ -343,8 +345,8 @@ class BucketSteps:
             except SegmentGone as gone:
                 if last:
                     raise CorruptionError(
-                        f"{tp}: {gone.key} is gone and version {root.version} of the catalog still names it (offsets "
-                        f"{gone.row.base} to {gone.row.next})",
+                        f"{tp}: the object {gone.key} is gone, and version {root.version} of the catalog still names "
+                        f"it (offsets {gone.row.base} to {gone.row.next})",
                         path_or_key=gone.key,
                         position=0,
                         offset=gone.row.base,
@@ -497,7 +499,10 @@ class BucketSteps:
         """Return the root as it was read back. Raises CommitUnknownError whenever the rows may be in it."""
         catalog = self._catalog(tp)
         if catalog.claim_epoch != claim_epoch:
-            raise CommitUnknownError(f"{tp}: the claim {claim_epoch} is gone, {catalog.claim_epoch} is held")
+            raise CommitUnknownError(
+                f"{tp}: the commit was prepared under claim epoch {claim_epoch}, and the current one is "
+                f"{catalog.claim_epoch}"
+            )
         epochs = yield Blocking(functools.partial(self._disk.leader_epochs, tp))
         self._idle.pop(tp, None)
         if catalog.root is None:
@@ -560,8 +565,9 @@ def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Ste
             until = min(until, now + READ_BACK_SECONDS)
             if attempt >= READ_BACK_ATTEMPTS or now >= until:
                 raise CommitUnknownError(
-                    f"{tp}: committed up to {rows[-1].next}, but the root cannot be read back: {error.message}",
-                    hint="the next claim reads it; local bytes stay until then",
+                    f"{tp}: rows up to offset {rows[-1].next} were sent, but the catalog cannot be read back: "
+                    f"{error.message}",
+                    hint="no action is needed: the next claim reads it; local segments stay until then",
                 ) from error
         yield Backoff(attempt)
         attempt += 1

@@ -186,17 +186,20 @@ class SyncRun:
         if self._stopped:
             return None
         if p.pause is not None:
-            return DataLocalError(f"{tp}: committed up to {p.known_committed} of {end}: {p.pause}", hint=PAUSED_HINT)
+            return DataLocalError(
+                f"{tp}: not all is uploaded, offset {p.known_committed} of {end}: {p.pause}", hint=PAUSED_HINT
+            )
         if p.known_committed < end and p.phase is Phase.CLAIMED and p.committed not in p.works and not self._is_late():
             first = min(p.works, default=end)
             return OffsetGapError(
-                f"{tp}: the catalog ends at {p.committed}, the next sealed segment on this disk begins at {first}",
+                f"{tp}: the bucket ends at offset {p.committed}, but the next sealed segment on this disk "
+                f"begins at {first}",
                 start=p.committed,
                 end=first,
-                hint="segments were removed from the log directory, or it belongs to another log: run tiered check",
+                hint="segments were removed from the log directory, or it belongs to another log: run `tiered check`",
             )
         return DataLocalError(
-            f"{tp}: committed up to {p.known_committed} of {end} when the time was up",
+            f"{tp}: the sync timed out: uploaded up to offset {p.known_committed} of {end}",
             hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
         )
 

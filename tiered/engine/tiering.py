@@ -237,7 +237,7 @@ class Tiering:
         turn = self._turns.acquire(ends, deadline if deadline is None else deadline - self.clock.monotonic())
         if turn is None:  # another run of this process: waited for, instead of mistaken for a process
             raise DataLocalError(
-                f"another sync of {self.local.directory} was still at work when the time was up",
+                f"the sync of {self.local.directory} timed out while another sync was still running",
                 hint="sync again; the data is safe on this disk meanwhile",
             )
         try:

@@ -39,7 +39,9 @@ NAMES = 5
 """Partitions that one sentence names."""
 ASK_S = 30.0
 """Time in seconds after which the writer is asked to roll again."""
-FENCED_HINT = "another volume writes this partition now; its records and these differ from the committed end on"
+FENCED_HINT = (
+    "`tiered repair rejoin` moves the records that only this disk has aside, and continues at the end of the bucket"
+)
 WAITS_HINT = "`tiered status` says what it waits for; the data is safe on this disk meanwhile"
 
 _logger = logging.getLogger("tiered")
@@ -145,10 +147,10 @@ def wait_uploaded(
         if uploader is not None and uploader.error is not None:
             raise uploader.error
         if deadline is not None and clock.monotonic() >= deadline:
-            raise DataLocalError(f"after {timeout_s:.0f} s not committed yet: {', '.join(behind)}", hint=WAITS_HINT)
+            raise DataLocalError(f"not uploaded after {timeout_s:.0f} s: {', '.join(behind)}", hint=WAITS_HINT)
         clock.wait(closed, POLL_S)
         if closed.is_set():
-            raise DataLocalError(f"the log was closed while waiting; not committed yet: {', '.join(behind)}")
+            raise DataLocalError(f"the log was closed during the wait; not uploaded yet: {', '.join(behind)}")
 
 
 def _upload_sealed(
@@ -186,11 +188,17 @@ def _behind(
     """Return the missing records in words. Raises FencedError, DataLocalError for a paused partition."""
     for tp, end in ends.items():
         if tp in uploads and uploads[tp].fenced:
-            raise FencedError(f"{tp}: a newer claim owns it; {end} was not committed by this volume", hint=FENCED_HINT)
+            raise FencedError(
+                f"{tp}: another writer owns this partition; this log directory has not uploaded the records "
+                f"up to offset {end}",
+                hint=FENCED_HINT,
+            )
     behind = [tp for tp, end in sorted(ends.items()) if committed[tp] < end]
     for tp in behind:
         if (pause := pauses.get(tp.topic) or pauses.get(ALL_TOPICS)) is not None:
-            raise DataLocalError(f"{tp}: committed up to {committed[tp]} of {ends[tp]}: {pause}", hint=PAUSED_HINT)
+            raise DataLocalError(
+                f"{tp}: not all is uploaded, offset {committed[tp]} of {ends[tp]}: {pause}", hint=PAUSED_HINT
+            )
     return [f"{tp} {committed[tp]} of {ends[tp]}" for tp in behind]
 
 

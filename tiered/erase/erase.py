@@ -283,16 +283,18 @@ class Eraser:
         pinned = yield from self.catalog.pin()
         if pinned is not None and (yield from pinned.at(gone.row.base)) == gone.row:
             raise CorruptionError(
-                f"{self.tp}: {gone.key} is gone, and the catalog names it (offsets {gone.row.base} to {gone.row.next})",
+                f"{self.tp}: the object {gone.key} is gone, and the catalog still names it (offsets "
+                f"{gone.row.base} to {gone.row.next})",
                 path_or_key=gone.key,
                 offset=gone.row.base,
-                hint="run `tiered check`; what was rewritten stays so, nothing else was changed",
+                hint="run `tiered check`; finished rewrites stay, nothing else was changed",
             )
 
     def restless(self) -> ConfigError:
         return ConfigError(
-            f"{self.tp}: others have rewritten it in each of {MAX_LOOKS} looks",
-            hint="end other maintainers for a while, then run the same again: it goes on",
+            f"{self.tp}: the erasure gave up, because other maintainers rewrote the partition during each "
+            f"of {MAX_LOOKS} attempts",
+            hint="stop other maintainers, then run the same command again: it resumes",
         )
 
     def holders(self) -> Steps[tuple[str, ...]]:
@@ -322,7 +324,10 @@ class Eraser:
                     raise
             found = yield from self._find_matches()
             if found is None:
-                raise NotFoundError(f"{self.tp} has no catalog any more", hint="was its topic deleted?")
+                raise NotFoundError(
+                    f"{self.tp}: its catalog was deleted during the erasure",
+                    hint="if the topic was deleted, its records go with it: no erasure is needed",
+                )
             hits = found[1]
             if hits and not self.catalog.claim_epoch:
                 yield from self.claim(owner)
@@ -429,8 +434,8 @@ class Eraser:
         holders = yield from self.holders()
         if holders:
             raise ConfigError(
-                f"{self.tp}: what is to be deleted now is held by {', '.join(holders[:5])}",
-                hint="`tiered snapshot delete` it, or wait for the reader to end; without --now the grace time goes on",
+                f"{self.tp}: the replaced data cannot be deleted now: it is held by {', '.join(holders[:5])}",
+                hint="delete the snapshot with `tiered snapshot delete`, wait for the reader, or leave --now out",
             )
 
     def collect(self, owner: str) -> Steps[Collected]:

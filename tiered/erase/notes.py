@@ -58,7 +58,7 @@ def decode_note(key: str, data: bytes | memoryview) -> dict[str, Any]:
     try:
         note = json.loads(bytes(data))
         if any(not isinstance(note[name], kind) for name, kind in _NOTE_FIELDS.items()):
-            raise ValueError("not what an erasure writes")
+            raise ValueError("a field is missing or has the wrong type")
     except (ValueError, KeyError, TypeError) as damage:
         raise CorruptionError(
             f"{key}, the erasure's note of a segment, cannot be read: {damage}",

@@ -91,7 +91,9 @@ def verify_batch(buf: Buffer, header: BatchHeader | None = None) -> BatchHeader:
             return intact
         header = read_header(buf)
     if header.batch_length + LOG_OVERHEAD_BYTES != len(buf):
-        raise CorruptionError(f"batch of {header.size_bytes} bytes in a buffer of {len(buf)}", position=0)
+        raise CorruptionError(
+            f"the batch is cut off: its header says {header.size_bytes} bytes, {len(buf)} are there", position=0
+        )
     if header.magic < 2:
         message = legacy.read_message(buf, 0)
         legacy.verify_message(buf, message)
@@ -108,7 +110,8 @@ def verify_batch(buf: Buffer, header: BatchHeader | None = None) -> BatchHeader:
         )
     if header.records_count > header.last_offset_delta + 1:
         raise CorruptionError(
-            f"{header.records_count} records in {header.last_offset_delta + 1} offsets",
+            f"the batch at offset {header.base_offset} has {header.records_count} records, but spans "
+            f"{header.last_offset_delta + 1} offsets",
             position=0,
             offset=header.base_offset,
         )
@@ -163,7 +166,9 @@ def consumer_records(buf: Buffer, shown: Shown) -> Iterator[ConsumerRecord]:
 def _whole(buf: Buffer) -> BatchHeader:
     header = read_header(buf)
     if header.batch_length + LOG_OVERHEAD_BYTES != len(buf):
-        raise CorruptionError(f"batch of {header.size_bytes} bytes in a buffer of {len(buf)}", position=0)
+        raise CorruptionError(
+            f"the batch is cut off: its header says {header.size_bytes} bytes, {len(buf)} are there", position=0
+        )
     return header
 
 
@@ -228,7 +233,7 @@ def encode_batch(
     if not records:
         raise InvalidRecordError("a batch needs at least one record")
     if timestamp_type and append_time_ms < 0:
-        raise InvalidTimestampError(f"LogAppendTime needs a time, not {append_time_ms}")
+        raise InvalidTimestampError(f"append_time_ms={append_time_ms} is not a time, which LogAppendTime needs")
     attributes = LOG_APPEND_TIME_BIT if timestamp_type else 0
     attributes |= (TRANSACTIONAL_BIT if producer.transactional else 0) | (CONTROL_BIT if producer.control else 0)
     if not codec:
@@ -288,8 +293,9 @@ def _readable(data: Buffer) -> Buffer:
     """Return ``data`` for compression. Raises RecordTooLargeError if readers would refuse to decompress it."""
     if len(data) > MAX_DECOMPRESSED_BYTES:
         raise RecordTooLargeError(
-            f"{len(data)} bytes of records in a compressed batch, readers decompress {MAX_DECOMPRESSED_BYTES} at most",
-            hint="append fewer records at once, or use no compression for them",
+            f"a compressed batch has {len(data)} bytes of records, and readers decompress at most "
+            f"{MAX_DECOMPRESSED_BYTES}",
+            hint="append fewer records at once, or without compression",
         )
     return data
 
@@ -297,7 +303,7 @@ def _readable(data: Buffer) -> Buffer:
 def _assemble(base_offset: int, leader_epoch: int, checked: bytes, data: Buffer) -> bytes:
     size = HEADER_BYTES + len(data)
     if size > MAX_BATCH_BYTES:
-        raise RecordTooLargeError(f"batch of {size} bytes exceeds the format's {MAX_BATCH_BYTES}")
+        raise RecordTooLargeError(f"the batch has {size} bytes, and the format allows at most {MAX_BATCH_BYTES}")
     crc = crc32c(data, crc32c(checked))
     return b"".join((_UNCHECKED.pack(base_offset, size - LOG_OVERHEAD_BYTES, leader_epoch, 2, crc), checked, data))
 

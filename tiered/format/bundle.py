@@ -133,7 +133,7 @@ def encode_bundle(descriptor: SegmentDescriptor, indexes: SealedIndexes, claim_e
             position += len(data)
     if position > MAX_BUNDLE_BYTES:
         raise ConfigError(
-            f"indexes of segment {descriptor.base_offset} have {position} bytes, more than a row can name"
+            f"the indexes of segment {descriptor.base_offset} have {position} bytes, more than the catalog can store"
         )
     head = _encode_head(descriptor, claim_epoch, sections)
     return b"".join([head, *[data for _, data in contents]])

@@ -32,7 +32,7 @@ _UUID = re.compile(rf"[A-Za-z0-9_-]{{{_UUID_CHARS}}}")
 
 def _integer(word: str, what: str) -> int:
     if not _INTEGER.fullmatch(word):
-        raise CorruptionError(f"{what} is not an integer: {word[:40]!r}")
+        raise CorruptionError(f"the checkpoint's {what} is not an integer: {word[:40]!r}")
     n = int(word)
     if not -(2**63) <= n < 2**63:
         raise CorruptionError(f"{what} {n} does not fit 64 bits")

@@ -143,7 +143,7 @@ def _too_large(codec: str, max_bytes: int) -> CorruptionError:
     return CorruptionError(
         f"{codec} data is larger than {max_bytes} bytes when decompressed",
         position=0,
-        hint="no writer makes such a batch: it is damaged, or was made to fill the memory of its readers",
+        hint="the batch is damaged, or was made to exhaust the memory of readers: do not read it",
     )
 
 

@@ -212,7 +212,7 @@ def encode_transaction_key(transactional_id: str) -> bytes:
     try:
         writer.string(transactional_id)
     except UnicodeEncodeError as error:
-        raise ConfigError(f"transactional id {transactional_id!r} is no Unicode text: {error.reason}") from error
+        raise ConfigError(f"transactional id {transactional_id!r} is not valid Unicode: {error.reason}") from error
     return writer.to_bytes()
 
 

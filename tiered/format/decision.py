@@ -104,7 +104,7 @@ def decode_decision(data: bytes, *, key: str) -> Decision:
     rows = Rows(framed.tables[_ROWS.name])
     counts = [count for *_, count in values["partitions"]]
     if sum(counts) != len(rows):
-        header.refuse("partitions", f"name {sum(counts)} rows, there are {len(rows)}")
+        header.refuse("partitions", f"should have {sum(counts)} rows, but {len(rows)} are there")
     partitions: dict[tuple[UUID, int], tuple[Row, ...]] = {}
     seen: dict[tuple[UUID, int], int] = {}
     listed, at = list(rows), 0
@@ -119,5 +119,5 @@ def decode_decision(data: bytes, *, key: str) -> Decision:
         values["generation"],
     )  # fmt: skip
     if decision.key != key:
-        header.refuse("txn", f"is that of {decision.key}: the object was copied")
+        header.refuse("txn", f"belongs to {decision.key}: the object was copied")
     return decision

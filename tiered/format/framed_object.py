@@ -204,7 +204,7 @@ def _tables(
     for layout in expected.values():
         tables[layout.name] = dict.fromkeys(layout.names, _NO_VALUES)
     if at != len(raw):
-        header.refuse("tables", f"describe {at} bytes, the body has {len(raw)}")
+        header.refuse("tables", f"describe {at} bytes, but the body has {len(raw)}")
     return tables
 
 

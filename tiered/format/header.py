@@ -143,7 +143,7 @@ def _read_odd_header(buf: Buffer, position: int, limit: int | None) -> BatchHead
     """Return the header of a v0 or v1 message, or raise an error that says what is wrong."""
     left = len(buf) - position
     if position < 0 or left < PREFIX_BYTES:
-        raise CorruptionError(f"{max(left, 0)} bytes are too few for a batch header", position=position)
+        raise CorruptionError(f"the batch header is cut off: {max(left, 0)} bytes are left", position=position)
     base_offset, length, _, magic = _PREFIX.unpack_from(buf, position)
     if length < _MIN_BATCH_LENGTH:
         raise CorruptionError(f"batch length {length} is below the minimum of {_MIN_BATCH_LENGTH}", position=position)
@@ -152,7 +152,7 @@ def _read_odd_header(buf: Buffer, position: int, limit: int | None) -> BatchHead
             f"batch of {length + LOG_OVERHEAD_BYTES} bytes exceeds the {limit} bytes allowed here", position=position
         )
     if not 0 <= magic <= 2:
-        raise CorruptionError(f"unknown magic {magic}: neither a v0, v1 nor v2 batch", position=position)
+        raise CorruptionError(f"unknown magic {magic}: the batch is not of version 0, 1 or 2", position=position)
     if not 0 <= base_offset < _MAX_OFFSET:
         raise CorruptionError(f"impossible base offset {base_offset}", position=position)
     if magic < 2:
@@ -160,7 +160,7 @@ def _read_odd_header(buf: Buffer, position: int, limit: int | None) -> BatchHead
     if length < _MIN_V2_LENGTH:
         raise CorruptionError(f"batch length {length} is below that of a v2 header", position=position)
     if left < HEADER_BYTES:
-        raise CorruptionError(f"{left} bytes are too few for a batch header", position=position)
+        raise CorruptionError(f"the batch header is cut off: {left} bytes are left", position=position)
     header = BatchHeader._make(_HEADER.unpack_from(buf, position))
     if header.records_count < 0 or header.last_offset_delta < 0:
         raise CorruptionError(

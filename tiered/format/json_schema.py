@@ -59,7 +59,9 @@ class JsonObject:
         try:
             values = _DECODER.decode(data.decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise CorruptionError(f"{key}: no readable JSON: {error}", path_or_key=key, position=position) from error
+            raise CorruptionError(
+                f"{key}: the header is not valid JSON: {error}", path_or_key=key, position=position
+            ) from error
         if not isinstance(values, dict):
             self.refuse("", "is not an object")
         self.values: dict[str, Any] = values

@@ -97,4 +97,4 @@ if not _asked(_NO_EXTENSION):
         AT_WORK = f"compiled ({_kernels.COMPILED})"
 
 if AT_WORK == PURE and _asked(_REQUIRE_EXTENSION):
-    raise ImportError(f"{_REQUIRE_EXTENSION} is set and the compiled kernels are not at work: {_why_not}")
+    raise ImportError(f"{_REQUIRE_EXTENSION} is set, but the compiled kernels cannot be loaded: {_why_not}")

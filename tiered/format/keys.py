@@ -165,7 +165,7 @@ TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 def check_topic_name(name: str) -> str:
     """Return the name if Kafka accepts it: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``. Raises ConfigError."""
     if name in {".", ".."}:
-        raise ConfigError(f"topic name {name!r} is not allowed", hint="Kafka refuses '.' and '..'")
+        raise ConfigError(f"topic name {name!r} is not allowed", hint="choose another name: Kafka refuses '.' and '..'")
     if not TOPIC_NAME.fullmatch(name):
         shown = name if len(name) <= MAX_TOPIC_CHARS else name[:32] + "..."
         raise ConfigError(
@@ -254,7 +254,7 @@ def check_snapshot_name(name: str) -> str:
     if not re.fullmatch(_SNAPSHOT, name):
         raise ConfigError(
             f"snapshot name {name[:100]!r} is not allowed",
-            hint="a letter, then up to 99 of a-z A-Z 0-9 . _ -; no time (now-1h), no number (a version)",
+            hint="use a letter, then up to 99 of a-z A-Z 0-9 . _ -; not a time such as now-1h",
         )
     return name
 
@@ -324,7 +324,7 @@ def _quotable(text: str, limit: int, what: str) -> str:
     if not text or len(_quoted(text)) > limit or not text.isprintable():
         raise ConfigError(
             f"{what} {text[:80]!r} is not allowed",
-            hint=f"printable text that takes 1 to {limit} characters, percent-encoded",
+            hint=f"use printable text of 1 to {limit} characters, counted after percent-encoding",
         )
     return text
 
@@ -411,7 +411,8 @@ def check_job_id(job_id: str) -> str:
     """Return the id: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, not ``gc`` (audit lines). Raises ConfigError."""
     if not _JOB_ID.fullmatch(job_id):
         raise ConfigError(
-            f"job id {job_id[:100]!r} is not allowed", hint="a letter, then up to 99 of a-z A-Z 0-9 . _ -; not gc"
+            f"job id {job_id[:100]!r} is not allowed",
+            hint="use a letter, then up to 99 of a-z A-Z 0-9 . _ -; the id gc is reserved",
         )
     return job_id
 

@@ -97,7 +97,7 @@ def renamed_dir(tp: TopicPartition, uid: str, kind: str) -> str:
     For ``delete`` and ``stray`` the topic is cut so that the name has at most 255 characters.
     """
     if kind not in {"delete", "future", "stray"}:
-        raise ConfigError(f"directory kind {kind!r} is none of delete, future, stray")
+        raise ConfigError(f"directory kind {kind!r} is not delete, future or stray")
     tail = f"-{tp.partition}.{check_uid(uid)}-{kind}"
     partition_dir(tp)
     topic = tp.topic if kind == "future" else tp.topic[: MAX_DIR_CHARS - len(tail)]
@@ -123,7 +123,8 @@ def parse_partition_dir(name: str) -> PartitionDir:
         raise _bad_dir(name)
     if int(partition) >= MAX_PARTITIONS:
         raise ConfigError(
-            f"directory {name!r} is of partition {partition}", hint=f"a topic has at most {MAX_PARTITIONS} partitions"
+            f"directory {name!r} names partition {partition}, which is too high",
+            hint=f"a topic has at most {MAX_PARTITIONS} partitions",
         )
     return PartitionDir(TopicPartition(sys.intern(topic), int(partition)), kind)
 

@@ -37,7 +37,7 @@ def has_ended(frame: FrameType | None) -> bool:
 def reentrant_call() -> ReentrantCallError:
     """Return the error for a thread that asks for a lock that it holds."""
     return ReentrantCallError(
-        "this thread is inside another call of the same log: a signal handler, or a finalizer, interrupted it",
+        "a signal handler or finalizer called the log while this thread was inside another call of it",
         hint="let the handler set a flag or raise SystemExit, and call the log when it has returned",
     )
 

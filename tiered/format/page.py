@@ -254,25 +254,27 @@ def decode_stored_page(data: bytes, *, key: str) -> StoredPage:
 def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
     """Decode a page. ``kind`` None accepts any kind under any key."""
     if len(data) > MAX_PAGE_BYTES:
-        raise CorruptionError(f"{key}: {len(data)} bytes are more than a page can have", path_or_key=key, position=0)
+        raise CorruptionError(
+            f"{key}: the page has {len(data)} bytes, more than a page can have", path_or_key=key, position=0
+        )
 
     def layouts(header: JsonObject) -> tuple[TableLayout]:
         kind_name = str(header.values.get("kind"))
         if kind is None and kind_name not in set(PageKind):
-            header.refuse("kind", "is no kind of page")
+            header.refuse("kind", "is not a kind of page")
         return (_LAYOUTS[kind or PageKind(kind_name)],)
 
     widest = max(layout.row_bytes for layout in (_LAYOUTS.values() if kind is None else (_LAYOUTS[kind],)))
     framed = unpack(data, layouts, key=key, max_raw_bytes=MAX_PAGE_ROWS * widest)
     header, values = framed.header, framed.header.checked_fields(_HEADER)
     if kind is not None and values["kind"] != kind.value:
-        header.refuse("kind", f"is not {kind.value}")
+        header.refuse("kind", f"is not {kind.value}, as its pointer says")
     if values["role"] not in set(Role):
-        header.refuse("role", "is no role")
+        header.refuse("role", "is not a known role")
     name = PageName(Role(values["role"]), values["epoch"], f"{values['uid']:032x}")
     topic_id, partition = UUID(int=values["topic_id"]), values["partition"]
     if kind is not None and parse_page_key(key) != PageKey(topic_id, partition, name):
-        header.refuse("uid", f"{name.uid} is another page's: it was copied in place")
+        header.refuse("uid", f"{name.uid} belongs to another page, which was copied over this one")
     (table,) = framed.tables.values()
     held = PageKind(values["kind"])
     content: Content
@@ -293,7 +295,7 @@ def verified_page(data: bytes, pointer: Pointer, *, key: str, kind: PageKind) ->
     if len(data) != pointer.page_len or crc32c(data) != pointer.crc:
         what = f"{len(data)} bytes with checksum {crc32c(data):#010x}"
         raise CorruptionError(
-            f"{key}: {what}, its pointer says {pointer.page_len} with {pointer.crc:#010x}",
+            f"{key}: the page has {what}, but its pointer says {pointer.page_len} with {pointer.crc:#010x}",
             path_or_key=key,
             position=0,
             offset=pointer.base,

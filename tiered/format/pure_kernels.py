@@ -382,7 +382,8 @@ def decode_record(
     headers, position = _decode_headers(data, position, end, count)
     if position != end:
         raise CorruptionError(
-            f"record of {length} bytes, but its fields end {position - end:+d} from there", position=start
+            f"a record has a length of {length} bytes, but its fields end {position - end:+d} bytes from its end",
+            position=start,
         )
     return base_offset + offset_delta, _wrap64(base_timestamp + timestamp_delta), key, value, headers, position
 

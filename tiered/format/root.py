@@ -298,9 +298,11 @@ def decode_root(data: bytes, *, key: str) -> Root:
     topic_id, partition = UUID(int=values["topic_id"]), values["partition"]
     expected = None if key == root_key(topic_id, partition) else parse_root_key(key)
     if expected is not None and expected != (topic_id, partition):
-        header.refuse("topic_id", f"{topic_id.hex}-{partition} is another partition's: the root was copied in place")
+        header.refuse(
+            "topic_id", f"{topic_id.hex}-{partition} belongs to another partition, whose root was copied over this one"
+        )
     if values["state"] not in STATES:
-        header.refuse("state", f"is none of {', '.join(STATES)}")
+        header.refuse("state", f"is not one of {', '.join(STATES)}")
     return Root(
         topic_id=topic_id,
         partition=partition,
@@ -398,5 +400,5 @@ def decode_snapshot_root(data: bytes, *, key: str) -> Root | None:
             )
         return root
     if not data.startswith(DROPPED):
-        raise CorruptionError(f"{key} is neither a root nor the note of a deletion", path_or_key=key, position=0)
+        raise CorruptionError(f"{key} is neither a snapshot nor the mark of a deleted one", path_or_key=key, position=0)
     return None

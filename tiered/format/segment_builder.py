@@ -122,7 +122,7 @@ class BatchesSource:
         """Return ``length`` bytes from ``position``, one view per batch. Raises CorruptionError if there are fewer."""
         if position < 0 or position + length > self.size:
             raise CorruptionError(
-                f"read of {length} bytes at {position} exceeds the {self.size} bytes of a segment in memory",
+                f"a read of {length} bytes at {position} exceeds the segment in memory, which has {self.size}",
                 position=position,
                 hint="report this as a bug",
             )

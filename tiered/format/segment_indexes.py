@@ -98,7 +98,7 @@ class _Index(ABC):
             raise CorruptionError(
                 f"{cls._NAME} of {len(data)} bytes is no multiple of {cls._ENTRY_BYTES}",
                 position=len(data) // cls._ENTRY_BYTES * cls._ENTRY_BYTES,
-                hint="rebuild it from the log",
+                hint="delete the file and open the log: the open rebuilds it",
             )
         index = cls(base_offset)
         index._read(data)

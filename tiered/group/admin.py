@@ -90,9 +90,7 @@ def load_group(group: str) -> Steps[GroupInfo]:
         elif parsed is not None and parsed.partition is not None:
             keys.append((entry.key, parsed.partition))
     if not entries:
-        raise NotFoundError(
-            f"the bucket holds no group {group!r}", hint="`tiered group list` shows the groups that there are"
-        )
+        raise NotFoundError(f"the bucket holds no group {group!r}", hint="`tiered group list` lists the groups")
     ends = yield from _in_turns([_load_ownership(key) for key, _ in keys])
     partitions = [
         GroupPartition(*number, None, end) if isinstance(end, TieredError) else GroupPartition(*number, end)
@@ -188,9 +186,9 @@ def need_no_members(group: str) -> Steps[None]:
     if members:
         names = [parsed.member for entry in members if (parsed := parse_group_key(entry.key)) and parsed.member]
         raise ConfigError(
-            f"group {group} has {len(members)} members: {', '.join(names[:3])}",
-            hint="stop its consumers first; one that was killed counts until another member joins, "
-            "or `tiered group reset --force` takes its place",
+            f"group {group} is in use by {len(members)} members: {', '.join(names[:3])}",
+            hint="stop its consumers first; after a kill, `tiered group reset --force` takes the place of the "
+            "dead member",
         )
 
 
@@ -239,5 +237,7 @@ def delete_group(group: str) -> Steps[int]:
     keys = [entry.key for entry in (yield from list_all(group_prefix(group)))]
     failed = yield from delete_keys(keys)
     if failed:
-        raise ConfigError(f"group {group}: {len(failed)} of {len(keys)} objects were not deleted: {failed[0][1]}")
+        raise ConfigError(
+            f"group {group}: {len(failed)} of its {len(keys)} objects could not be deleted: {failed[0][1]}"
+        )
     return len(keys)

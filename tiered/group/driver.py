@@ -105,7 +105,7 @@ class GroupMember:
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         """Raise ConfigError, because the members of a group agree on an assignment."""
         raise ConfigError(
-            f"group {self._member.group} shares its partitions among its members: {len(partitions)} were named",
+            f"group {self._member.group} assigns partitions to its members itself, but {len(partitions)} were named",
             hint="subscribe to topics, or read named partitions without a group",
         )
 

@@ -141,7 +141,7 @@ class _HeldPartition:
     @property
     def owned(self) -> Ownership:
         if self.at.value is None:
-            raise ValueError("a partition is held without an object")
+            raise ValueError("an owned partition has no object")
         return self.at.value
 
 
@@ -198,9 +198,9 @@ class Member:
         if self._idle:
             self._idle = False
             raise PartitionLostError(
-                f"group {self.group}: no record was asked for in {self.settings.max_poll_interval_ms} ms, and the "
-                f"member {self.name} left",
-                hint="ask for records more often, or raise max_poll_interval_ms; the next poll joins again",
+                f"group {self.group}: member {self.name} left the group, because it did not poll for "
+                f"{self.settings.max_poll_interval_ms} ms",
+                hint="poll more often, or raise max_poll_interval_ms; the next poll joins again",
             )
         if self.failure is not None:
             error, self.failure = self.failure, None
@@ -238,7 +238,7 @@ class Member:
         found = yield from self._source.find_topics(wanted)
         for name in wanted:
             if name not in found:
-                raise UnknownTopicError(f"there is no topic {name}", hint="`tiered topic list` shows those there are")
+                raise UnknownTopicError(f"there is no topic {name}", hint="`tiered topic list` lists the topics")
         self.topics, self._registry = wanted, found
 
     # -- heartbeats ----------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class Member:
         cell = member_cell(self.group, member)
         done = yield from replace_once(cell, "", NextBody(encode_member(beat), beat), deadline)
         if not done.written:
-            raise CommitUnknownError(f"{cell.what}: another object is at {cell.key}")
+            raise CommitUnknownError(f"{cell.what}: it was not written, because another object is at {cell.key}")
         self._own, self._beats = Tagged(done.value, done.etag), {commit}
         self.id, self._planned_s, self._rounds = member, math.inf, 0
         yield from self._observe()
@@ -559,7 +559,7 @@ class Member:
         found = done.value
         if found is not None and (found.owner, found.epoch) == (held.owned.owner, held.owned.epoch):
             raise ConfigError(
-                f"group {self.group}: another process committed {tp} as the member {held.owned.owner}",
+                f"group {self.group}: another process commits {tp} under the same member name {held.owned.owner}",
                 hint="a machine was copied while it ran: stop one of the two processes, and start it again",
             )
         raise self._lost_error(tp)
@@ -573,7 +573,7 @@ class Member:
     def _lost_error(self, tp: TopicPartition) -> PartitionLostError:
         return PartitionLostError(
             f"group {self.group}: {tp} belongs to another member now, and its position was not stored",
-            hint="go on: the other member reads the records again that were not committed",
+            hint="go on: the other member reads the uncommitted records again",
         )
 
     def committed(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, Position]]:

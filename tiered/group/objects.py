@@ -173,7 +173,7 @@ def decode_member(data: bytes, *, key: str) -> MemberBeat:
     fields, values = _parse(data, key, _MEMBER, MAX_MEMBER_BYTES)
     parsed = parse_group_key(key)
     if parsed is None or parsed.member != values["member"]:
-        fields.refuse("member", "is another one: the object was copied in place")
+        fields.refuse("member", "belongs to another member, whose object was copied over this one")
     dead = fields.values.get("dead") is True
     return MemberBeat(values["member"], tuple(values["topics"]), values["beat"], values["commit"], dead)
 
@@ -187,8 +187,9 @@ def encode_plan(plan: GroupPlan) -> bytes:
     )
     if len(body) > MAX_PLAN_BYTES or len(topics) > MAX_TOPICS or len(members) > MAX_MEMBERS:
         raise ConfigError(
-            f"the plan of the group has {len(body)} bytes, {len(topics)} topics and {len(members)} members: too many",
-            hint=f"at most {MAX_PLAN_BYTES} bytes, {MAX_TOPICS} topics, {MAX_MEMBERS} members: use several groups",
+            f"the plan of the group is too large: {len(body)} bytes, {len(topics)} topics, {len(members)} members",
+            hint=f"use several groups: the limits are {MAX_PLAN_BYTES} bytes, {MAX_TOPICS} topics and "
+            f"{MAX_MEMBERS} members",
         )
     return body
 
@@ -259,7 +260,9 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 def _parse(data: bytes, key: str, shape: Shape, limit: int) -> tuple[JsonObject, dict[str, Any]]:
     try:
         if len(data) > limit:
-            raise CorruptionError(f"{key}: {len(data)} bytes are too many", path_or_key=key, position=0)
+            raise CorruptionError(
+                f"{key}: the object has {len(data)} bytes, more than the limit", path_or_key=key, position=0
+            )
         fields = JsonObject(data, key=key)
         fields.check_format(FORMAT)
         return fields, fields.checked_fields(shape)

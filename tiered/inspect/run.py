@@ -264,7 +264,7 @@ def opened(app: Application, name: str) -> Iterator[ByteSource]:
         return
     place, _, key = name.rpartition("/")
     if not key or place.endswith("/"):
-        raise ConfigError(f"{name} names no object", hint="s3://bucket/prefix/.../NAME.log")
+        raise ConfigError(f"{name} is not the URL of an object", hint="write s3://bucket/prefix/.../NAME.log")
     store = StoreLocation.parse(place, **store_options(app, place)).open(
         StoreOptions(deadline_seconds=STORE_DEADLINE_SECONDS)
     )
@@ -325,7 +325,9 @@ def _objects(app: Application, remote: str, tp: TopicPartition, staged: dict[str
     finally:
         store.close()
     if not keys:
-        raise NotFoundError(f"the bucket holds nothing of {tp} yet", hint="upload it first, or name its log directory")
+        raise NotFoundError(
+            f"the bucket has no segment of {tp} yet", hint="run `tiered-uploader sync --wait`, or pass --log-dir DIR"
+        )
     return [f"{remote.rstrip('/')}/{key}" for key in keys]
 
 
@@ -368,5 +370,7 @@ def _matching(pattern: str, refused: list[TieredError]) -> list[str]:
 
 def _counted(names: list[str], what: str) -> list[str]:
     if len(names) > MAX_FILES:
-        raise ConfigError(f"{what} means {len(names):,} files, more than {MAX_FILES:,}", hint="name fewer")
+        raise ConfigError(
+            f"{what} selects {len(names):,} files, and the limit is {MAX_FILES:,}", hint="name fewer files"
+        )
     return names

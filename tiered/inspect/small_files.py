@@ -66,8 +66,8 @@ def check_name(name: str) -> None:
     if not is_known(name):
         raise ConfigError(
             f"{name} is not a file that can be inspected",
-            hint="known: .log .index .timeindex .txnindex .snapshot .seal .idx .page root, positions, checkpoints, "
-            "*.metadata, *.properties",
+            hint="known names: .log .index .timeindex .txnindex .snapshot .seal .idx .page root, positions, "
+            "checkpoints, *.metadata, *.properties",
         )
 
 
@@ -89,7 +89,7 @@ def base_of(name: str) -> int:
     if not (digits.isascii() and digits.isdigit() and (digits == stem or len(digits) == SEGMENT_DIGITS)):
         raise ConfigError(f"{name} does not begin with the 20 digits of a base offset", hint="name a segment file")
     if int(digits) > MAX_INT64:
-        raise ConfigError(f"{name} begins with an offset beyond 64 bits", hint="name a segment file")
+        raise ConfigError(f"{name} begins with an offset that does not fit 64 bits", hint="name a segment file")
     return int(digits)
 
 

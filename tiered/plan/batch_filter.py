@@ -221,7 +221,7 @@ class BatchFilter:
     def _behind(self, base_offset: int, end: int, position: int = 0) -> None:
         if base_offset < self._end:
             raise CorruptionError(
-                f"batch at offset {base_offset} follows one that ends at {self._end}",
+                f"the batch at offset {base_offset} overlaps the previous batch, which ends at {self._end}",
                 position=position,
                 offset=base_offset,
             )

@@ -87,7 +87,7 @@ def _now(reading: Reading[Outcome], root: Root) -> Outcome | Reading[Outcome]:
     except StopIteration as stop:
         outcome: Outcome = stop.value
         return outcome
-    raise AssertionError("a root without pages asked for one")
+    raise AssertionError("an edit of a root without pages needs a page")
 
 
 def _trim(root: Root, stamp: Stamp, offset: int) -> Reading[Outcome]:

@@ -40,11 +40,16 @@ class Selection:
 
     def __post_init__(self) -> None:
         if not self.keys and not self.prefixes and self.before_ms is None:
-            raise ConfigError("no key, prefix or time is given", hint="name a key, the beginning of keys, or a time")
+            raise ConfigError(
+                "the erasure selects nothing: no key, prefix or time is given",
+                hint="name a key, the beginning of keys, or a time",
+            )
         if len(self.keys) + len(self.prefixes) > MAX_KEYS:
             raise ConfigError(f"{len(self.keys)} keys exceed the limit of {MAX_KEYS}", hint="run several erasures")
         if b"" in self.prefixes:
-            raise ConfigError("an empty prefix selects every key", hint="name the beginning of the keys that are meant")
+            raise ConfigError(
+                "an empty prefix selects every key", hint="name the first characters of the keys to erase"
+            )
 
     @classmethod
     def asked(cls, keys: Iterable[bytes], prefixes: Iterable[bytes], before: Time | None, now_ms: int) -> Selection:

@@ -29,7 +29,7 @@ class Violation:
     found: str
 
     def __str__(self) -> str:
-        return f"{self.found}, but {self.sentence}"
+        return f"{self.found}; the rule: {self.sentence}"
 
 
 _Check = Callable[[Root], Iterator[str]]
@@ -46,7 +46,7 @@ def check_page(root: Root, content: Rows | Pointers) -> list[Violation]:
     if not isinstance(content, Rows):
         return []
     found = [*_impossible_rows(content), *_unclaimed_rows(root, content)]
-    return [Violation("rows of a page are as those of a root", what) for what in found]
+    return [Violation("rows of a page obey the rules of a root", what) for what in found]
 
 
 def check_root(root: Root, previous: Root | None = None) -> list[Violation]:
@@ -91,13 +91,13 @@ def _ranges(root: Root) -> tuple[Column, Column]:
     )
 
 
-@_sentence("rows cover one range without gap or overlap, in pages and behind them")
+@_sentence("rows cover one range without gap or overlap, in pages and after them")
 def _contiguous(root: Root) -> Iterator[str]:
     base, end = _ranges(root)
     for index in np.flatnonzero(base >= end)[:1]:
         yield f"entry {index} covers {base[index]}..{end[index]}"
     for index in np.flatnonzero(base[1:] != end[:-1])[:1]:
-        yield f"entry {index} ends at {end[index]}, the next begins at {base[index + 1]}"
+        yield f"entry {index} ends at {end[index]}, but the next begins at {base[index + 1]}"
 
 
 @_sentence("rows reach from start_offset to next_offset")
@@ -243,7 +243,7 @@ def _sealed(root: Root) -> Iterator[str]:
         yield "an unknown role"
 
 
-@_sentence("the role that made this version names its commit as its last one")
+@_sentence("the role that made this version names this commit as its last one")
 def _committed(root: Root) -> Iterator[str]:
     commit = root.commit
     if not commit.id or commit.id == root.prev_commit_id:

@@ -56,5 +56,5 @@ def rewritten(name: str, start: int, end: int, why: str = "") -> OffsetGapError:
         "was truncated below the high watermark",
         start=start,
         end=end,
-        hint="a leader was elected uncleanly: begin a new log under another prefix",
+        hint="begin a new log under another prefix; the cause is an unclean leader election",
     )

@@ -51,7 +51,7 @@ class OffsetMap:
     def __init__(self, memory_bytes: int = DEDUPE_BUFFER_BYTES, *, load_factor: float = LOAD_FACTOR) -> None:
         if memory_bytes < ENTRY_BYTES or not 0 < load_factor <= 1:
             raise ConfigError(
-                f"an offset map of {memory_bytes} bytes, filled to {load_factor}, holds no key",
+                f"an offset map of {memory_bytes} bytes, filled to {load_factor}, has no room for a key",
                 hint=f"at least {ENTRY_BYTES} bytes, and a load factor above 0 and at most 1",
             )
         self.capacity = max(int(memory_bytes // ENTRY_BYTES * load_factor), 1)

@@ -74,7 +74,10 @@ class TokenBucket:
 
     def __init__(self, rate: float, *, burst: float, now: float) -> None:
         if not rate > 0:
-            raise ConfigError(f"a rate limit of {rate} per second", hint="a positive number, or None for no limit")
+            raise ConfigError(
+                f"a rate limit of {rate} per second is not possible",
+                hint="pass a positive number, or None for no limit",
+            )
         self._rate, self._burst = rate, burst
         self._tokens, self._seen = burst, now
 

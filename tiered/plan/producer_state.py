@@ -128,7 +128,10 @@ class ProducerState:
         ConfigError if the state has changed since ``prepare``: the two belong under one lock.
         """
         if prepared.generation != self._generation:
-            raise ConfigError("the producer state has changed since these batches were checked", hint="prepare again")
+            raise ConfigError(
+                "the batches are not applied: the producer state has changed since they were checked",
+                hint="prepare the batches again",
+            )
         if base_offsets is not None and len(base_offsets) != len(prepared.batches):
             raise ConfigError(f"{len(base_offsets)} offsets for {len(prepared.batches)} batches")
         self._generation += 1
@@ -360,7 +363,7 @@ def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -
         _check_sequence(draft, batch, index)
     if draft.in_txn and not batch.transactional:
         raise InvalidTxnStateError(
-            f"{who}: a batch outside of the transaction while it is open",
+            f"{who}: a batch without the transaction flag, while a transaction of this producer is open",
             index=index,
             hint="commit or abort the transaction first",
         )
@@ -380,7 +383,8 @@ def check_marker(draft: Draft, batch: ProducerBatch) -> None:
     epoch = batch.marker.coordinator_epoch
     if epoch < draft.coordinator_epoch:
         raise ProducerFencedError(
-            f"producer {batch.producer_id}: marker of coordinator epoch {epoch}, {draft.coordinator_epoch} was seen",
+            f"producer {batch.producer_id}: the marker has coordinator epoch {epoch}, but epoch "
+            f"{draft.coordinator_epoch} was seen before",
             hint="a newer transaction coordinator has taken over: stop this one",
         )
     draft.epoch = batch.producer_epoch
@@ -392,7 +396,7 @@ def _check_epoch(draft: Draft, batch: ProducerBatch) -> None:
     if batch.producer_epoch < draft.epoch:
         raise ProducerFencedError(
             f"producer {batch.producer_id}: epoch {batch.producer_epoch} is below {draft.epoch}",
-            hint="another instance has taken this producer over: stop this one",
+            hint="another instance with this producer id is newer: stop this instance",
         )
 
 
@@ -404,9 +408,9 @@ def _check_sequence(draft: Draft, batch: ProducerBatch, index: int) -> None:
         return
     expected = (last + 1) % SEQUENCES
     raise OutOfOrderSequenceError(
-        f"producer {batch.producer_id}, epoch {batch.producer_epoch}: sequence {batch.base_sequence}"
-        f" where {expected} was due",
+        f"producer {batch.producer_id}, epoch {batch.producer_epoch}: got sequence "
+        f"{batch.base_sequence}, expected {expected}",
         expected=expected,
         index=index,
-        hint="an earlier batch is missing, or this one was repeated too late to be recognised",
+        hint="append the missing batches first; a batch that was retried too late cannot be recognised",
     )

@@ -199,8 +199,8 @@ class SurvivorsBuilder:
     def __init__(self, number: int, start: int, end: int) -> None:
         if not 0 <= number < MAX_PARTS or not 0 < end - start <= MAX_PART_OFFSETS:
             raise ConfigError(
-                f"part {number} of offsets {start} to {end} exceeds the limits of a round",
-                hint=f"at most {MAX_PARTS} parts of {MAX_PART_OFFSETS} offsets; a larger --task-bytes makes fewer",
+                f"part {number} of offsets {start} to {end} of a compaction is too large",
+                hint=f"pass a larger --task-bytes; the limit is {MAX_PARTS} parts of {MAX_PART_OFFSETS} offsets",
             )
         self._first = number << OFFSET_BITS
         self._start, self._end = start, end
@@ -305,7 +305,7 @@ class Survivors:
 
     def _damaged(self, what: str) -> CorruptionError:
         return CorruptionError(
-            f"the survivors of offsets {self._start} to {self._end}: {self._key} {what}",
+            f"the list of records to keep for offsets {self._start} to {self._end} is damaged: {self._key} {what}",
             path_or_key=self._key,
             position=0,
             offset=self._start,

@@ -410,10 +410,10 @@ class TransactionCoordinator:
         txn = self._known(transactional_id)
         if (txn.producer_id, txn.producer_epoch) != (producer_id, producer_epoch):
             raise ProducerFencedError(
-                f"transactional id {transactional_id!r}: producer {producer_id} epoch {producer_epoch},"
-                f" but {txn.producer_id} epoch {txn.producer_epoch} owns it now",
-                hint="another instance has taken this transactional id over, or the transaction was open for longer"
-                " than its timeout and was aborted: begin again",
+                f"transactional id {transactional_id!r}: it belongs to producer {txn.producer_id} epoch "
+                f"{txn.producer_epoch} now, not to {producer_id} epoch {producer_epoch}",
+                hint="begin a new transaction: another instance has taken this transactional id over, or the "
+                "transaction exceeded its timeout",
             )
         return txn
 

@@ -287,7 +287,7 @@ def split_topic(text: str) -> tuple[str, int | None]:
         return topic, None
     if not (partition.isascii() and partition.isdigit()) or len(partition) > MAX_PARTITION_DIGITS:
         raise ConfigError(
-            f"{text!r} names no partition: a number from 0 has to follow the colon", hint="write TOPIC or TOPIC:0"
+            f"{text!r} names no partition: after the colon, a number from 0 on is needed", hint="write TOPIC or TOPIC:0"
         )
     return topic, int(partition)
 
@@ -305,7 +305,7 @@ def confirm(app: Application, command: str, question: str) -> None:
     if not sys.stdin.isatty() or app.out.json_mode:
         raise ConfigError(f"{command} asks before it acts, and there is no terminal to ask on", hint="pass --yes")
     if not click.confirm(question, err=True):
-        raise ConfigError("nothing was done", hint="--dry-run shows the plan only")
+        raise ConfigError("nothing was done: the confirmation was not given", hint="--dry-run only shows the plan")
 
 
 def one_partition(text: str) -> TopicPartition:

@@ -89,7 +89,7 @@ def _share(text: str) -> float:
         share = 0.0
     if not 100 / MAX_PARTS <= share <= 100:
         raise ConfigError(
-            f"--read-data-subset {text} is not a part of all segments",
+            f"--read-data-subset {text} names no part of the segments",
             hint="for example 7/20, or 5%; --read-data reads everything",
         )
     return share

@@ -184,7 +184,7 @@ def as_error(cause: Exception, program: str, options: Mapping[str, str] | None =
     if isinstance(cause, OSError):
         return output_error(cause) if _is_echo(cause) else _os_error(cause)
     if isinstance(cause, MemoryError):
-        return TieredError("this machine has no memory left for the command", hint="read a smaller range")
+        return TieredError("the command failed: this machine has no memory left for it", hint="read a smaller range")
     error = TieredError(
         f"the program failed: {type(cause).__name__}: {cause}",
         hint="this is a defect; run again with --debug and report the traceback",

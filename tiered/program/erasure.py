@@ -49,13 +49,18 @@ def selection_of(
     if file is not None:
         lines += _lines_of(file)
         if not lines and not prefixes:  # with --to alone it would mean every key
-            raise ConfigError(f"--keys {file} names no key: nothing was erased", hint="leave it out, or name keys")
+            raise ConfigError(
+                f"--keys {file} names no key: nothing was erased",
+                hint="write one key on each line, or leave --keys out",
+            )
 
     def raw(text: str) -> bytes:
         try:
             return bytes.fromhex(text) if as_hex else text.encode("utf-8", "surrogateescape")  # as the shell gave it
         except ValueError:
-            raise ConfigError("a key is not written as hex digits", hint="leave --hex out, or correct it") from None
+            raise ConfigError(
+                "--hex was passed, and a key is not written as hex digits", hint="leave --hex out, or correct the key"
+            ) from None
 
     time = None if before is None else before.removeprefix("s@")
     return Selection.asked(map(raw, lines), map(raw, prefixes), time, app.clock.now_ms())
@@ -70,7 +75,7 @@ def _lines_of(file: Path) -> list[str]:
         raise ConfigError(f"--keys {file} is no file", hint="name a file with one key on each line")
     if file.stat().st_size > MAX_KEYS_BYTES:
         raise ConfigError(
-            f"--keys {file} has more than {human_bytes(MAX_KEYS_BYTES)}",
+            f"--keys {file} is larger than {human_bytes(MAX_KEYS_BYTES)}",
             hint="split the file, and erase in several runs",
         )
     try:
@@ -82,7 +87,8 @@ def _lines_of(file: Path) -> list[str]:
         return [line for line in text.split("\n") if line.strip(" \t")]
     except UnicodeDecodeError as cause:
         raise ConfigError(
-            f"--keys {file} is not UTF-8 at byte {cause.start}", hint="convert it, or write keys as hex digits: --hex"
+            f"--keys {file} is not UTF-8 at byte {cause.start}",
+            hint="convert it to UTF-8, or write the keys as hex digits and pass --hex",
         ) from None
 
 

@@ -48,7 +48,7 @@ def _kinds(_context: click.Context, _parameter: click.Parameter, value: str | No
     unknown = [word for word in words if word not in set(MaintenanceKind)]
     if unknown:
         raise ConfigError(
-            f"--only {unknown[0]!r} is no kind of maintenance", hint=f"one of {', '.join(MaintenanceKind)}"
+            f"--only {unknown[0]!r} is not a kind of maintenance", hint=f"one of {', '.join(MaintenanceKind)}"
         )
     return tuple(MaintenanceKind(word) for word in words)
 

@@ -157,7 +157,7 @@ class Tiers:
     def run(self, steps: Steps[T]) -> T:
         """Run a steps function on the bucket and return its value."""
         if self.store is None:
-            raise ConfigError("there is no bucket to ask", hint="name one with --remote")
+            raise ConfigError("no bucket is named", hint="pass --remote URL")
         return drive(self.store, steps)
 
     def need_topic(self, name: str) -> TopicFacts:
@@ -166,7 +166,9 @@ class Tiers:
         if found is None:
             others: dict[str, TieredError] = {}
             need_topic(name, {*self.topics(unreadable=others), *others})
-            raise UnknownTopicError(f"there is no topic {name!r}", hint="it vanished just now: look again")
+            raise UnknownTopicError(
+                f"there is no topic {name!r}", hint="run the command again: the topic was deleted just now"
+            )
         return found
 
 
@@ -207,7 +209,7 @@ def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicE
     with open_tiers(app, with_local=False) as tiers:
         entry = tiers.need_topic(topic).entry
         if entry is None:
-            raise UnknownTopicError(f"{topic} is not in the bucket", hint="`tiered topic list` shows what is")
+            raise UnknownTopicError(f"topic {topic} is not in the bucket", hint="`tiered topic list` lists the topics")
         yield tiers, entry
 
 
@@ -254,6 +256,6 @@ def refuse_internal(topic: str) -> None:
     """Raise ConfigError if ``topic`` is a state log of a coordinator. ``Log.delete_topic`` refuses it, too."""
     if is_state_log(topic):
         raise ConfigError(
-            f"{topic} is internal: it holds the state of transactions or groups",
-            hint="`tiered transaction` and `tiered group` show and change it",
+            f"{topic} is internal and cannot be changed here: it has the state of transactions or groups",
+            hint="`tiered transaction` and `tiered group` show and change its content",
         )

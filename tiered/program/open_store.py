@@ -28,7 +28,7 @@ def store_options(app: Application, url: str) -> S3Keywords:
     for word, value in given.items():
         if not value.origin.startswith("environment"):
             raise ConfigError(
-                f"{word} ({value.origin}) means nothing to {scheme}://", hint="leave it out: it is for s3://"
+                f"{word} ({value.origin}) does not apply to {scheme}://", hint=f"leave {word} out: it is for s3:// only"
             )
     return {}
 
@@ -40,7 +40,7 @@ def location(app: Application) -> StoreLocation:
     try:
         place.require_folder()
     except NotFoundError as error:
-        raise NotFoundError(f"the remote tier: {error.message}", hint="correct --remote") from error
+        raise NotFoundError(f"the remote tier was not found: {error.message}", hint="correct --remote") from error
     return place
 
 

@@ -78,7 +78,7 @@ def range_of(begin: str | None, end: str | None, now_ms: int) -> tuple[LogPlace,
     reversed_times = first.time_ms is not None and last.time_ms is not None and last.time_ms < first.time_ms
     reversed_words = first.offset == "latest" and last.offset == "earliest"
     if reversed_offsets or reversed_times or reversed_words:
-        raise ConfigError(f"--to {end} is before --from {begin}", hint="exchange them, or leave one out")
+        raise ConfigError(f"--to {end} is before --from {begin}", hint="swap the two, or leave one out")
     return first, last
 
 

@@ -141,7 +141,7 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
 def compile_format(text: str) -> Callable[[ConsumerRecord], bytes]:
     """Return a function that formats a record by ``text``. Raises ``ConfigError`` for an unknown field or escape."""
     if len(text) > MAX_FORMAT_CHARS:
-        raise ConfigError(f"the template has {len(text)} characters, more than {MAX_FORMAT_CHARS}")
+        raise ConfigError(f"the template has {len(text)} characters, more than the limit of {MAX_FORMAT_CHARS}")
     parts = [_part(match) for match in _TOKEN.finditer(text)]
 
     def render(record: ConsumerRecord) -> bytes:
@@ -156,7 +156,7 @@ def need_field(text: str) -> str:
     """
     if not any(field not in (None, "%") for field, *_ in map(re.Match.groups, _TOKEN.finditer(text))):
         hint = "--json prints JSON" if text in FORMAT_NAMES else r"for example --template '%o %s\n'; --json prints JSON"
-        raise ConfigError(f"the template {text!r} names no field, so that all records would look the same", hint=hint)
+        raise ConfigError(f"the template {text!r} names no field, so all records would look the same", hint=hint)
     return text
 
 
@@ -174,7 +174,7 @@ def _part(match: re.Match[str]) -> Part:
         return _ESCAPES[escape]
     shown = f"%{field}" if field is not None else f"\\{escape}" if escape is not None else stray
     raise ConfigError(
-        f"the template holds {shown!r}, which means nothing",
+        f"the template holds {shown!r}, which is neither a field nor an escape",
         hint="fields: %" + " %".join([*_FIELDS, "%"]) + r"; escapes: \n \r \t \\ \0 \xHH",
     )
 
@@ -262,7 +262,7 @@ class LineSource:
             if tail_bytes > MAX_LINE_BYTES:
                 raise InvalidRecordError(
                     f"line {self.number + 1} of the input is longer than {MAX_LINE_BYTES} bytes",
-                    hint="is this text? -0 splits at NUL bytes instead of line ends",
+                    hint="check that the input is text; -0 splits at NUL bytes instead of line ends",
                 )
             if not found:
                 continue
@@ -328,7 +328,7 @@ class InputShape:
         if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n\0'):
             raise ConfigError("--delimiter is one character, no quote and no line end", hint="for example ';' or '\\t'")
         if self.binary and self.format != "lines":
-            raise ConfigError(f"--binary belongs to lines, not to {self.format}", hint="leave it out")
+            raise ConfigError(f"--binary belongs to lines, not to {self.format}", hint="leave --binary out")
         if self.delimiter == b"":
             raise ConfigError("-K needs a delimiter of at least one character", hint="for example -K ':' or -K '\\t'")
 

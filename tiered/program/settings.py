@@ -172,8 +172,8 @@ def size(value: int | str) -> int:
 def _memory(value: int | str) -> int:
     found = size(value)
     if found < MIN_MEMORY_BYTES:
-        least = f"at least {MIN_MEMORY_BYTES // MIB}MiB"
-        raise ConfigError(f"{value!r} is too small: one action of maintenance holds that much", hint=least)
+        least = f"give at least {MIN_MEMORY_BYTES // MIB}MiB"
+        raise ConfigError(f"{value!r} is too small: a single maintenance action needs more memory", hint=least)
     return found
 
 
@@ -183,7 +183,7 @@ def _part_size(value: int | str) -> int:
     found = size(value)
     if found < MIN_PART_BYTES:
         raise ConfigError(
-            f"{value!r} is too small: a part has at least {MIN_PART_BYTES} bytes", hint="for example 16MiB"
+            f"{value!r} is too small: a part of an upload has at least {MIN_PART_BYTES} bytes", hint="for example 16MiB"
         )
     return found
 
@@ -191,7 +191,7 @@ def _part_size(value: int | str) -> int:
 def _duration(value: int | str) -> int:
     found = parse_duration_ms(value)
     if found < 1:
-        raise ConfigError(f"{value!r} must be longer than 0")
+        raise ConfigError(f"the duration {value!r} must be longer than 0")
     return found
 
 
@@ -215,7 +215,7 @@ def parse_http(value: Any) -> tuple[str, int] | None:
         return None
     host, colon, port = value.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(f"{value!r} is not host:port", hint="127.0.0.1:9464, or off")
+        raise ConfigError(f"{value!r} is not host:port", hint="for example 127.0.0.1:9464, or off")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -422,7 +422,7 @@ def _from_file(
     for table, settings in tables.items():
         content = document.get(table, {}) if table else others
         if not isinstance(content, dict):
-            raise ConfigError(f"{path}: {table} is not a table", hint=f"write [{table}] on a line of its own")
+            raise ConfigError(f"{path}: the key {table} must be a table", hint=f"write [{table}] on a line of its own")
         known, seen = [setting.name for setting in settings], set[str]()
         for key, raw in content.items():
             name = key.replace("-", "_")
@@ -499,7 +499,8 @@ def _read_toml(path: Path) -> dict[str, object]:
         ) from cause
     if len(data) > MAX_CONFIG_BYTES:
         raise ConfigError(
-            f"the configuration file {path} is longer than {MAX_CONFIG_BYTES} bytes", hint="is it the right file?"
+            f"the configuration file {path} is larger than {MAX_CONFIG_BYTES} bytes",
+            hint="correct --config, if it names another file",
         )
     try:
         return tomllib.loads(data.decode("utf-8-sig"))  # Windows editors write a byte order mark

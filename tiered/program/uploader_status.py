@@ -211,21 +211,24 @@ def query(host: str, port: int) -> dict[str, Any]:
         answer = connection.getresponse()
         data = answer.read(MAX_STATUS_BYTES)
         if answer.status != http.HTTPStatus.OK:
-            raise RemoteUnavailableError(f"http://{host}:{port}/status answered {answer.status}")
+            raise RemoteUnavailableError(f"http://{host}:{port}/status answered with HTTP status {answer.status}")
         document = json.loads(data)
     except (OSError, http.client.HTTPException) as error:
         raise RemoteUnavailableError(
-            f"no answer at http://{host}:{port} within {QUERY_SECONDS:g} s: {error}",
-            hint="look at its log; kill -9 and a new start lose nothing",
+            f"the uploader does not answer at http://{host}:{port} within {QUERY_SECONDS:g} s: {error}",
+            hint="read its log; you can kill -9 it and start it again without loss",
         ) from error
     except ValueError as error:
         raise CorruptionError(
-            f"http://{host}:{port}/status is not JSON", hint="another program listens there"
+            f"http://{host}:{port}/status is not JSON", hint="correct the address: another program listens there"
         ) from error
     finally:
         connection.close()
     if not isinstance(document, dict) or document.get("message_type") != "status":
-        raise CorruptionError(f"http://{host}:{port}/status is not ours", hint="another program listens there")
+        raise CorruptionError(
+            f"http://{host}:{port}/status is not the status of a tiered-uploader",
+            hint="correct the address: another program listens there",
+        )
     return document
 
 

@@ -83,7 +83,7 @@ class Followers:
     def check_open(self) -> None:
         """Raise ClosedError after :meth:`close`."""
         if self.closed:
-            raise ClosedError("the log or reader was closed", hint="open it again")
+            raise ClosedError("the read ended: its log or reader was closed", hint="open it again")
 
 
 @dataclass(slots=True)

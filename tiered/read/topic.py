@@ -239,7 +239,7 @@ class TopicReads:
         span = ReadRange.from_times(since, until, now_ms=self._now_ms(), start=start, end=end)
         if partition is None and self.partitions > 1 and (isinstance(span.start, int) or isinstance(span.end, int)):
             raise ConfigError(
-                f"{self.name}: offsets differ by partition", hint="name one: read(partition=0, start=...)"
+                f"{self.name}: offsets differ by partition", hint="name the partition: read(partition=0, start=...)"
             )
         return span
 
@@ -258,9 +258,13 @@ class TopicReads:
         arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
         idle_s = None if idle_timeout is None else arguments.duration_s("idle_timeout", idle_timeout)
         if not arguments.flag("follow", follow) and idle_s is not None:
-            raise ConfigError("idle_timeout is of a read that follows", hint="leave it out, or give follow=True")
+            raise ConfigError(
+                "idle_timeout is only for a read with follow=True", hint="leave idle_timeout out, or pass follow=True"
+            )
         if follow and span.until_ms is not None:
-            raise ConfigError("a read that follows has no until", hint="give end=OFFSET or idle_timeout=SECONDS")
+            raise ConfigError(
+                "until and follow=True exclude each other", hint="pass end=OFFSET or idle_timeout=SECONDS"
+            )
         return ReadRequest(self.chosen(partition), span, isolation, on_trimmed, follow, partition is None, idle_s)
 
     def _reading(self, wanted: ReadRequest, emit: Emitter, *, opened: list[TierStream]) -> Steps[None]:
@@ -336,7 +340,7 @@ class TopicReads:
         partition = arguments.whole("partition", partition)
         if not 0 <= partition < self.partitions:
             raise UnknownTopicError(
-                f"topic {self.name} has no partition {partition}", hint=f"it has 0 to {self.partitions - 1}"
+                f"topic {self.name} has no partition {partition}", hint=f"its partitions are 0 to {self.partitions - 1}"
             )
         return partition
 

@@ -438,7 +438,7 @@ class Catalog(RootView):
         # mutant sealed-epoch-is-looked-up
         if sealed.last_commit == sent.commit.id:
             return True
-        raise FencedError(f"{self._fenced}; the commit is proven not to be in it", hint=_FENCED_HINT)
+        raise FencedError(f"{self._fenced}; the commit was not made", hint=_FENCED_HINT)
 
     def _lost(self) -> None:
         """Clear all doubts: the settled PUT proves that no earlier one can land any more."""
@@ -491,7 +491,10 @@ class Catalog(RootView):
         sealed = back.sealed_commit(role.value, sent.commit.epoch)
         if sealed is not None and sealed.last_commit == sent.commit.id:
             self._lost()
-            raise FencedError(f"{back.where}: the claim was granted and taken over at once", hint=_FENCED_HINT)
+            raise FencedError(
+                f"{back.where}: the claim was granted, but another process has claimed the partition since",
+                hint=_FENCED_HINT,
+            )
         # mutant claim-is-read-back
         if back.roles[role.value].last_commit != sent.commit.id:
             self._lost()
@@ -552,7 +555,7 @@ class Catalog(RootView):
 
     def _current(self) -> Root:
         if self.root is None:
-            raise ConfigError(f"{self.name}: load or claim the catalog first")
+            raise ConfigError(f"{self.name}: the catalog was neither loaded nor claimed yet")
         return self.root
 
     def _require_claim(self) -> _Claim:
@@ -595,9 +598,9 @@ class Catalog(RootView):
     def _need_empty(self) -> None:
         if self._is_empty is not None and not self._is_empty():
             raise LockedError(
-                f"{self.name}: its first records were appended while it was claimed as a log without records; nothing "
-                "was sent",
-                hint="claim again: then it is judged with its records",
+                f"{self.name}: the claim of an empty log was not sent, because its first records were "
+                "appended meanwhile",
+                hint="claim the partition again",
             )
 
     def _refused(self, refusal: Refusal, root: Root, intent: Intent) -> TieredError:
@@ -613,5 +616,7 @@ def _acknowledged(result: Root | TieredError) -> Root:
     return result
 
 
-_CLAIM_HINT = "claim again: the claim settles it"
-_FENCED_HINT = "another process writes this partition now; open the log again to see whether this volume may"
+_CLAIM_HINT = "claim the partition again: the claim finds out whether the commit was made"
+_FENCED_HINT = (
+    "another process owns this partition now: stop one of the two, or open the log again to see who may write"
+)

@@ -125,8 +125,9 @@ class StoreClock:
         ahead_ms = self.ahead_of_store_ms(time.now_ms, time)
         if self.ahead(time):
             raise ConfigError(
-                f"{self._name}: this commit would be dated {ahead_ms} ms later than the store's clock",
-                hint="set the clock of this machine: objects are kept for a grace time counted from it",
+                f"{self._name}: the commit was not made: this machine's clock is {ahead_ms} ms later than the "
+                "store's clock",
+                hint="correct the clock of this machine: the grace time of objects depends on it",
             )
         return time.now_ms - min(ahead_ms, 0)
 
@@ -162,7 +163,9 @@ class Exclusive:
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
-            raise ConfigError(f"{self._name}: a commit of this catalog is under way", hint="commit one after the other")
+            raise ConfigError(
+                f"{self._name}: another commit of this catalog is still running", hint="wait for it, then commit"
+            )
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

@@ -196,7 +196,9 @@ def rewrite_group(
         yield from output.abandon()
         raise
     if (row.base, row.next) != (rows[0].base, rows[-1].next):
-        raise CorruptionError(f"{shop.tp}: {rows[0].base} to {rows[-1].next} became {row}")
+        raise CorruptionError(
+            f"{shop.tp}: the compaction of offsets {rows[0].base} to {rows[-1].next} made a wrong row: {row}"
+        )
     return row
 
 

@@ -192,9 +192,9 @@ def inputs_of(snapshot: CatalogView, group: RowGroup) -> Steps[list[Row]]:
     planned = group.inputs if start == group.start else group.inputs[-len(found) :]
     if not rows or found != planned or rows[0].base > start or rows[-1].next != group.end:
         raise NotFoundError(
-            f"{snapshot.root.where}: the catalog holds other rows for offsets {group.start} to {group.end} than those "
-            "that the round was planned over",
-            hint="plan again",
+            f"{snapshot.root.where}: the catalog holds other rows for offsets {group.start} to "
+            f"{group.end} than when the compaction was planned",
+            hint="run the command again",
         )
     return rows
 
@@ -283,7 +283,7 @@ def rewrite_part(
 def _pinned(view: RootView, tp: TopicPartition) -> Steps[CatalogView]:
     snapshot = yield from view.pin()
     if snapshot is None:
-        raise UnknownTopicError(f"{tp} has no catalog any more: the topic was deleted", hint="see `tiered topic list`")
+        raise UnknownTopicError(f"{tp}: the topic was deleted during the compaction", hint="see `tiered topic list`")
     return snapshot
 
 
@@ -292,11 +292,11 @@ def _need_epoch(snapshot: CatalogView, epoch: int) -> None:
     state = snapshot.root.roles[Role.MAINTAINER.value]
     if state.epoch != epoch:
         raise FencedError(
-            f"{snapshot.root.where}: {state.owner} claimed role {Role.MAINTAINER.value} with epoch {state.epoch}, the "
-            f"work was begun under epoch {epoch}; nothing was written",
-            hint="one maintainer at a time; the same command again goes on with a claim of its own",
+            f"{snapshot.root.where}: {state.owner} became the maintainer (epoch {state.epoch}) during "
+            f"this work (epoch {epoch}); nothing was written",
+            hint="run only one maintainer at a time; the same command again continues the work",
         )
 
 
 def _changed(tp: TopicPartition, gone: SegmentGone) -> NotFoundError:
-    return NotFoundError(f"{tp}: {gone.key} was replaced while it was read", hint="plan again")
+    return NotFoundError(f"{tp}: {gone.key} was replaced while it was read", hint="run the command again")

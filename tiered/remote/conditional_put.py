@@ -263,11 +263,11 @@ def _lost_all(cell: Cell[T], now: Tagged[T], attempts: int, deadline: Deadline) 
     """Return the error of an update that lost its last race to the object ``now``."""
     if not now.etag:  # the winner, maybe an attempt of its own, was deleted
         return CommitUnknownError(
-            f"{cell.what}: the PUT of {cell.key} was refused, and no object is there", hint=cell.hint
+            f"{cell.what}: the PUT of {cell.key} was refused, and the object is missing now", hint=cell.hint
         )
     if cell.is_ours is never_ours:  # only the next ``change`` could see whether it was written
         return CommitUnknownError(
-            f"{cell.what}: the PUT of {cell.key} was refused, perhaps after one of its attempts landed",
+            f"{cell.what}: the PUT of {cell.key} was refused, but an earlier attempt may have been stored",
             hint=cell.hint,
         )
     return _none_won(cell, attempts, deadline)
@@ -336,12 +336,13 @@ def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try ag
         if cause:
             raise _unknown(what, put.key, cause, hint)
         raise RemoteUnavailableError(
-            f"{what}: {attempt} PUTs of {put.key} in {deadline.after_ms} ms, all answered 409; nothing landed",
+            f"{what}: the store answered 409 to all {attempt} PUTs of {put.key} in {deadline.after_ms} "
+            "ms; nothing was stored",
             hint="try again",
         )
 
 
 def _unknown(what: str, key: str, cause: str, hint: str) -> CommitUnknownError:
     return CommitUnknownError(
-        f"{what}: it is not known whether the PUT of {key} landed ({cause}); nothing was deleted", hint=hint
+        f"{what}: it is unknown whether the PUT of {key} was stored ({cause}); nothing was deleted", hint=hint
     )

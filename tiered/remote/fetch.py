@@ -184,12 +184,12 @@ def _checked(tp: TopicPartition, wanted: Get, row: Row, found: object, size: int
         raise TypeError(f"a GET gave {found!r}")
     if len(found.body) != end - start or found.size != size:
         raise CorruptionError(
-            f"{tp}: {key} gave {len(found.body)} of the bytes {start} to {end}; the object has {found.size} bytes, the "
-            f"catalog says {size}",
+            f"{tp}: a read of bytes {start} to {end} of {key} returned {len(found.body)}; the object has "
+            f"{found.size} bytes, the catalog says {size}",
             path_or_key=key,
             position=start + len(found.body),
             offset=row.base,
-            hint="the object is not the one that was committed: run check",
+            hint="run `tiered check`: the object is not the committed one",
         )
     return found
 

@@ -105,7 +105,7 @@ class SegmentLookup:
         if not row.idx_len:
             if row.size and kind not in (SectionKind.OFFSET_INDEX, SectionKind.TIME_INDEX):
                 raise CorruptionError(
-                    f"{self._tp}: the catalog names no index bundle of offsets {row.base} to {row.next}",
+                    f"{self._tp}: the catalog has no index bundle for offsets {row.base} to {row.next}",
                     path_or_key=key,
                     offset=row.base,
                     hint=f"`tiered repair {self._tp.topic}:{self._tp.partition}` makes it from the .log",
@@ -315,10 +315,11 @@ class SegmentLookup:
         ):
             raise CorruptionError(
                 f"{self._tp}: {key} describes offsets {descriptor.base_offset} to {descriptor.end_offset} of "
-                f"{descriptor.topic_id}-{descriptor.partition}, the catalog names {row.base} to {row.next}"
+                f"{descriptor.topic_id}-{descriptor.partition}, but the catalog names {row.base} to {row.next}"
                 + ("" if times == (row.min_ts, row.max_ts) else f"; times {times}, not {(row.min_ts, row.max_ts)}"),
                 path_or_key=key,
                 position=0,
                 offset=row.base,
-                hint="the object is not the one that was committed: run check; a bundle can be rebuilt from its .log",
+                hint="run `tiered check`: the index bundle is not the committed one; `tiered repair` rebuilds it "
+                "from the .log",
             )

@@ -114,7 +114,8 @@ class Maintainer:
     ) -> Steps[MaintenancePlan | None]:
         if begin_at is not None and begin_at > snapshot.next_offset:
             raise OffsetOutOfRangeError(
-                f"{self._tp} ends at offset {snapshot.next_offset} in the bucket, it cannot begin at {begin_at}",
+                f"{self._tp} cannot be trimmed to begin at offset {begin_at}: it ends at "
+                f"{snapshot.next_offset} in the bucket",
                 requested=begin_at,
                 earliest=snapshot.start_offset,
                 latest=snapshot.next_offset,

@@ -227,7 +227,9 @@ class Pin:
                 return snapshot
             snapshot = newest  # a collector that listed before the pin came may delete what the older one names
         yield from self.drop()
-        raise RemoteUnavailableError(f"{self.name}: a collector passed each version that was pinned", hint="try again")
+        raise RemoteUnavailableError(
+            f"{self.name}: garbage collection overtook each attempt to pin a version", hint="try again"
+        )
 
     def keep(self) -> Steps[None]:
         """Renew the pin when due. Replace an expired one by a pin of the newest version. Never raises.
@@ -294,15 +296,16 @@ class Pin:
                 f"{self.name}: {error.message}",
                 operation=error.operation,
                 resource=error.resource,
-                hint="a reader that pins needs s3:PutObject, s3:GetObject and s3:DeleteObject on pin/* (statement Pin "
-                "of `tiered iam-policy --pins`); without pin the grace time, gc.grace.ms, covers a read",
+                hint="allow s3:PutObject, s3:GetObject and s3:DeleteObject on pin/* (statement Pin of `tiered "
+                "iam-policy --pins`), or open the reader without pin",
             ) from error
         except CommitUnknownError as error:
             cause = error
         key, self.key = self.key, ""
         self._all_held.discard(self)
         raise RemoteUnavailableError(
-            f"{self.name}: it is not known whether the pin {key} was made", hint="try again; one that is left expires"
+            f"{self.name}: it is unknown whether the pin {key} was stored",
+            hint="try again; a leftover pin expires by itself",
         ) from cause
 
     def _put(self, etag: str, time: Time) -> Steps[bool]:

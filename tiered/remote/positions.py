@@ -53,8 +53,8 @@ def store_positions(topic_id: UUID, tp: TopicPartition, epoch: int, groups: Posi
         found = seen.value
         if found is not None and found.epoch > epoch:
             raise FencedError(
-                f"{tp}: {key} has the positions of claim {found.epoch}, this log has claim {epoch}",
-                hint="`tiered repair rejoin` lets this log start again at the bucket's end",
+                f"{tp}: {key} was written under the newer claim {found.epoch}, this log has claim {epoch}",
+                hint="`tiered repair rejoin` lets this log continue at the bucket's end",
             )
         if found is not None and found.epoch == epoch and are_equal(found.groups, groups):
             return None
@@ -97,7 +97,7 @@ def refuse_shared(group: str) -> Steps[None]:
         return
     if isinstance((yield Get(key, 0, 1)), Object):
         raise ConfigError(
-            f"group {group!r} keeps its positions in the bucket, and a consumer of the log keeps them in the log",
+            f"group {group!r} keeps its positions in the bucket, so a consumer of the log cannot join it",
             hint="read with open_reader(url).consumer, give this consumer another group, or run `tiered group delete`",
         )
 
@@ -118,6 +118,6 @@ def refuse_logged(group: str, topics: Iterable[str], now_ms: int) -> Steps[None]
         at = copy.groups.get(group) if isinstance(copy, PositionsCopy) else None
         if at is not None and now_ms - at.committed_ms < LATELY_MS:
             raise ConfigError(
-                f"group {group!r} keeps its positions in the log, and committed there less than a day ago",
+                f"group {group!r} keeps its positions in the log, where it committed less than a day ago",
                 hint="read with Log.consumer where the log is open, or give this consumer another group",
             )

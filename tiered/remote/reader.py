@@ -416,7 +416,7 @@ class RemotePartition:
 
     def _out_of_range(self, offset: int, earliest: int, latest: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
-            f"{self.tp}: offset {offset} is outside {earliest} to {latest}, which the catalog covers",
+            f"{self.tp}: offset {offset} is outside the bucket's {earliest} to {latest}",
             requested=offset,
             earliest=earliest,
             latest=latest,

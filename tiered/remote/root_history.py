@@ -96,7 +96,7 @@ def store_copy(root: Root, deadline: Deadline) -> Steps[None]:
         yield from update(cell, copy, deadline, seen=Tagged(None))
     except CommitUnknownError as error:
         raise RemoteUnavailableError(
-            f"{key}: this copy of the root could not be stored: {error.message}",
+            f"the copy {key} of the root could not be stored: {error.message}",
             hint="try again; nothing was removed",
         ) from error
 
@@ -113,10 +113,10 @@ def copy_root(root: Root) -> Steps[None]:
 def _compare(root: Root, copy: Root, key: str) -> None:
     if copy.commit.id != root.commit.id:
         raise CorruptionError(
-            f"{root.where}: {key} is a copy of another commit of version {root.version}: the root went back to an "
-            "older version and was committed to since",
+            f"{root.where}: {key} is a copy of another commit of version {root.version}: the root was set "
+            "back to an older version, then changed",
             path_or_key=key,
-            hint=f"nothing was removed; `tiered check {root.topic}:{root.partition}` names both",
+            hint=f"nothing was removed; `tiered check {root.topic}:{root.partition}` shows both versions",
         )
 
 
@@ -215,4 +215,6 @@ def require_newest_root(view: RootView, *, must_list: bool = True) -> Steps[None
     root = (yield from view.load()) or root  # commits that were made while the copies were listed
     older = newest.contradicts(root)
     if older:
-        raise CorruptionError(f"{root.where}, {root.key}: {older}", path_or_key=root.key, hint=OLDER_HINT)
+        raise CorruptionError(
+            f"{root.where}: the catalog {root.key} is out of date: {older}", path_or_key=root.key, hint=OLDER_HINT
+        )

@@ -40,11 +40,11 @@ def two_names(root: Root, topic: str) -> CorruptionError:
     Deleting one of these topics would delete both.
     """
     return CorruptionError(
-        f"{root.key} is the root of topic {root.topic}, and the registry entry of topic {topic} names its id "
-        f"{root.topic_id}",
+        f"{root.key} belongs to topic {root.topic}, but the entry of topic {topic} in the bucket has "
+        f"the same id {root.topic_id}",
         path_or_key=topic_key(topic),
-        hint=f"nothing was changed; if {topic_key(topic)} is a copy of {topic_key(root.topic)}, delete that one "
-        f"object; else put the entry of {topic} back from a version or a backup of the bucket",
+        hint=f"nothing was changed; if {topic_key(topic)} is a copy of {topic_key(root.topic)}, delete "
+        f"that copy; otherwise put the entry of {topic} back from a version or a backup of the bucket",
     )
 
 
@@ -181,18 +181,26 @@ class RootView:
         violations = check_root(root, previous)
         if violations:
             text = "; ".join(str(violation) for violation in violations[:3])
-            raise CorruptionError(f"{root.where}, {self.key}: {text}", path_or_key=self.key, hint=_CHECK_HINT)
+            raise CorruptionError(
+                f"{root.where}: the catalog {self.key} breaks a rule: {text}", path_or_key=self.key, hint=_CHECK_HINT
+            )
         self._check_known(root)
 
     def _check_names(self, root: Root) -> None:
         if (root.topic_id, root.partition) != (self.topic_id, self.partition):
-            raise CorruptionError(f"{self.key} holds the root of {root.where}", path_or_key=self.key, hint=_CHECK_HINT)
+            raise CorruptionError(
+                f"{self.key} contains the catalog of another partition, {root.where}",
+                path_or_key=self.key,
+                hint=_CHECK_HINT,
+            )
         if root.topic != self.topic:
             raise two_names(root, self.topic)
 
     def _check_known(self, root: Root) -> None:
         for older in self.known.contradictions(root):
-            raise CorruptionError(f"{root.where}, {self.key}: {older}", path_or_key=self.key, hint=OLDER_HINT)
+            raise CorruptionError(
+                f"{root.where}: the catalog {self.key} is out of date: {older}", path_or_key=self.key, hint=OLDER_HINT
+            )
 
     def _need_none(self) -> None:
         """Raise for an absent key if anything proves that a root existed."""
@@ -206,8 +214,8 @@ class RootView:
 
     def _destroyed(self) -> LogDestroyedError:
         return LogDestroyedError(
-            f"{self.name}: the catalog {self.key} was there and is gone: the partition was destroyed",
-            hint="records that were not uploaded are still on local disk; nothing was deleted there",
+            f"{self.name}: the catalog {self.key} is gone: it was deleted after this process read it",
+            hint="run `tiered repair TOPIC:P --dry-run`; records on the local disk are not deleted",
         )
 
 

@@ -91,8 +91,8 @@ def make_roots(
             roots = results_of(ends)
         except CommitUnknownError as error:
             raise CommitUnknownError(
-                f"topic {ids.topic}: it is not known which of its roots were made: {error.message}",
-                hint="register it again",
+                f"topic {ids.topic}: it is unknown which of its partitions were created: {error.message}",
+                hint="create the topic again: partitions that exist stay",
             ) from error
         found |= {partition: root for partition, root in zip(group, roots, strict=True) if root is not None}
     return found
@@ -109,7 +109,9 @@ def _make_root(ids: PartitionIds, partition: int, owner: str, deadline: Deadline
         stamp = Stamp((yield NewId()), time.now_ms, Role.WRITER, 0, owner)
         first = create_root(ids.topic_id, partition, ids.topic, stamp)
         if violations := check_root(first):
-            raise CorruptionError(f"{first.where}: {violations[0]}", path_or_key=first.key)
+            raise CorruptionError(
+                f"{first.where}: the new catalog breaks a rule: {violations[0]}", path_or_key=first.key
+            )
         return NextBody(encode_root(first), first)
 
     look = read_cell(key, lambda got: decode_root(got.data, key=key), MAX_OBJECT_BYTES)

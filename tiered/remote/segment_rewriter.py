@@ -127,11 +127,11 @@ class Workshop:
         scan.finish()
         if taken != row.size:
             raise CorruptionError(
-                f"{self.tp}: {key} has {row.size} bytes, its batches up to offset {row.next} have {taken}",
+                f"{self.tp}: {key} has {row.size} bytes, but its batches up to offset {row.next} have only {taken}",
                 path_or_key=key,
                 position=taken,
                 offset=row.base,
-                hint="run check; nothing was replaced",
+                hint="run `tiered check`; nothing was replaced",
             )
 
     def _damage(self, key: str, end: int, error: CorruptionError) -> CorruptionError:
@@ -140,7 +140,7 @@ class Workshop:
             path_or_key=key,
             position=end,
             offset=error.offset,
-            hint="run check; nothing was replaced",
+            hint="run `tiered check`; nothing was replaced",
         )
 
     def beside(self, rows: Sequence[Row]) -> Steps[tuple[bytes, tuple[EpochEntry, ...]]]:
@@ -208,12 +208,12 @@ class SegmentOutput:
         """Append one batch, byte for byte. Raises CorruptionError if it overlaps the one before or leaves the range."""
         if header.base_offset < self._next or header.next_offset > self._end:
             raise CorruptionError(
-                f"{self._shop.tp}: a batch of offsets {header.base_offset} to {header.last_offset} cannot follow "
-                f"{self._next} in a segment that ends at {self._end}",
+                f"{self._shop.tp}: the batch of offsets {header.base_offset} to {header.last_offset} is out "
+                f"of order: {self._next} is next, and the segment ends at {self._end}",
                 path_or_key=self._log.key,
                 position=self._log.size,
                 offset=header.base_offset,
-                hint="nothing was replaced",
+                hint="run `tiered check`; nothing was replaced",
             )
         if self._pace.count(len(batch), header.last_offset, header.max_timestamp):
             self._offsets.append(header.last_offset, self._log.size)
@@ -301,7 +301,9 @@ def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
     expected = (rows[0].base, rows[-1].next, sum(row.size for row in rows), sum(row.records for row in rows))
     if (merged.base, merged.next, merged.size, merged.records) != expected:
         raise CorruptionError(
-            f"{shop.tp}: {len(rows)} rows of {expected} became {merged}: nothing was replaced", offset=rows[0].base
+            f"{shop.tp}: the merge of {len(rows)} segments with {expected} made a segment with {merged}; "
+            "nothing was replaced",
+            offset=rows[0].base,
         )
     return merged
 
@@ -392,8 +394,8 @@ def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | No
     kept = [(each.base, each.next, each.records, each.min_ts, each.max_ts) for each in (row, made)]
     if kept[0] != kept[1]:
         raise CorruptionError(
-            f"{shop.tp}: a segment of {kept[0]} (first and next offset, records, least and greatest timestamp) became "
-            f"one of {kept[1]}: nothing was replaced",
+            f"{shop.tp}: re-encoding changed (first and next offset, records, least and greatest "
+            f"timestamp) from {kept[0]} to {kept[1]}; nothing was replaced",
             path_or_key=shop.lookup.log_key(row),
             offset=row.base,
             hint="run check",

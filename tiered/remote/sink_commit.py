@@ -114,13 +114,13 @@ class SinkView(RootView):
         self.clock.note(got, time)
         root = self._received(got)
         if root is None:
-            raise LogDestroyedError(f"{self.name}: there is no root {self.key}", hint="create the topic first")
+            raise LogDestroyedError(f"{self.name}: the root {self.key} does not exist", hint="create the topic first")
         return root
 
     def planned(self, intent: Intent, stamp: Stamp) -> Root | Refusal:
         """Return the root that ``intent`` makes of the last root, checked, or the refusal."""
         if self.root is None:
-            raise ValueError(f"{self.name} was not read")
+            raise ValueError(f"{self.name}: the root was not read before the commit")
         outcome = intent.apply(self.root, stamp)
         if not isinstance(outcome, Root | Refusal):
             raise TypeError(f"{intent.op} asks for pages")
@@ -155,7 +155,7 @@ class Sink:
         stage them again. Raises CommitUnknownError, RemoteUnavailableError: decide again.
         """
         if decision.state != COMMITTED:
-            raise ConfigError(f"batch {decision.batch} of {decision.txn}: a sink decides to commit")
+            raise ConfigError(f"batch {decision.batch} of {decision.txn}: the decision of a sink must be to commit")
         views = {target: self._view(*target) for target in decision.partitions}
         yield from load_views([*views.values()])
         for view in views.values():
@@ -245,8 +245,9 @@ def upload_staged(segment: SealedSegment, txn: str, batch: int, capabilities: Ca
     descriptor, indexes = segment.descriptor, segment.indexes()
     if descriptor.base_offset or indexes.txn_index or indexes.producer_snapshot:
         raise ConfigError(
-            f"a segment of {descriptor.topic_id}-{descriptor.partition} that begins at {descriptor.base_offset} cannot "
-            "be staged: a staged one begins at offset 0 and has no producers and transactions"
+            f"a segment of {descriptor.topic_id}-{descriptor.partition} with base offset "
+            f"{descriptor.base_offset} cannot be staged: its base must be 0, without producers and "
+            "transactions"
         )
     number: str = yield NewId()
     uid = staged_uid(txn, batch, int(number[:8], 16))
@@ -280,16 +281,17 @@ def _need_undecided(txn: str, batch: int, uid: str) -> Steps[None]:
             return
         if found.state == COMMITTED:
             raise FencedError(
-                f"batch {batch} of {txn} was decided by another attempt ({found.key}): what this one staged is deleted",
-                hint="nothing is lost: the batch is in the topic, or the attempt that was chosen puts it there",
+                f"batch {batch} of {txn} was decided by another attempt ({found.key}); the segments of this "
+                "attempt are deleted",
+                hint="nothing is lost, no action is needed: the other attempt adds the batch",
             )
 
 
 def _aborted(decision: Decision) -> FencedError:
     what = f"batch {decision.batch} of {decision.txn}"
     return FencedError(
-        f"{what} was aborted: a collector has deleted what it staged ({decision.key})",
-        hint="run the batch again: it stages its records again; `gc.grace.ms` is how long they wait",
+        f"{what} was aborted: garbage collection deleted its staged segments ({decision.key})",
+        hint="run the batch again; if it is slow, raise gc.grace.ms, the lifetime of staged segments",
     )
 
 
@@ -306,7 +308,10 @@ def _decided(decision: Decision, deadline: Deadline) -> Steps[Decision]:
             raise _aborted(found)
         decision = dataclasses.replace(decision, generation=decision.generation + 1)
     what = f"batch {decision.batch} of {decision.txn}"
-    raise ConfigError(f"{what} was aborted {MAX_GENERATIONS} times", hint="write it under a new transaction id")
+    raise ConfigError(
+        f"{what} was aborted {MAX_GENERATIONS} times, which is the limit",
+        hint="write the batch under a new transaction id",
+    )
 
 
 def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
@@ -323,7 +328,7 @@ def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
     cell: Cell[Decision | None] = Cell(key, f"the decision {key}", read_back, any_is_ours, "decide again")
     done = yield from update(cell, first_decision, deadline, seen=Tagged(None))
     if done.value is None:
-        raise ValueError(f"{key}: nothing was decided")
+        raise ValueError(f"{key}: the update returned no decision")
     # mutant decision-is-adopted
     return done.value
 

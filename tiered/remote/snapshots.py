@@ -64,7 +64,7 @@ SNAPSHOT_DEADLINE_MS = 60_000
 MAX_VERSION = 10**11
 """Bound of versions: a larger number is a time in milliseconds, given by mistake."""
 
-_WANTED = 'a snapshot\'s name, a version (a number), or a time: 2026-01-31T05:00:00Z, "-1d", a datetime'
+_WANTED = 'pass a snapshot\'s name, a version (a number), or a time: 2026-01-31T05:00:00Z, "-1d", a datetime'
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,10 @@ class Past:
         view = RootView(before.topic_id, before.partition, before.topic, before.known)  # threads must not share a view
         newest = yield from view.load()
         if newest is None:
-            raise NotFoundError(f"{view.name} has no catalog yet", hint="nothing was uploaded")
+            raise NotFoundError(
+                f"{view.name} has no catalog yet: nothing was uploaded",
+                hint="upload first: tiered-uploader sync --wait --log-dir DIR --remote URL",
+            )
         taken = self._found
         if taken is None:
             taken = yield from _find(view, newest, self._as_of)
@@ -163,8 +166,9 @@ class Past:
             if not any(each.version <= taken.version for each in held):
                 kept = ", ".join(f"{each.source} ({each.version})" for each in held)
                 raise NotFoundError(
-                    f"{view.name}: {taken} is collected: what left up to version {newest.gc_floor} is deleted",
-                    hint=f"there is {kept}" if kept else "`tiered snapshot create` keeps a version",
+                    f"{view.name}: {taken} cannot be read: garbage collection deleted objects up to version "
+                    f"{newest.gc_floor}",
+                    hint=f"choose one of {kept}" if kept else "`tiered snapshot create` protects a version in future",
                 )
         with self._lock:
             self._found = self._found or taken
@@ -179,7 +183,7 @@ def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[KeptRoot]:
         if taken.begun:
             raise NotFoundError(
                 f"{view.name}: snapshot {as_of.name} was begun and is not finished",
-                hint="its creator is at work, or was killed: `tiered snapshot delete` it then",
+                hint="wait for its creator; if that was killed, delete it with `tiered snapshot delete`",
             )
         return taken
     if as_of.time_ms is not None:
@@ -195,7 +199,7 @@ def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[KeptRoot]:
             return each
     raise NotFoundError(
         f"{view.name}: version {version} was not kept; the newest is {newest.version}",
-        hint="kept are snapshots, versions before a trim or a rewrite, and every 64th",
+        hint="choose a snapshot, a version before a trim or a rewrite, or a multiple of 64",
     )
 
 
@@ -217,8 +221,8 @@ def _at(view: RootView, newest: Root, time_ms: int) -> Steps[KeptRoot]:
         low = middle + 1  # a copy that is gone was one of the oldest
     if not found:
         raise NotFoundError(
-            f"{view.name}: nothing is kept of {format_time(time_ms)} or before it",
-            hint="`tiered snapshot list` shows what is; the versions before a trim or a rewrite are kept, too",
+            f"{view.name}: no version of {format_time(time_ms)} or earlier exists any more",
+            hint="name a later time; `tiered snapshot list` shows the snapshots",
         )
     return max(found, key=lambda taken: taken.version)
 
@@ -244,14 +248,18 @@ def decode_taken(view: RootView, data: bytes, *, key: str) -> KeptRoot | None:
     name, version = parse_snap_key(key), parse_hist_key(key)
     if version not in (None, root.version):
         raise CorruptionError(
-            f"{view.name}, {key}: it is of version {root.version}",
+            f"{view.name}: {key} contains version {root.version}",
             path_or_key=key,
-            hint="two copies have changed places, or were copied by hand: put the right one back, or delete this one",
+            hint="the object was copied by hand: put the right one back, or delete it",
         )
     flaws = [f"it is of {root.where}"] if (root.topic_id, root.partition) != (view.topic_id, view.partition) else []
     flaws += [str(violation) for violation in check_root(root)]
     if flaws:
-        raise CorruptionError(f"{view.name}, {key}: {flaws[0]}", path_or_key=key, hint="it was not written by us")
+        raise CorruptionError(
+            f"{view.name}: the saved version {key} is wrong: {flaws[0]}",
+            path_or_key=key,
+            hint="put a version of the object back, or delete it: another program wrote it",
+        )
     return KeptRoot("history" if name is None else f"snapshot {name}", root, is_pending(data))
 
 
@@ -282,7 +290,7 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
         pinned = view.pin_received(got)
         if pinned is None or not isinstance(got, Object):
             raise NotFoundError(
-                f"{view.name} has no catalog yet",
+                f"{view.name} has no catalog yet: nothing was uploaded",
                 hint="upload first: tiered-uploader sync --wait --log-dir DIR --remote URL",
             )
         if pinned.root.state == STATE_DELETING:
@@ -404,15 +412,15 @@ def _is_body(found: bytes | None, sent: bytes | None) -> bool:
 
 def _too_late(view: RootView) -> NotFoundError:
     return NotFoundError(
-        f"{view.name} is being deleted: what it holds may be going now, and cannot be kept any more",
-        hint="a snapshot of before its deletion still holds it: `tiered snapshot list`",
+        f"{view.name} is being deleted, so a snapshot of it can no longer be made",
+        hint="use a snapshot from before the deletion: `tiered snapshot list`",
     )
 
 
 def _taken_away(view: RootView, name: str) -> NotFoundError:
     return NotFoundError(
         f"{view.name}: snapshot {name} was deleted while it was made, or another process began it",
-        hint="`tiered snapshot list` shows it, or take it again",
+        hint="look with `tiered snapshot list`, then create it again",
     )
 
 
@@ -420,5 +428,6 @@ def _exists(view: RootView, name: str) -> Steps[ConfigError]:
     taken = yield from load_snapshot(view, name)
     how = ", which was begun and is not finished" if taken is not None and taken.begun else ""
     return ConfigError(
-        f"{view.name} has a snapshot {name} already{how}", hint="choose another name, or `tiered snapshot delete` it"
+        f"{view.name} has a snapshot {name} already{how}",
+        hint="choose another name, or delete it with `tiered snapshot delete`",
     )

@@ -104,8 +104,8 @@ class TopicEntry:
         except ConfigError as error:
             raise ConfigError(
                 f"{topic_key(self.name)}: {error.message}",
-                hint=f"a newer release wrote it: upgrade; or the entry is damaged: `tiered topic set {self.name} "
-                f"--reset SETTING` takes a setting out of it",
+                hint=f"upgrade tieredlog if a newer release wrote it; otherwise `tiered topic set {self.name} "
+                "--reset SETTING` removes a damaged setting",
             ) from None
 
     @property
@@ -161,7 +161,8 @@ def register_topic(
     key = topic_key(name)
     if not 1 <= partitions <= MAX_PARTITIONS or topic_id.int == 0:
         raise ConfigError(
-            f"topic {name}: {partitions} partitions, topic id {topic_id}", hint=f"1 to {MAX_PARTITIONS} partitions"
+            f"topic {name}: {partitions} partitions with topic id {topic_id} are not possible",
+            hint=f"use 1 to {MAX_PARTITIONS} partitions",
         )
     entry = TopicEntry(name, topic_id, partitions, MappingProxyType(dict(config)))
     encode_topic(entry)  # refuse an invalid entry before the first root is made
@@ -213,7 +214,9 @@ def _holds_change(found: TopicEntry | None, sent: TopicEntry | None) -> bool:
         return True
     if found.version - sent.version >= CHANGES_KEPT:
         raise CommitUnknownError(
-            f"topic {found.name}: over {CHANGES_KEPT} changes since ours was sent", hint=_LOOK_HINT
+            f"topic {found.name}: it is unknown whether the change was made: over {CHANGES_KEPT} others "
+            "were made since",
+            hint=_LOOK_HINT,
         )
     return False
 
@@ -229,8 +232,8 @@ def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, de
         again = yield from load_topic(name)  # another process may have added them meanwhile
         if again is None or used[-1].partition >= again.partitions:
             raise CorruptionError(
-                f"topic {name}: {topic_key(name)} names {before} partitions, and the root {used[-1].key} is in use: "
-                f"the entry is an older one",
+                f"topic {name}: {topic_key(name)} has {before} partitions, but the root {used[-1].key} is in "
+                "use: an older entry was put back",
                 path_or_key=topic_key(name),
                 hint=REPAIR_HINT,
             )
@@ -254,8 +257,8 @@ def _made(
     for partition in seen:
         if roots[partition] is None:
             raise LogDestroyedError(
-                f"{entry.name}-{partition}: the catalog {partition_prefix(entry.topic_id, partition)}root was there "
-                f"and is gone: the partition was destroyed",
+                f"{entry.name}-{partition}: the catalog {partition_prefix(entry.topic_id, partition)}root is "
+                "gone: it was deleted, and the partition is lost",
                 hint=REPAIR_HINT,
             )
     absent = [partition for partition in wanted if roots.get(partition) is None]
@@ -275,13 +278,13 @@ def check_entry(
     seen = [number for number, what in known.items() if what.by_disk] if known else []
     if entry is None and seen:
         raise LogDestroyedError(
-            f"topic {name}: {known[min(seen)].absent()} (partition {min(seen)}), and {where} does not know it",
-            hint=f"it is another bucket or prefix, or it was emptied: correct the URL; {REPAIR_HINT}",
+            f"topic {name}: {where} does not know it, but {known[min(seen)].absent()} (partition {min(seen)})",
+            hint=f"this is another bucket or prefix, or its objects were deleted: correct the URL; {REPAIR_HINT}",
         )
     if entry is not None and seen and max(seen) >= entry.partitions:
         raise CorruptionError(
-            f"topic {name}: {topic_key(name)} in {where} names {entry.partitions} partitions, this disk has uploaded "
-            f"partition {max(seen)}: the entry is an older one",
+            f"topic {name}: {topic_key(name)} in {where} has {entry.partitions} partitions, but this disk "
+            f"uploaded partition {max(seen)}: an older entry was put back",
             path_or_key=topic_key(name),
             hint=REPAIR_HINT,
         )
@@ -296,15 +299,15 @@ def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None
         return
     key = topic_key(name)
     if entry is None or entry.topic_id != seen.topic_id:
-        now = "is gone" if entry is None else f"names topic id {entry.topic_id}"
+        now = "is missing" if entry is None else f"has {entry.topic_id}"
         raise LogDestroyedError(
-            f"topic {name}: {key} in {where} named topic id {seen.topic_id} before and {now}",
-            hint=f"if the topic was deleted, and perhaps made again, open a new reader; {REPAIR_HINT}",
+            f"topic {name}: {key} in {where} had topic id {seen.topic_id} before, and {now} now",
+            hint=f"if the topic was deleted, or made again, open a new reader; {REPAIR_HINT}",
         )
     if entry.partitions < seen.partitions or entry.version < seen.version:
         raise CorruptionError(
-            f"topic {name}: {key} in {where} had version {seen.version} and {seen.partitions} partitions before, now "
-            f"version {entry.version} and {entry.partitions}: an older entry was put back",
+            f"topic {name}: {key} in {where} went from version {seen.version} with {seen.partitions} "
+            f"partitions back to {entry.version} with {entry.partitions}: an older entry was put back",
             path_or_key=key,
             hint=REPAIR_HINT,
         )
@@ -333,7 +336,7 @@ def being_deleted(what: str, topic_id: UUID, *, over: bool = False) -> LogDestro
     """Return the error for ``what`` of a topic that is being deleted, or was deleted (``over``)."""
     return LogDestroyedError(
         f"{what} ({topic_id}) {'was' if over else 'is being'} deleted",
-        hint="what the bucket holds of it goes after gc.grace.ms; its name is free for another topic then",
+        hint="wait for gc.grace.ms, after which its objects are deleted and its name is free again",
     )
 
 
@@ -354,8 +357,8 @@ def confirm_topic(entry: TopicEntry) -> Steps[TopicEntry]:
             break
         entry = again
     raise CorruptionError(
-        f"topic {entry.name}: {topic_key(entry.name)} names {entry.partitions} partitions, and the root of partition "
-        f"{entry.partitions} is in use: the entry is an older one",
+        f"topic {entry.name}: {topic_key(entry.name)} has {entry.partitions} partitions, but "
+        f"partition {entry.partitions} is in use: an older entry was put back",
         path_or_key=topic_key(entry.name),
         hint=REPAIR_HINT,
     )
@@ -468,7 +471,9 @@ def decode_topic(data: bytes, *, key: str) -> TopicEntry:
 
 def _decoded(data: bytes, key: str) -> TopicEntry:
     if len(data) > MAX_ENTRY_BYTES:
-        raise CorruptionError(f"{key}: {len(data)} bytes are too many for a topic entry", path_or_key=key, position=0)
+        raise CorruptionError(
+            f"{key}: the topic entry has {len(data)} bytes, more than the limit", path_or_key=key, position=0
+        )
     fields = JsonObject(data, key=key)
     fields.check_format(FORMAT)
     config = fields.values.get("config")
@@ -476,9 +481,9 @@ def _decoded(data: bytes, key: str) -> TopicEntry:
     values = fields.checked_fields({**_ENTRY, "config": options})
     name, state = values["topic"], values["state"]
     if TOPICS_PREFIX + name != key:
-        fields.refuse("topic", f"is {name[:64]!r}: the entry of another topic was copied in place")
+        fields.refuse("topic", f"is {name[:64]!r}: the entry of another topic was copied over this one")
     if state not in (*STATES, STATE_DELETED):
-        fields.refuse("state", f"is none of {', '.join((*STATES, STATE_DELETED))}")
+        fields.refuse("state", f"is not one of {', '.join((*STATES, STATE_DELETED))}")
     return TopicEntry(
         name=name,
         topic_id=UUID(int=values["topic_id"]),
@@ -496,11 +501,11 @@ def _get(key: str) -> Get:
 
 def _changed(entry: TopicEntry, change: Change) -> TopicEntry:
     wanted = change(entry)
-    fits = entry.partitions <= wanted.partitions <= MAX_PARTITIONS
-    if (wanted.name, wanted.topic_id) != (entry.name, entry.topic_id) or not fits:
+    if (wanted.name, wanted.topic_id) != (entry.name, entry.topic_id):
+        raise ConfigError(f"topic {entry.name}: its name and its topic id cannot change")
+    if not entry.partitions <= wanted.partitions <= MAX_PARTITIONS:
         raise ConfigError(
-            f"topic {entry.name}: name and topic id cannot change, {entry.partitions} partitions cannot become "
-            f"{wanted.partitions}",
-            hint=f"partitions can only be added, as in Kafka, up to {MAX_PARTITIONS}",
+            f"topic {entry.name}: {entry.partitions} partitions cannot become {wanted.partitions}",
+            hint=f"give {entry.partitions} to {MAX_PARTITIONS}: as in Kafka, partitions can only be added",
         )
     return wanted

@@ -155,9 +155,10 @@ def verify_sent(key: str, size_bytes: int, crc: int, sent: PutResult, capabiliti
 def _check_size(source: ByteSource, descriptor: SegmentDescriptor) -> None:
     if source.size != descriptor.size_bytes:
         raise CorruptionError(
-            f"segment {descriptor.base_offset} has {source.size} bytes, {descriptor.size_bytes} were sealed",
+            f"segment {descriptor.base_offset} has {source.size} bytes, but had {descriptor.size_bytes} "
+            "when it was sealed",
             offset=descriptor.base_offset,
-            hint="`tiered check --log-dir DIR` names the damage; put the file back from a copy of this disk",
+            hint="`tiered check --log-dir DIR` names the damage; restore the file from a copy of this disk",
         )
 
 
@@ -168,8 +169,8 @@ def check_source(source: ByteSource, descriptor: SegmentDescriptor) -> None:
         crc = crc32c(source.read_at(at, min(HASH_PIECE_BYTES, source.size - at)), crc)
     if crc != descriptor.crc32c:
         raise CorruptionError(
-            f"segment {descriptor.base_offset} of {descriptor.topic_id}-{descriptor.partition} has CRC32C {crc:08x}, "
-            f"{descriptor.crc32c:08x} was sealed",
+            f"segment {descriptor.base_offset} of {descriptor.topic_id}-{descriptor.partition} has CRC32C "
+            f"{crc:08x}, but had {descriptor.crc32c:08x} when it was sealed",
             offset=descriptor.base_offset,
-            hint="`tiered check --log-dir DIR` names the damage; put the file back from a copy of this disk",
+            hint="`tiered check --log-dir DIR` names the damage; restore the file from a copy of this disk",
         )

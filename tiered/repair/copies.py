@@ -181,7 +181,7 @@ def uploads_after(copy: Root, sizes: Mapping[str, int], *, skip_damaged: bool) -
         index = index_key(copy.topic_id, copy.partition, name)
         if row is None and index in sizes and not skip_damaged:
             raise CorruptionError(
-                f"{copy.where}: the index {index} of an upload is damaged",
+                f"{copy.where}: the index bundle {index} of an uploaded segment is damaged",
                 hint="run the command again; if it stays damaged, --accept-loss ends the log before this upload",
             )
     return _whole(copy, sizes, found)

@@ -303,7 +303,10 @@ def _rejoin(disk: RepairDirectory, tp: TopicPartition, _: Workbench) -> Steps[No
 def _accept_gone(disk: RepairDirectory, tp: TopicPartition, end: int, _: int) -> None:
     now = find_gone(disk.directory, disk.files, UploadCheckpoint(disk.directory, disk.files).read()).get(tp)
     if now != end:
-        raise ConfigError(f"{tp} reached offset {now} by now, not {end}", hint="plan the repair again")
+        raise ConfigError(
+            f"{tp} ends at offset {now} now, and ended at {end} when the repair was planned",
+            hint="run `tiered repair` again",
+        )
     starts = OffsetsFile(disk.directory, LOG_START_NAME, disk.files)
     starts.write({**starts.read(), tp: end})  # first: no offset is given out twice, wherever a crash comes
     path = disk.directory / partition_dir(tp)
@@ -478,7 +481,7 @@ def _follow(disk: RepairDirectory, folder: Path, follower: Follower, base: int, 
 def _write(disk: RepairDirectory, folder: Path, each: DamagedLog, now_ms: int) -> None:
     files, path = disk.files, folder / log_name(each.base)
     if _judged(disk, folder, each.base, each.end) != each:
-        raise ConfigError(f"{path} has changed", hint="plan the repair again")
+        raise ConfigError(f"{path} has changed since the repair was planned", hint="run `tiered repair` again")
     made, size = path.with_suffix(f"{LOG_SUFFIX}.repaired"), 0
     files.unlink(made)
     handle = files.open_write(made)

@@ -30,7 +30,9 @@ def plan_repair_steps(
     """
     actions: list[RepairAction] = []
     if url is None and options.log_dir is None:
-        raise ConfigError("there is neither a bucket nor a log directory to repair", hint="name one")
+        raise ConfigError(
+            "nothing to repair: neither a bucket nor a log directory is named", hint="name a bucket or a log directory"
+        )
     if url is not None:
         actions += yield from _plan_bucket(selected, options, url)
     if options.log_dir is not None:
@@ -80,7 +82,7 @@ def _plan_topic(
     name = selected if isinstance(selected, str) else selected.topic
     entry, actions = yield from plan_entry(name)
     if isinstance(selected, TopicPartition) and selected.partition >= entry.partitions:
-        raise UnknownTopicError(f"{selected} is not in the registry", hint="`tiered topic list` names the topics")
+        raise UnknownTopicError(f"topic {selected} is not in the registry", hint="`tiered topic list` lists the topics")
     if entry.state == STATE_DELETING:
         return actions  # its partitions go, one after the other
     partitions = range(entry.partitions) if isinstance(selected, str) else [selected.partition]

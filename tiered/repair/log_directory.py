@@ -169,15 +169,17 @@ def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock
         known = present | set(uploads) | set(log.claims.read())
         unknown = sorted(set(selected) - known)
         if unknown:
-            raise UnknownTopicError(f"{directory} holds no partition {unknown[0]}", hint="`tiered status` names them")
+            raise UnknownTopicError(
+                f"{directory} holds no partition {unknown[0]}", hint="`tiered status` lists the partitions"
+            )
         ends = {tp: log.partition(tp).positions().end_offset for tp in selected or uploads if tp in usable}
         chosen = sorted(selected) or sorted(
             tp for tp in uploads if uploads[tp].fenced or ends.get(tp, uploads[tp].end_offset) < uploads[tp].end_offset
         )
         if not chosen:
             raise ConfigError(
-                f"no partition in {directory} is fenced, and none ends below the bucket's end",
-                hint="name partitions to set them aside all the same: topic:0",
+                f"nothing to do: no partition in {directory} is fenced or ends below the bucket's end",
+                hint="to move a partition aside anyway, name it: topic:0",
             )
         committed = {tp: uploads[tp].end_offset if tp in uploads else 0 for tp in chosen}
         aside = tuple(Aside(tp, committed[tp], ends.get(tp, committed[tp])) for tp in chosen)

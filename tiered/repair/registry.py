@@ -109,16 +109,18 @@ def _chosen(topic: str, unnamed: list[Unnamed], there: RegistryObject) -> Unname
     found = [one for one in unnamed if one.topic == topic]
     used = [one for one in found if one.in_use] or found
     if not used and not there.etag:
-        raise UnknownTopicError(f"{topic} is not in the registry", hint="`tiered topic list` names the topics")
+        raise UnknownTopicError(f"topic {topic} is not in the registry", hint="`tiered topic list` lists the topics")
     if not used:
         raise CorruptionError(
-            f"{topic_key(topic)}: {there.problem}; and no root of this topic is in the bucket",
+            f"{topic_key(topic)}: {there.problem}; it cannot be rebuilt, because the bucket has no "
+            "partition of this topic",
             path_or_key=topic_key(topic),
-            hint="put the entry back from a backup; if no topic has this name, delete this one object",
+            hint="put the entry back from a backup; if the topic never existed, delete this object",
         )
     if len(used) > 1:
         raise CorruptionError(
-            f"{len(used)} topic ids are named {topic}: {', '.join(str(one.topic_id) for one in used)}",
+            f"the entry of topic {topic} cannot be rebuilt, because {len(used)} topic ids have this name: "
+            f"{', '.join(str(one.topic_id) for one in used)}",
             path_or_key=topic_key(topic),
             hint="put the entry back from a version or a backup of the bucket; nothing was changed",
         )

@@ -210,10 +210,10 @@ def _two_ends(ground: Ground, one: Root, other: Root) -> CorruptionError:
         for root in (one, other)
     ]
     return CorruptionError(
-        f"{ground.tp}: the root went back and was committed to since: {ends[0]}, {ends[1]}",
+        f"{ground.tp}: the root was set back to an older version, then changed: {ends[0]}, {ends[1]}",
         path_or_key=one.key,
         offset=min(one.next_offset, other.next_offset),
-        hint=f"`{ground.command} --from-version V` goes on from the copy that you choose; nothing was changed",
+        hint=f"`{ground.command} --from-version V` continues from the version that you choose; nothing was changed",
     )
 
 
@@ -226,7 +226,7 @@ def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
     listed = yield from list_objects(topic_id, tp.partition)
     if chosen is not None and chosen not in copies.roots:
         raise NotFoundError(
-            f"{tp}: no copy of version {chosen} is kept",
+            f"{tp}: no copy of version {chosen} exists",
             hint=_kept(list(copies.roots.values())),
         )
     floor = max([root.gc_floor for root, _ in copies.roots.values()], default=0)
@@ -306,8 +306,8 @@ def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[s
             decision = yield from read_decision(entry.key)
         except CorruptionError as damage:
             raise CorruptionError(
-                f"{ground.tp}: the decision of batch {parsed.batch} of {parsed.txn} is damaged: nothing proves whether "
-                f"it was committed since version {copy.version}, from which the root goes on",
+                f"{ground.tp}: the decision of batch {parsed.batch} of {parsed.txn} is damaged, and may have "
+                f"been committed after version {copy.version}, from which the root is rebuilt",
                 path_or_key=entry.key,
                 offset=copy.next_offset,
                 hint=damage.hint,
@@ -325,8 +325,8 @@ def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[s
             notes.append(f"batch {each.batch} of {each.txn} is committed by its decision")
     if len(notes) > 1 and not ground.options.accept_loss:
         raise CorruptionError(
-            f"{ground.tp}: {len(notes)} batches of sinks were decided since version {copy.version}, and their order is "
-            "not known",
+            f"{ground.tp}: {len(notes)} Spark batches were decided after version {copy.version}, and "
+            "their order is not known",
             path_or_key=copy.key,
             offset=copy.next_offset,
             hint=f"`{ground.command} --accept-loss` commits them in the order of their decisions; nothing was changed",
@@ -345,19 +345,24 @@ def _go_back(ground: Ground, there: There) -> Steps[Base]:
     if now is None:
         raise CorruptionError(
             f"{tp}: the root is missing or damaged", path_or_key=root_key(topic_id, tp.partition),
-            hint=f"`{ground.command} --dry-run` shows which copy it can go on from",
+            hint=f"`{ground.command} --dry-run` shows from which copy it can be rebuilt",
         )  # fmt: skip
     copies = yield from find_copies(topic_id, tp, now)
     older = _kept([each for each in copies.roots.values() if each[0].version < now.version])
     if now.state != STATE_OPEN or version >= now.version:
-        raise ConfigError(f"{now.where} is {now.state}: it cannot go back to version {version}", hint=older)
+        raise ConfigError(
+            f"{now.where} cannot go back to version {version}: it is {now.state}, and only an open one "
+            "can go back to an older version",
+            hint=older,
+        )
     if version not in copies.roots:
         raise NotFoundError(f"{tp}: version {version} is not kept", hint=older)
     copy, where = copies.roots[version]
     since = [row for row in (yield from rows_of(now, copy.next_offset)) if row.next > copy.next_offset]
     if (since[0].base if since else now.next_offset) != copy.next_offset:
         raise ConfigError(
-            f"{tp}: version {version} ends at offset {copy.next_offset}, which a rewrite or a trim has crossed since",
+            f"{tp}: version {version} cannot be restored: a later rewrite or trim changed segments around "
+            f"its end, offset {copy.next_offset}",
             hint="name a newer version",
         )
     rows = yield from rows_of(copy)
@@ -365,7 +370,8 @@ def _go_back(ground: Ground, there: There) -> Steps[Base]:
     gone = [row for row in rows if not listed.holds(topic_id, tp.partition, row)]
     if gone:
         raise CorruptionError(
-            f"{tp}: {len(gone)} segments of version {version} were collected since, the first of offset {gone[0].base}",
+            f"{tp}: version {version} cannot be restored: {len(gone)} of its segments were deleted, the "
+            f"first at offset {gone[0].base}",
             path_or_key=segment_key(topic_id, tp.partition, gone[0]),
             offset=gone[0].base,
             hint="name a newer version; nothing was changed",
@@ -466,9 +472,9 @@ def _need_sound(root: Root) -> None:
         problems.append("a key names a version or a claim that no root can follow")
     if problems:
         raise CorruptionError(
-            f"{root.where}: the root that would be written is not sound: {problems[0]}",
+            f"{root.where}: the repaired catalog would break a rule: {problems[0]}",
             path_or_key=root.key,
-            hint="run `tiered check`, and move objects away that were put into this partition by hand",
+            hint="run `tiered check`, and move away objects that were put into this partition by hand",
         )
 
 
@@ -487,7 +493,10 @@ def _put_root(ground: Ground, root: Root, there: There, bench: Workbench) -> Ste
     )
     done = yield from replace_once(cell, there.etag, NextBody(body, body), deadline)
     if not done.written:
-        raise ConfigError(f"{ground.tp}: its root is another one by now; nothing was replaced", hint="plan again")
+        raise ConfigError(
+            f"{ground.tp}: its root has changed since the repair was planned; nothing was replaced",
+            hint="run `tiered repair` again",
+        )
     yield from copy_root(stored)
 
 

@@ -233,8 +233,8 @@ class Rewrite:
                 if self._filled:
                     break
                 raise CorruptionError(
-                    f"{self._where}: more transactions are open at offset {start} than the {end - start} offsets that "
-                    "are lost there",
+                    f"{self._where}: {end - start} offsets are lost from offset {start} on, too few for abort "
+                    "markers of all open transactions",
                     path_or_key=self._where,
                     offset=start,
                     hint="put the object back from a backup of the bucket",
@@ -304,10 +304,10 @@ def write_remains(one: Remains, shop: Workshop, pinned: CatalogView, lost: Range
     if found != lost:
         yield from output.abandon()
         raise CorruptionError(
-            f"{one.tp}: {one.source.key} does not read as it was planned",
+            f"{one.tp}: {one.source.key} has changed since the repair was planned",
             path_or_key=one.source.key,
             offset=row.base,
-            hint="plan the repair again",
+            hint="run `tiered repair` again",
         )
     epochs = tuple([each for each in shop.lineage if each.start_offset < row.next])
     if one.staged:

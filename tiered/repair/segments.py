@@ -107,8 +107,8 @@ def _find_run(ground: Ground, view: LogView, row: Row) -> tuple[SealedSegment, .
     info = view.topics().get(ground.tp.topic)
     if info is not None and info.topic_id != ground.entry.topic_id:
         raise CorruptionError(
-            f"{view.directory} holds topic {ground.tp.topic} under the topic id {info.topic_id}, the bucket under "
-            f"{ground.entry.topic_id}",
+            f"topic {ground.tp.topic} has id {info.topic_id} in {view.directory}, but "
+            f"{ground.entry.topic_id} in the bucket",
             path_or_key=str(view.directory),
             hint="name the directory that wrote this topic",
         )
@@ -126,7 +126,7 @@ def _run_again(ground: Ground, row: Row, bench: Workbench) -> Steps[RepairSource
     view = yield from bench.view()
     run = yield from blocking(partial(find_run, ground, view, row))
     if not run:
-        raise _changed(ground, f"{bench.source} does not hold offsets {row.base} to {row.next}")
+        raise _changed(ground, f"{bench.source} does not have offsets {row.base} to {row.next}")
     return RepairSource(segment_key(ground.entry.topic_id, ground.tp.partition, row), row.size, run=run)
 
 
@@ -230,4 +230,7 @@ def _replace(
 
 
 def _changed(ground: Ground, what: str) -> ConfigError:
-    return ConfigError(f"{ground.tp}: {what} by now; nothing of it was replaced", hint="plan the repair again")
+    return ConfigError(
+        f"{ground.tp}: {what} now, unlike when the repair was planned; nothing was replaced",
+        hint="run `tiered repair` again",
+    )

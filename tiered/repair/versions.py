@@ -130,10 +130,10 @@ def put_source(each: Stored, source: RepairSource, tags: Tags) -> Steps[None]:
             crc = yield from source.copy(file.write)
         if crc != each.crc:
             raise CorruptionError(
-                f"what was to be put back as {each.key} does not read as CRC32C {each.crc:#010x}",
+                f"the object to restore as {each.key} does not have the planned CRC32C {each.crc:#010x}",
                 path_or_key=each.key,
                 position=0,
-                hint="plan the repair again",
+                hint="run `tiered repair` again",
             )
         with contextlib.closing(FileSource(PosixFiles(), path, each.size, sync=False)) as body:
             yield from put_back(each, body, tags)
@@ -158,7 +158,9 @@ def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:
 
 
 def _another(key: str) -> ConfigError:
-    return ConfigError(f"{key} is another object by now; nothing was replaced", hint="plan the repair again")
+    return ConfigError(
+        f"{key} has changed since the repair was planned; nothing was replaced", hint="run `tiered repair` again"
+    )
 
 
 def keep_copy(key: str, to: str) -> Steps[bool]:
@@ -178,16 +180,16 @@ def keep_copy(key: str, to: str) -> Steps[bool]:
     if output.size != head.size or (differs and (yield from sum_of(key, head.size)) != output.crc32c):
         yield from output.abort()
         raise CorruptionError(
-            f"{key} has {head.size} bytes, {output.size} of them could be copied as they are: nothing was replaced",
+            f"only {output.size} of the {head.size} bytes of {key} could be copied; nothing was replaced",
             path_or_key=key,
             position=output.size,
-            hint="try again; if it stays so, another program writes this key",
+            hint="try again; if it fails again, stop the other program that writes this key",
         )
     yield from output.finish()
     copy = yield Head(to)
     if not isinstance(copy, Object) or copy.size != head.size:
         raise CorruptionError(
-            f"{to}, the copy of {key}, is not there with its {head.size} bytes: nothing was replaced",
+            f"{to}, the copy of {key}, is missing or does not have {head.size} bytes; nothing was replaced",
             path_or_key=to,
             position=0,
             hint="try again",

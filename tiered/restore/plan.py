@@ -83,7 +83,9 @@ class RestoreOptions:
         """Return checked options. Times and sizes may be texts. Raises ConfigError."""
         newest = None if newest_bytes is None else parse_bytes(newest_bytes)
         if newest is not None and newest < 1:
-            raise ConfigError(f"newest_bytes={newest_bytes} keeps nothing", hint="a size above zero, for example 10GiB")
+            raise ConfigError(
+                f"newest_bytes={newest_bytes} keeps nothing", hint="give a size above zero, for example 10GiB"
+            )
         return cls(
             tuple((each, None) if isinstance(each, str) else (each.topic, each.partition) for each in selected),
             newest,
@@ -218,7 +220,7 @@ def plan_steps(
     return tuple(plans), tuple(notes)
 
 
-_SNAPSHOTS = "`tiered snapshot list` shows what is kept"
+_SNAPSHOTS = "`tiered snapshot list` shows the snapshots"
 
 
 def _check_options(options: RestoreOptions) -> None:
@@ -227,12 +229,13 @@ def _check_options(options: RestoreOptions) -> None:
     if options.until_offset is not None and options.until_offset < 0:
         raise ConfigError(f"{options.until_offset} is not an offset", hint="offsets begin at 0")
     if None not in (options.since_ms, options.until_ms) and options.until_ms <= options.since_ms:  # type: ignore[operator]
-        raise ConfigError("nothing lies between since and until", hint="exchange them, or leave one out")
+        raise ConfigError("the restore selects nothing: since is not before until", hint="swap them, or leave one out")
     if options.name:
         check_topic_name(options.name)
         if is_state_log(options.name) or len({topic for topic, _ in options.selected}) != 1:
             raise ConfigError(
-                f"the name {options.name} is for one topic", hint="select the one topic that gets another name"
+                f"the name {options.name} needs a single topic, and several or none are selected",
+                hint="select the topic that gets this name",
             )
 
 
@@ -241,7 +244,7 @@ def _need_one_partition(entries: Sequence[tuple[TopicEntry, frozenset[int] | Non
     if sum(len(numbers) for _, numbers in wanted) != 1:
         raise ConfigError(
             "offsets differ by partition, and more than one is to be restored",
-            hint=f"select one: {entries[0][0].name}:0; a time is for all of them",
+            hint=f"select one: {entries[0][0].name}:0; or give a time, which is for all partitions",
         )
 
 
@@ -310,9 +313,9 @@ class _Partition:
         key = yield from left_without_root(self.source.topic_id, self.tp.partition)
         if key:
             raise CorruptionError(
-                f"{self.tp}: its root is gone: {key} exists, which is written after the root",
+                f"{self.tp}: its root is missing, although {key} exists, which is written after it",
                 path_or_key=root_key(self.source.topic_id, self.tp.partition),
-                hint=f"`tiered repair {self.tp.topic}:{self.tp.partition}` is the way; or name the other topics",
+                hint=f"`tiered repair {self.tp.topic}:{self.tp.partition}` repairs it; or name only the other topics",
             )
 
     def _was_absent(self, view: RootView) -> Steps[bool]:
@@ -362,7 +365,7 @@ class _Partition:
                 requested=wanted,
                 earliest=pinned.start_offset,
                 latest=pinned.next_offset,
-                hint="an older version may hold it: see `tiered snapshot list` and --as-of",
+                hint="name an older version with --as-of; `tiered snapshot list` shows the snapshots",
             )
         row = yield from pinned.at(wanted)
         if row is None or row.base == wanted:

@@ -99,7 +99,7 @@ def need_space(directory: Path, size_bytes: int, files: Files) -> None:
     space = files.space(place)
     if space is not None and needed > space.free:
         raise DiskFullError(
-            f"{directory} needs {needed} bytes, {place} has {space.free}",
+            f"the restore of {directory} needs {needed} bytes, but {place} has only {space.free} free",
             hint="restore less with --newest or --from; older segments stay readable in the bucket",
         )
 
@@ -314,10 +314,10 @@ class SegmentFetch:
         found, straddled = find_cut(files, self._path, self.row.size, rebuilt, end)
         if straddled:
             raise CorruptionError(
-                f"{self.tp}: {self._key} has no batch that begins at offset {end}, where the restore is to end",
+                f"{self.tp}: the restore cannot end at offset {end}: no batch of {self._key} begins there",
                 path_or_key=self._key,
                 offset=end,
-                hint="run check --read-data: an index or the .log is not what was written",
+                hint="run `tiered check --read-data`: an index or the .log is damaged",
             )
         txns = self._file(TXN_INDEX_SUFFIX)
         if indexes is not None and indexes.txn_index:
@@ -353,11 +353,11 @@ class SegmentFetch:
             scan = look.feed_all(source)
         if not self.is_cut and scan.crc32c != self.row.crc:
             raise CorruptionError(
-                f"{self.tp}: {self._path.name} reads back with CRC32C {scan.crc32c:#010x}, {self.row.crc:#010x} was "
-                "written",
+                f"{self.tp}: {self._path.name} has CRC32C {scan.crc32c:#010x} on disk, but "
+                f"{self.row.crc:#010x} was written",
                 path_or_key=str(self._path),
                 offset=self.row.base,
-                hint="the disk does not keep what is written to it: restore onto another one",
+                hint="restore onto another disk: this one returns other data than was written",
             )
         damage = [item for item in findings.items if item.severity is Severity.ERROR]
         in_log = [item for item in damage if item.code.startswith("log_")]
@@ -368,7 +368,7 @@ class SegmentFetch:
                 path_or_key=self._key,
                 position=in_log[0].position,
                 offset=in_log[0].offset,
-                hint="restore the other partitions, or run check --read-data for the whole picture",
+                hint="restore the other partitions, or run `tiered check --read-data` to see all damage",
             )
         notes: list[str] = []
         if damage or indexes is None:
@@ -425,7 +425,7 @@ class SegmentFetch:
             f"{self.tp}: {self._key} has CRC32C {checksum:#010x}, the catalog says {self.row.crc:#010x}",
             path_or_key=self._key,
             offset=self.row.base,
-            hint="the object is damaged: look for another version of it in the bucket, or restore newer segments only",
+            hint="look for another version of the object in the bucket, or restore only newer segments (--newest)",
         )
 
     def _placed(self) -> SegmentScan | None:

@@ -89,9 +89,9 @@ def restore_steps(
         if options.if_empty:
             return RestoreReport(directory, (), skipped=True, dry_run=options.dry_run)
         raise ConfigError(
-            f"{directory} exists and is not empty: a restore never writes into what is there",
-            hint=f"name a new directory, or move this one aside first (mv {directory} {directory}.old);"
-            " --if-empty makes this no error, for scripts that run at each start",
+            f"{directory} is not empty, and a restore writes only into a new or empty directory",
+            hint=f"name a new directory, or move this one aside first (mv {directory} {directory}.old); "
+            "--if-empty skips the restore without an error",
         )
     plans, notes = yield from plan_steps(url, options, ids)
     if options.dry_run:
@@ -149,8 +149,9 @@ class _Build:
             held = yield from pin.hold(plan.pinned, view.pin if past is None else past.pin)
             if held.version != plan.pinned.version:
                 raise RemoteUnavailableError(
-                    f"{plan.tp}: a collection has passed version {plan.pinned.version}, by which it was to be restored",
-                    hint="try again: the newest version is restored then",
+                    f"{plan.tp}: garbage collection deleted objects of version {plan.pinned.version} during the "
+                    "restore",
+                    hint="run the command again: it then restores the newest version",
                 )
 
     def release(self) -> Steps[None]:
@@ -188,8 +189,8 @@ class _Build:
             if not is_another_disk(error):
                 raise
             raise ConfigError(
-                f"{self._directory} is a file system of its own (a mount point): a restore is built beside it, and "
-                "cannot take its place",
+                f"{self._directory} is a mount point: a restore is built in a sibling directory and cannot be "
+                "renamed over it",
                 hint=f"name a folder in it: {self._directory / 'log'}",
             ) from error
         files.make_directory(self._temporary)

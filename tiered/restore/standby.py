@@ -152,15 +152,15 @@ class Standby:
         if mark is not None and mark.remote != self._url:
             raise ConfigError(
                 f"{directory} follows {mark.remote}, not {self._url}",
-                hint=f"--remote {mark.remote}, or a new directory",
+                hint=f"pass --remote {mark.remote}, or name a new directory",
             )
         names = files.names(directory) if files.state(directory) is not None else []
         # A kill may have left both locks, and a mark that has not got its name.
         others = [name for name in names if name not in (LOCK_NAME, UPLOADER_LOCK_NAME) and STANDBY_NAME not in name]
         if mark is None and others:
             raise ConfigError(
-                f"{directory} is a log of its own, or was promoted: it cannot follow a bucket",
-                hint="name a new directory; a promoted one is opened by tiered.open",
+                f"{directory} cannot follow a bucket: it is not a standby, or was promoted",
+                hint="name a new directory; open a promoted one with tiered.open",
             )
 
     # ------------------------------------------------------------------ one pull
@@ -325,7 +325,7 @@ def promote(store: Store, directory: Path, *, clock: Clock, ids: IdSource, files
     """
     if read_standby(directory, files) is None:
         raise ConfigError(
-            f"{directory} follows no bucket", hint="tiered.open opens a promoted directory, as any other log"
+            f"{directory} is not a standby: it follows no bucket", hint="if it was promoted, open it with tiered.open"
         )
     with Standby(store.url, directory, clock=clock, ids=ids, files=files) as standby:
         report = Runner(store, clock, ids).run(standby.pull(), take)

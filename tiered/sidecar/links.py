@@ -281,8 +281,8 @@ class LinkFolder:
         name, where = self.theirs.name, self.theirs.resolve()
         return ConfigError(
             f"{name} lies in {where}, on another file system than {self.ours.parent}: no file can be linked",
-            hint=f"one private directory serves one file system: move the partition's files into {self.broker} (while "
-            "the broker stands still), or, if all its partitions lie there, name a directory there: --log-dir DIR",
+            hint=f"stop the broker and move the partition's files into {self.broker}; or, if all partitions "
+            "are there, pass a --log-dir on that file system",
         )
 
     def _copy_log(self, theirs: Path, linking: Path, position: int) -> None:
@@ -310,7 +310,7 @@ class LinkFolder:
                 f"at {after}: it was rewritten while it was looked at",
                 start=last + 1,
                 end=after,
-                hint="the next look tries again; if this stays, the topic was truncated, or compacted once (see "
+                hint="wait for the next scan; if the error stays, the topic was truncated, or compacted once (see "
                 "--sidecar-compacted)",
             )
 
@@ -407,12 +407,14 @@ def decode(data: bytes) -> tuple[int, ...]:
     """Return the offsets of a note. Raises CorruptionError."""
     lines = data.decode("ascii", "replace").splitlines()
     if not all(line.isdecimal() for line in lines) or len(lines) < 2:
-        raise CorruptionError("it is not a list of offsets", position=0)
+        raise CorruptionError("the content is not a list of offsets", position=0)
     version, count, *offsets = map(int, lines)
     if version != VERSION:
-        raise NewerFormatError(f"it has version {version}, not {VERSION}", position=0)
+        raise NewerFormatError(f"the file has version {version}, this release reads {VERSION}", position=0)
     if count != len(offsets) or offsets != sorted(set(offsets)):
-        raise CorruptionError(f"it announces {count} ascending offsets and has {len(offsets)} lines", position=0)
+        raise CorruptionError(
+            f"it says {count} ascending offsets, but its {len(offsets)} offsets differ in number or order", position=0
+        )
     return tuple(offsets)
 
 

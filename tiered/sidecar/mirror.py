@@ -147,21 +147,26 @@ class Mirror:
                 hint="name one of the broker's log.dirs",
             )
         if files.state(self.broker / SIDECAR_NAME) is not None:
-            raise ConfigError(f"{self.broker} holds links to a broker's files", hint="name the broker's own directory")
+            raise ConfigError(
+                f"{self.broker} is not a broker's directory: it contains links to a broker's files",
+                hint="name the broker's own directory",
+            )
         if self.path.resolve().is_relative_to(self.broker.resolve()):
-            raise ConfigError(f"{self.path} lies in the broker's directory", hint="name one beside it: --log-dir DIR")
+            raise ConfigError(
+                f"{self.path} lies in the broker's directory", hint="pass a --log-dir outside of the broker's directory"
+            )
         files.make_directory(self.path)
         if self.path.stat().st_dev != self.broker.stat().st_dev:
             raise ConfigError(
-                f"{self.path} is not on the file system of {self.broker}: no file can be linked",
-                hint="name a directory on the same one: --log-dir DIR",
+                f"no file can be linked: {self.path} is not on the file system of {self.broker}",
+                hint="pass a --log-dir on the same file system",
             )
         if files.state(self.path / META_PROPERTIES_NAME) is None:
             files.replace(self.path / SIDECAR_NAME, f"{self.broker.absolute()}\n".encode())
             own = MetaProperties(meta.cluster_id, meta.node_id, None)
             files.replace(self.path / META_PROPERTIES_NAME, encode_meta_properties(own).encode())
         elif files.state(self.path / SIDECAR_NAME) is None:
-            raise ConfigError(f"{self.path} is a log directory of its own", hint="name an empty one: --log-dir DIR")
+            raise ConfigError(f"{self.path} is a log directory of its own", hint="pass an empty --log-dir")
         else:
             self._need_own_links()
         ensure_volume(self.path, files, ids, LogConfig())
@@ -171,8 +176,8 @@ class Mirror:
         other = Path(read_or_empty(self._files, self.path / SIDECAR_NAME).decode().strip())
         if other.is_absolute() and other.resolve() != self.broker.resolve() and read_volume(other, self._files):
             raise ConfigError(
-                f"{self.path} holds links to the files of {other}, not of {self.broker}",
-                hint="each of the broker's directories has one of its own: name another one, --log-dir DIR",
+                f"{self.path} already has links to the files of {other}, not of {self.broker}",
+                hint="pass another --log-dir: each broker directory needs its own",
             )
 
     def forget_removed(self) -> None:
@@ -356,9 +361,9 @@ class Mirror:
         end, bases = folder.end(), self._bases(theirs, found)
         if topic_id is None and len(bases) > 1:  # a broker writes it before it rolls
             raise ConfigError(
-                f"{tp}: {theirs} has no {PARTITION_METADATA_NAME}: which topic of this name it is of is not known",
-                hint="put the file back: that of another partition of the topic has the same content. A broker older "
-                "than 2.8 (or its inter.broker.protocol.version) writes none: it cannot be followed before it does",
+                f"{tp}: {theirs} has no {PARTITION_METADATA_NAME}, so its topic id is unknown",
+                hint="copy the file from another partition of the topic: its content is the same. A broker before "
+                "2.8 writes none and cannot be followed: upgrade it and its inter.broker.protocol.version",
             )
         if not bases:
             return held
@@ -408,9 +413,9 @@ class Mirror:
 
     def _too_large(self, tp: TopicPartition, base: int, size: int) -> ConfigError:
         return ConfigError(
-            f"{tp}: the broker's segment {base} has {size:,} bytes, all links together may hold {self._held_bytes:,}: "
-            "neither it nor what follows would ever be linked",
-            hint=f"--sidecar-held SIZE: at least some of the broker's segments ({HELD_BYTES // 1024**3}GiB by default)",
+            f"{tp}: the broker's segment {base} has {size:,} bytes, all links together may hold "
+            f"{self._held_bytes:,}: this segment and later ones cannot be linked",
+            hint=f"pass a --sidecar-held of several broker segments ({HELD_BYTES // 1024**3}GiB by default)",
         )
 
     def _joint_in(self, tp: TopicPartition, path: Path, base: int, end: int, after: int) -> int:
@@ -480,8 +485,8 @@ class Mirror:
         """Raise ConfigError if the broker compacts a partition for which compaction was not requested."""
         if not asked_for:
             raise ConfigError(
-                f"{tp} is followed, and the broker has compacted it since: nothing more of it is linked",
-                hint=f"ask for it: --sidecar-compacted {tp.topic}",
+                f"nothing more of {tp} is linked, because the broker has compacted it",
+                hint=f"allow it with --sidecar-compacted {tp.topic}",
             )
 
     def _need_same_topic(self, tp: TopicPartition, topic_id: UUID | None, linked: Mapping[int, UUID | None]) -> None:
@@ -495,7 +500,7 @@ class Mirror:
             folders = ", ".join(str(self.path / partition_dir(TopicPartition(tp.topic, number))) for number in others)
             raise ConfigError(
                 f"{tp} is another topic of the same name now: what is linked of the first is still uploaded",
-                hint=f"give the bucket's topic up (`tiered topic delete`), then stop this and remove {folders}",
+                hint=f"delete the topic in the bucket (`tiered topic delete`), then stop this and remove {folders}",
             )
 
     @staticmethod
@@ -505,16 +510,16 @@ class Mirror:
                 f"{tp}: the broker's log goes on at {base}: offsets from {end} were deleted before they were linked",
                 start=end,
                 end=base,
-                hint="give the broker a longer retention; another prefix begins a new log at what is left",
+                hint="give the broker a longer retention, and begin a new log under another prefix",
             )
         if base < end:
             raise OffsetGapError(
-                f"{tp}: the broker's segment {base} begins below {end}, the end of the archived links: its log was "
-                "rewritten",
+                f"{tp}: the broker's segment {base} begins below offset {end}, the end of the archived links: "
+                "its log was rewritten",
                 start=base,
                 end=end,
-                hint="if the replica is being fetched again, wait. Otherwise archive another replica, or use another "
-                "--remote prefix",
+                hint="wait if the replica is being fetched again; otherwise archive another replica, or use "
+                "another --remote prefix",
             )
 
     def _forget(self, tp: TopicPartition) -> None:

@@ -283,7 +283,7 @@ def export(
 def _need_topics(runner: JobRunner, topics: tuple[str, ...]) -> None:
     for topic in topics:
         if drive(runner.store, load_topic_to_read(topic)) is None:
-            raise UnknownTopicError(f"{topic} is not in the bucket", hint="`tiered topic list` shows what is")
+            raise UnknownTopicError(f"topic {topic} is not in the bucket", hint="`tiered topic list` lists the topics")
 
 
 def _exported(

@@ -230,7 +230,10 @@ class ReadOptions:
             )
         _check_subscription(given)
         if "asof" in given and local_dir:
-            raise ConfigError("options asOf and local_dir exclude each other", hint="a disk has no past: leave it out")
+            raise ConfigError(
+                "options asOf and local_dir exclude each other",
+                hint="leave one of them out: past versions exist only in a bucket",
+            )
         pin = option_value(given, "pin", _flag, False)
         _check_pin(given, pin=pin)
         return cls(
@@ -297,7 +300,9 @@ def _check_subscription(given: Mapping[str, str]) -> None:
 
 def _check_pin(given: Mapping[str, str], *, pin: bool) -> None:
     if pin and given.get("local_dir"):
-        raise ConfigError("options pin and local_dir exclude each other", hint="a disk has no pins: leave one out")
+        raise ConfigError(
+            "options pin and local_dir exclude each other", hint="leave one of them out: pins exist only in a bucket"
+        )
     if pin and "asof" in given:
         raise ConfigError(
             "options pin and asOf exclude each other",
@@ -348,7 +353,7 @@ def _offsets(text: str, words: tuple[int, ...]) -> Bound:
         if offset < 0 and offset not in words:
             names = {EARLIEST: "-2 (earliest)", LATEST: "-1 (latest)"}
             allowed = " or ".join(names[word] for word in words)
-            raise ConfigError(f"{tp}: {offset} is not an offset", hint=f"0 or more, or {allowed}")
+            raise ConfigError(f"{tp}: {offset} is not an offset", hint=f"use 0 or more, or {allowed}")
     return Bound(words[0], offsets=given.offsets, topic_ids=given.topic_ids)
 
 
@@ -426,7 +431,9 @@ def _number(text: str, low: int, high: int, what: str, hint: str = "") -> int:
 def _slice_bytes(text: str) -> int:
     size = parse_bytes(text)
     if size < MIN_SLICE_BYTES:
-        raise ConfigError(f"it is below {MIN_SLICE_BYTES}", hint="64m to 256m: one task costs about 70 ms by itself")
+        raise ConfigError(
+            f"it is below the minimum of {MIN_SLICE_BYTES} bytes", hint="use 64m to 256m: each task costs about 70 ms"
+        )
     return size
 
 
@@ -441,7 +448,7 @@ def _isolation(text: str) -> bool:
 def _one_of(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.strip().lower() not in words:
-            raise ConfigError(f"it is none of {', '.join(words)}")
+            raise ConfigError(f"it is not one of {', '.join(words)}")
         return text.strip().lower()
 
     return parse
@@ -506,7 +513,7 @@ class StreamOptions:
         if found.max_offsets is not None and found.min_offsets is not None and found.min_offsets > found.max_offsets:
             raise ConfigError(
                 f"option minOffsetsPerTrigger={found.min_offsets} is above maxOffsetsPerTrigger={found.max_offsets}",
-                hint="a trigger would wait for more than it may read: correct one of the two",
+                hint="lower minOffsetsPerTrigger, or raise maxOffsetsPerTrigger",
             )
         return found
 
@@ -514,12 +521,12 @@ class StreamOptions:
 def _size(text: str) -> int:
     size = parse_bytes(text)
     if size < 1:
-        raise ConfigError("it is not a size from 1 byte on", hint="for example 512m")
+        raise ConfigError("it is not a size of at least 1 byte", hint="for example 512m")
     return size
 
 
 def _delay(text: str) -> int:
     delay_ms = parse_duration_ms(text)
     if delay_ms < 0:
-        raise ConfigError("it is not a duration from 0 on", hint="for example 15m")
+        raise ConfigError("it is not a duration of 0 or more", hint="for example 15m")
     return delay_ms

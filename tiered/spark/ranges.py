@@ -84,15 +84,18 @@ def check_named(bound: Bound, chosen: Subscription, side: str) -> None:
     missing, extra = sorted(set(wanted) - set(named)), sorted(set(named) - set(wanted))
     if missing:
         rest = "-2 for earliest, -1 for latest" if bound.offsets is not None else "a time for each"
-        raise ConfigError(f"option {option} does not name {_list(missing)}", hint=f"name every partition; {rest}")
+        raise ConfigError(f"option {option} does not name {_list(missing)}", hint=f"name each partition; {rest}")
     if extra:
-        raise ConfigError(f"option {option} names {_list(extra)}, not subscribed", hint="correct one of the two")
+        raise ConfigError(
+            f"option {option} names {_list(extra)}, which the query does not read",
+            hint=f"correct {option}, or the topics of the query",
+        )
     for topic, topic_id in bound.topic_ids.items():
         if topic in chosen.topics and chosen.topics[topic].topic_id != topic_id:
             raise ConfigError(
-                f"option {option} is of the topic {topic} with id {topic_id}, and it has id "
+                f"option {option} has offsets of topic {topic} with id {topic_id}, but its id is "
                 f"{chosen.topics[topic].topic_id}: it was made again since",
-                hint="give offsets of the topic as it is now",
+                hint="give offsets of the new topic",
             )
 
 
@@ -117,7 +120,7 @@ def _pieces_of(tiers: PinnedPartition, options: ReadOptions, pool: Executor) -> 
         return []
     if start > end and options.start.timestamp is None and options.start.timestamps is None:
         raise ConfigError(
-            f"{tiers.tp}: the query starts at offset {start} and ends at {end}",
+            f"{tiers.tp}: the query starts at offset {start}, after its end {end}",
             hint="correct startingOffsets or endingOffsets; the end is exclusive",
         )
     return [replace(piece, pin=pin) for piece in pieces_between(tiers, start, end, options, pool)]
@@ -190,7 +193,7 @@ def start_of(tiers: PinnedPartition, options: ReadOptions, earliest: int, latest
         if found is None and options.missing_start == "error":
             raise ConfigError(
                 f"{tiers.tp}: no record has a timestamp of {timestamp} or later (the log ends at offset {latest})",
-                hint="an earlier startingTimestamp, or startingOffsetsByTimestampStrategy=latest",
+                hint="use an earlier startingTimestamp, or startingOffsetsByTimestampStrategy=latest",
             )
         return found[0] if found is not None else latest
     offset = bound.offsets[tiers.tp] if bound.offsets is not None else bound.default

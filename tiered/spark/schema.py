@@ -77,13 +77,13 @@ def check_schema(schema: StructType, *, include_headers: bool) -> StructType:
         if name in seen:
             raise ConfigError(
                 f"schema: column {wanted.name} is named twice",
-                hint=f"name {name} once, select it twice behind the source",
+                hint=f"name {name} once in the schema, and select it twice after load()",
             )
         seen.add(name)
         if _shape(wanted.dataType) != _shape(_TYPES[name]):
             raise ConfigError(
                 f"schema: column {wanted.name} is {_TYPES[name].simpleString()}, not {wanted.dataType.simpleString()}",
-                hint="choose columns in the schema, convert them behind the source",
+                hint="only choose columns in the schema, and convert them after load()",
             )
         if name == "headers" and not include_headers:
             raise ConfigError("schema: headers needs the option includeHeaders=true")
@@ -98,7 +98,7 @@ def column_names(schema: StructType) -> list[str]:
         if name is None:
             raise ConfigError(
                 f"schema: there is no column {wanted.name}",
-                hint=f"columns: {', '.join(_TYPES)}; cast and parse value behind the source",
+                hint=f"columns: {', '.join(_TYPES)}; cast and parse value after load()",
             )
         names.append(name)
     return names
@@ -177,10 +177,11 @@ class WriteSchema:
                 )
             places[name] = at
         if "value" not in places:
-            raise ConfigError("there is no column value", hint="select(to_json(struct('*')).alias('value'))")
+            raise ConfigError("the DataFrame has no column `value`", hint="select(to_json(struct('*')).alias('value'))")
         if topic is None and "topic" not in places:
             raise ConfigError(
-                "no topic was named", hint='option("topic", "flights"), or a column topic that names one for each row'
+                "no topic was named",
+                hint='give option("topic", "flights"), or a column topic that names one for each row',
             )
         if topic is not None:
             places.pop("topic", None)
@@ -215,7 +216,8 @@ class WriteSchema:
             return None
         if pc.any(pc.equal(column, -1)).as_py():
             raise ConfigError(
-                "a row names the partition -1", hint="give null where the key shall decide, or a number from 0 on"
+                "a row names the partition -1",
+                hint="give a number from 0 on, or null to choose the partition by the key",
             )
         return _numbers(column, -1)
 
@@ -238,7 +240,8 @@ class WriteSchema:
         times = np.where(missing, now_ms, _numbers(column.cast(pa.timestamp("us", column.type.tz)), 0) // 1000)
         if len(times) and times.min() < 0:
             raise InvalidTimestampError(
-                f"a row has the timestamp {times.min()} ms, before 1970", hint="leave the column out, or correct it"
+                f"a row has the timestamp {times.min()} ms, before 1970",
+                hint="correct the row, or leave the column timestamp out",
             )
         return times
 

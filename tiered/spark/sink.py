@@ -88,7 +88,7 @@ class WritePlan:
         """
         if overwrite:
             raise ConfigError(
-                "a log is only appended to",
+                "this save mode or output mode is not possible: a log is only appended to",
                 hint='mode("append"); of a stream outputMode "append" or "update": "complete" is all rows each time',
             )
         columns = WriteSchema.from_spark(schema, topic=options.topic)
@@ -203,11 +203,11 @@ def find_topic(options: WriteOptions, store: Store, name: str) -> SinkTopic:
     if entry is None:
         raise UnknownTopicError(
             f"there is no topic {name} in {options.path}",
-            hint=f'option("createTopic", "3") makes it with 3 partitions, as `tiered topic create {name} --remote '
-            f"{options.path} --partitions 3` does",
+            hint=f'option("createTopic", "3") creates it with 3 partitions, as `tiered topic create {name} '
+            f"--remote {options.path} --partitions 3` does",
         )
     if entry.state != STATE_OPEN:
-        raise ConfigError(f"topic {name} is {entry.state}: nothing can be written to it", hint="write to another topic")
+        raise ConfigError(f"nothing can be written to topic {name}: it is {entry.state}", hint="write to another topic")
     return SinkTopic(entry.name, entry.topic_id, entry.partitions, entry.settings)
 
 
@@ -237,7 +237,7 @@ class SinkTopics:
         def find(name: str | None) -> SinkTopic:
             if name is None:
                 if self.named is None:
-                    raise ConfigError("no topic was named", hint='option("topic", ...) or a column topic')
+                    raise ConfigError("no topic was named", hint='give option("topic", ...) or a column topic')
                 return self.named
             if name not in found:
                 found[name] = find_topic(self.options, store, name)
@@ -304,7 +304,7 @@ def _decided_for_what_is_gone(txn: str, batch: int, rows: StagedRows, *, is_job:
     what, other = (f"txnId {txn}", "txnId") if is_job else (f"batch {batch} of {txn}", "checkpoint")
     return LogDestroyedError(
         f"{what} was decided for a topic that is deleted: none of the {_count(rows)} rows of this attempt were added",
-        hint=f"write them under another {other}: a topic that was deleted and made again is another topic",
+        hint=f"write them under another {other}: a topic that was created again is another topic",
     )
 
 
@@ -315,9 +315,9 @@ def _warn_used_before(txn: str, rows: StagedRows, topics: Mapping[UUID, str], la
     left_out = sorted({name for topic_id, name in ours.items() if topic_id not in decided})
     if decided and ours and not ours.keys() & decided.keys():
         raise ConfigError(
-            f"txnId {txn} was used before, for {_words(decided.values())}: none of the {_count(rows)} rows for "
-            f"{_words(ours.values())} were added",
-            hint="give each write a txnId of its own: it is known in the whole bucket, whatever the topic",
+            f"the {_count(rows)} rows for {_words(ours.values())} were not added: txnId {txn} was used "
+            f"before for {_words(decided.values())}",
+            hint="give each write a txnId of its own: it must be unique in the bucket, over all topics",
         )
     if not rows:
         return

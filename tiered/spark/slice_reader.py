@@ -248,7 +248,9 @@ class PinnedPiece:
     def _from_rows(self) -> Batches:
         piece = self._piece
         if self._sources.store is None:
-            raise NotFoundError(f"{piece.tp}: a remote piece without a store", hint="option path is missing")
+            raise NotFoundError(
+                f"{piece.tp}: the task has a range in the bucket, but no store to read it", hint="give the option path"
+            )
         reader = SegmentReader(piece.tp, UUID(piece.topic_id))
         keep = self._pin.keep if self._pin is not None else None
         steps = reader.read(
@@ -270,13 +272,13 @@ class PinnedPiece:
         if pin.lost:
             return NotFoundError(
                 f"{what}: its pin {pin.key} has expired or was deleted",
-                hint="load again; a pin expires six hours after a task last renewed it, a snapshot (asOf) never",
+                hint="load again; a pin expires six hours after its last renewal, a snapshot (asOf) never",
             )
         return CorruptionError(
             f"{what}, although its pin {pin.key} was valid at the last check",
             path_or_key=gone.key,
             offset=self._at,
-            hint="look for a lifecycle rule or a person that deletes objects of this prefix: run `tiered check`",
+            hint="run `tiered check`, and find out which lifecycle rule or person deletes objects of this prefix",
         )
 
     # -- elsewhere -----------------------------------------------------------------------------------------------
@@ -296,7 +298,7 @@ class PinnedPiece:
                     f"{piece.tp}: the topic is no longer registered; it was when this DataFrame was planned",
                     path_or_key=topic_key(piece.tp.topic),
                     offset=self._at,
-                    hint="run `tiered check`; failOnDataLoss does not cover a registry entry that is gone",
+                    hint="run `tiered check`; failOnDataLoss does not cover a missing entry",
                 )
             ended = entry is not None and entry.state in (STATE_DELETING, STATE_DELETED)
             if entry is not None and (ended or entry.topic_id.hex != piece.topic_id):
@@ -316,10 +318,10 @@ class PinnedPiece:
         version = pinned.version if pinned is not None else 0
         if version < self._piece.root_version:
             raise CorruptionError(
-                f"{self._piece.tp}: the catalog has version {version}, this DataFrame was planned with version "
-                f"{self._piece.root_version}",
+                f"{self._piece.tp}: the catalog went back to version {version}: this DataFrame was planned "
+                f"with version {self._piece.root_version}",
                 offset=self._at,
-                hint="an older root was put back, or the root was deleted: run `tiered check`",
+                hint="run `tiered check`: an older root was put back, or the root was deleted",
             )
         return pinned is None or pinned.root.state != STATE_DELETING
 

@@ -186,7 +186,7 @@ def cut_slices(
         if len(groups) == max_slices:
             raise ConfigError(
                 f"the options cut this query into more than {max_slices} tasks",
-                hint="a larger maxRecordsPerPartition or slice_bytes, or fewer offsets in one query",
+                hint="use a larger maxRecordsPerPartition or slice_bytes, or fewer offsets in one query",
             )
         groups.append(group)
     return _slices(_spread(groups, min_partitions))

@@ -92,7 +92,7 @@ class StreamOffset:
         more = topics.pop(RESERVED, {})
         topic_ids, start = (more.get("topic_ids", {}), more.get("start")) if isinstance(more, dict) else (None, None)
         if not isinstance(topic_ids, dict) or not isinstance(start, dict | None):
-            raise ConfigError(f"the value of {RESERVED} was not made by this source", hint=_EXAMPLE)
+            raise ConfigError(f"the value of {RESERVED} was not written by this source", hint=_EXAMPLE)
         ids = {str(topic): str(topic_id) for topic, topic_id in topic_ids.items()}
         return cls(per_partition(topics), ids, None if start is None else per_partition(start))
 

@@ -263,8 +263,8 @@ def _chosen_topics(
             raise UnknownTopicError(f"there is no topic {name} in {where}", hint=hint)
         if entry is not None and info is not None and entry.topic_id != info.topic_id:
             raise ConfigError(
-                f"topic {name} is {info.topic_id} in {options.local_dir} and {entry.topic_id} in {options.path}",
-                hint="local_dir is the directory of another log: leave it out",
+                f"topic {name} has id {info.topic_id} in {options.local_dir}, but {entry.topic_id} in {options.path}",
+                hint="leave local_dir out: it is the directory of another log",
             )
         partitions = max(entry.partitions if entry else 0, info.partitions if info else 0)
         topic_id = entry.topic_id if entry else info.topic_id if info else UUID(int=0)
@@ -278,7 +278,7 @@ def refuse_deleting(name: str, options: ReadOptions) -> None:
     if options.pattern is None or options.fail_on_data_loss:
         raise UnknownTopicError(
             f"topic {name} is being deleted with its records",
-            hint="choose other topics; failOnDataLoss=false leaves it out of what a subscribePattern matches",
+            hint="choose other topics; with failOnDataLoss=false a subscribePattern skips the topic",
         )
     _logger.warning("topic %s is being deleted and is left out (failOnDataLoss=false)", name)
 
@@ -287,7 +287,8 @@ def _check_partitions(wanted: Iterable[TopicPartition], topics: dict[str, Chosen
     for tp in wanted:
         if tp.partition >= topics[tp.topic].partitions:
             raise UnknownTopicError(
-                f"option assign: there is no {tp}", hint=f"{tp.topic} has {topics[tp.topic].partitions} partitions"
+                f"option assign: partition {tp} does not exist",
+                hint=f"{tp.topic} has {topics[tp.topic].partitions} partitions",
             )
 
 

@@ -84,8 +84,8 @@ class WriteOptions:
         txn_id = option_value(given, "txnId", check_txn, None)
         if streaming and txn_id is not None:
             raise ConfigError(
-                "option txnId is for batch jobs",
-                hint="leave it out: a stream is known by its checkpoint; inside foreachBatch it is needed",
+                "option txnId is only for batch jobs, and this is a stream",
+                hint="leave txnId out: a stream is identified by its checkpoint; inside foreachBatch give it",
             )
         return cls(
             path=path,

@@ -94,7 +94,7 @@ class Get:
                 f"the object {self.key} has {size_bytes} bytes, more than the limit of {self.body_limit}",
                 path_or_key=self.key,
                 position=self.body_limit,
-                hint="another object is stored there: look for another version of it in the bucket, run `tiered check`",
+                hint="run `tiered check`, and look for another version of the object in the bucket",
             )
 
 

@@ -192,7 +192,8 @@ class DirectoryStore:
                 info = info_of_file(os.fstat(fd), key)
             if info.key != key and _folded(info.key) == _folded(key):
                 raise ConfigError(
-                    f"{path} holds the key {info.key!r}, not {key!r}: the file system folds names",
+                    f"{path} is the file of key {info.key!r}, not of {key!r}: the file system does not "
+                    "distinguish the two names",
                     hint="use a folder on a file system that keeps upper and lower case apart",
                 )
             if info.key != key:

@@ -76,7 +76,7 @@ def require_store_folder(root: Path) -> None:
     except PermissionError:
         return  # the first request reports the missing permission
     if names and not any(_OF_A_STORE.fullmatch(name) for name in names):
-        raise NotFoundError(f"the folder {root} is no store: it holds {min(names)!r} and no topics", hint=hint)
+        raise NotFoundError(f"the folder {root} is not a store: it contains {min(names)!r}, but no topics", hint=hint)
 
 
 def refuse_overlap(root: Path, directory: Path) -> None:
@@ -88,8 +88,8 @@ def refuse_overlap(root: Path, directory: Path) -> None:
     inside = log.relative_to(store).parts if log.is_relative_to(store) else None
     if store.is_relative_to(log) or (inside and _OF_A_STORE.fullmatch(inside[0])):
         raise ConfigError(
-            f"the store {root} and the log directory {directory} overlap: each would take the other's files for damage",
-            hint="name two folders beside each other, as data/log and data/bucket",
+            f"the store {root} and the log directory {directory} overlap, and one must not contain the other",
+            hint="name two separate folders, such as data/log and data/bucket",
         )
 
 
@@ -267,8 +267,8 @@ def damaged(path: str, file_bytes: int, why: str) -> CorruptionError:
         f"{path} ({file_bytes} bytes) is not an object of this store: {why}",
         path_or_key=path,
         position=file_bytes,
-        hint="nothing but tieredlog may write below the folder of a file:// store; restore the file from a copy, or "
-        "move it out of the folder: `tiered check` then says how to repair the loss",
+        hint="restore the file from a copy, or move it out of the folder and run `tiered check`; only "
+        "tieredlog may write there",
     )
 
 
@@ -345,9 +345,9 @@ class DirectoryFiles:
             size += len(piece)
         if announced_crc32c is not None and announced_crc32c != crc:
             raise CorruptionError(
-                f"the body for {key!r} has CRC32C {crc:08x}, {announced_crc32c:08x} was announced; it was not stored",
+                f"{key!r} was not stored: its body has CRC32C {crc:08x}, and the upload named {announced_crc32c:08x}",
                 path_or_key=key,
-                hint="the bytes changed since the seal: `tiered check --log-dir DIR` names what is damaged",
+                hint="the bytes changed since the seal: `tiered check --log-dir DIR` shows what is damaged",
             )
         info = ObjectInfo(key, f'"{self._ids.uid()}"', size, now_ms, crc)
         write_all(fd, encode_tail(info))

@@ -232,4 +232,4 @@ class Runner:
 
 def no_store(request: StoreRequest) -> ConfigError:
     """Return the error for a request to the store of a log without bucket."""
-    return ConfigError(f"there is no store to carry out {type(request).__name__}", hint="name one")
+    return ConfigError(f"{type(request).__name__} needs a store, and there is none", hint="name a store")

@@ -64,7 +64,9 @@ def check_request(request: StoreRequest) -> None:
         return
     if isinstance(request, Delete):
         if len(request.keys) > MAX_DELETE_KEYS:
-            raise ConfigError(f"{len(request.keys)} keys in one delete", hint=f"at most {MAX_DELETE_KEYS}")
+            raise ConfigError(
+                f"a delete of {len(request.keys)} keys is not possible", hint=f"at most {MAX_DELETE_KEYS}"
+            )
         for key in request.keys:
             check_key(key)
         return
@@ -72,14 +74,17 @@ def check_request(request: StoreRequest) -> None:
         check_key(request.key)
     if isinstance(request, Get):
         if request.start < 0 or (request.end is not None and request.end < request.start):
-            raise ConfigError(f"the range {request.start}..{request.end} of {request.key!r} is not a range")
+            raise ConfigError(f"bytes {request.start} to {request.end} of {request.key!r} are not a range")
     elif isinstance(request, UploadPart):
         if not 1 <= request.number <= MAX_PART_NUMBER:
-            raise ConfigError(f"part {request.number} of {request.key!r}", hint=f"parts are 1 to {MAX_PART_NUMBER}")
+            raise ConfigError(
+                f"part number {request.number} of {request.key!r} is not possible",
+                hint=f"parts are 1 to {MAX_PART_NUMBER}",
+            )
         if not 0 <= request.start <= request.end <= request.body.size:
             raise ConfigError(
-                f"part {request.number} of {request.key!r} is {request.start}..{request.end} "
-                f"of a body of {request.body.size} bytes"
+                f"part {request.number} of {request.key!r} has bytes {request.start} to {request.end}, but "
+                f"the body has only {request.body.size}"
             )
 
 

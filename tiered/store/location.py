@@ -119,7 +119,9 @@ class StoreLocation:
             return url
         scheme, rest = _split_scheme(url)
         if scheme != "s3" and any(value is not None for value in s3.values()):
-            raise ConfigError(f"{' and '.join(s3)} mean nothing to {scheme}://", hint="they are for s3://")
+            raise ConfigError(
+                f"{' and '.join(s3)} cannot be used with {scheme}://", hint="leave them out: they are for s3:// only"
+            )
         if isinstance(rest, Path):
             return cls("file", path=rest)
         if scheme == "file":
@@ -181,7 +183,7 @@ class StoreLocation:
     def s3(self) -> S3Target:
         """Bucket and its connection settings. Raises ConfigError for other kinds of store."""
         if self.target is None:
-            raise ConfigError(f"{self.url} is not a bucket", hint="s3://bucket/prefix")
+            raise ConfigError(f"{self.url} does not name an S3 bucket", hint="use s3://bucket/prefix")
         return self.target
 
     def _within(self, seconds: float) -> StoreLocation:
@@ -366,7 +368,10 @@ def _owner(s3: S3Keywords, environ: Mapping[str, str]) -> str | None:
 def _encryption(s3: S3Keywords, environ: Mapping[str, str]) -> tuple[str | None, str | None]:
     origin, sse = _word(s3, "sse", environ)
     if sse is not None and sse not in SSE:
-        raise ConfigError(f"{origin} is {sse!r}", hint=f"{' or '.join(SSE)}; without it the bucket's own default")
+        raise ConfigError(
+            f"{origin} is {sse!r}, which is unknown",
+            hint=f"use {' or '.join(SSE)}, or leave it out for the bucket's default",
+        )
     origin, key = _word(s3, "sse_kms_key_id", environ)
     if key is not None and sse != KMS:
         raise ConfigError(f"{origin} is given without sse {KMS}", hint=f"set sse to {KMS}, or leave the key out")
@@ -383,7 +388,10 @@ def _endpoint(given: str | None, environ: Mapping[str, str]) -> str | None:
     except ValueError as error:
         raise ConfigError(f"{origin} is not a URL", hint="http://host:port or https://host") from error
     if "@" in parts.netloc:
-        raise ConfigError(f"{origin} holds a user name or a key", hint="credentials come from the AWS chain")
+        raise ConfigError(
+            f"{origin} holds a user name or a key",
+            hint="give credentials by the environment, the AWS profile or the role",
+        )
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ConfigError(f"{origin} {url!r} is not the URL of a server", hint="http://host:port or https://host")
     if parts.query or parts.fragment or any(c.isspace() for c in url):

@@ -301,8 +301,8 @@ def _checked(data: bytes, announced: int | None, key: str) -> int:
     actual = crc32c(data)
     if announced is not None and announced != actual:
         raise CorruptionError(
-            f"the body for {key!r} has CRC32C {actual:08x}, {announced:08x} was announced; it was not stored",
+            f"{key!r} was not stored: its body has CRC32C {actual:08x}, and the upload named {announced:08x}",
             path_or_key=key,
-            hint="the bytes changed since the seal: `tiered check --log-dir DIR` names what is damaged",
+            hint="the bytes changed since the seal: `tiered check --log-dir DIR` shows what is damaged",
         )
     return actual

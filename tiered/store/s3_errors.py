@@ -306,7 +306,9 @@ def _from_sdk(target: S3Target, request: StoreRequest, error: Exception) -> Tier
                 what + "the certificate of the endpoint is not trusted",
                 hint="set AWS_CA_BUNDLE to the authority of that server, or correct the endpoint",
             )
-        return RemoteUnavailableError(what + f"TLS failed ({type(error).__name__})", hint="is the endpoint https?")
+        return RemoteUnavailableError(
+            what + f"the TLS connection failed ({type(error).__name__})", hint="check that the endpoint speaks https"
+        )
     if names & _CONFIG_ERRORS:
         return ConfigError(what + _one_line(text), hint="correct the bucket, region, profile or endpoint")
     if "ProxyConnectionError" in names:

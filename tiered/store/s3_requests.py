@@ -367,7 +367,7 @@ def not_s3(target: S3Target, request: StoreRequest, why: str) -> ConfigError:
     where = target.endpoint_url or "the endpoint"
     return ConfigError(
         f"{type(request).__name__} {target.resource(request)}: {where} does not answer as S3 does: {why}",
-        hint="correct the endpoint: it may be the port of a web console, of a proxy or of another program",
+        hint="correct the endpoint: this may be the port of a web console, a proxy or another program",
     )
 
 
@@ -443,7 +443,7 @@ def _deleted(target: S3Target, request: Delete, response: dict[str, Any]) -> Del
         raise RemoteUnavailableError(
             f"Delete {target.resource(request)}: {len(busy)} of {len(request.keys)} keys were not deleted, "
             f"the first is {busy[0][0]}: {busy[0][1]}",
-            hint="the store is busy or failing; it is tried again later",
+            hint="no action is needed: the delete is retried later",
             slow_down=any(code in TOO_MANY_CODES for _, code in busy),
         )
     return Deleted(failed)
@@ -454,8 +454,9 @@ def _object(target: S3Target, request: Get, response: dict[str, Any], data: byte
         return _described(response, b"", response["ContentLength"])
     if len(data) != response.get("ContentLength", len(data)):
         raise RemoteUnavailableError(
-            f"GET {target.resource(request)} gave {len(data)} of {response['ContentLength']} bytes",
-            hint="the connection was cut; the read is repeated",
+            f"GET {target.resource(request)} returned only {len(data)} of {response['ContentLength']} "
+            "bytes: the connection was cut",
+            hint="no action is needed: the read is repeated",
         )
     size = len(data)
     ranged = _CONTENT_RANGE.fullmatch(response.get("ContentRange") or "")

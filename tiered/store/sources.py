@@ -51,10 +51,10 @@ class ObjectSource:
             return b""
         found = self._store.execute(Get(self._key, position, position + length))
         if isinstance(found, Missing):
-            raise NotFoundError(f"the object {self._key} is gone", hint="read the catalog again")
+            raise NotFoundError(f"the object {self._key} was deleted", hint="read the catalog again")
         if not isinstance(found, Object) or len(found.data) != length or found.size != self._size:
             raise CorruptionError(
-                f"the object {self._key} does not have its {self._size} bytes",
+                f"the object {self._key} no longer has {self._size} bytes",
                 path_or_key=self._key,
                 position=position,
                 hint="run `tiered check`",

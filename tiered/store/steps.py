@@ -77,9 +77,8 @@ def advanced(request: List, page: ListPage) -> ListPage:
 
 def _no_advance(prefix: str, after: str, parameter: str) -> ConfigError:
     return ConfigError(
-        f"the listing below {prefix!r} does not advance: the store reports more after {after!r}, "
-        "and does not return it",
-        hint=f"the store, or a proxy before it, ignores {parameter}: upgrade it, or use another store",
+        f"the listing of {prefix!r} does not advance: the store reports more keys after {after!r}, but returns none",
+        hint=f"upgrade the store or its proxy, which ignores {parameter}, or use another store",
     )
 
 

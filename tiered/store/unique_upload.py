@@ -260,7 +260,9 @@ class ObjectWriter:
         del self._buffer[:length]
         number = len(self._parts) + 1
         if number > MAX_PART_NUMBER:
-            raise ConfigError(f"{self.key} has more than {MAX_PART_NUMBER} parts", hint="lower merge.target.bytes")
+            raise ConfigError(
+                f"the upload of {self.key} needs more than {MAX_PART_NUMBER} parts", hint="lower merge.target.bytes"
+            )
         self._parts.append((yield UploadPart(self.key, self._upload_id, number, BytesSource(part), 0, len(part))))
 
 
@@ -352,9 +354,9 @@ def _wait(attempt: int, deadline: float, what: str, result: PutResult) -> Steps[
     now = yield Now()
     if now.monotonic >= deadline:
         raise RemoteUnavailableError(
-            f"{what}: outcome still {result.status.value} after {attempt} attempts"
+            f"{what}: the upload is still {result.status.value} after {attempt} attempts"
             + (f"; {result.cause}" if result.cause else ""),
-            hint="the data is still local and will be sent again under a new key",
+            hint="no action is needed: the data is still on disk, and is uploaded again under a new key",
         )
     yield Backoff(attempt, deadline - now.monotonic)
 
@@ -379,5 +381,5 @@ def _not_stored(key: str, why: str, *, position: int = -1) -> CorruptionError:
         f"the object {key} {why}",
         path_or_key=key,
         position=position,
-        hint="it is not committed; the segment is still local and is uploaded again under another key",
+        hint="no action is needed: the segment is still on disk, and is uploaded again under another key",
     )

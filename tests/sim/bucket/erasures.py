@@ -44,5 +44,5 @@ def erase_keys(world: World, process: SteppedProcess) -> Steps[None]:
     except (LogDestroyedError, NotFoundError, CorruptionError) as error:
         world.tolerate(process, error, log.tp.topic)
     except ConfigError as error:
-        if "is held by" not in error.message and "others have rewritten it" not in error.message:
+        if "is held by" not in error.message and "other maintainers rewrote the partition" not in error.message:
             world.tolerate(process, error, log.tp.topic)

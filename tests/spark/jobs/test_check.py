@@ -102,7 +102,7 @@ def test_what_goes_wrong_in_a_task_is_said_in_its_words(
     assert done.code == RemoteUnavailableError.exit_code
     assert "tasks of" in done.err
     assert "the store does not answer" in done.err
-    assert "look at its network; the same command again does what is left" in done.err
+    assert "look at its network; run the same command again: it does the rest" in done.err
 
 
 def test_it_reads_what_only_a_snapshot_names(tmp_path: Path, inline: None) -> None:

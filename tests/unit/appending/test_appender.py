@@ -403,7 +403,10 @@ def test_nothing_overtakes_a_batch_that_failed(bench: Bench, durability: str) ->
     appender._write_due(1.0)
     assert [type(each.exception()) for each in receipts] == [type(None), DiskFullError, *[AppendHaltedError] * 2]
     assert other.result().offset == 0
-    with pytest.raises(AppendHaltedError, match="t-0: not written, an earlier batch of this appender failed: no space"):
+    with pytest.raises(
+        AppendHaltedError,
+        match="t-0: the record was not written, because an earlier batch of this appender failed: no space",
+    ):
         appender.append(b"x", partition=0)
     with pytest.raises(DiskFullError, match="no space"):
         appender.flush()
@@ -483,7 +486,9 @@ def test_an_interrupt_leaves_nobody_waiting(bench: Bench) -> None:
     with pytest.raises(KeyboardInterrupt):
         appender.flush()
     for each in receipts:
-        with pytest.raises(TieredError, match="the write of a batch was interrupted, it is in the log or not"):
+        with pytest.raises(
+            TieredError, match="the write of a batch was interrupted: it is unknown whether its records are in the log"
+        ):
             each.result(1.0)
     assert appender.buffered_bytes == 0
 

@@ -128,11 +128,11 @@ def test_two_topics_of_one_name_are_told_and_the_fewer_partitions_out_of_service
         positions, unreadable = view.positions()
         assert [(tp.partition, at.end_offset) for tp, at in sorted(positions.items())] == [(0, 10), (2, 10)]
         assert [*unreadable] == [other]
-        with pytest.raises(CorruptionError, match="two topics of one name lie here"):
+        with pytest.raises(CorruptionError, match="the directory has two topics of one name"):
             view.partition(other)
     with LocalLog.open(directory) as log:
         assert [*log.out_of_service] == [other]
-        with pytest.raises(CorruptionError, match="two topics of one name lie here"):
+        with pytest.raises(CorruptionError, match="the directory has two topics of one name"):
             log.partition(other)
 
 

@@ -236,7 +236,7 @@ def test_copies_that_cannot_be_read_or_changed_places_are_warnings(log: Scenario
     assert [(one.severity, one.code, one.where) for one in found] == [
         (Severity.WARNING, "hist", key) for key in (keys[0], keys[2])
     ]
-    assert "it is of version 4" in found[1].message
+    assert "contains version 4" in found[1].message
     log.delete(keys[2])
     assert seen(log) == []  # all but the newest are read with the data
     assert [one.where for one in seen(log, read_data=True)] == [keys[0]]

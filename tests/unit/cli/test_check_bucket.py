@@ -149,7 +149,7 @@ def test_two_names_of_one_topic_are_told_and_neither_destroys(cli: Cli, url: str
         ("maintain", "--only", "collect", "u", "--orphans", "--yes"), ("snapshot", "create", "more", "u"),
     ):  # fmt: skip
         refused = cli(*line, "--remote", url)
-        assert (refused.code, "is the root of topic t" in refused.text + refused.err) == (13, True), line
+        assert (refused.code, "belongs to topic t" in refused.text + refused.err) == (13, True), line
     with opened(url) as store:
         assert {entry.key for entry in drive(store, list_all(""))} >= keys
         store.execute(Delete(("topics/u",)))

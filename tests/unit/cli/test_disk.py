@@ -69,9 +69,10 @@ def test_what_the_bucket_holds_is_not_cut(cli: Cli, tmp_path: Path) -> None:
         log.uploads.update({TP: PartitionUpload(4, 1)})
     for option in ("--dry-run", "--yes"):
         refused = cli("disk", "truncate", "t:0", "3", "--log-dir", str(path), option)
-        assert (refused.code, "the bucket holds all below 4" in refused.err) == (2, True)
+        assert (refused.code, "the records below 4 are uploaded" in refused.err) == (2, True)
     assert (
-        "the bucket holds all below 4" in cli("disk", "truncate", "t:0", "4", "--log-dir", str(path), "--dry-run").err
+        "the records below 4 are uploaded"
+        in cli("disk", "truncate", "t:0", "4", "--log-dir", str(path), "--dry-run").err
     )
     moved = cli("disk", "move", "t:0", str(tmp_path / "b"), "--log-dir", str(path), "--dry-run")
     assert (moved.code, "t-0 is tiered" in moved.err) == (2, True)
@@ -98,7 +99,7 @@ def test_a_move_that_cannot_be_makes_nothing(cli: Cli, tmp_path: Path) -> None:
     for partition, target, code, told in (
         ("t:0", "a", 2, "t-0 is in"),
         ("t:0", "b", 2, "t-0 is in"),
-        ("t:0", "a/inside", 2, "lie one in the other"),
+        ("t:0", "a/inside", 2, "is inside the other"),
         ("t:0", "file", 2, "is a file"),
         ("t:7", "c", 10, "holds no partition t-7"),
         ("t:7", "a", 10, "holds no partition t-7"),

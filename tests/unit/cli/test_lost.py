@@ -90,4 +90,4 @@ def test_another_prefix(cli: Cli, place: Path) -> None:
 def test_a_folder_that_is_no_store(cli: Cli, place: Path) -> None:
     for line in (("cat", "t"), ("status",), ("check",), ("topic", "list"), ("repair", "t")):
         seen = cli(*line, "--remote", f"file://{place}")
-        assert (seen.code, "is no store" in seen.err) == (10, True), line
+        assert (seen.code, "is not a store" in seen.err) == (10, True), line

@@ -165,7 +165,7 @@ def test_settings_change_in_the_bucket_and_on_the_disk(cli: Cli, bucket: str, tm
 def test_settings_that_cannot_be_change_nothing(cli: Cli, bucket: str, tmp_path: Path) -> None:
     both = ("--remote", bucket, "--log-dir", tmp_path / "log")
     line = ("topic", "set", "t")
-    assert "name it with --remote" in cli(*line, "retention.ms=1", *both[2:]).err
+    assert "pass --remote URL" in cli(*line, "retention.ms=1", *both[2:]).err
     for change in (("retention.byte=1",), ("retention.ms=-5",), (), ("--reset", "nothing")):
         assert cli(*line, *change, *both).code == 2, change
     contradiction = ("local.retention.bytes=9999999",)
@@ -243,7 +243,7 @@ def test_a_loop_says_what_it_does_and_rests_ten_minutes(cli: Cli, bucket: str, r
 
 def test_metrics_are_for_a_loop_and_need_a_directory(cli: Cli, bucket: str, tmp_path: Path) -> None:
     line = ("maintain", "--remote", bucket, "--metrics", str(tmp_path / "maintain.prom"))
-    assert "--metrics is for many runs" in cli(*line, "--yes").err
+    assert "--metrics needs --loop" in cli(*line, "--yes").err
     missing = cli("check", "--remote", bucket, "--metrics", str(tmp_path / "none" / "check.prom"))
     assert (missing.code, "there is no directory" in missing.err) == (2, True)
     (tmp_path / "check.prom").mkdir()

@@ -55,7 +55,7 @@ def test_the_log_directory_is_a_source_if_it_is_of_this_bucket(cli: Cli, place: 
 def test_a_version_belongs_to_one_partition(cli: Cli, place: Bucket) -> None:
     refused = cli("repair", "t", "--to-version", "3", "--remote", place.store.url)
     assert refused.code == 2
-    assert "a version belongs to one partition" in refused.err
+    assert "--to-version and --from-version need a single partition" in refused.err
 
 
 def test_it_asks(cli: Cli, place: Bucket) -> None:

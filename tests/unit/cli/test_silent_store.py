@@ -79,4 +79,4 @@ def test_settings_of_the_environment_do_not_concern_a_folder(
     monkeypatch.delenv("TIERED_REGION")
     refused = cli(*command.split(), "--remote", url, "--config", config)
     assert refused.code == 2
-    assert f"region (file {config}) means nothing to file://" in refused.err
+    assert f"region (file {config}) does not apply to file://" in refused.err

@@ -82,7 +82,7 @@ def test_an_open_transaction_keeps_sinks_out(cli: Cli, bucket: str, tmp_path: Pa
             refused = cli("topic", "transfer", "t", "spark", "--yes", *remote)
             one = cli("topic", "transfer", "t:0", "spark", "--yes", *remote)
     assert refused.code == 2
-    assert "t-1 ends inside a transaction that began at offset 5" in refused.err
+    assert "t-1 has an open transaction from offset 5" in refused.err
     assert one.code == 0
 
 

@@ -73,7 +73,7 @@ async def test_a_commit_whose_root_does_not_show_it_is_not_one(made: Made) -> No
 async def test_rows_of_an_older_claim_are_not_committed_under_a_newer_one(made: Made) -> None:
     made[2].lies = False
     await register(made)
-    with pytest.raises(CommitUnknownError, match="claim 1 is gone, 2 is held"):
+    with pytest.raises(CommitUnknownError, match="under claim epoch 1, and the current one is 2"):
         await committed(made, lambda: made[0].drive(made[0].steps.claim(TP)))
 
 

@@ -79,7 +79,7 @@ def test_a_member_that_was_closed_refuses_a_poll_and_a_commit() -> None:
     with pytest.raises(ClosedError):
         a.member.poll([])
     assert isinstance(a.member.commit({T0: Position(1)})[T0], PartitionLostError)
-    with pytest.raises(ConfigError, match="shares its partitions"):
+    with pytest.raises(ConfigError, match="assigns partitions to its members"):
         a.member.assign([T0])
 
 

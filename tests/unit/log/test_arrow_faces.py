@@ -123,7 +123,7 @@ CASES: list[tuple[Any, type[TieredError], str, int | None]] = [
         "rows 0 to 1: .* would result in out of bounds timestamp: 4611686018427387904",
         None,
     ),
-    (pa.table({"key": [b"k"]}), ConfigError, "there is no column value", None),
+    (pa.table({"key": [b"k"]}), ConfigError, "the table has no column `value`", None),
     (pa.table({"value": [1]}), ConfigError, "column value is int64, not binary or text", None),
     (
         pa.table({"value": [b"v"], "header": [1]}),
@@ -279,5 +279,5 @@ async def test_the_same_for_asyncio(tmp_path: Path) -> None:
         assert pa.Table.from_batches(found).column("value").to_pylist() == [r.value async for r in topic.read()]
         with pytest.raises(ConfigError, match="columns='nope'"):
             await anext(topic.read_batches(columns=["nope"]))  # type: ignore[arg-type]  # an async generator
-        with pytest.raises(ConfigError, match="no column value"):
+        with pytest.raises(ConfigError, match="no column `value`"):
             await topic.append_arrow(pa.table({"key": ["a"]}))

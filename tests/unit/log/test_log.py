@@ -266,7 +266,7 @@ def test_seconds_are_no_time_of_a_record(tmp_path: Path, way: str, partitions: i
 def test_wrong_calls_get_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         tiered.open(tmp_path / "absent", create=False)
-    with pytest.raises(ConfigError, match="nothing to read from"):
+    with pytest.raises(ConfigError, match="needs a bucket or a log directory"):
         tiered.open_reader()
     with tiered.open(tmp_path / "log") as log:
         with pytest.raises(UnknownTopicError, match="no topic nope"):

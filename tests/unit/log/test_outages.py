@@ -102,7 +102,7 @@ def test_a_sync_with_a_timeout_waits_no_longer_for_another_one(tmp_path: Path) -
         other = threading.Thread(target=log.sync)
         other.start()
         assert entered.wait(60)
-        with pytest.raises(DataLocalError, match=r"another sync of .* was still at work when the time was up"):
+        with pytest.raises(DataLocalError, match=r"the sync of .* timed out while another sync was still running"):
             log.sync(timeout=0.05)
         goes_on.set()
         other.join(60)

@@ -55,7 +55,7 @@ def uploaded(store: FaultStore) -> list[str]:
 def test_a_gap_between_bucket_and_disk_is_told_before_anything_is_uploaded(tmp_path: Path) -> None:
     store = FaultStore(MemoryStore())
     log, tiering = gapped(tmp_path, store)
-    with pytest.raises(OffsetGapError, match="the catalog ends at 60") as gap:
+    with pytest.raises(OffsetGapError, match="the bucket ends at offset 60") as gap:
         tiering.sync({GAPPED: 120}, None)
     assert gap.value.start == 60 != gap.value.end
     assert uploaded(store) == []

@@ -94,7 +94,7 @@ def test_survivors_out_of_order_or_of_another_part_are_refused(codes: list[int])
 
 def test_a_part_has_no_more_offsets_than_a_code_holds() -> None:
     SurvivorsBuilder(0, 0, MAX_PART_OFFSETS)
-    with pytest.raises(ConfigError, match="exceeds the limits of a round"):
+    with pytest.raises(ConfigError, match="of a compaction is too large"):
         SurvivorsBuilder(0, 0, MAX_PART_OFFSETS + 1)
 
 

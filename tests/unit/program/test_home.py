@@ -63,9 +63,9 @@ def test_without_a_home_it_is_refused_and_no_folder_is_made(
         lambda: tiered.open_reader("~/bucket"),
         lambda: uploader.config.resolve({}, {}, Path("tiered.toml")),
     ):
-        with pytest.raises(ConfigError, match="begins with ~, and no such home directory is known") as refused:
+        with pytest.raises(ConfigError, match="begins with ~, and that home directory is unknown") as refused:
             call()
-        assert refused.value.hint == "set HOME, or write the path from / on"
+        assert refused.value.hint == "set HOME, or write an absolute path"
     found = cli("append", "t", "--create", "--config", "tiered.toml", stdin=b"v\n")
     assert (found.code, found.out) == (2, b"")
     assert found.err.startswith("error: the log directory: ~/log begins with ~")

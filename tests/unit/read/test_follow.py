@@ -317,7 +317,7 @@ async def test_asyncio_follows_and_is_cancelled(tmp_path: Path) -> None:
 
 def test_arguments(log: tiered.Log) -> None:
     topic = log.topic("t", create=True)
-    with pytest.raises(ConfigError, match="no until"):
+    with pytest.raises(ConfigError, match="until and follow=True exclude each other"):
         topic.read(follow=True, until="-1s")
     with pytest.raises(ConfigError, match="idle_timeout"):
         topic.read(idle_timeout=1)

@@ -192,7 +192,7 @@ def test_collectors_that_pass_each_version_are_an_error_and_no_pin_stays(bucket:
         return carry_out()
 
     bucket.store.answer = answer
-    with pytest.raises(RemoteUnavailableError, match="a collector passed each version that was pinned"):
+    with pytest.raises(RemoteUnavailableError, match="garbage collection overtook each attempt to pin a version"):
         next(bucket.face().read_batches(END - 1))
     assert len(bucket.pin_puts()) == PIN_TRIES
     assert (bucket.objects("pin/"), bucket.held) == (set(), set())

@@ -121,6 +121,6 @@ def test_a_plan_that_is_out_of_date_changes_nothing(plain: Bucket) -> None:
     plain.delete(plain.log_key(row))
     plan = plain.plan(from_dir=plain.directory)
     plain.replace(plain.log_key(row), right[:-1])
-    with pytest.raises(ConfigError, match="another object by now"):
+    with pytest.raises(ConfigError, match="changed since the repair was planned"):
         apply_repair(plain.store, plan)
     assert plain.data(plain.log_key(row)) == right[:-1]

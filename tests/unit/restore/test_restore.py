@@ -328,7 +328,7 @@ class MountPoint(PosixFiles):
 def test_a_mount_point_is_refused_before_the_first_byte(log: Scenario, tmp_path: Path, error: int) -> None:
     store, place = FaultStore(log.store), tmp_path / "mounted"
     place.mkdir()
-    with pytest.raises(ConfigError, match=f"{place} is a file system of its own") as refused:
+    with pytest.raises(ConfigError, match=f"{place} is a mount point") as refused:
         restore(store, place, files=MountPoint(place, error))
     assert refused.value.hint == f"name a folder in it: {place / 'log'}"
     assert not any(key.endswith(".log") for _, key in store.calls)

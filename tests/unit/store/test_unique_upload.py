@@ -67,7 +67,7 @@ def test_unique_put_survives_lost_answers(kind: FaultKind, times: int) -> None:
 def test_unique_put_gives_up_at_its_deadline(kind: FaultKind) -> None:
     clock = FakeClock()
     store = FaultStore(small_store(), [Fault(kind, "put", times=-1)])
-    with pytest.raises(RemoteUnavailableError, match="Put k: outcome still"):
+    with pytest.raises(RemoteUnavailableError, match="Put k: the upload is still"):
         drive(store, put_unique("k", BODY, CRC, deadline_seconds=100), clock=clock, ids=SeededIds())
     assert 100 <= clock.monotonic() < 160.0
 

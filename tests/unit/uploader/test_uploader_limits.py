@@ -267,5 +267,7 @@ def test_a_reload_takes_what_can_be_taken_and_names_the_rest(tmp_path: Path) -> 
 
 def test_too_little_memory_is_refused() -> None:
     assert resolve({"memory": "64MiB"}, {}, None).memory == MIN_MEMORY_BYTES
-    with pytest.raises(ConfigError, match="--memory: '63MiB' is too small: one action of maintenance holds that much"):
+    with pytest.raises(
+        ConfigError, match="--memory: '63MiB' is too small: a single maintenance action needs more memory"
+    ):
         resolve({"memory": "63MiB"}, {}, None)

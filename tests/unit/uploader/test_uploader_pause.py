@@ -58,7 +58,7 @@ def test_all_are_paused_without_a_name(log_dir: Path) -> None:
         call(log_dir, "pause") == "uploads of all topics have been paused for 0s; unblocked by `tiered-uploader resume`"
     )
     assert paused(log_dir) == {ALL_TOPICS: ""}
-    with pytest.raises(ConfigError, match="topic t is not paused by itself") as raised:
+    with pytest.raises(ConfigError, match="topic t has no pause of its own") as raised:
         call(log_dir, "resume", "t")
     assert raised.value.hint == "all topics are paused together: resume without a name"
 

@@ -62,11 +62,11 @@ def test_what_only_s3_has_is_ignored_from_the_environment_and_refused_elsewhere(
     found = resolve({"remote": remote, "log_dir": "/l"}, {variable: "http://x"}, None)
     assert (found.endpoint_url, found.region) == (None, None)
     found.place()
-    with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')}: {name} means nothing to the remote {remote}"):
+    with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')}: {name} does not apply to the remote {remote}"):
         resolve({"remote": remote, name: "http://x"}, {variable: "http://y"}, None)
     path = tmp_path / "c.toml"
     path.write_text(f'{name} = "http://x"\n')
-    with pytest.raises(ConfigError, match=f"c.toml: {name} means nothing") as raised:
+    with pytest.raises(ConfigError, match=f"c.toml: {name} does not apply") as raised:
         resolve({}, {"TIERED_REMOTE": remote}, path)
     assert "TIERED_REMOTE names this one" in raised.value.hint
     kept = resolve({"remote": "s3://bucket"}, {variable: "http://x"}, None)
@@ -174,7 +174,9 @@ def test_an_empty_name_of_a_file_is_not_passed_over(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("command", ["run", "sync"])
 def test_nothing_is_uploaded_to_a_store_that_ends_with_the_process(tmp_path: Path, command: str) -> None:
     line = [command, "--log-dir", str(tmp_path), "--remote", "memory://x"]
-    with pytest.raises(ConfigError, match="memory://x is of one process: what is uploaded there is gone when it ends"):
+    with pytest.raises(
+        ConfigError, match="memory://x exists only in one process: uploaded segments would be lost when it ends"
+    ):
         program.main(line, standalone_mode=False)
     assert list(tmp_path.iterdir()) == []
 

@@ -173,7 +173,9 @@ class LogCleaner:
             ended = self._changed.wait_for(lambda: all(self._at_work.get(tp, me) == me for tp in tps), seconds)
         try:
             if not ended:
-                raise LocalIOError(f"the cleaner still holds {', '.join(map(str, tps))} after {seconds} s")
+                raise LocalIOError(
+                    f"the cleaner has not stopped its work on {', '.join(map(str, tps))} after {seconds} s"
+                )
             yield
         finally:
             with self._changed:
@@ -250,9 +252,9 @@ class LogCleaner:
 
         def spend(read: int, written: int) -> None:
             if self._stopping.is_set():
-                raise CleaningStoppedError(f"{tp} is not cleaned any further: its log closes")
+                raise CleaningStoppedError(f"the cleaning of {tp} stopped: its log is being closed")
             if tp in self._paused:
-                raise CleaningStoppedError(f"{tp} is not cleaned any further: {PAUSED}")
+                raise CleaningStoppedError(f"the cleaning of {tp} stopped: {PAUSED}")
             if written:
                 self._reserve.account(written)
             if throttle is None or not read + written:

@@ -242,14 +242,14 @@ class CleaningRound:
         """Raise CleaningStoppedError if the log was truncated, trimmed or closed, or is no longer compacted."""
         writer = self._writer
         if not writer.context.at_work:
-            raise self._stopped("it was closed or went offline")
+            raise self._stopped("its log was closed or went offline")
         if not writer.config.compacted:
-            raise self._stopped("cleanup.policy says compact no more")
+            raise self._stopped("its cleanup.policy is no longer compact")
         if self._watched is not None and not writer.maintenance.holds(self._watched):
-            raise self._stopped("it was cut, or retention took what was being cleaned")
+            raise self._stopped("its log was truncated, or retention deleted the segments")
 
     def _stopped(self, why: str) -> CleaningStoppedError:
-        return CleaningStoppedError(f"{self._writer.tp} is not cleaned any further: {why}")
+        return CleaningStoppedError(f"the cleaning of {self._writer.tp} stopped: {why}")
 
 
 def _at(log: LogFile, span: BatchPosition, error: CorruptionError, in_run: bool) -> CorruptionError:

@@ -24,7 +24,7 @@ from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, clea
 TIERED = "tiered: its old segments are the bucket's, they are compacted there"
 NOT_COMPACTED = "cleanup.policy does not say compact"
 FENCED = "fenced: another volume owns it"
-PAUSED = "paused: it moves to another directory, or is deleted"
+PAUSED = "paused while the partition moves to another directory, or is deleted"
 AT_WORK = "a round is at work on it"
 OFFLINE = "closed or offline"
 

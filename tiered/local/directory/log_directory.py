@@ -422,7 +422,8 @@ class LocalLog:
             raise lost
         if not clean:
             raise LocalIOError(
-                f"{self.directory} was closed, but not everything is durable", hint="the next open recovers it"
+                f"{self.directory} was closed, but not everything is durable",
+                hint="open the log again: the open recovers it",
             )
 
     def _end_partitions(self) -> bool:
@@ -499,7 +500,7 @@ class LocalLog:
                 return CorruptionError(
                     f"the directory {path} was removed while the log was open",
                     path_or_key=str(path),
-                    hint="put it back before the next open: otherwise the partition is out of service",
+                    hint="put the directory back before the next open: without it the partition is out of service",
                 )
         return None
 

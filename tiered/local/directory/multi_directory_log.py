@@ -77,7 +77,7 @@ class LocalTier:
         if not paths:
             raise ConfigError("no log directory was named")
         if len({path.resolve() for path in paths}) < len(paths):
-            raise ConfigError(f"one log directory is named twice: {', '.join(map(str, paths))}")
+            raise ConfigError(f"the same log directory is named twice: {', '.join(map(str, paths))}")
         config = config or LogConfig()
         logs = cls(paths, clock=clock or SystemClock(), ids=ids or SystemIds(), config=config)
         if len(paths) == 1:
@@ -187,7 +187,7 @@ class LocalTier:
                 return path
         where = ", ".join(map(str, self.directories))
         lost = f"; {', '.join(map(str, sorted(self._unseen)))} could not be opened" if self._unseen else ""
-        raise UnknownTopicError(f"no partition {tp} in {where}{lost}", hint="`tiered topic list` names them")
+        raise UnknownTopicError(f"partition {tp} is not in {where}{lost}", hint="`tiered topic list` lists the topics")
 
     def partition(self, tp: TopicPartition) -> WriteLog:
         """Return a partition. Raises UnknownTopicError; LocalIOError if its directory is offline."""
@@ -209,7 +209,7 @@ class LocalTier:
         partitions = partition_count(check_topic_name(name), partitions)
         if self._unseen:
             raise ConfigError(
-                f"topic {name} is not created: {sorted(self._unseen)[0]} could not be opened and may hold it",
+                f"topic {name} is not created: it may exist in {sorted(self._unseen)[0]}, which could not be opened",
                 hint="repair the disk, or leave the directory out",
             )
         topic = self.topics().get(name)
@@ -269,13 +269,16 @@ class LocalTier:
             return self._only.alter_topic(name, properties, partitions=partitions)
         topic = self.topics().get(name)
         if topic is None:
-            raise UnknownTopicError(f"{self.directory} holds no topic {name}", hint="`tiered topic list` names them")
+            raise UnknownTopicError(
+                f"{self.directory} holds no topic {name}", hint="`tiered topic list` lists the topics"
+            )
         holders = [log for log in self._logs.values() if name in log.topics()]
         for log in holders:
             self._check(log.directory)
         if partitions is not None and self._unseen:
             raise ConfigError(
-                f"topic {name} gets no partitions: {sorted(self._unseen)[0]} could not be opened and may hold some",
+                f"no partitions are added to topic {name}: {sorted(self._unseen)[0]} could not be opened and "
+                "may contain some",
                 hint="repair the disk, or leave the directory out",
             )
         count = topic.partitions if partitions is None else partition_count(name, partitions)
@@ -296,7 +299,9 @@ class LocalTier:
             return self._only.delete_topic(name)
         holders = [log for log in self._logs.values() if name in log.topics()]
         if not holders:
-            raise UnknownTopicError(f"{self.directory} holds no topic {name}", hint="`tiered topic list` names them")
+            raise UnknownTopicError(
+                f"{self.directory} holds no topic {name}", hint="`tiered topic list` lists the topics"
+            )
         for log in holders:
             self._check(log.directory)
         return [path for log in holders for path in log.delete_topic(name)]
@@ -306,7 +311,8 @@ class LocalTier:
         source, target = self.directory_of(tp), Path(directory)
         if target not in self._logs:
             raise ConfigError(
-                f"{target} is none of this log's directories", hint=f"they are {', '.join(map(str, self._logs))}"
+                f"{target} is none of this log's directories",
+                hint=f"its directories are {', '.join(map(str, self._logs))}",
             )
         if source == target:
             raise ConfigError(f"{tp} is in {target} already")
@@ -314,7 +320,10 @@ class LocalTier:
         self._check(target)
         log = self._logs[source]
         if tp in log.claims.read() or tp in log.uploads.read():
-            raise ConfigError(f"{tp} is tiered: the bucket knows it by its volume", hint="`tiered restore` moves it")
+            raise ConfigError(
+                f"{tp} cannot move: it is tiered, and the bucket identifies its log directory",
+                hint="`tiered restore` builds it in another directory from the bucket",
+            )
         seconds = self.config.close_timeout_ms / 1000
         self._moving.add(tp)
         try:
@@ -435,7 +444,7 @@ class LocalTier:
                 if unused is None:
                     raise ConfigError(
                         f"{tp} is in two log directories: {other} and {path}",
-                        hint="move one of them away, the one that is older or shorter",
+                        hint="move the older or shorter copy away",
                     )
                 holders[tp] = other if unused == path else path
                 LOGGER.warning("empty_partition_removed partition=%s path=%s kept=%s", tp, unused, holders[tp])
@@ -444,7 +453,9 @@ class LocalTier:
             for name, info in log.topics().items():
                 known = topics.setdefault(name, info)
                 if known.topic_id != info.topic_id:
-                    raise ConfigError(f"topic {name} has two ids: {known.topic_id} and {info.topic_id} in {path}")
+                    raise ConfigError(
+                        f"topic {name} has two ids: {known.topic_id} in one log directory, {info.topic_id} in {path}"
+                    )
 
     def _is_unused(self, path: Path, tp: TopicPartition) -> bool:
         """Return True if ``path`` holds no record of ``tp``: its disk failed at the creation, which went elsewhere."""
@@ -489,6 +500,6 @@ def _need_own_ids(paths: Sequence[Path], files: Files) -> None:
             raise ConfigError(
                 f"{other} and {path} have the same directory.id, {encode_uuid(meta.directory_id)}, in their "
                 f"{META_PROPERTIES_NAME}: one is a copy of the other",
-                hint=f"leave the copy out; for it to be a directory of its own, move its {META_PROPERTIES_NAME} away: "
-                "the next open gives it another id",
+                hint=f"leave the copy out; to use it as a separate directory, move its {META_PROPERTIES_NAME} "
+                "away: the next open writes another id",
             )

@@ -250,7 +250,7 @@ class LogView:
         if topic is None:
             raise LogDestroyedError(
                 f"topic {tp.topic} ({topic_id}) is not in {self.directory} any more: it was deleted",
-                hint="once it is made again, ask the reader for the topic again",
+                hint="if the topic was made again, call topic() of the reader again",
             )
         need_topic_id(tp, topic_id, topic.topic_id)
         if not topic.adopted and tp.partition not in topic.here:
@@ -426,7 +426,7 @@ def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: 
         f"{tp} is out of service: its directory {path} is gone; it held records up to offset {end_offset}",
         path_or_key=str(path),
         offset=end_offset,
-        hint=f"put it back and open the log again; {_way_on(directory, tp, end_offset, tiered=tiered)}",
+        hint=f"put the directory back and open the log again; {_way_on(directory, tp, end_offset, tiered=tiered)}",
     )
 
 
@@ -467,7 +467,5 @@ def no_partition(directory: Path, tp: TopicPartition, here: Iterable[int] | None
     if here is not None:
         numbers = list(here)
         shown = ", ".join(map(str, numbers[:HERE_SHOWN])) + (", ..." if len(numbers) > HERE_SHOWN else "")
-        hint = (
-            f"it lies in another directory of this log: read it there; of {tp.topic} this one holds {shown or 'none'}"
-        )
+        hint = f"read it in its own directory; this one has partitions of {tp.topic}: {shown or 'none'}"
     return UnknownTopicError(f"{directory} holds no partition {tp}", hint=hint)

@@ -82,7 +82,7 @@ def read_strictly(directory: Path, files: Files) -> DirectoryView:
     bad = [folder.name for folder in seen.strange]
     if bad:
         raise ConfigError(
-            f"{directory} holds segments in directories not named topic-partition: "
+            f"{directory} has segments in directories that are not named topic-partition: "
             + ", ".join(map(repr, bad[:20]))
             + (f" and {len(bad) - 20} more" if len(bad) > 20 else ""),
             hint=STRANGE_HINT,
@@ -193,7 +193,10 @@ def remove_tree(files: Files, path: Path) -> int:
     names = files.names(path)
     for name in names:
         if files.is_directory(path / name):
-            raise ConfigError(f"{path} holds the directory {name}", hint="move it away; it is none of the log's")
+            raise ConfigError(
+                f"{path} contains the directory {name}, which does not belong to the log",
+                hint=f"move {name} out of the log directory",
+            )
     size = 0
     for name in names:
         state = files.state(path / name)
@@ -240,8 +243,8 @@ class TopicRegistry:
                 raise ConfigError(f"topic {name} exists already in {self._directory}", hint="open it: log.topic(name)")
             if name in self._leaves:
                 raise ConfigError(
-                    f"the deletion of topic {name} has not ended in {self._directory}",
-                    hint="open the log again: it ends",
+                    f"topic {name} cannot be created: its deletion in {self._directory} is not finished",
+                    hint="open the log again: the open finishes the deletion",
                 )
             begun = self._failed_creations.get(name)
             topic_id = topic_id or (None if begun is None else begun.topic_id)
@@ -374,5 +377,7 @@ class TopicRegistry:
     def _known(self, name: str) -> TopicInfo:
         topic = self.topics.get(name)
         if topic is None:
-            raise UnknownTopicError(f"{self._directory} holds no topic {name}", hint="`tiered topic list` names them")
+            raise UnknownTopicError(
+                f"{self._directory} holds no topic {name}", hint="`tiered topic list` lists the topics"
+            )
         return topic

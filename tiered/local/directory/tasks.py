@@ -246,7 +246,7 @@ class Tasks:
     def add(self, task: Task) -> None:
         """Add a task at the end of the order. Raises ConfigError if a task has the same name."""
         if task.name in self._tasks:
-            raise ConfigError(f"there is a task {task.name} already")
+            raise ConfigError(f"a task with the name {task.name} exists already")
         period = self._period(task)
         self._since_ms[task.name] = self._clock.now_ms()
         self._wait_ms[task.name] = period if self._initial_ms is None else min(period, self._initial_ms)

@@ -177,8 +177,8 @@ class Claims:
         return CorruptionError(
             f"{self.path} cannot be read: {why}",
             path_or_key=str(self.path),
-            hint="without it nothing proves that this volume is the one that the bucket knows: bring it back from a "
-            "copy that is not older, or move it away and run `tiered repair rejoin`",
+            hint="restore the file from a current copy, or move it away and run `tiered repair rejoin`: the "
+            "file proves to the bucket which log directory this is",
         )
 
     # ------------------------------------------------------------------ writing

@@ -227,7 +227,7 @@ def refuse_newer(path: Path, value: object, known: int) -> None:
     version = value.get("version") if isinstance(value, dict) else None
     if isinstance(version, int) and not isinstance(version, bool) and version > known:
         raise NewerFormatError(
-            f"{path} was written by a newer release: it has version {version}, this one knows {known}",
+            f"{path} was written by a newer release: the file has version {version}, this release reads up to {known}",
             path_or_key=str(path),
             hint="upgrade tieredlog; nothing was changed",
         )

@@ -243,8 +243,8 @@ class PooledFiles:
         was = lease.closed
         if now is None or was is None or (now.inode, now.size) != (was.inode, was.size):
             lease.failed = LocalIOError(
-                f"{lease.path} is not the file it was: another program changed, replaced or removed it",
-                hint="nothing but one process may write in a log directory",
+                f"{lease.path} was changed, replaced or removed by another program while the log was open",
+                hint="stop the other program, then open the log again: only one process may write in a log directory",
             )
             raise lease.failed
         lease.descriptor = self._opened(self.inner.open_write, lease.path)

@@ -287,7 +287,8 @@ class PosixFiles:
             raise translate(error, "read", path) from error
         if len(data) > MAX_SMALL_FILE_BYTES:
             raise LocalIOError(
-                f"{path} is larger than {MAX_SMALL_FILE_BYTES} bytes", hint="it is not a file of this log"
+                f"cannot read {path}: it is larger than {MAX_SMALL_FILE_BYTES} bytes",
+                hint="restore the file from a copy: it is not what this log wrote",
             )
         return data
 
@@ -435,7 +436,9 @@ def no_directory(files: Files, path: Path, *, hint: str) -> TieredError:
 def make_inside(files: Files, path: Path) -> None:
     """Create a directory in an existing parent. Raises NotFoundError if the parent was removed."""
     if not files.is_directory(path.parent):
-        raise NotFoundError(f"cannot make {path}: its directory is gone", hint="put it back, then start again")
+        raise NotFoundError(
+            f"cannot create {path}: its parent directory is missing", hint="put it back, then start again"
+        )
     files.make_directory(path)
 
 

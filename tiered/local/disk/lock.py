@@ -100,8 +100,9 @@ class DirectoryLock:
         """
         if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:
             raise LockedError(
-                f"{self.path.parent} holds links to the files of a broker: it is never written as a log",
-                hint="open it read-only; to start over, stop `tiered-uploader run --sidecar` and remove the directory",
+                f"{self.path.parent} cannot be opened for writing: it holds links to the files of a broker",
+                hint="open it read-only; to start over, stop `tiered-uploader run --sidecar`, then remove the "
+                "directory",
             )
         begun = clock.monotonic()
         while (handle := self._try()) is None:

@@ -160,7 +160,7 @@ class LeaderEpochs:
 def assigned(entries: tuple[EpochEntry, ...], epoch: int, start_offset: int) -> tuple[EpochEntry, ...]:
     """Return ``entries`` with ``epoch`` beginning at ``start_offset``, by the rules of Kafka's ``assign``."""
     if epoch < 0 or start_offset < 0:
-        raise ConfigError(f"leader epoch {epoch} at offset {start_offset} cannot be")
+        raise ConfigError(f"leader epoch {epoch} at offset {start_offset} is not possible")
     if entries and entries[-1].epoch == epoch and start_offset >= entries[-1].start_offset:
         return entries
     kept = list(entries)

@@ -110,14 +110,14 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
 def _partitions(value: object) -> int:
     """Return a number of partitions from the file. Raises ValueError if it is out of range: it bounds loops."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PARTITIONS:
-        raise ValueError(f"{value!r} is no number of partitions from 1 to {MAX_PARTITIONS}")
+        raise ValueError(f"{value!r} is not a number of partitions from 1 to {MAX_PARTITIONS}")
     return value
 
 
 def _held(entry: Mapping[str, Any]) -> Iterable[int]:
     numbers = [_partitions(number) for number in entry["held"]]
     if any(number >= entry["partitions"] for number in numbers):
-        raise ValueError(f"it holds partition {max(numbers)} of {entry['partitions']}")
+        raise ValueError(f"it lists partition {max(numbers)}, but the topic has only {entry['partitions']} partitions")
     return numbers
 
 
@@ -220,10 +220,10 @@ def find_minority_ids(
             tp = TopicPartition(name, number)
             file = directory / partition_dir(tp) / PARTITION_METADATA_NAME
             broken[tp] = CorruptionError(
-                f"{tp} is out of service: {file} names topic id {encode_uuid(topic_id)}, other partitions of that name "
-                f"have {encode_uuid(most)}: two topics of one name lie here",
+                f"{tp} is out of service: {file} names topic id {encode_uuid(topic_id)}, and the other "
+                f"partitions {encode_uuid(most)}: the directory has two topics of one name",
                 path_or_key=str(file),
-                hint="move the directories of the one that was deleted away; then open the log again",
+                hint="move the partition directories of the deleted topic away; then open the log again",
             )
             here[number] = None
 
@@ -266,15 +266,15 @@ def discovered(
             tp = TopicPartition(name, number)
             if tp in tiered or not known.adopted:
                 raise ConfigError(
-                    f"{tp} has topic id {encode_uuid(topic_id)}, its topic {encode_uuid(known.topic_id)}",
-                    hint="the directory belongs to another topic of the same name: move it away",
+                    f"{tp} has topic id {encode_uuid(topic_id)}, but its topic has {encode_uuid(known.topic_id)}",
+                    hint="move the partition directory away: it belongs to another topic of the same name",
                 )
         if known is None or changed:
             config = TopicConfig(cleanup_policy="compact" if is_state_log(name) else "delete")
             known, here = TopicInfo(name, topic_id or NO_ID, 0, config, frozenset(), adopted=True), set()
         here.add(number)
     if known is None:
-        raise ConfigError(f"no partition of topic {name} was found")
+        raise ConfigError(f"topic {name} is listed, but none of its partitions was found")
     partitions = max(known.partitions, max(here, default=-1) + 1)
     return known._replace(partitions=partitions, held=None if len(here) == partitions else frozenset(here))
 

@@ -89,7 +89,7 @@ def _json_file(path: Path, files: Files, take: Callable[[dict[str, Any]], T]) ->
         return CorruptionError(
             f"{path} cannot be read: {why}",
             path_or_key=str(path),
-            hint="it is rewritten by the uploader; move it away if no uploader runs",
+            hint="a running uploader rewrites the file; otherwise move it away",
         )
 
     def parse(data: bytes) -> T:

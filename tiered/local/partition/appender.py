@@ -175,8 +175,8 @@ class PartitionAppender:
         )
         if len(data) > rules.max_bytes:
             raise RecordTooLargeError(
-                f"{self._context.tp}: a batch of {len(records)} rows has {len(data)} bytes,"
-                f" {rules.limit_name} is {rules.max_bytes}",
+                f"{self._context.tp}: a batch of {len(records)} rows has {len(data)} bytes, and "
+                f"{rules.limit_name} is {rules.max_bytes}",
                 hint=f"raise {rules.limit_name}, or leave such rows out",
             )
         least, greatest = (now_ms, now_ms) if stamped else (int(times.min()), int(times.max()))
@@ -234,7 +234,8 @@ class PartitionAppender:
         """Raise InvalidRecordError if the log would end above the last offset of Kafka's format."""
         if end > MAX_LONG:
             raise InvalidRecordError(
-                f"{self._context.tp} ends at offset {self._segments.end}: there are no offsets left above {MAX_LONG}",
+                f"{self._context.tp} ends at offset {self._segments.end}: the append would exceed the largest "
+                f"offset, {MAX_LONG}",
                 hint="append to another topic",
             )
 
@@ -284,7 +285,8 @@ class PartitionAppender:
             active, crc = segments.active, kernels.crc32c(data)
             if last - active.base_offset > MAX_RELATIVE_OFFSET:
                 raise InvalidRecordError(
-                    f"{self._context.tp}: offsets {active.base_offset} to {last + 1} do not fit into one segment",
+                    f"{self._context.tp}: the append does not fit into one segment, which would have offsets "
+                    f"{active.base_offset} to {last + 1}",
                     hint="append fewer batches at once",
                 )
         context.resume_at = segments.end
@@ -318,8 +320,9 @@ class PartitionAppender:
             if self._context.offline is not None:
                 why = self._context.offline.message
                 raise LocalIOError(
-                    f"{self._context.tp}: the record of a refused append could not be taken back: {why}",
-                    hint="it may be kept: read the end of the partition before it is appended again",
+                    f"{self._context.tp}: the append was refused, but its record could not be removed from the "
+                    f"file: {why}",
+                    hint="read the end of the partition before you append the record again: it may be there",
                 ) from error
         elif isinstance(error, LocalIOError):
             self._context.go_offline(error)
@@ -447,5 +450,5 @@ class FirstAppendGuard:
         if noted is not None and noted.end_offset <= end and noted.claim_epoch > epoch:
             return ""
         if proof.token is None and proof.restored_from is None:
-            return "it was set aside from here, and goes on where the bucket ends"
-        return "an uploader has claimed it for this directory, and goes on where the bucket ends"
+            return "its files were moved aside, and it continues at the bucket's end"
+        return "an uploader has claimed it, and it continues at the bucket's end"

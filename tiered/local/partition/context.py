@@ -185,8 +185,10 @@ class PartitionContext:
             raise self.offline_error(self.offline)
         if fenced_too and self.upload is not None and self.upload.fenced:
             raise FencedError(
-                f"{self.tp}: another volume owns this partition now; appends are refused, nothing here is deleted",
-                hint="`tiered repair rejoin` moves what only this disk holds aside and starts again",
+                f"{self.tp}: another log directory owns this partition now, so appends are refused; nothing "
+                "here is deleted",
+                hint="`tiered repair rejoin` moves the records that only this disk has aside, and continues at "
+                "the bucket's end",
             )
 
     def check_continues(self, end: int) -> None:
@@ -196,10 +198,10 @@ class PartitionContext:
         """
         if self.upload is not None and end < self.upload.end_offset:
             raise FencedError(
-                f"{self.tp} ends at offset {end} on this disk, and the bucket holds all below"
-                f" {self.upload.end_offset}: appends would give other records the same offsets",
-                hint=f"`tiered repair rejoin {self.tp.topic}:{self.tp.partition}` sets this disk's files aside and"
-                " goes on where the bucket ends",
+                f"{self.tp} ends at offset {end} on this disk, but at {self.upload.end_offset} in the bucket: "
+                "appends would reuse offsets",
+                hint=f"`tiered repair rejoin {self.tp.topic}:{self.tp.partition}` sets this disk's files aside and "
+                "continues at the bucket's end",
             )
 
     def note_upload(self, upload: PartitionUpload) -> None:
@@ -229,7 +231,7 @@ class PartitionContext:
         """Return the error for calls on this partition, which ``error`` took offline."""
         return LocalIOError(
             f"{self.tp} is offline: {error.message}",
-            hint="what was not flushed may be lost: repair the disk, then open the log again",
+            hint="repair the disk, then open the log again; records that were not flushed may be lost",
         )
 
     @contextlib.contextmanager
@@ -289,8 +291,8 @@ class DiskReserve:
         """Check the file system and reset ``left``. Raises DiskFullError while less than the reserve is free."""
         if not self.check():
             raise DiskFullError(
-                f"{self._directory}: less than the reserve of {self._reserve} bytes is free",
-                hint="free some space: `tiered disk drop TOPIC` deletes local copies of uploads",
+                f"{self._directory}: the free space is below the reserve of {self._reserve} bytes",
+                hint="free some space: `tiered disk drop TOPIC` deletes local copies of uploaded segments",
             )
 
     def check(self) -> bool:

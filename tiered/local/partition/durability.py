@@ -86,8 +86,9 @@ class Durability:
                     self._context.files.sync_directory(segments.directory)
             except TooManyOpenFilesError as error:
                 raise NotDurableError(
-                    f"{segments.tp}: what was appended is in the log, and not durable yet: {error.message}",
-                    hint="close files, or raise the limit (ulimit -n), and flush again; append nothing a second time",
+                    f"{segments.tp}: the records are in the log, but not durable yet: {error.message}",
+                    hint="close files, or raise the limit (ulimit -n), and flush again; do not append the records a "
+                    "second time",
                 ) from error
             except ReentrantCallError:  # a handler's, which interrupted this: no word of the disk
                 raise

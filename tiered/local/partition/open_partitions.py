@@ -242,7 +242,7 @@ class Roster:
                 raise CorruptionError(
                     f"{tp} is out of service: its directory {path} was removed while the log was open",
                     path_or_key=str(path),
-                    hint="put it back, then open the log again",
+                    hint="put the directory back, then open the log again",
                 )
             log = self.adopt(tp, clean=True, recovery_point=end, start=start)
             if self.offline is not None:

@@ -49,7 +49,7 @@ def need_topic_id(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
     """Raise LogDestroyedError if the topic id on disk changed from ``seen`` to ``topic_id``. 0: unknown, no error."""
     if seen.int and topic_id.int and seen != topic_id:
         raise LogDestroyedError(
-            f"{tp} is of topic id {topic_id} on disk, and was of {seen}: its topic was deleted and made again",
+            f"{tp} has topic id {topic_id} on disk now, and had {seen} before: its topic was deleted and made again",
             hint="open the topic again and read from its start: it is a new topic with other records",
         )
 
@@ -270,7 +270,10 @@ class ReadOnlyPartition(ReadLog):
                 self._seen, last = None, absent
         if isinstance(last, _ExchangingError):
             raise last
-        raise NotFoundError(f"{self.directory} changes faster than it can be read, or is gone", hint="read again")
+        raise NotFoundError(
+            f"{self.directory} cannot be read: it is gone, or it changed during each of three attempts",
+            hint="read again",
+        )
 
     def _list(self) -> None:
         self._check_topic()

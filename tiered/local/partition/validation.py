@@ -220,7 +220,7 @@ class RecordRules:
             f"{_named(indexes)} timestamp {timestamp}, the log's clock says {now_ms}",
             index=indexes[0],
             indexes=tuple(indexes),
-            hint="see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+            hint="correct it, or raise message.timestamp.before.max.ms or message.timestamp.after.max.ms",
         )
 
 
@@ -296,7 +296,7 @@ def _settled(
     count = len(records)
     if not records or count != header.last_offset_delta + 1:
         raise InvalidRecordError(
-            f"a batch of {count} records spans {header.last_offset_delta + 1} offsets", index=first_index
+            f"a batch has {count} records, but spans {header.last_offset_delta + 1} offsets", index=first_index
         )
     stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     if stamped:  # Kafka looks at the one time that such a batch has; stored are the times of its records
@@ -334,7 +334,7 @@ def _check_batch(rules: RecordRules, buffer: bytes, header: BatchHeader, index: 
         )
     if header.records_count > MAX_BATCH_RECORDS:
         raise RecordTooLargeError(
-            f"a batch of {header.records_count} records has more than {MAX_BATCH_RECORDS}",
+            f"a batch has {header.records_count} records, and the limit is {MAX_BATCH_RECORDS}",
             index=index,
             hint="send smaller batches: lower batch.size or batch.num.messages of the producer",
         )
@@ -343,7 +343,7 @@ def _check_batch(rules: RecordRules, buffer: bytes, header: BatchHeader, index: 
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecordError(f"a batch of producer {header.producer_id} has no sequence", index=index)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME and rules.timestamp_type:
-        raise InvalidTimestampError("the batch is already stamped LogAppendTime", index=index)
+        raise InvalidTimestampError("the batch already has the timestamp type LogAppendTime", index=index)
 
 
 def _patched(buffer: bytes, header: BatchHeader, attributes: int, max_timestamp: int) -> bytes:
@@ -390,7 +390,7 @@ def coordinator_batch(rules: RecordRules, data: bytes, now_ms: int) -> tuple[byt
     pieces = [bytes(piece) for _, piece in BatchWalk(corrupt_at).whole(memoryview(data))]
     header = verify_batch(pieces[0]) if len(pieces) == 1 else None
     if header is None or header.producer_id < 0:
-        raise InvalidRecordError("a coordinator appends one batch of a producer at a time")
+        raise InvalidRecordError("the append has several batches, and a coordinator appends only one at a time")
     batch, least, greatest = pieces[0], least_timestamp(header, pieces[0]), header.max_timestamp
     if rules.timestamp_type:
         batch = _patched(batch, header, header.attributes | LOG_APPEND_TIME_BIT, now_ms)

@@ -245,7 +245,7 @@ class ActiveSegment:
         """
         position, log = self.size_bytes, self._log
         if not self.base_offset <= facts[1] <= self._last_offset:
-            raise InvalidRecordError(f"{self.path}: offset {facts[1]} is too far from the segment's base")
+            raise InvalidRecordError(f"{self.path}: offset {facts[1]} is too far from the base offset of the segment")
         if log is None:
             raise self._closed_error()
         try:
@@ -446,7 +446,7 @@ class ActiveSegment:
         return self._log
 
     def _closed_error(self) -> LocalIOError:
-        return LocalIOError(f"{self.path} is closed")
+        return LocalIOError(f"the segment {self.path} is closed")
 
     def _index(self, last_offset: int, position: int) -> None:
         """Add one entry to both indexes: the batch's last offset with the batch's start, and the running maximum."""

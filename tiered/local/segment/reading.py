@@ -171,7 +171,7 @@ def open_extent(files: Files, view: View, extent: Extent, offset: int) -> LogFil
             log = LogFile(files, path)
             if extent.max_timestamp is None and log.size() != extent.size_bytes:
                 log.close()
-                raise log.damage(0, f"it is not the file of {extent.size_bytes} bytes that was here", offset)
+                raise log.damage(0, f"this is not the file of {extent.size_bytes} bytes that was listed before", offset)
             return log
         except NotFoundError:
             tried, path = path, extent.segment.path  # renamed on its way out, between the two

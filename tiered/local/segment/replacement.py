@@ -82,8 +82,8 @@ class SegmentCopy:
         header = read_header(batch)
         if not self.fits(header.last_offset) or header.last_offset < self._end:
             raise CorruptionError(
-                f"a batch that ends at offset {header.last_offset} cannot follow {self._end} in the copy of segment "
-                f"{self.base_offset}",
+                f"the copy of segment {self.base_offset} is at offset {self._end}: a batch that ends at "
+                f"{header.last_offset} cannot follow",
                 path_or_key=str(self._path(LOG_SUFFIX)),
                 position=self.size_bytes,
                 offset=header.base_offset,

@@ -259,5 +259,5 @@ class LogFile:
             path_or_key=str(self.path),
             position=position,
             offset=offset,
-            hint="the bytes are kept; read another copy of this range; `tiered check` names all that is damaged",
+            hint="run `tiered check` to list all damage, then `tiered repair`; the damaged bytes are not deleted",
         )

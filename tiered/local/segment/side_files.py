@@ -268,8 +268,7 @@ class SideFiles:
         path, base = self._place.directory / name, self._place.base_offset
         if judged.flaw is not None and not judged.known:
             raise CorruptionError(
-                f"{path}: {judged.flaw}. It cannot be rebuilt from {log_name(base)}: earlier segments are no longer "
-                "on this disk",
+                f"{path}: {judged.flaw}; it cannot be rebuilt: earlier segments are no longer on this disk",
                 path_or_key=str(path),
                 offset=base,
                 hint="copy this file from a backup of the disk; until then the segment is not uploaded, and "

@@ -322,7 +322,9 @@ class Transactions:
 
     def _check_open(self, name: str) -> None:
         if self._ending:
-            raise ClosedError(f"transaction {name!r}: the log was closed; what was not committed is aborted")
+            raise ClosedError(
+                f"transaction {name!r}: the log was closed, and the transaction is aborted if it was not committed"
+            )
 
     # -- steps; the lock of the id is held -------------------------------------------------------------------------
 
@@ -382,9 +384,10 @@ class Transactions:
                 owed = (log.tp, error)
         if owed is not None:
             raise MarkersPendingError(
-                f"transaction {name!r} is decided ({coordinator.state(name).name}), but {owed[0]} could not be marked:"
-                f" {owed[1].message}",
-                hint="read_committed reads of it wait there until the log is opened again with that disk in order",
+                f"transaction {name!r} is decided ({coordinator.state(name).name}), but its marker could not "
+                f"be written to {owed[0]}: {owed[1].message}",
+                hint="repair that disk and open the log again; until then read_committed reads wait at this "
+                "transaction",
             ) from owed[1]
         try:
             self._complete(coordinator, name)

@@ -151,14 +151,17 @@ class GroupTable:
         protocol = table.protocols.get(group, "")
         if protocol not in _COMMON:
             hint = "give this consumer another group"
-            raise ConfigError(f"group {group!r} of {OFFSETS_TOPIC} is no group of consumers: {protocol}", hint=hint)
+            raise ConfigError(
+                f"group {group!r} of {OFFSETS_TOPIC} is not a consumer group: its protocol is {protocol!r}", hint=hint
+            )
 
     def place_of(self, group: str) -> int:
         """Return the partition of a group. Raises ConfigError if other brokers hold a part of the topic."""
         info = self._shown.topics()[OFFSETS_TOPIC]
         if info.held is not None and info.adopted:
             raise ConfigError(
-                f"other brokers hold a part of {OFFSETS_TOPIC}", hint="commit positions to the broker, or to positions="
+                f"positions cannot be stored in {OFFSETS_TOPIC}: other brokers have some of its partitions",
+                hint="commit positions to the broker, or pass positions= to the consumer",
             )
         return group_partition(group, info.partitions)
 
@@ -244,8 +247,8 @@ class GroupPositions(GroupTable):
         for tp, position in positions.items():
             if len(position.metadata) > MAX_METADATA_CHARS:
                 raise ConfigError(
-                    f"{tp}: the metadata of a position has {len(position.metadata)} characters",
-                    hint=f"shorten it to {MAX_METADATA_CHARS}",
+                    f"{tp}: the metadata of a position has {len(position.metadata)} characters, which is too long",
+                    hint=f"shorten it to {MAX_METADATA_CHARS} characters",
                 )
         return [
             NewRecord(encode_position(position), encode_position_key(group, tp), position.committed_ms)

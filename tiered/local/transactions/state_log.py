@@ -35,9 +35,7 @@ STATE_CONFIG = TopicConfig(cleanup_policy="compact", segment_bytes=104_857_600, 
 
 PRODUCER_IDS_NAME = "tiered-producer-ids.json"
 IDS_VERSION = 1
-_WITHOUT_IDS = (
-    "remove it: ids then begin elsewhere; open transactions of this log are listed by `tiered transaction list`"
-)
+_WITHOUT_IDS = "remove it: producer ids then begin at another number; `tiered transaction list` shows open transactions"
 SEVERAL_NAME = "tiered-one-of-several"
 """Empty file of a directory that took part in transactions together with others: alone it does not know all topics."""
 
@@ -92,7 +90,7 @@ class StateLog:
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None and not may_make:
             raise ConfigError(
-                f"{TRANSACTION_STATE_TOPIC} of this log may be in a directory that is not open",
+                f"{TRANSACTION_STATE_TOPIC} was not found, and may be in a directory of this log that is not open",
                 hint="open all directories of the log together",
             )
         if info is None:
@@ -112,7 +110,7 @@ class StateLog:
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None:
             raise UnknownTopicError(
-                f"{TRANSACTION_STATE_TOPIC} was deleted under its coordinator", hint="open the log again"
+                f"{TRANSACTION_STATE_TOPIC} was deleted while the log was open", hint="open the log again"
             )
         number = state_partition(step.transactional_id, info.partitions)
         log = self._host.partition(TopicPartition(TRANSACTION_STATE_TOPIC, number))
@@ -187,7 +185,7 @@ def read_ids(directory: Path, files: Files) -> tuple[int, int] | None:
 
     def decode(value: Any) -> tuple[int, int]:
         if value["version"] != IDS_VERSION:
-            raise ValueError(f"version {value['version']}")
+            raise ValueError(f"unknown version {value['version']}")
         return int(value["first"]), int(value["next"])
 
     return read_json(directory / PRODUCER_IDS_NAME, files, decode, _WITHOUT_IDS)

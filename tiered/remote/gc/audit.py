@@ -111,7 +111,7 @@ def _landed(put: Put, what: str) -> Steps[None]:
         ) from refused
     except CommitUnknownError as unknown:
         raise RemoteUnavailableError(
-            f"{what}: the audit line {put.key} may not be there; nothing was deleted", hint="try again"
+            f"{what}: it is unknown whether the audit line {put.key} was stored; nothing was deleted", hint="try again"
         ) from unknown
 
 

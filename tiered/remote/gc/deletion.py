@@ -93,5 +93,5 @@ def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
 def _delete(keys: list[str]) -> Steps[None]:
     for key, why in (yield from delete_keys(keys)):
         raise RemotePermissionError(
-            f"{key} was not deleted: {why}", hint="the maintainer's role needs s3:DeleteObject on this prefix"
+            f"{key} was not deleted: {why}", hint="give the maintainer's role s3:DeleteObject on this prefix"
         )

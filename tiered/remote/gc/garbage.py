@@ -118,7 +118,7 @@ class _Work:
             if ACCESS_DENIED in why:
                 raise RemotePermissionError(
                     f"{key} was not deleted: {why}",
-                    hint="the maintainer's role needs s3:DeleteObject on this prefix; the next cycle goes on",
+                    hint="give the maintainer's role s3:DeleteObject on this prefix; the next run continues",
                 )
 
 

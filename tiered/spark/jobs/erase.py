@@ -126,7 +126,9 @@ def erase_partition(store: Store, task: Task) -> Receipt:
     selection = BlindSelection.from_json(task["selection"])
     entry = drive(store, need_entry(task["topic"]))
     if entry.topic_id != selection.topic_id:
-        raise UnknownTopicError(f"{entry.name} was deleted and made again meanwhile", hint="run the command again")
+        raise UnknownTopicError(
+            f"topic {entry.name} was deleted and created again during the erasure", hint="run the command again"
+        )
     tp, owner = TopicPartition(entry.name, task["partition"]), owner_of("tiered spark erase")
     hits = tuple(Hit(Row(*row), records) for row, records in task["hits"])
     known = {name: task[name] for name in ("version", "end_offset", "volume", "looked")}

@@ -41,7 +41,7 @@ MAX_TASKS = 100_000
 """Most tasks of one run: the driver holds a description and a receipt of each."""
 
 SPECULATION = "spark.speculation"
-AGAIN = "the same command again does what is left"
+AGAIN = "run the same command again: it does the rest"
 
 _SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", "spark.ui.enabled": "false"}
 _ERRORS = "tiered.errors."
@@ -146,7 +146,7 @@ class JobRunner:
             return []
         if len(tasks) > MAX_TASKS:
             raise ConfigError(
-                f"this is cut into {len(tasks)} tasks, {MAX_TASKS} are the most",
+                f"the job would have {len(tasks)} tasks, and the limit is {MAX_TASKS}",
                 hint="pass a larger --task-bytes, or fewer topics at once",
             )
         return receipts_of(self._collect(title, work, tasks), len(tasks))
@@ -254,7 +254,7 @@ def receipts_of(rows: Sequence[tuple[int, str]], count: int) -> list[Receipt]:
         error.exit_code = int(first["exit_code"])  # type: ignore[misc]  # that of the first error
         raise error
     if len(found) < count:
-        raise JobFailedError(f"{count - len(found)} of {count} tasks returned nothing", hint=AGAIN)
+        raise JobFailedError(f"{count - len(found)} of {count} tasks returned no result", hint=AGAIN)
     return [found[number] for number in sorted(found)]
 
 
@@ -263,7 +263,7 @@ def need_no_speculation(setting: str) -> None:
     if setting.strip().lower() == "true":
         raise ConfigError(
             f"{SPECULATION} is true: two attempts of a task would take the partition from each other; nothing was done",
-            hint=f"--conf {SPECULATION}=false, or a session without it",
+            hint=f"pass --conf {SPECULATION}=false, or use a session without it",
         )
 
 
@@ -273,8 +273,8 @@ def _failed_query(error: Exception) -> JobFailedError:
     ours = [line.removeprefix(_ERRORS).partition(": ") for line in lines if line.startswith(_ERRORS)]
     if not ours:
         said = [line for line in lines if not line.startswith(_PY4J)] or [type(error).__name__]
-        return JobFailedError(f"Spark: {said[0].removeprefix(': ')}", hint=AGAIN)
+        return JobFailedError(f"the Spark job failed: {said[0].removeprefix(': ')}", hint=AGAIN)
     name, _, words = ours[-1]
-    failed = JobFailedError(f"Spark: {words}", hint=AGAIN)
+    failed = JobFailedError(f"the Spark job failed: {words}", hint=AGAIN)
     failed.exit_code = getattr(getattr(errors, name, None), "exit_code", failed.exit_code)  # type: ignore[misc]
     return failed

@@ -139,7 +139,10 @@ def compacted_entry(store: Store, topic: str) -> TopicEntry:
     """
     entry = entry_of(store, topic)
     if not entry.settings.compacted:
-        raise NotFoundError(f"cleanup.policy of {topic!r} does not say compact any more", hint="plan again")
+        raise NotFoundError(
+            f"topic {topic!r} cannot be compacted: its cleanup.policy is no longer compact",
+            hint="run the command again",
+        )
     return entry
 
 
@@ -286,7 +289,7 @@ class Shuffled:
         found = self._collect_notes(title)
         if sorted(found) != list(range(count)):
             raise CorruptionError(
-                f"{title}: Spark returned {len(found)} of {count} parts: nothing was replaced",
+                f"{title}: Spark returned only {len(found)} of {count} parts; nothing was replaced",
                 path_or_key=self._planned.round.topic,
                 position=0,
                 hint="run the same command again",
@@ -550,7 +553,7 @@ class Rewriting:
     def _pinned(self) -> CatalogView:
         snapshot = drive(self._runner.store, self._catalog.pin())
         if snapshot is None:
-            raise NotFoundError(f"{self._planned.round.topic} has no catalog any more", hint="plan again")
+            raise NotFoundError(f"{self._planned.round.topic} was deleted during the job", hint="run the command again")
         return snapshot
 
 

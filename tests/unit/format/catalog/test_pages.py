@@ -126,7 +126,7 @@ def test_a_page_in_place_of_another_is_refused() -> None:
         page_key(UUID(int=5), 3, name(7)),
         "elsewhere",
     ):
-        with pytest.raises(CorruptionError, match="copied in place"):
+        with pytest.raises(CorruptionError, match="copied over this one"):
             decode_page(page.body, key=key, kind=PageKind.LEAF)
     with pytest.raises(CorruptionError, match="not a table of this release"):
         decode_page(page.body, key=page.key, kind=PageKind.INNER)

@@ -244,9 +244,9 @@ def test_json_that_is_not_a_header_is_refused(text: bytes) -> None:
 
 def test_the_root_of_another_partition_is_refused() -> None:
     data = encode_root(make_root(make_rows(1)))
-    with pytest.raises(CorruptionError, match="copied in place"):
+    with pytest.raises(CorruptionError, match="copied over this one"):
         decode_root(data, key=root_key(TOPIC_ID, 4))
-    with pytest.raises(CorruptionError, match="copied in place"):
+    with pytest.raises(CorruptionError, match="copied over this one"):
         decode_root(data, key=root_key(UUID(int=5), 3))
 
 

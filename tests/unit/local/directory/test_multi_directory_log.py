@@ -114,7 +114,7 @@ def test_a_directory_that_cannot_be_opened_is_offline(tmp_path: Path) -> None:
     assert logs.partitions() == [TopicPartition("t", 1)]
     with pytest.raises(UnknownTopicError, match="could not be opened"):
         logs.partition(TP)
-    with pytest.raises(ConfigError, match="may hold it"):
+    with pytest.raises(ConfigError, match="it may exist in"):
         logs.create_topic("u")
     logs.close()
     files.fail = lambda name, path: errno.EIO if name == "open" else 0

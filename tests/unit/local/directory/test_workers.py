@@ -161,7 +161,7 @@ def test_a_topic_that_is_deleted_waits_for_its_round_to_end(tmp_path: Path) -> N
     log.tick()
     assert gate.reached.wait(30)
     log.cleaner._config = LogConfig(close_timeout_ms=1)
-    with pytest.raises(LocalIOError, match="still holds t-0, t-1"):
+    with pytest.raises(LocalIOError, match="has not stopped its work on t-0, t-1"):
         log.delete_topic("t")
     log.cleaner._config = log.config
     assert pairs(log, TPS[0]) == [*DIRTY]

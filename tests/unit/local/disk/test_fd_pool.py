@@ -87,7 +87,7 @@ def test_a_file_that_was_changed_meanwhile_is_not_written_to(tmp_path: Path) -> 
     files.write_at(handles[0], b"mine", 0)
     crowd(files, tmp_path)
     (tmp_path / "0.log").unlink()
-    with pytest.raises(LocalIOError, match="not the file it was"):
+    with pytest.raises(LocalIOError, match="changed, replaced or removed by another program"):
         files.write_at(handles[0], b"x", 4)
     assert not (tmp_path / "0.log").exists()
 
@@ -352,7 +352,7 @@ def test_a_segment_whose_directory_cannot_be_opened_is_durable_with_the_next_flu
         files.refused = {"t-0"}
         assert [partition.append([NewRecord(b"%d" % i)]).offset for i in range(3)] == [0, 1, 2]
         assert partition.sealed_segments() == []
-        with pytest.raises(NotDurableError, match="t-0: what was appended is in the log, and not durable yet"):
+        with pytest.raises(NotDurableError, match="t-0: the records are in the log, but not durable yet"):
             partition.flush()
         assert partition.positions().flushed_offset == 0
         files.refused = set()

@@ -99,7 +99,7 @@ def test_a_batch_of_too_many_records_is_refused_before_they_are_decoded(
     with LocalLog.open(tmp_path, config=LogConfig(disk_reserve_bytes=0)) as log:
         log.create_topic("t", 1)
         partition = log.partition(TP)
-        with pytest.raises(RecordTooLargeError, match="a batch of 4 records has more than 3") as caught:
+        with pytest.raises(RecordTooLargeError, match="a batch has 4 records, and the limit is 3") as caught:
             partition.append_batches(sent)
         assert "batch.num.messages" in caught.value.hint
         assert partition.append_batches(encode_batch([NewRecord(b"v")] * 3)).end_offset == 3

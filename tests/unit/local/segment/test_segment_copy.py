@@ -78,7 +78,7 @@ def test_batches_in_a_row_are_copied_as_one_by_one(
 
 def test_a_run_whose_offsets_go_back_is_not_copied(tmp_path: Path) -> None:
     copy = made(tmp_path, 5)
-    with pytest.raises(CorruptionError, match="ends at offset 7 cannot follow 8"):
+    with pytest.raises(CorruptionError, match="is at offset 8: a batch that ends at 7 cannot follow"):
         copy.append_run(batch(6) + batch(7) + batch(7))
     assert copy.size_bytes == len(batch(5)) + len(batch(6)) + len(batch(7))
 

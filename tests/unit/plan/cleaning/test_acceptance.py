@@ -160,7 +160,7 @@ def test_case_76_batches_out_of_order_end_the_round() -> None:
     first, second = build.build().batches
     log = build.build()
     broken = dataclasses.replace(log.segments[0], data=second + first)
-    with pytest.raises(CorruptionError, match="offset 0 follows one that ends at 2"):
+    with pytest.raises(CorruptionError, match="offset 0 overlaps the previous batch, which ends at 2"):
         clean(dataclasses.replace(log, segments=(broken, log.segments[1])), LATER)
 
 

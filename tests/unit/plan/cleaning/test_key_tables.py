@@ -279,7 +279,7 @@ def test_a_run_that_begins_before_the_end_of_another_is_refused() -> None:
     batch = encode_batch([NewRecord(b"v", b"a", 5)], base_offset=4)
     kept = BatchFilter(OffsetMap(), first_uncleanable=END, now_ms=0, delete_retention_ms=0)
     assert judged(kept, batch, True) == batch
-    with pytest.raises(CorruptionError, match="batch at offset 4 follows one that ends at 5"):
+    with pytest.raises(CorruptionError, match="batch at offset 4 overlaps the previous batch, which ends at 5"):
         judged(kept, batch, True)
     assert [record.offset for record in decode_records(batch)] == [4]
 

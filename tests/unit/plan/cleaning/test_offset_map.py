@@ -57,7 +57,7 @@ def test_capacity_follows_the_memory(memory_bytes: int, capacity: int) -> None:
 
 @pytest.mark.parametrize(("memory_bytes", "load"), [(ENTRY_BYTES - 1, 0.9), (1000, 0.0), (1000, 1.1)])
 def test_a_map_without_room_is_refused(memory_bytes: int, load: float) -> None:
-    with pytest.raises(ConfigError, match="holds no key"):
+    with pytest.raises(ConfigError, match="has no room for a key"):
         OffsetMap(memory_bytes, load_factor=load)
 
 

@@ -148,7 +148,7 @@ def test_conflicts_and_lost_races_until_the_deadline_wrote_nothing(world: World)
 def test_without_a_token_lost_races_until_the_deadline_are_unknown(world: World) -> None:
     for number in range(1000):
         world.store.script.extend([lambda number=number: put_by_another(world, b"%d" % number), "ok"])
-    with pytest.raises(CommitUnknownError, match="was refused, perhaps after one of its attempts landed"):
+    with pytest.raises(CommitUnknownError, match="was refused, but an earlier attempt may have been stored"):
         add(world, b"b", Cell(KEY, "it", read_cell(KEY, stored_bytes)))
 
 

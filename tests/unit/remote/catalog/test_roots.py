@@ -75,7 +75,7 @@ def test_one_deadline_holds_for_all_groups_of_roots(world: World, monkeypatch: p
         return execute(request)
 
     monkeypatch.setattr(world.store, "execute", slow)
-    with pytest.raises(CommitUnknownError, match="register it again"):
+    with pytest.raises(CommitUnknownError, match="create the topic again"):
         world.run(register_topic("flights", ID, 5 * ROOTS_TOGETHER, {}, Registrant("host:1")))
     assert 80 <= world.clock.monotonic() < 90
     late.clear()
@@ -210,9 +210,9 @@ def test_an_entry_with_fewer_partitions_than_were_uploaded(world: World) -> None
     world.run(register_topic("flights", ID, 2, {}))
     claim(world, 1)
     put(world, topic_key("flights"), encode_topic(first))
-    with pytest.raises(CorruptionError, match="names 1 partitions, this disk has uploaded partition 1"):
+    with pytest.raises(CorruptionError, match="has 1 partitions, but this disk uploaded partition 1"):
         world.run(register_topic("flights", ID, 2, {}, Registrant(seen={1})))
-    with pytest.raises(CorruptionError, match=r"names 1 partitions, and the root .* is in use"):
+    with pytest.raises(CorruptionError, match=r"has 1 partitions, but the root .* is in use"):
         world.run(register_topic("flights", ID, 2, {}))
     assert world.run(load_topic("flights")) == first
 

@@ -175,6 +175,6 @@ def test_an_entry_vouches_for_no_root_that_is_not_there(denied: int) -> None:
 def test_a_store_that_never_lets_a_root_be_made_gets_no_entry() -> None:
     store, clock, ids = Denying(), FakeClock(), SeededIds(1)
     store.denied = 1 << 30
-    with pytest.raises(CommitUnknownError, match="no object is there"):
+    with pytest.raises(CommitUnknownError, match="the object is missing now"):
         drive(store, register_topic("flights", ID, 2, {}), clock=clock, ids=ids)
     assert drive(store, load_topic("flights"), clock=clock, ids=ids) is None

@@ -133,7 +133,7 @@ def test_a_task_that_stood_still_until_its_segment_was_swept_tells_of_no_damage(
         wait(log)
         assert sweep(log).count == 2
 
-    with pytest.raises(FencedError, match="batch 0 of q was aborted: a collector has deleted what it staged"):
+    with pytest.raises(FencedError, match="batch 0 of q was aborted: garbage collection deleted its staged segments"):
         stage_late(log, abandoned)
 
 

@@ -278,7 +278,7 @@ def test_what_stands_under_a_name_reads_back() -> None:
     assert [is_pending(body) for body in (begun, kept)] == [True, False]
     with pytest.raises(CorruptionError, match="is no snapshot: a root was copied there"):
         decode_snapshot_root(plain, key=KEY)
-    with pytest.raises(CorruptionError, match="neither a root nor"):
+    with pytest.raises(CorruptionError, match="neither a snapshot nor"):
         decode_snapshot_root(b"?" * DROPPED_BYTES, key=KEY)
 
 
