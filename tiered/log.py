@@ -46,12 +46,11 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.coordinator_records import is_state_log
-from tiered.format.kernels import AT_WORK
+from tiered.format.kernels import AT_WORK, PlainLock
 from tiered.format.locks import SafeEvent
 from tiered.local.directory.figures import group_metrics
 from tiered.local.directory.multi_directory_log import LocalTier, check_paths
 from tiered.local.directory.tasks import ThreadWorkers
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.write_log import WriteLog
 from tiered.metrics import Metric

@@ -36,8 +36,8 @@ from tiered.errors import (
 )
 from tiered.format.accumulator import Accumulator
 from tiered.format.batch import encode_batch
+from tiered.format.kernels import PlainLock
 from tiered.format.locks import SafeEvent
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, RecordMetadata
 from tiered.times import Time

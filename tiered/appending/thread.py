@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from tiered.clock import Clock
 from tiered.errors import ForkedLogError, TieredError
+from tiered.format.kernels import PlainLock
 from tiered.format.locks import SafeEvent
 from tiered.local.directory.tasks import Workers
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.metrics import Metric, metric
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tiered.errors import ClosedError, NotFoundError
+from tiered.format.kernels import PlainLock
 from tiered.format.local_names import LOG_SUFFIX
 from tiered.local.disk.files import Files
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.uploader_files import JOURNAL_NAME
 from tiered.model import TopicPartition
 

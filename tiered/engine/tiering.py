@@ -41,13 +41,13 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
+from tiered.format.kernels import PlainLock
 from tiered.format.locks import SafeEvent, has_ended, reentrant_call
 from tiered.format.positions import Positions, are_equal, within
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.disk.claims import ClaimProof
 from tiered.local.disk.files import sweep_temporaries
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import (
     UPLOADER_FILES,

@@ -41,6 +41,12 @@ CRC_WAYS: tuple[int, ...]
 class PlainLock(locks.PlainLock): ...
 
 class TurnLock(locks.PlainLock):
+    """Lock that is handed over in the order of the requests. It serves threads that wait for an fsync.
+
+    A thread with a new record queues after the threads that the last fsync covered, so the next fsync covers it, too.
+    ``threading.Lock`` has no order: the thread that released it would take it again, for an fsync of one record.
+    """
+
     @property
     def waiting(self) -> int: ...
 

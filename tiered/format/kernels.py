@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     ConsumerRecord = typed.ConsumerRecord
     KeyTable = typed.KeyTable
+    PlainLock = typed.PlainLock
     Record = typed.Record
+    TurnLock = typed.TurnLock
     arrow_columns = typed.arrow_columns
     arrow_rows = typed.arrow_rows
     assign_offsets = typed.assign_offsets
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     scan = typed.scan
     survey = typed.survey
 else:
+    from tiered.format.locks import PlainLock  # noqa: F401
+    from tiered.format.locks import PlainLock as TurnLock  # noqa: F401
     from tiered.format.partitioner import murmur2  # noqa: F401
     from tiered.format.pure_kernels import (  # noqa: F401  the names of _TWINS
         KeyTable,
@@ -52,8 +56,8 @@ else:
     from tiered.format.records import ConsumerRecord, Record  # noqa: F401
 
 _TWINS = (
-    *("ConsumerRecord", "KeyTable", "Record", "assign_offsets", "consumer_records", "crc32c", "decode_records"),
-    *("encode_records", "murmur2", "run_batches", "scan", "survey"),
+    *("ConsumerRecord", "KeyTable", "PlainLock", "Record", "TurnLock", "assign_offsets", "consumer_records", "crc32c"),
+    *("decode_records", "encode_records", "murmur2", "run_batches", "scan", "survey"),
 )
 """Names that both twins have."""
 _COMPILED_ALONE = (
@@ -61,8 +65,8 @@ _COMPILED_ALONE = (
     *("key_hashes", "records_extent", "run_records"),
 )
 """Functions that return None in pure Python: their callers take the steps one by one."""
-_ELSEWHERE = ("AccumulatedBatch", "AccumulatedRecord", "Accumulator", "PlainLock", "TurnLock")
-"""Compiled names with other importers: ``tiered.format.accumulator``, ``tiered.local.disk.plain_lock``."""
+_ELSEWHERE = ("AccumulatedBatch", "AccumulatedRecord", "Accumulator")
+"""Compiled names that ``tiered.format.accumulator`` imports."""
 HASH_SECRET = os.urandom(16)
 """Secret that keys every :class:`KeyTable` of this process; no result depends on it."""
 _NO_EXTENSION = "TIERED_NO_EXTENSION"

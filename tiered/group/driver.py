@@ -17,11 +17,11 @@ from tiered import arguments
 from tiered.clock import SystemClock
 from tiered.consumer.assignment import Changes
 from tiered.errors import ClosedError, ConfigError, LogDestroyedError, TieredError
+from tiered.format.kernels import PlainLock
 from tiered.format.keys import check_group_name
 from tiered.format.root import STATE_OPEN
 from tiered.group.member import GroupSettings, Member
 from tiered.group.objects import PlannedTopic
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.model import Position, TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN
 from tiered.read.bucket import BucketReads

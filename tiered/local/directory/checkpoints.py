@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiered.errors import TieredError
+from tiered.format.kernels import PlainLock
 from tiered.local.disk.directory_files import (
     CLEANER_NAME,
     LOG_START_NAME,
@@ -17,7 +18,6 @@ from tiered.local.disk.directory_files import (
     OffsetsFile,
 )
 from tiered.local.disk.files import Files
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.uploader_files import PositionsFile, UploadCheckpoint
 from tiered.local.partition.open_partitions import Roster
 from tiered.local.recovery.recovery import LOST_POINT, UNKNOWN_POINT

@@ -20,6 +20,7 @@ from tiered.errors import (
     ReentrantCallError,
     TieredError,
 )
+from tiered.format.kernels import PlainLock
 from tiered.format.local_names import partition_dir
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.checkpoints import DirectoryNotes, PositionNotes
@@ -53,7 +54,6 @@ from tiered.local.disk.directory_files import (
 from tiered.local.disk.fd_pool import PooledFiles, default_open_files
 from tiered.local.disk.files import Files, PosixFiles, disk_failed, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock, LockTerms
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import (
     SEAL_REQUEST_NAME,

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from tiered.errors import CorruptionError, LocalIOError, TieredError
-from tiered.format.kernels import crc32c
+from tiered.format.kernels import PlainLock, crc32c
 from tiered.local.disk.directory_files import first_json, refuse_newer
 from tiered.local.disk.files import MAX_SMALL_FILE_BYTES, Files, FileState
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.model import TopicPartition
 
 CLAIMS_NAME = "tiered-claims.json"

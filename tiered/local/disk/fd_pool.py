@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from tiered.errors import LocalIOError, ReentrantCallError, TieredError, TooManyOpenFilesError
+from tiered.format.kernels import PlainLock
 from tiered.local.disk.files import Files, FileState
-from tiered.local.disk.plain_lock import PlainLock
 
 T = TypeVar("T")
 

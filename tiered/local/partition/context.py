@@ -27,11 +27,11 @@ from tiered.errors import (
     ReentrantCallError,
     TieredError,
 )
+from tiered.format.kernels import PlainLock
 from tiered.format.locks import Signal
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.partition_files import LeaderEpochs
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.log_segments import LogSegments
 from tiered.local.segment.sealed import DeletedFiles

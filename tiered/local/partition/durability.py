@@ -10,8 +10,8 @@ from bisect import bisect_right
 from pathlib import Path
 
 from tiered.errors import NotDurableError, ReentrantCallError, TieredError, TooManyOpenFilesError
+from tiered.format.kernels import TurnLock
 from tiered.format.local_names import TXN_INDEX_SUFFIX
-from tiered.local.disk.plain_lock import TurnLock
 from tiered.local.partition.context import PartitionContext
 from tiered.local.segment.sealed import END_OFFSET, SealedLocalSegment
 

@@ -13,6 +13,7 @@ from tiered.config import MAX_INT
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
 from tiered.format.kernel_values import Survey
+from tiered.format.kernels import PlainLock
 from tiered.format.local_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name, time_index_name, txn_index_name
 from tiered.format.segment_indexes import (
     OFFSET_ENTRY_BYTES,
@@ -25,7 +26,6 @@ from tiered.format.segment_indexes import (
     txns_below,
 )
 from tiered.local.disk.files import Files
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import SEAL_SUFFIX, noted_size
 

@@ -12,6 +12,7 @@ from uuid import UUID
 from tiered.clock import Clock
 from tiered.errors import ClosedError, CorruptionError, TieredError
 from tiered.format.batch_scanner import Offsets
+from tiered.format.kernels import PlainLock
 from tiered.format.local_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -24,7 +25,6 @@ from tiered.format.local_names import (
 )
 from tiered.format.segment_builder import SegmentStats
 from tiered.local.disk.files import Files
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.indexes import SegmentIndexes, load_indexes, lost_end
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import (

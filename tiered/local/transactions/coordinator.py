@@ -40,8 +40,8 @@ from tiered.errors import (
 from tiered.format.batch import encode_marker
 from tiered.format.control import ControlType
 from tiered.format.coordinator_records import NO_ID, TxnState, TxnValue
+from tiered.format.kernels import PlainLock
 from tiered.local.disk.lock import forked_error
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.group_positions import GroupPositions
 from tiered.local.transactions.state_log import LEAST_ID, PartitionHost, ProducerIds, StateLog

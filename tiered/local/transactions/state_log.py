@@ -21,9 +21,9 @@ from tiered.config import UNLIMITED, TopicConfig
 from tiered.errors import ClosedError, ConfigError, LocalIOError, UnknownTopicError
 from tiered.format.batch import decode_records
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC, state_partition
+from tiered.format.kernels import PlainLock
 from tiered.local.disk.directory_files import read_json
 from tiered.local.disk.files import Files
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.write_log import WriteLog

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.local.bench import TP, Bench, started
 from tiered.errors import LocalIOError, TieredError
 from tiered.format import kernels
-from tiered.local.disk.plain_lock import PlainLock, TurnLock
+from tiered.format.kernels import PlainLock, TurnLock
 from tiered.model import NewRecord
 
 needs_compiled = pytest.mark.skipif(kernels.AT_WORK == kernels.PURE, reason="threading.Lock keeps no order")
