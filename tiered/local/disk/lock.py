@@ -286,7 +286,7 @@ def _program() -> str:
 def forked_error(what: object, pid: int) -> ForkedLogError:
     """Return the error of a call, in a fork, on an object that process ``pid`` opened."""
     return ForkedLogError(
-        f"{what} was opened by process {pid}, this is its fork {os.getpid()}",
+        f"{what} was opened by process {pid}; the forked process {os.getpid()} cannot use it",
         hint="open the log in the child, after the fork; the parent keeps writing",
     )
 

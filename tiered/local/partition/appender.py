@@ -416,7 +416,7 @@ class FirstAppendGuard:
         if why:
             raise FencedError(
                 f"{self._context.tp} has no records on this disk: {why}, which may be above offset {end}",
-                hint="open the log with its remote=, which asks the bucket; `tiered status` shows the claim",
+                hint="open the log with remote=URL: it then reads from the bucket where to continue",
             )
         return token
 
