@@ -429,8 +429,8 @@ class Catalog(RootView):
         sealed = back.sealed_commit(held.role.value, held.epoch)
         if sealed is None:
             raise CommitUnknownError(
-                f"{back.where}: the outcome of commit {sent.commit.id} is unknown: {held.role.value} is at epoch "
-                f"{state.epoch}, and how epoch {held.epoch} ended is no longer recorded",
+                f"{back.where}: the outcome of commit {sent.commit.id} is unknown: role {held.role.value} is at "
+                f"epoch {state.epoch}, and how epoch {held.epoch} ended is no longer recorded",
                 hint="nothing was deleted: claim again, then compare the catalog with the local segments",
             )
         self._fenced = self._taken(back, held)
