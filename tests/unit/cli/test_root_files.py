@@ -111,7 +111,9 @@ def test_each_command_says_which_file_it_is(cli: Cli, directory: Path, refuse: R
         assert (status.code, name in status.err) == (0, True)
 
 
-@pytest.mark.parametrize(("name", "way"), [(META, "another id"), (TOPICS, "topic set"), (STARTS, "were deleted")])
+@pytest.mark.parametrize(
+    ("name", "way"), [(META, "another id"), (TOPICS, "topic set"), (STARTS, "the deleted records")]
+)
 def test_what_is_lost_without_it_is_said_and_the_way_on_is_one(cli: Cli, directory: Path, name: str, way: str) -> None:
     (directory / name).write_bytes(GARBAGE)
     told = cli("doctor", "--log-dir", directory)

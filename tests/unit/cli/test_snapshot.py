@@ -69,7 +69,7 @@ def test_a_name_is_made_once_and_is_a_name(cli: Cli, bucket: str) -> None:
     remote = ("--remote", bucket)
     assert cli("snapshot", "create", "a", "t:0", *remote).code == 0
     again = cli("snapshot", "create", "a", *remote)
-    assert (again.code, "there is a snapshot a of t-0 already" in again.err) == (2, True)
+    assert (again.code, "cannot create snapshot a: t-0 has a snapshot of this name already" in again.err) == (2, True)
     for name in ("now", "now-1h", "12", "3d", "2026-01-01", "a/b", "..", "", "a" * 101):
         assert cli("snapshot", "create", name, *remote).code == 2, name
     assert cli("snapshot", "create", "b", "u", *remote).code == 10
@@ -200,7 +200,7 @@ def test_what_cannot_be_meant_is_said(cli: Cli, bucket: str, as_of: str, code: i
 
 
 def test_a_disk_has_no_past(bucket: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="as_of reads a bucket only"):
+    with pytest.raises(ConfigError, match="as_of does not go with log_dir: only a bucket keeps older versions"):
         tiered.open_reader(bucket, log_dir=tmp_path / "log", as_of=3)
     with pytest.raises(ConfigError, match="without as_of"), tiered.open_reader(bucket) as reader:
         reader.taken("t")

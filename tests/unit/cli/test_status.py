@@ -78,7 +78,7 @@ def test_a_segment_whose_side_files_cannot_be_rebuilt(cli: Cli, tmp_path: Path, 
     index.unlink()
     problem = (
         f"the upload waits: {index}: the transaction that was aborted at offset 2 has no entry, and its beginning is"
-        f" not known. It cannot be rebuilt from {1:020d}.log: earlier segments are no longer on this disk;"
+        " not known; it cannot be rebuilt: earlier segments are no longer on this disk;"
         " copy this file from a backup of the disk; until then the segment is not uploaded, and read_committed"
         " cannot read it"
     )
@@ -332,10 +332,10 @@ def test_a_partition_whose_segments_are_being_exchanged_hides_no_other(tmp_path:
     with LogView.open(tmp_path / "d", clock=FakeClock()) as log:
         exchanged, other = gather(Tiers(log, None))
         positions, unreadable = log.positions()
-    assert ("segments are being exchanged" in exchanged.problems[0], exchanged.positions) == (True, None)
+    assert ("the writer is replacing segments" in exchanged.problems[0], exchanged.positions) == (True, None)
     assert (other.end_offset, other.problems) == (1, [])
     assert [str(tp) for tp in positions] == ["u-0"]
-    assert "segments are being exchanged" in unreadable[TopicPartition("t", 0)].message
+    assert "the writer is replacing segments" in unreadable[TopicPartition("t", 0)].message
 
 
 def test_a_partition_that_goes_while_it_is_looked_at_is_no_problem(tmp_path: Path) -> None:

@@ -311,7 +311,7 @@ def test_unknown_codecs_are_named(codec: int) -> None:
         ("10000000026b0276", 1, "record length 8 does not fit"),
         ("10000000026b02760010000000026b027600", 1, "9 bytes are left after 1 records"),
         ("10000000026b027600", 2, "2 records cannot be in 9 bytes"),
-        ("12000000026b02760000", 1, "fields end -1 from there"),
+        ("12000000026b02760000", 1, "fields end -1 bytes from its end"),
         ("0e000000026b027600", 1, "header count 0 does not fit -1 bytes"),
         ("01000000026b027600", 1, "record length -1"),
         ("ffffffffff7f0000026b027600", 1, "longer than 5 bytes"),
@@ -386,7 +386,7 @@ def test_buffers_of_anything_else_are_refused_with_a_hint(data: Any) -> None:
 def test_a_batch_that_nobody_could_decompress_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_module, "MAX_DECOMPRESSED_BYTES", 1000)
     records = [NewRecord(bytes(1000), None, 1000)]
-    with pytest.raises(RecordTooLargeError, match="decompress 1000 at most"):
+    with pytest.raises(RecordTooLargeError, match="decompress at most 1000"):
         encode_batch(records, codec=Codec.ZSTD)
     assert len(encode_batch(records)) > 1000
 
@@ -457,7 +457,7 @@ def test_calls_that_make_no_batch() -> None:
 def test_a_batch_beyond_the_formats_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_module, "MAX_BATCH_BYTES", 1_000)
     assert len(encode_batch([NewRecord(bytes(1_000 - 61 - 9))])) == 1_000
-    with pytest.raises(RecordTooLargeError, match="batch of 1001 bytes"):
+    with pytest.raises(RecordTooLargeError, match="the batch has 1001 bytes"):
         encode_batch([NewRecord(bytes(1_001 - 61 - 9))])
 
 

@@ -48,7 +48,7 @@ def test_who_requires_the_extension_is_told_that_it_is_not_at_work() -> None:
     env = {**os.environ, "TIERED_NO_EXTENSION": "1", "TIERED_REQUIRE_EXTENSION": "1"}
     code = "import tiered.format.kernels"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    said = "ImportError: TIERED_REQUIRE_EXTENSION is set and the compiled kernels are not at work"
+    said = "ImportError: TIERED_REQUIRE_EXTENSION is set, but the compiled kernels cannot be loaded"
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"{said}: TIERED_NO_EXTENSION is set"
 

@@ -77,9 +77,9 @@ def test_an_exchange_that_a_crash_cut_short_is_told_and_ended_by_the_next_writer
     log = bench.folder / "00000000000000000003.log"
     log.rename(log.with_suffix(".log.swap"))
     with LogView.open(bench.directory, clock=FakeClock()) as reader:
-        with pytest.raises(NotFoundError, match=r"are being exchanged \(00000000000000000003.log.swap is") as told:
+        with pytest.raises(NotFoundError, match=r"is replacing segments, 00000000000000000003.log.swap is") as told:
             list(reader.partition(TP).read_batches(0))
-        assert "an open for writing, ends the exchange" in told.value.hint
+        assert "open the log for writing: that completes the replacement" in told.value.hint
         bench.open()
         assert [r.offset for b in reader.partition(TP).read_batches(0) for r in decode_records(b)] == list(range(9))
 
