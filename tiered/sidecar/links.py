@@ -381,8 +381,8 @@ class LinkFolder:
 def exchanging(tp: TopicPartition) -> DataLocalError:
     """Return the error of a partition whose segments the broker swaps at this moment."""
     return DataLocalError(
-        f"{tp}: the broker is exchanging segments: nothing is linked meanwhile",
-        hint="wait: the next scan tries again; if the broker crashed, start it, which completes the exchange",
+        f"{tp}: nothing is linked while the broker replaces segments",
+        hint="wait: the next scan tries again; if the broker crashed, start it, which completes the replacement",
     )
 
 

@@ -109,9 +109,9 @@ async def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 async def test_words_of_s3_are_taken_where_open_takes_them(log: Path) -> None:
     for place in places(log):
-        with pytest.raises(ConfigError, match="endpoint_url mean nothing to file://"):
+        with pytest.raises(ConfigError, match="endpoint_url cannot be used with file://"):
             admin.check(None, place, endpoint_url="http://127.0.0.1:9")
-        with pytest.raises(ConfigError, match="region mean nothing to file://"):
+        with pytest.raises(ConfigError, match="region cannot be used with file://"):
             await aio.admin.restore(log / "new", place, region="eu-central-1")
     with pytest.raises(ConfigError, match="remote=5"):
         admin.check(None, 5)  # type: ignore[arg-type]  # the bad input

@@ -128,7 +128,7 @@ CASES: list[tuple[Any, type[TieredError], str, int | None]] = [
     (
         pa.table({"value": [b"v"], "header": [1]}),
         ConfigError,
-        r"column header cannot be appended \(did you mean headers",
+        r"column header is not a field of a record \(did you mean headers",
         None,
     ),
     (pa.table([[b"v"], [b"v"]], ["value", "value"]), ConfigError, "column value appears twice", None),

@@ -67,7 +67,7 @@ def test_a_reader_of_one_directory_says_that_a_partition_lies_in_another(tmp_pat
         ):
             with pytest.raises(UnknownTopicError, match=f"holds no partition t-{away}") as refused:
                 look()
-            assert refused.value.hint.endswith(f"of t this one holds {here[0]}, {here[1]}")
+            assert refused.value.hint.endswith(f"this one has partitions of t: {here[0]}, {here[1]}")
     with tiered.open_reader(log_dir=tmp_path / "y") as reader:
         assert [record.value for record in reader.topic("t").read(away)] == [b"%d" % away]
 

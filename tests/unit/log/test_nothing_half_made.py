@@ -55,7 +55,7 @@ def test_what_is_no_topic_of_a_tiered_log_is_not_called_tiered(tmp_path: Path, b
         with pytest.raises(UnknownTopicError, match="there is no topic tt in") as raised:
             log.delete_topic("tt")
         assert raised.value.hint == "did you mean t?"
-        with pytest.raises(ConfigError, match="topic t is tiered"):
+        with pytest.raises(ConfigError, match="topic t is not deleted: it is tiered"):
             log.delete_topic("t")
 
 

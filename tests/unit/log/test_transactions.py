@@ -75,12 +75,12 @@ def test_commit_and_abort_can_be_said_in_the_block(log: Log) -> None:
             txn.append(b"1")
             txn.abort()
             txn.abort()
-            with pytest.raises(InvalidTxnStateError, match="is aborted"):
+            with pytest.raises(InvalidTxnStateError, match="its state is 'aborted'"):
                 txn.append(b"2")
         with log.topic("ledger").transaction("x") as txn:
             txn.append(b"3")
             txn.commit()
-            with pytest.raises(InvalidTxnStateError, match="is committed"):
+            with pytest.raises(InvalidTxnStateError, match="its state is 'committed'"):
                 txn.commit()
         assert committed(log, "ledger") == [b"3"]
 

@@ -72,7 +72,7 @@ def test_a_commit_that_was_interrupted_is_neither_called_aborted_nor_half_done(
             txn.commit()
         monkeypatch.undo()
         assert txn.state == "unknown"
-        with pytest.raises(InvalidTxnStateError, match="is unknown"):
+        with pytest.raises(InvalidTxnStateError, match="its state is 'unknown'"):
             txn.commit()
         with log.topic("t").transaction("x") as txn:
             txn.append(b"2")

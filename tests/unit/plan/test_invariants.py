@@ -234,4 +234,5 @@ def test_every_sentence_is_broken_at_least_once() -> None:
 
 def test_a_violation_says_what_was_found() -> None:
     (violation,) = check_root(dataclasses.replace(GOOD, next_offset=41))
-    assert str(violation) == "rows reach from start_offset to next_offset: the last row ends at 40, the log at 41"
+    rule = "rows reach from start_offset to next_offset"
+    assert str(violation) == f"the last row ends at 40, the log at 41; the rule: {rule}"

@@ -65,7 +65,7 @@ def test_lines_of_bytes_are_appended_as_they_are(tmp_path: Path, cli: Cli) -> No
 @pytest.mark.parametrize(
     ("options", "stdin", "sentence", "hint"),
     [
-        (("--binary", "--format", "csv"), b"a\n", "--binary belongs to lines", "leave it out"),
+        (("--binary", "--format", "csv"), b"a\n", "--binary belongs to lines", "leave --binary out"),
         (("--delimiter", ";"), b"a\n", "--delimiter belongs to csv, not to lines", "add --format csv; -K separates"),
         (("--delimiter", ";;", "--format", "csv"), b"a\n", "--delimiter is one character", "for example ';'"),
         (("--format", "csv"), b"a;b\n1;2\n", "line 1 of the input is one column", "add --delimiter ';'"),

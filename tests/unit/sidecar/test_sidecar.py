@@ -947,7 +947,7 @@ def test_a_partition_on_another_file_system_is_told_with_what_to_do(
     told = mirror.broken[T]
     assert isinstance(told, ConfigError)
     assert f"t-0 lies in {there}, on another file system than {beside(broker.path)}" in told.message
-    assert "--log-dir DIR" in told.hint
+    assert "pass a --log-dir on that file system" in told.hint
     assert sidecar(broker.path, url).code == 0
     judge(url, finished, end)
 

@@ -136,7 +136,7 @@ def test_the_guards_come_from_arguments_or_the_environment() -> None:
     found = StoreLocation.parse("s3://logs", environ=environ, expected_bucket_owner="0" * 12, sse_kms_key_id="k").s3
     assert (found.expected_bucket_owner, found.sse, found.sse_kms_key_id) == ("0" * 12, "aws:kms", "k")
     assert StoreLocation.parse("memory://x", environ=environ).target is None
-    with pytest.raises(ConfigError, match="sse mean nothing to memory://"):
+    with pytest.raises(ConfigError, match="sse cannot be used with memory://"):
         StoreLocation.parse("memory://x", sse="AES256")
 
 

@@ -92,7 +92,7 @@ REFUSALS: list[tuple[Answer, StoreRequest, type[TieredError], str]] = [
     (Answer(400, "PriorRequestNotComplete"), StartUpload("a/k"), RemoteUnavailableError, "again"),
     (Answer(409, "OperationAborted"), List(""), RemoteUnavailableError, "again"),
     (Answer(400, "KMS.DependencyTimeoutException"), Get("a/k"), RemoteUnavailableError, "again"),
-    (Answer(200, body=BUSY_KEYS), Delete(("a/k", "a/l")), RemoteUnavailableError, "again"),
+    (Answer(200, body=BUSY_KEYS), Delete(("a/k", "a/l")), RemoteUnavailableError, "is retried later"),
     (Answer(503), Head("a/k"), RemoteUnavailableError, "again"),
     (Answer(502, body=b"<html>a proxy</html>"), Get("a/k"), RemoteUnavailableError, "again"),
     (Answer(200, body=b"not xml"), List(""), ConfigError, "endpoint"),

@@ -199,7 +199,7 @@ def test_settings_come_from_flag_environment_file_default_in_this_order(tmp_path
         ("log-dri = 'x'", "the key log-dri is not known"),
         ("memory = '1GiB'", r"the key memory is not known .memory belongs in the table .uploader."),
         ("[uploder]\nuploads = 1", r"the key uploder is not known .did you mean uploader\?"),
-        ("uploader = 3", "uploader is not a table"),
+        ("uploader = 3", "the key uploader must be a table"),
         ("[uploader]\nuploads = 0", "0 is not a whole number of at least 1"),
         ("[uploader]\nuploads = true", "not a whole number"),
         ("[uploader]\nscan = 'soon'", "soon"),

@@ -196,8 +196,8 @@ class Maintenance:
                 raise ConfigError(f"{tp}: a log cannot end at offset {offset}")
             if upload is not None and offset < upload.end_offset:
                 raise ConfigError(
-                    f"{tp}: the bucket holds all below {upload.end_offset}, the disk would end at {offset}",
-                    hint=f"cut at {upload.end_offset} or above",
+                    f"{tp} cannot be truncated at offset {offset}: the records below {upload.end_offset} are uploaded",
+                    hint=f"name an offset from {upload.end_offset} on",
                 )
             if offset >= self._context.segments.end:
                 self._context.epochs.truncate_from_end(self._context.segments.end)

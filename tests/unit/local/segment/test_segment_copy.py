@@ -34,7 +34,7 @@ def test_a_batch_that_ends_below_the_one_before_is_not_copied(tmp_path: Path, of
     with pytest.raises(CorruptionError) as error:
         copy.append(batch(offset))
     assert (error.value.position, error.value.offset) == (size, offset)
-    assert f"ends at offset {offset} cannot follow 8" in error.value.message
+    assert f"is at offset 8: a batch that ends at {offset} cannot follow" in error.value.message
     copy.append(batch(8))
     found = copy.finish()
     assert (found.base_offset, found.end_offset, found.size_bytes) == (BASE, 9, size + len(batch(8)))
