@@ -231,7 +231,7 @@ def test_a_table_of_the_catalog_names_the_temporary_view(spark: SparkSession, bu
         ({"startingTimestamp": FIRST_MS + 10**9}, "no record has a timestamp of"),
         (
             {"startingOffsets": '{"flights": {"0": 50, "1": 60}}', "endingOffsets": '{"flights": {"0": 20, "1": 70}}'},
-            "flights-0: the query starts at offset 50 and ends at 20",
+            "flights-0: the query starts at offset 50, after its end 20",
         ),
     ],
 )

@@ -108,7 +108,7 @@ def test_another_topic_is_an_error_that_names_both(url: str, ended: bool) -> Non
     with pytest.raises(ConfigError) as error:
         Attempt(url, 25, ("weather",)).commit()
     assert error.value.message == (
-        "txnId nightly was used before, for topic flights: none of the 25 rows for topic weather were added"
+        "the 25 rows for topic weather were not added: txnId nightly was used before for topic flights"
     )
     assert "a txnId of its own" in str(error.value.hint)
     assert held(url) == Counter(flights=10, weather=0)
@@ -150,7 +150,7 @@ def recreate(url: str) -> None:
     """The topic is gone, and another has its name."""
     assert run(["topic", "set", "flights", "gc.grace.ms=0", "--remote", url]) == 0
     assert run(["topic", "delete", "flights", "--remote", url, "--yes"]) == 0
-    with pytest.raises(ConfigError, match="topic flights is deleting: nothing can be written to it"):
+    with pytest.raises(ConfigError, match="nothing can be written to topic flights: it is deleting"):
         Attempt(url, 1)
     assert run(["maintain", "--only", "collect", "flights", "--remote", url, "--yes"]) == 0
     assert run(["topic", "create", "flights", "--partitions", "2", "--remote", url]) == 0

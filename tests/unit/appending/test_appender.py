@@ -528,7 +528,7 @@ def test_the_end_of_the_block_writes_and_closes(bench: Bench) -> None:
     assert bench.values() == [b"1"]
     appender.close()
     for refused_call in (appender.flush, lambda: appender.append(b"2")):
-        with pytest.raises(ClosedError, match="the appender of t was closed before"):
+        with pytest.raises(ClosedError, match="the appender of t is closed and takes no records"):
             refused_call()
     with pytest.raises(KeyError), bench.appender() as appender:
         fail_after(appender, b"2")

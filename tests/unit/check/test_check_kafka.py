@@ -107,7 +107,7 @@ def test_a_renamed_directory_is_told_by_what_it_is(kafka_fixtures: Path, tmp_pat
         "stray": Severity.INFO,
     }
     assert "moves here" in told["future"].message
-    assert "nobody reads it" in told["stray"].message
+    assert "it is kept and never read" in told["stray"].message
 
 
 def test_two_topics_of_one_name_are_told_and_the_fewer_partitions_out_of_service(

@@ -192,7 +192,7 @@ def test_what_is_left_of_a_segment_tells_that_it_is_gone(log: Scenario, at: int)
         each.code: each for each in check(log.directory, None).findings if each.code in {"log_gone", "deleted_file"}
     }
     assert [(each.severity, each.where) for each in found.values()] == [(Severity.WARNING, str(lost.parent))]
-    assert found["log_gone"].message.startswith(f"{lost.with_suffix('.timeindex').name} tells of records")
+    assert found["log_gone"].message.startswith(f"{lost.with_suffix('.timeindex').name} names records")
     assert "put it back before anybody opens the log for writing" in found["log_gone"].message
     lost.with_name(lost.name + ".deleted").touch()  # a deletion that was killed on its way
     left = {each.code for each in check(log.directory, None).findings}

@@ -141,8 +141,8 @@ def test_two_names_of_one_topic_are_told_and_neither_destroys(cli: Cli, url: str
         keys = {entry.key for entry in drive(store, list_all(""))}
     checked = cli("check", "--remote", url)
     assert checked.code == 13
-    assert "is the root of topic t, and the registry entry of topic u names its id" in checked.text
-    assert "if topics/u is a copy of topics/t, delete that one object" in checked.text
+    assert "belongs to topic t, but the entry of topic u in the bucket has the same id" in checked.text
+    assert "if topics/u is a copy of topics/t, delete that copy" in checked.text
     for line in (
         ("topic", "delete", "u", "--yes", "--force"), ("erase", "u", "--to", "2999-01-01", "--yes"),
         ("cat", "u"), ("repair", "u:0", "--yes"),
