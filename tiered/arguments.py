@@ -329,7 +329,10 @@ def records(value: object) -> Iterator[Any]:
 
 
 def record(given: NewRecord, index: int) -> NewRecord:
-    """Check the types of a record's parts, and return the record. The log checks sizes and times."""
+    """Check the types of a record's parts, and refuse a timestamp in seconds. The log makes all other checks.
+
+    Return the record. Its timestamp is then an int.
+    """
     value, key_, timestamp, headers = given
     if value is not None and type(value) is not bytes:
         _check_bytes("value", value, index)

@@ -111,7 +111,10 @@ class Engine:
         return p
 
     def forget(self, tp: TopicPartition) -> None:
-        """Drop a partition that is no longer in the log directory. Its slots are free once its uploads have ended."""
+        """Drop a partition that is no longer in the log directory, and cancel its work.
+
+        Its claim slot is free at once. Its upload slots are free once its uploads have ended.
+        """
         p = self.partitions.pop(tp, None)
         if p is None:
             return

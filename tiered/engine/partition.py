@@ -126,9 +126,10 @@ class SegmentUpload:
 
 
 class RefusedCommit(NamedTuple):
-    """Commit of the segments from ``base`` to ``end`` that is proven not to be in the catalog. ``times``: how often.
+    """Commit of the segments from ``base`` to ``end`` that is proven not to be in the catalog.
 
-    Claims and uploads that succeed afterwards do not clear it. Only a root beyond ``base`` does.
+    ``times``: refusals in a row. Claims and uploads that succeed afterwards do not clear it. Only a root that ends
+    above ``base`` does.
     """
 
     base: int

@@ -456,7 +456,10 @@ class Eraser:
         return left
 
     def others(self) -> Steps[dict[str, tuple[int, str]]]:
-        """Return (size, reason) by key of segments that are not live and of objects kept by repairs. Lists."""
+        """List the bucket. Return (size, reason) by object key.
+
+        The objects are segments that are not live, and copies that repairs keep.
+        """
         prefix = partition_prefix(self.entry.topic_id, self.tp.partition)
         listed = yield from list_all(prefix + "s/")
         aside = yield from list_all(prefix + "aside/")

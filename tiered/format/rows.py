@@ -218,7 +218,7 @@ class Rows(Table):
             yield Row(*values)
 
     def appended(self, more: Self) -> Self:
-        """Return these rows followed by ``more``. Their sum is computed from both sums."""
+        """Return these rows followed by ``more``. ``sum``, the sum of their row hashes, is added up."""
         joined = super().appended(more)
         joined.__dict__["sum"] = (self.sum + more.sum) % SUM_MODULUS
         return joined

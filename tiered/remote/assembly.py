@@ -47,7 +47,7 @@ class SegmentDiffers(CorruptionError):
             path_or_key=key,
             position=0,
             offset=row.base,
-            hint="the object is another one, or was changed: run check; another version of it may be in the bucket",
+            hint="the object was replaced or changed: run `tiered check`; the bucket may have another version of it",
         )
         self.base_offset = row.base
 

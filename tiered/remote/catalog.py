@@ -598,9 +598,9 @@ class Catalog(RootView):
     def _need_empty(self) -> None:
         if self._is_empty is not None and not self._is_empty():
             raise LockedError(
-                f"{self.name}: the claim of an empty log was not sent, because its first records were "
+                f"{self.name} was not claimed: its log was empty on this disk, and its first records were "
                 "appended meanwhile",
-                hint="claim the partition again",
+                hint="an uploader claims it again by itself; after a call that failed, call again",
             )
 
     def _refused(self, refusal: Refusal, root: Root, intent: Intent) -> TieredError:

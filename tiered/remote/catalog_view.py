@@ -191,7 +191,10 @@ class CatalogView:
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def piece(self, offset: int) -> Steps[Rows]:
-        """Return rows in order from the one with ``offset``, or the first above it; empty after the last."""
+        """Return at most ``PIECE_ROWS`` rows in order, from the row that contains ``offset``, or the first above.
+
+        Return no rows only after the last one. The next piece begins at ``end_offset`` of the rows.
+        """
         rows = yield from self._leaf(offset)
         return rows.slice(0, PIECE_ROWS)
 

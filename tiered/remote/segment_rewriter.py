@@ -394,11 +394,11 @@ def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | No
     kept = [(each.base, each.next, each.records, each.min_ts, each.max_ts) for each in (row, made)]
     if kept[0] != kept[1]:
         raise CorruptionError(
-            f"{shop.tp}: re-encoding changed (first and next offset, records, least and greatest "
-            f"timestamp) from {kept[0]} to {kept[1]}; nothing was replaced",
+            f"{shop.tp}: the re-encoded segment has other totals: {kept[1]} instead of {kept[0]} "
+            "(first offset, next offset, records, least timestamp, greatest timestamp)",
             path_or_key=shop.lookup.log_key(row),
             offset=row.base,
-            hint="run check",
+            hint="run `tiered check`; nothing was replaced",
         )
     return made
 

@@ -277,7 +277,9 @@ class _Partition:
             elif not (yield from self._was_absent(view)):
                 taken, pinned = (yield from past.choose()), (yield from past.pin())
         except CorruptionError as damage:
-            damage.hint = damage.hint or "name the other topics to restore them, and run check for the whole picture"
+            damage.hint = (
+                damage.hint or "name the other topics to restore them, and run `tiered check` for the whole picture"
+            )
             raise
         if pinned is None and past is None:
             yield from self._need_untouched()

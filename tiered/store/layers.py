@@ -89,7 +89,7 @@ class LayeredStore:
 
 
 class AioLayeredStore:
-    """Asyncio store wrapped in one layer. Tests pass their own ``sleep``."""
+    """Asyncio store wrapped in one :class:`Layer`, such as retries. Tests pass their own ``sleep``."""
 
     def __init__(self, inner: AioStore, layer: Layer, sleep: AioSleep | None = None) -> None:
         import asyncio  # noqa: PLC0415 - programs on threads use this module, too, and never load asyncio

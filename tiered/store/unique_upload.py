@@ -228,7 +228,7 @@ class ObjectWriter:
             yield from self._send(self._part_bytes)
 
     def finish(self) -> Steps[PutResult]:
-        """Send the rest and create the object. Raises like :func:`put_unique`: its outcome is then unknown.
+        """Send the rest and create the object. Raises like :func:`put_unique`: the object may then exist or not.
 
         After an error the writer cannot be used again.
         """

@@ -274,7 +274,6 @@ KINDS = {
     **{name: _codec(name) for name in ("gzip", "snappy", "lz4", "zstd")},
     "plain": Kind(plain, later=more),
     "append-time": Kind(plain, {**SMALL, "message.timestamp.type": "LogAppendTime"}),
-    "preallocated": Kind(plain, {**SMALL, "preallocate": True}),
     "nothing": Kind(nothing),
     "rolled": Kind(rolled),
     "far": Kind(far, later=more),

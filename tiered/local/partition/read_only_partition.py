@@ -173,10 +173,10 @@ class ReadContext:
 
 
 class ReadOnlyPartition(ReadLog):
-    """Reads of a partition whose files change meanwhile. Thread-safe.
+    """Reader of a partition that another process writes at the same time. Thread-safe.
 
-    Where this product writes it, not a broker, a missing offset, or a record missing below the recovery point, is
-    damage.
+    If a broker writes the partition, missing offsets are normal. If this product writes it, two cases are damage: a
+    record missing below the recovery point, and a missing offset of a topic that is neither compacted nor sparse.
     """
 
     def __init__(

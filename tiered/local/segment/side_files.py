@@ -224,10 +224,11 @@ class SideFiles:
         return known is None and _was_uploaded(files, place)
 
     def txn_index(self, *, exact: bool = False, whole: bool = False) -> bytes:
-        """Return the entries, encoded. ``exact``: if the file differs from the seal, return those of a replay.
+        """Return the entries of the transaction index, encoded. A file that equals the note of the seal is right.
 
-        Otherwise a file that does not contradict the log is returned: it may have entries of transactions whose first
-        records compaction removed. ``whole``: records before the first segment are never read.
+        Otherwise the log is replayed. ``exact``: return the entries of the replay if it is complete. In all other cases
+        return those of the file, or of the replay if the file contradicts the log. The file may also have transactions
+        whose first records compaction removed. ``whole``: a replay from the first segment on this disk is complete.
         """
         if self._noted is not None and self._noted.aborted == 0:
             return b""

@@ -119,7 +119,7 @@ class StateLog:
             try:
                 log.flush()
             except ClosedError as error:  # the log moves to another directory, perhaps with this record
-                raise LocalIOError(f"{log.tp} was closed while a decision was written to it") from error
+                raise LocalIOError(f"{log.tp} was closed before a commit or abort was on its disk") from error
 
 
 def replay_state(logs: Iterable[ReadLog], replay: Callable[[bytes, bytes | None], None]) -> None:
