@@ -360,8 +360,8 @@ def truncate(app: Application, *, partition: str, offset: int) -> int:
     kept = (
         f"the bucket holds all below {before.uploaded_offset}" if before.uploaded_offset > 0 else "no bucket has them"
     )
-    whole = f"; {offset} lies in the batch that begins at {end}, which goes whole" if end < offset else ""
-    app.out.say(f"{tp}: {removed} from {end} to {before.end_offset} go, {kept}{whole}")
+    whole = f"; {offset} lies in the batch that begins at {end}, which is removed whole" if end < offset else ""
+    app.out.say(f"{tp}: this removes {removed}, from {end} to {before.end_offset}; {kept}{whole}")
     if not app.dry_run:
         confirm(app, "disk truncate", f"Remove {removed} of {tp}?")
         end = fields["end_offset"] = _cut(app, tp, end)

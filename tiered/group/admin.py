@@ -186,7 +186,7 @@ def need_no_members(group: str) -> Steps[None]:
     if members:
         names = [parsed.member for entry in members if (parsed := parse_group_key(entry.key)) and parsed.member]
         raise ConfigError(
-            f"group {group} is in use by {len(members)} members: {', '.join(names[:3])}",
+            f"group {group} is in use by {len(members)} member(s): {', '.join(names[:3])}",
             hint="stop its consumers first; after a kill, `tiered group reset --force` takes the place of the "
             "dead member",
         )

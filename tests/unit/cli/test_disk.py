@@ -52,7 +52,7 @@ def test_a_batch_is_cut_whole(cli: Cli, tmp_path: Path) -> None:
     words = ("disk", "truncate", "t:0", "7", "--log-dir", str(path))
     dry = cli(*words, "--dry-run")
     assert (dry.code, dry.text) == (0, "dry run: t-0 would end at offset 6\n")
-    assert "7 lies in the batch that begins at 6, which goes whole" in dry.err
+    assert "7 lies in the batch that begins at 6, which is removed whole" in dry.err
     done = cli(*words, "--yes", "--json").summary
     assert (done["end_offset_before"], done["end_offset"], done["removed_offsets"]) == (9, 6, 3)
     with LogView.open(path) as log:

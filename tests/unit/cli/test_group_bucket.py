@@ -129,7 +129,7 @@ def test_members_stop_a_reset_and_a_deletion_and_force_fences_them(cli: Cli, buc
     member.poll([], clock.monotonic())
     for command in (("reset", "billing", "--to", "end"), ("delete", "billing")):
         done = cli("group", *command, "--remote", bucket, "--yes")
-        assert (done.code, "is in use by 1 members: host~" in done.err) == (2, True)
+        assert (done.code, "is in use by 1 member(s): host~" in done.err) == (2, True)
     assert cli("group", "reset", "billing", "--to", "end", "--force", "--remote", bucket, "--yes").code == 0
     errors = drive(reads.store, member.commit({T0: Position(7)}), clock=clock)
     assert list(errors) == [T0]

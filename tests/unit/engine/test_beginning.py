@@ -144,7 +144,7 @@ async def test_a_record_that_is_written_while_the_proof_comes_is_taken_back(
 
     with monkeypatch.context() as patch:
         patch.setattr(ActiveSegment, "append", slow)
-        with pytest.raises(FencedError, match="the record was taken back"):
+        with pytest.raises(FencedError, match="the record was removed"):
             append(world.fresh)
     assert world.fresh.partition(TP).positions().end_offset == 0
     assert (world.fresh.directory / "t-0" / f"{0:020}.log").stat().st_size == 0

@@ -430,10 +430,9 @@ class FirstAppendGuard:
             context = self._context
             context.upload = replace(context.upload or PartitionUpload(0), fenced=True)
             raise FencedError(
-                f"{context.tp}: an uploader claimed it for this directory while its first record was written"
-                f" at offset {context.segments.active.base_offset}: the record was taken back",
-                hint="append again in a moment; if it is refused then, `tiered repair rejoin` sets this disk's files"
-                " aside",
+                f"{context.tp}: an uploader claimed the partition while its first record was written at offset "
+                f"{context.segments.active.base_offset}; the record was removed",
+                hint="append again in a moment; if that is refused, run `tiered repair rejoin`",
             )
 
     def _token(self) -> str | None:
