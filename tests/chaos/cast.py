@@ -102,7 +102,8 @@ class Actor:
         self.paused = False
 
     def stop(self, allowed: set[int]) -> None:
-        """SIGTERM, then its own end, which must be one of ``allowed``."""
+        """SIGTERM, then its own end, which must be one of ``allowed``. An end before the signal is the weather's."""
+        self.tend()
         if self.process is None:
             self.start()
         assert self.process is not None

@@ -59,7 +59,8 @@ class Sender:
         body.string(topic)
         body.length(1)
         body.int32(0)
-        body.blob(records)
+        body.length(len(records))
+        body.raw(records)
         for _ in range(3):
             body.varint(0)
         request = head.to_bytes() + body.to_bytes()
