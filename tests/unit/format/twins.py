@@ -18,16 +18,17 @@ compiled: Any = importlib.import_module(COMPILED) if importlib.util.find_spec(CO
 
 needs_both = pytest.mark.skipif(compiled is None, reason="the compiled kernels are not built (make setup)")
 
-NAMES = (*kernels._TWINS, *kernels._COMPILED_ALONE)
+NAMES = tuple(sorted({*kernels._TWINS, *kernels._COMPILED_ALONE} - {"PlainLock", "TurnLock"}))
 
 
 @contextmanager
 def at_work(twin: Any) -> Iterator[None]:
     """Within it the kernels are those of ``twin``."""
-    before = {name: getattr(kernels, name) for name in NAMES}
+    before = {name: getattr(kernels, name) for name in (*NAMES, "AT_WORK")}
     try:
         for name in NAMES:
             setattr(kernels, name, getattr(twin, name, kernels._odd))
+        kernels.AT_WORK = kernels.PURE if twin is pure_kernels else "compiled"
         yield
     finally:
         for name, function in before.items():
