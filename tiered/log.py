@@ -115,9 +115,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     paths = check_paths(arguments.paths("path", path), create=arguments.flag("create", create))
     location = None if place.url is None else StoreLocation.parse(place.url, **place.s3)
     if location is None and uploader is not None:
-        raise ConfigError(
-            "uploader= needs a remote", hint='write open(path, remote="s3://bucket/prefix", uploader=...)'
-        )
+        raise ConfigError("uploader= needs a remote", hint='open(path, remote="s3://bucket/prefix", uploader=...)')
     if location is None and config.limits is not None:
         raise ConfigError("config.limits needs a remote", hint='add remote="s3://bucket/prefix", or leave limits out')
     if location is not None:

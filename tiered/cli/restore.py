@@ -77,12 +77,7 @@ def command(
       tiered restore --remote s3://acme-logs/prod --log-dir standby --promote
     """
     if follow or promote or once:
-        if any((selected, begin, end, newest, as_of, name, pin, if_empty, app.dry_run)):
-            raise ConfigError(
-                "--follow, --once and --promote are for the whole bucket: no topic, range, name, --pin or "
-                "--dry-run goes with them",
-                hint="pass only --remote, --log-dir and --every with them",
-            )
+        _refuse_selection(selected, begin, end, newest, as_of, name, pin, if_empty, app.dry_run)
         return tend_standby(app, every, follow=follow, once=once, promoted=promote)
     directory, dry_run = app.need_log_dir(), app.dry_run
     first, last = range_of(begin, end, app.clock.now_ms())
@@ -113,6 +108,16 @@ def command(
     finally:
         store.close()
     return _conclude(app, report)
+
+
+def _refuse_selection(*given: object) -> None:
+    """Raise ConfigError if any of the options that a standby does not have is given."""
+    if any(given):
+        raise ConfigError(
+            "--follow, --once and --promote are for the whole bucket: no topic, range, name, --pin or --dry-run goes "
+            "with them",
+            hint="pass only --remote, --log-dir and --every with them",
+        )
 
 
 def _refuse_offsets(first: LogPlace, last: LogPlace) -> None:
