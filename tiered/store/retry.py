@@ -10,8 +10,6 @@ for each key, which is repeated by itself.
 
 from __future__ import annotations
 
-import itertools
-
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import ConfigError, NotFoundError, RemotePermissionError, RemoteUnavailableError
 from tiered.plan.pacing import backoff_seconds
@@ -82,8 +80,9 @@ class Retries:
 
     def _repeated(self, request: StoreRequest) -> Attempt:
         """Send a request until it is answered. Raise the error of the last attempt at the deadline."""
-        begun = self.clock.monotonic()
-        for attempt in itertools.count(1):
+        begun, attempt = self.clock.monotonic(), 0
+        while True:
+            attempt += 1
             try:
                 outcome: Outcome = yield request
                 return outcome
@@ -99,4 +98,3 @@ class Retries:
                         f"{error.message}; gave up after {attempt} attempts in {passed:.1f} s", hint=error.hint
                     ) from error
             yield Sleep(seconds)
-        raise AssertionError("the deadline ends it")
