@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("tiered", "uploader", "pyspark_tiered")
 COPIED = (*PRODUCT, "tests", "scripts", "demo", "bench")
 MARKER = re.compile(r"# mutant ([a-z-]+)$")
-MOST_MUTANTS = 140
+MOST_MUTANTS = 120
 SECONDS = 900
 """Time limit of one run of a selection; a mutant that hangs is caught."""
 MEMORY_BYTES = 4 << 30

@@ -51,6 +51,7 @@ def store_positions(topic_id: UUID, tp: TopicPartition, epoch: int, groups: Posi
 
     def change(seen: Tagged[PositionsCopy | None]) -> Planned[PositionsCopy | None]:
         found = seen.value
+        # mutant positions-copy-is-fenced
         if found is not None and found.epoch > epoch:
             raise FencedError(
                 f"{tp}: {key} was written under the newer claim {found.epoch}, this log has claim {epoch}",
