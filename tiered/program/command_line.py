@@ -141,7 +141,6 @@ WORDS = (
     ("leave config out", "leave --set out"),
     ("open(path, remote=...)", "pass --remote URL"),
     ("open the directory read-only", "read with cat or status, which take no lock"),
-    ("call sync(), pass uploader=Uploader() to open, or run tiered-uploader", "run tiered-uploader"),
 )
 """Phrases of the library's hints, and their translations here."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import re
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tiered.cli.main import COMMANDS
 from tiered.cli.main import tiered as tiered_program
 from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, TieredError
 from tiered.local.disk.files import translate
+from tiered.program.command_line import WORDS
 from tiered.program.output import Output
 from tiered.spark.commands import jobs
 from uploader.cli import program as uploader_program
@@ -156,3 +158,11 @@ def test_a_follower_has_no_end_to_come_before(cli: Cli, directory: Path, monkeyp
 def test_a_local_permission_is_exit_code_12(number: int, kind: type[TieredError], code: int) -> None:
     error = translate(OSError(number, "no"), "open", "x")
     assert (type(error), error.exit_code) == (kind, code)
+
+
+def test_each_translated_phrase_stands_in_a_hint_of_the_library() -> None:
+    library = Path(tiered.__file__).parent
+    files = [path for path in library.rglob("*.py") if path.name != "command_line.py"]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    assert [phrase for phrase, _ in WORDS if not any(phrase in text for text in texts)] == []
