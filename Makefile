@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: man help demo test test-fast lint docs browse format test-servers test-terraform test-spark-alone crash crash-matrix chaos explore
-.PHONY: spark-restarts sim mutants cases bench wheels release-check clean setup
+.PHONY: spark-restarts spark-kills sim mutants cases bench wheels release-check clean setup
 
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
@@ -91,6 +91,10 @@ crash-matrix: $(STAMP)  ## every call of every operation cut short and failed (m
 spark-restarts: $(STAMP)  ## a stream into the sink whose driver is killed at nine points, then its workers (EACH=n kills a point, WORKERS_KILLED=n, ROWS=steady, SEED=n)
 	@scripts/java-check
 	@$(PY) -m tests.spark.restarts --each $(if $(EACH),$(EACH),1) --workers $(if $(WORKERS_KILLED),$(WORKERS_KILLED),1) $(if $(ROWS),--rows $(ROWS)) $(if $(SEED),--seed $(SEED))
+
+spark-kills: $(STAMP)  ## each Spark job, its driver killed at random, then run again and compared (EACH=n kills a job, SEED=n)
+	@scripts/java-check
+	@$(PY) -m tests.spark.kills --each $(if $(EACH),$(EACH),1) $(if $(SEED),--seed $(SEED))
 
 chaos: $(STAMP)  ## processes behind a network that breaks requests, killed and stopped at random (MINUTES=10, STORE=minio, SEED=n)
 	@$(PY) -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED))
