@@ -208,7 +208,10 @@ def _timeout_ms(text: str | None) -> int | None:
 def _sync(
     settings: Settings, mode: DrainMode, timeout_ms: int | None, form: str
 ) -> tuple[Exit, dict[TopicPartition, int]]:
-    """Upload here, or wait for the running uploader. Change over if that one starts or ends meanwhile."""
+    """Upload, or wait for an uploader that runs already. If that one ends, upload here.
+
+    Return the exit and the number of committed offsets by partition.
+    """
     clock = SystemClock()
     begun = clock.monotonic()
 
@@ -335,7 +338,7 @@ def _change_pauses(
 
 
 def _run(serving: Coroutine[Any, Any, Exit]) -> Exit:
-    """Run to the end on a loop whose default executor is the product's own pool of daemon threads."""
+    """Run a service to its end on an event loop of its own, with daemon threads. Return the exit."""
     with asyncio.Runner(loop_factory=DaemonLoop) as runner:
         return runner.run(serving)
 

@@ -88,7 +88,10 @@ class AttachedUploader:
             self._started.result(START_SECONDS)
         except TimeoutError:
             self.close(0)
-            raise RemoteUnavailableError(f"the uploader has not started within {START_SECONDS:.0f} s") from None
+            raise RemoteUnavailableError(
+                f"the uploader has not started within {START_SECONDS:.0f} s",
+                hint="check the disk of the log directory, then open the log again",
+            ) from None
 
     @property
     def error(self) -> TieredError | None:
@@ -112,12 +115,12 @@ class AttachedUploader:
     def status(self) -> dict[str, Any]:
         """Return the same document as a daemon's ``/status``: the state of each partition, and why it waits.
 
-        Raises the error that ended the uploader.
+        Raises the error that ended the uploader, or ClosedError after ``close``.
         """
         answer: Future[dict[str, Any]] = Future()
         if not self._call(lambda: answer.set_result(self._service.status())):
             self._ended.wait(START_SECONDS)
-            raise self._error or ClosedError("the uploader was closed before")
+            raise self._error or ClosedError("the uploader is closed", hint="open the log again")
         return answer.result(START_SECONDS)
 
     def close(self, timeout: float) -> None:
@@ -141,7 +144,11 @@ class AttachedUploader:
             self._end(self._reason(ending))
         except BaseException as error:  # noqa: BLE001 - a thread that dies silently is the worst uploader
             has_started = self._started.done()
-            self._end(error if isinstance(error, TieredError) else TieredError(f"the uploader failed: {error!r}"))
+            self._end(
+                error
+                if isinstance(error, TieredError)
+                else TieredError(f"the uploader failed: {error!r}", hint="report this defect, and open the log again")
+            )
             if not has_started:
                 self._started.set_exception(error)
 

@@ -70,7 +70,9 @@ class Settings:
     def sizes(self) -> PartSizes:
         """Return the part sizes of multipart uploads. Raises ConfigError for a part that is too small."""
         if self.part_size < MIN_PART_BYTES:
-            raise ConfigError(f"part_size is {self.part_size}, and must be at least {MIN_PART_BYTES} bytes")
+            raise ConfigError(
+                f"part_size is {self.part_size}, and must be at least {MIN_PART_BYTES} bytes", hint="for example 16MiB"
+            )
         return PartSizes(self.multipart_above, self.part_size)
 
     def place(self) -> tuple[Path, StoreLocation]:

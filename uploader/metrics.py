@@ -110,7 +110,7 @@ class _Registry(CollectorRegistry):
 
 
 class _Disk(Collector):
-    """Space of the disk, without any figure before the first look, because 0 free bytes would raise an alert."""
+    """Space of the disk, without any figure before the first scan, because 0 free bytes would raise an alert."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -153,7 +153,7 @@ class _PartitionMetrics(Collector):
 
 
 class _Figures(Collector):
-    """Figures of the library under the library's names and help texts."""
+    """Prometheus collector of the library's own metrics, under their names and help texts."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures

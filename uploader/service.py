@@ -235,7 +235,7 @@ class Service:
             self._directory.note_http("" if self._server is None else self._server.address)
 
     async def _follow_http(self, listens: tuple[str, int] | None) -> None:
-        """Serve at the address of the newest reload, after an error at the one before."""
+        """Serve at the newest ``http`` setting; if that fails, again at ``listens``, the address before."""
         while (wanted := self.settings.http) != listens:
             try:
                 await self._listen(wanted)
@@ -263,7 +263,7 @@ class Service:
         )
 
     def _honest(self, ending: Exit) -> Exit:
-        """Return a failure if partitions could not be read: their records may be on this disk only.
+        """Return ``ending``, or a failure if partitions could not be read: their records may be on this disk only.
 
         For missing offsets the directory's error says more. A directory that is gone, or could not be read last, may
         have held records that no scan has seen.
@@ -278,7 +278,7 @@ class Service:
         if ending.code and not isinstance(first, OffsetGapError):
             return ending
         names = ", ".join(str(tp) for tp in sorted(broken))
-        return Exit(first.exit_code, f"not all of {names} could be looked at: {first.message}", first.hint)
+        return Exit(first.exit_code, f"not all of {names} could be read: {first.message}", first.hint)
 
     def _unseen(self) -> TieredError | None:
         try:
@@ -292,7 +292,7 @@ class Service:
     def drain(self) -> None:
         """Start the drain that the settings define, after a scan, and end after it.
 
-        For a signal; a second call ends at once.
+        A signal handler calls it. The second call ends the service at once.
         """
         if self._maintenance is not None:
             self._maintenance.end()
@@ -338,7 +338,7 @@ class Service:
         return stale
 
     def _timing(self) -> Timing:
-        """Return the times to wait. An upload may wait for all beside it, which takes long with a limited rate."""
+        """Return the times to wait. With a limited rate an upload takes longer, because uploads share the rate."""
         slowest: float = UPLOAD_BYTES_PER_SECOND
         if self.settings.bytes_per_second is not None:
             slowest = min(slowest, self.settings.bytes_per_second / (RATE_SHARES * self.settings.uploads))
@@ -411,7 +411,7 @@ class Service:
             self._progress(health.progress_text(self.views()))
 
     def _directory_metrics(self) -> list[Metric]:
-        """Return the partitions that cannot be read, and what the writer noted."""
+        """Return metrics: unreadable partitions, the writer's background tasks, and the lags of groups."""
         path, files = self._place.directory, self._directory.files
         where = {"log_dir": str(path)}
         broken = metric("directory_partitions_out_of_service", len(self._directory.unreadable()), where)

@@ -37,7 +37,7 @@ FIELDS = "tiered_fields"
 
 
 class Telemetry:
-    """Listener of one service that logs and counts. Use it on the event loop only."""
+    """Listener of the upload engine: it writes log lines and metrics. Use it on the event loop only."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Telemetry:
         emit(logging.ERROR, "internal_error", f"{type(error).__name__}: {error}", {}, error=error)
 
     def tick(self, partitions: int, behind: int) -> None:
-        """Send the watchdog message and a status line to the service manager."""
+        """Send the watchdog message and a status line. ``behind``: number of partitions that wait for an upload."""
         self._notify.send(f"WATCHDOG=1\nSTATUS={partitions} partitions, {behind} behind")
         self._each_tick()
 
@@ -139,9 +139,9 @@ class Notify:
         self.send(f"STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={(wait_ms + STOP_SPARE_MS) * 1_000}")
 
     def send(self, text: str) -> None:
-        """Send one datagram to the service manager. If none listens, ignore that, because it may listen later.
+        """Send one datagram to the service manager. Do nothing if the manager does not listen.
 
-        Its queue is short (often 10 datagrams). A message to a full queue is lost. Later calls still send theirs.
+        The manager's queue is short (often 10 datagrams). A message to a full queue is lost.
         """
         if not self._address:
             return

@@ -115,7 +115,7 @@ def _failed(tp: TopicPartition | None, error: TieredError) -> None:
 
 
 class GroupLags:
-    """Lags from the last :meth:`read`. Each read costs only the positions committed since the one before."""
+    """Lags of the consumer groups, as of the last :meth:`read`. A read costs only the positions committed since."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self._directory = directory

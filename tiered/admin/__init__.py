@@ -74,7 +74,7 @@ class Plan(Generic[D, R]):
         return self.details._repr_html_()
 
     def apply(self) -> R:
-        """Make the planned change. Raises ConfigError if the log changed since the plan was made."""
+        """Make the planned change and return its result. Raises ConfigError if the log changed since the plan."""
         return self._apply()
 
 
@@ -204,7 +204,7 @@ def rejoin(log_dir: str | Path, selected: Selected = (), *, clock: Clock | None 
     Raises:
         NotFoundError: no log there.
         UnknownTopicError.
-        ConfigError: no partition is fenced, and none was selected.
+        ConfigError: none was selected, and none is fenced or below the bucket's end.
     """
     clock = clock or SystemClock()
     chosen = arguments.selected_partitions(selected)
@@ -332,7 +332,7 @@ def snapshot_steps(
     if made and earlier == len(views):
         raise ConfigError(
             f"cannot create snapshot {name}: {next(iter(made))} has a snapshot of this name already",
-            hint="choose another name, or delete it first",
+            hint=f"choose another name, or delete it first with `tiered snapshot delete {name}`",
         )
     if dry_run:
         planned = tuple(tp for tp in views if tp not in made)

@@ -184,7 +184,7 @@ async def snapshot(
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> SnapshotReport:
-    """Run ``tiered.admin``."""
+    """Run ``tiered.admin.snapshot``. A cancelled call can be repeated."""
     clock, ids = arguments.clock_and_ids(clock, ids)
     async with _runner(remote, s3, clock, ids) as runner:
         return await runner.run(snapshot_steps(name, arguments.selected(selected)))
@@ -192,7 +192,7 @@ async def snapshot(
 
 @contextlib.asynccontextmanager
 async def open_place(place: Place, s3: S3Keywords) -> AsyncIterator[AioStore]:
-    """Open a store as ``tiered.store.location.open_place`` does. One that is open already is not closed."""
+    """Open a store as ``tiered.store.location.open_place`` does. An open store is yielded as it is, and not closed."""
     if not isinstance(place, str | os.PathLike):
         yield arguments.has("remote", place, ("execute",), "a URL, a path or an open store")
         return

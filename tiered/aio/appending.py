@@ -76,14 +76,14 @@ class AsyncTransaction:
         await self._worker.call(self._txn.abort)
 
     async def _leave(self, error: BaseException | None) -> None:
-        """End the block. Cancelled before a thread has begun to commit, it aborts."""
+        """End the block as ``Transaction`` does. If cancelled before a thread begins the commit, abort instead."""
         leave = functools.partial(self._txn.__exit__, type(error) if error else None, error, None)
         waits = self._durability == "remote"
         await self._worker.finish(leave, waits=waits, instead=self._txn._abort_after_error)
 
 
 def begin(begin: Callable[[], Transaction], worker: ThreadPools, durability: str) -> Opening[AsyncTransaction]:
-    """Return a transaction for ``await`` or ``async with``, where the function ``begin`` begins it."""
+    """Return a transaction for ``await`` or ``async with``, at which the function ``begin`` runs on a thread."""
 
     async def opening() -> AsyncTransaction:
         return AsyncTransaction(await worker.call(begin), worker, durability)
@@ -202,7 +202,7 @@ class AsyncAppender:
 
 
 def open_appender(make: Callable[[], Appender], worker: ThreadPools) -> Opening[AsyncAppender]:
-    """Return an appender for ``await`` or ``async with``. ``make`` creates it when that begins."""
+    """Return an appender for ``await`` or ``async with``, at which the function ``make`` creates it."""
 
     async def opening() -> AsyncAppender:
         worker.check_open()

@@ -95,7 +95,10 @@ class AsyncConsumer:
                 return
 
     async def _next(self, request: Request) -> list[PartitionFetch] | None:
-        """Run the loop of steps to its next answer. After an error or a cancellation the next call begins another."""
+        """Return the next fetches of the consumer's loop, None at its end.
+
+        After an error or a cancellation the next call starts a new loop.
+        """
         self.core.request = request
         if self._stream is None:
             self._stream = self._runner.stream(self.core.loop())
@@ -183,7 +186,7 @@ class AsyncConsumer:
                 await storing
 
     async def _await_commit(self) -> None:
-        """Wait for the commit that is under way. Raises its error, or that of a deferred one."""
+        """Wait for an asynchronous commit in progress. Raises its error, or the error of an earlier deferred commit."""
         committing, self._committing = self._committing, None
         if committing is not None:
             await committing
@@ -213,7 +216,7 @@ class AsyncConsumer:
 
 
 def open_consumer(make: Callable[[], ConsumerSteps], runner: AioRunner) -> Opening[AsyncConsumer]:
-    """Return a consumer for ``await`` or ``async with``. ``make`` creates it when that begins."""
+    """Return a consumer for ``await`` or ``async with``, at which the function ``make`` creates its steps."""
 
     async def opening() -> AsyncConsumer:
         return AsyncConsumer(await in_thread(make), runner)

@@ -94,7 +94,7 @@ class AsyncLog:
     def opened(cls, path: str | Path) -> AsyncLog:
         """Return the log that this process has open at ``path``, as ``Log.opened`` does.
 
-        It belongs to the opener's event loop.
+        Use that log only on the event loop that opened it. Raises NotFoundError for a log opened without asyncio.
         """
         opened = sync_log.Log.opened(path)
         for log in list(_OPENED):

@@ -33,7 +33,7 @@ RECORDS_PER_TURN = 512
 
 
 class AsyncPartitionStream:
-    """Both tiers of one partition (``tiered.read.topic.PartitionStream`` for asyncio). One per reader."""
+    """Ordered stream over both tiers of a partition (``tiered.read.topic.PartitionStream`` for asyncio)."""
 
     def __init__(self, steps: TierStream, runner: AioRunner) -> None:
         self.tp = steps.tp

@@ -117,7 +117,7 @@ class ThreadPools:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[ThreadPool]:
-    """Yield a thread for one call, which ends even without a caller that waits for it."""
+    """Yield a pool with one new thread, for one call. The thread ends after the call, even if no caller waits."""
     pool = ThreadPool(1, "tiered-aio-alone")
     try:
         yield pool
@@ -179,7 +179,9 @@ async def open_beside(
     ids: IdSource | None,
     s3: S3Keywords,
 ) -> tuple[F, ThreadPools, AioRunner]:
-    """Open a synchronous log or reader with ``make`` on a thread, and its bucket for the event loop. Return both.
+    """Open a log or reader with ``make`` on a thread, and its bucket for the event loop.
+
+    Return the log or reader, its thread pools, and the runner of steps on the bucket.
 
     If one of them cannot be opened, both are closed.
     """

@@ -132,11 +132,15 @@ class CheckReport:
 
 
 def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, files: Files) -> Steps[CheckReport]:
-    """Check a log directory, a bucket or both. Emit each finding at once, and the progress."""
+    """Check a log directory, a bucket or both. Emit each finding at once, and the progress. Return the report.
+
+    Raises ConfigError without either or for a wrong ``subset``, NotFoundError, UnknownTopicError, and the errors of a
+    store that cannot be read.
+    """
     if log_dir is None and url is None:
         raise ConfigError(
             "there is nothing to check: neither a log directory nor a store was named",
-            hint="name a log directory, a store or both",
+            hint="pass log_dir, remote or both",
         )
     if options.subset is not None and not 1 <= options.subset[0] <= options.subset[1]:
         raise ConfigError(
@@ -197,9 +201,9 @@ class CheckRun:
                 yield from check.run(reading, orphans=self.options.orphans)
 
     def registry(self, url: str, local: LocalFacts) -> Steps[list[TopicEntry]]:
-        """Return the registry's entries. Report what they lack; an unreadable entry stops no other.
+        """Return the readable registry entries of the chosen topics.
 
-        A check of all topics reads the decisions of sinks, too.
+        Report unreadable entries, and partitions that no entry names. A check of all topics reads sink decisions, too.
         """
         notes: list[str] = []
         listed = yield from survey(notes, (RemotePermissionError, CorruptionError))  # a store of files lists no cut one
@@ -340,7 +344,7 @@ def cut_steps(
 
 
 def _cut(whole: CheckPart, least_bytes: int) -> Steps[list[CheckPart]]:
-    """Cut a partition. The last part is open: later appends, and an unreadable page, belong to it."""
+    """Return the parts of a partition. The last one has no end: later appends and unreadable pages belong to it."""
     pinned = yield from _check(whole, RemoteFacts(), _silent).catalog(report=False)
     cutter = SpanCutter(least_bytes)
     at = 0
@@ -368,8 +372,8 @@ def _cut(whole: CheckPart, least_bytes: int) -> Steps[list[CheckPart]]:
 def part_steps(part: CheckPart, reading: Reading = EVERYTHING, *, orphans: bool = False) -> Steps[CheckReport]:
     """Check the segments of a part by the newest root. Return the report, and emit its findings.
 
-    ``reading``: whose bytes to read. The part with the root also checks snapshots, pins and copies of its partition,
-    and with ``orphans`` lists orphans.
+    ``reading``: the segments of which every byte is read. The part with the root also checks snapshots, pins and
+    copies of its partition. With ``orphans`` it lists orphans, too.
     """
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
     check = _check(part, facts, run.emit_all)

@@ -147,8 +147,8 @@ def fetch_log(
                     path_or_key=key,
                     position=start,
                     offset=row.base,
-                    hint="if the log moved on meanwhile, restoring again succeeds; else look for another version of it "
-                    "in the bucket, or restore newer segments only",
+                    hint="run the command again; if it fails again, `tiered repair --dry-run` looks for another "
+                    "version of the object",
                 )
             whole_bytes = min(RANGE_BYTES, last - start)
             if not isinstance(found, Object) or found.size != row.size or len(found.data) != whole_bytes:
@@ -159,7 +159,7 @@ def fetch_log(
                     path_or_key=key,
                     position=start,
                     offset=row.base,
-                    hint="run `tiered check`, then `tiered repair`",
+                    hint="run `tiered repair --dry-run`, which shows the damage and its repair",
                 )
             yield Blocking(partial(take, found.data))
             if emits_progress:
@@ -385,6 +385,7 @@ class SideFileCheck:
     ) -> tuple[SideFileVerdict, SideFileVerdict]:
         """Check transaction index and producer snapshot of the segment that was just read. Return a verdict for each.
 
+        ``expected``: the snapshot must exist.
         ``alone``: offsets before the log cannot be read, so a marker of a transaction that began there hides no record.
         """
         followed = self.follower.end_segment()
@@ -415,7 +416,7 @@ def _show(follower: Follower, header: BatchHeader, data: memoryview, *, intact: 
 
 
 class _IndexCheck:
-    """The entries of one index, each judged when the log reaches it. An index that does not rise has none."""
+    """Check of one index. Each entry is compared when the batches reach it, or none if the entries do not rise."""
 
     def __init__(self, code: str, findings: Findings) -> None:
         self._code, self._findings = code, findings
@@ -441,7 +442,7 @@ class _IndexCheck:
         self._findings.error(self._code, f"{what} do not rise: {place}")
 
     def _due(self, limit: int) -> Iterator[tuple[int, int]]:
-        """Yield the entries that point up to ``limit``, once."""
+        """Yield the entries not yielded before whose second number is at most ``limit``."""
         while self._next < len(self._entries) and self._entries[self._next][1] <= limit:
             self._next += 1
             yield self._entries[self._next - 1]

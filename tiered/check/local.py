@@ -163,7 +163,7 @@ def read_small_files(directory: Path, files: Files) -> SmallFiles:
 class LocalCheck:
     """Check of one log directory. ``compacted``: returns True for a topic whose offsets may have holes.
 
-    ``topics``: check only these, empty: all. ``decode``: also decode every record. ``settings``: known ones, by topic.
+    ``topics``: check only these, empty: all. ``decode``: also decode every record. ``settings``: settings by topic.
     """
 
     directory: Path
@@ -253,7 +253,7 @@ class LocalCheck:
         return _read(Findings(""), "checkpoint", _decoded(self.files, self.directory / name, decode_offsets)) or {}
 
     def _two_topics(self) -> Iterator[Finding]:
-        """Yield findings for partitions of one name whose files name two topic ids."""
+        """Yield a finding for each partition with another topic id than most partitions of its topic."""
         ids: dict[str, dict[int, UUID | None]] = {}
         for tp, facts in self.facts.partitions.items():
             ids.setdefault(tp.topic, {})[tp.partition] = facts.topic_id
@@ -300,7 +300,7 @@ class LocalCheck:
                         path, scan, end, segment, beside, noted=noted, start=facts.start_offset, alone=alone
                     )
             except NotFoundError:
-                segment.add(Severity.INFO, "vanished", "the file was removed while it was looked at")
+                segment.add(Severity.INFO, "vanished", "the file was removed while it was checked")
                 facts.whole = False
                 before = None  # its owner deleted it: no gap
                 yield [*segment.about(*facts.tp)]
@@ -396,7 +396,7 @@ class LocalCheck:
         return scan, noted
 
     def _need_right_times(self, topic: str, scan: LogScan, noted: SegmentStats | None, findings: Findings) -> None:
-        """Report impossible timestamps, where the note has the time of the append."""
+        """Report timestamps that are impossible at the time of the append. Without it in the seal note, report none."""
         appended_ms, config = noted.appended_ms if noted is not None else -1, self.settings.get(topic, TopicConfig())
         if scan.records and appended_ms >= 0 and not is_believed(scan.max_timestamp, appended_ms, config):
             what = wrong_times_text(scan.base_offset, scan.end_offset, scan.max_timestamp, appended_ms)

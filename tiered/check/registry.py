@@ -194,7 +194,7 @@ def need_all_named(
             raise CorruptionError(
                 describe(unnamed, by_name),
                 path_or_key=topic_key(unnamed.topic) if unnamed.topic else TOPICS_PREFIX,
-                hint="" if topics else "name the other topics to go on without it",
+                hint="" if topics else "to leave this topic out, name the other topics",
             )
 
 

@@ -73,7 +73,7 @@ LOGGER = logging.getLogger("tiered.check")
 class RemoteCheck:
     """Check of one partition of the bucket. ``reporter``: steps that emit findings and progress.
 
-    ``local``: facts of the disk.
+    ``facts``: totals of the whole check. ``local``: facts of the same partition on the disk, None without them.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RemoteCheck:
     ) -> Steps[None]:
         """Check the segments whose base is in ``start`` to ``end`` (exclusive), under a pin of their own.
 
-        ``with_root``: check the root and the objects beside it, too; one of all parts does so. ``orphans``: list them.
+        ``with_root``: also check the root, snapshots, pins and copies. ``orphans``: then also list orphans.
         Raises the errors of a store that does not answer.
         """
         pinned = yield from self.catalog(report=with_root)
@@ -383,7 +383,7 @@ def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[
 
 
 class _SnapshotCheck:
-    """One partition. ``found``: findings so far."""
+    """Check of one partition's snapshots, pins, root copies and pages of garbage. ``found``: findings so far."""
 
     def __init__(self, tp: TopicPartition, view: RootView, read_data: bool) -> None:
         self._tp, self._view, self._read_data = tp, view, read_data
@@ -391,7 +391,7 @@ class _SnapshotCheck:
         self.found: list[Finding] = []
 
     def add(self, where: str, code: str, message: str, severity: Severity = Severity.ERROR, position: int = -1) -> None:
-        """Report one object."""
+        """Add a finding about the object or folder ``where``."""
         findings = Findings(where)
         findings.add(severity, code, message, position=position)
         self.found += findings.about(*self._tp)
@@ -474,7 +474,7 @@ class _SnapshotCheck:
 
 
 def _names(newest: CatalogView | None, row: Row) -> Steps[bool]:
-    """Return True if the newest catalog names a row. It is judged there then."""
+    """Return True if the newest catalog names the row, so that the check of the catalog covers it."""
     if newest is None or not newest.start_offset <= row.base < newest.next_offset:
         return False
     try:

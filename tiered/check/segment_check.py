@@ -113,7 +113,7 @@ class SegmentCheck:
         self._last_base = -1
 
     def start_segment(self, pinned: CatalogView) -> Steps[None]:
-        """Store the base of the catalog's last segment, for later checks. A damaged page is reported later."""
+        """Begin the check of a catalog: remember the base offset of its last segment, whose snapshot matters most."""
         self._last_base = -1
         with contextlib.suppress(CorruptionError):
             last = yield from pinned.last()
@@ -242,7 +242,7 @@ class SegmentCheck:
         return bundle
 
     def _note_archived(self, row: Row, what: str, kind: str, findings: Findings) -> None:
-        """Count the segment once, whichever of its objects is archived."""
+        """Add a warning about an archived object. Its segment is counted once, even if both objects are archived."""
         if all(found.code != "archived" for found in findings.items):
             self._facts.archived[kind] += 1
         findings.add(
@@ -449,7 +449,7 @@ def own_row(row: Row) -> Row:
 
 
 def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) -> Steps[ObjectVerdict]:
-    """Compare a ``.log`` object with size and checksum in its row.
+    """Compare a ``.log`` object with size and checksum in its row. Return the verdict.
 
     ``read_data``: compute the checksum from all its bytes.
     """

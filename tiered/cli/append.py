@@ -230,7 +230,7 @@ def _standard_input(app: Application) -> ByteStream:
 
 
 def _is_write_only(stream: TextIO) -> bool:
-    """Return whether nothing can be read there: ``program.run`` opens a closed standard input like that."""
+    """Return True if ``stream`` cannot be read: ``program.run`` opens a closed standard input for writing only."""
     try:
         return fcntl.fcntl(stream.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
     except (OSError, ValueError):  # no file behind it
@@ -240,7 +240,7 @@ def _is_write_only(stream: TextIO) -> bool:
 def _chunks(
     source: LineSource, shape: InputShape, now_ms: int, limit_bytes: int
 ) -> Iterator[tuple[list[NewRecord], list[int]]]:
-    """Yield chunks of records, with the lines on which they end.
+    """Yield (records, lines) for each chunk. ``lines``: the input line on which each record ends.
 
     A chunk ends early when the next record has to be waited for, and before a bad record.
     """

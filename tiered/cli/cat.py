@@ -111,7 +111,7 @@ def _with_key(key: str | None) -> Callable[[Iterator[ConsumerRecord]], Iterator[
 
 
 class _CatReading:
-    """Records of several partitions. ``code``: exit code of partitions that were passed over."""
+    """Reader of several partitions. ``code``: exit code for the first partition that was skipped, 0 without one."""
 
     def __init__(self, app: Application, source: TopicReads, ends: tuple[LogPlace, LogPlace], isolation: str) -> None:
         self._app, self._source, self._ends, self._isolation = app, source, ends, isolation
@@ -119,7 +119,7 @@ class _CatReading:
         self.code = 0
 
     def find_starts(self, partitions: Sequence[int], find: Callable[[int], int]) -> None:
-        """Find each partition's first offset. Those in another directory are warnings, unless it is the only one."""
+        """Find each partition's first offset. Warn about one in another directory, or raise if it is the only one."""
         self._begins = {}
         for partition in partitions:
             try:
@@ -145,7 +145,7 @@ class _CatReading:
                 self._pass_over(partition, elsewhere, len(partitions))
 
     def follow(self, *, whole_topic: bool, before_wait: Callable[[], None]) -> Iterator[ConsumerRecord]:
-        """Return the records from the offsets found on, with those to come."""
+        """Return an endless iterator over the records from the offsets of :meth:`find_starts` on."""
         return self._source._follow_from(
             self._begins or {},
             isolation=self._isolation,
@@ -180,7 +180,7 @@ def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRec
 
 
 class _Printer:
-    """Lines of records on their way to standard output, many in one write."""
+    """Printer of records on standard output. It collects the lines of many records for one write."""
 
     def __init__(self, app: Application, render: Callable[[ConsumerRecord], bytes]) -> None:
         self._out, self._render = app.out, render
@@ -239,7 +239,7 @@ def last_start(app: Application, source: TopicReads, partition: int, *, last: in
             return first
         first, found = at if count else first, found + count
     if found < last and least > earliest:
-        searched = f"{counted(found, 'record')} among the last {end - least} offsets, it was looked no further back"
+        searched = f"{counted(found, 'record')} among the last {end - least} offsets; the search went no further back"
         app.out.warn(
             f"{stream.tp}: {searched}: `tiered cat {stream.tp.topic}:{partition} --from OFFSET` reads from there on"
         )
@@ -247,7 +247,7 @@ def last_start(app: Application, source: TopicReads, partition: int, *, last: in
 
 
 def _last_of(offsets: Iterator[int], most: int, span: int) -> tuple[int, int]:
-    """Return how many of the last ``most`` offsets there are, and the first of them.
+    """Return the number of the last offsets, at most ``most``, and the first of these; (0, 0) without any.
 
     ``span``: an upper bound for the number of offsets.
     """

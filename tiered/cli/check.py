@@ -36,7 +36,7 @@ def command(  # noqa: PLR0917 - the options
 
     It reads every local byte, and compares every object and index of the bucket with the catalog. It takes no lock and
     changes nothing, so it may run beside a writer. While data is read, a pin keeps garbage collection away from it. A
-    role that may not make one reads without.
+    role that may not make a pin reads without one.
 
     \b
     Examples:
@@ -52,9 +52,7 @@ def command(  # noqa: PLR0917 - the options
     }
     if app.remote is None and any(asked.values()):
         name = next(name for name, given in asked.items() if given)
-        raise ConfigError(
-            f"{name} looks into the bucket, and none is named", hint=f"pass --remote URL, or leave {name} out"
-        )
+        raise ConfigError(f"{name} needs a bucket, and none is named", hint=f"pass --remote URL, or leave {name} out")
     need_directory(app)
     app.out.start("check", complete=False)
     store = open_remote(app) if app.remote is not None else None

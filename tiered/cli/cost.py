@@ -62,7 +62,7 @@ def command(app: Application, records_per_second: float | None, **shape: str | i
 
     With --records-per-second it is a plan, and nothing is asked of the store. Otherwise it is a report: the bucket is
     listed, at one LIST per 1,000 objects. With --log-dir the requests of its running daemon are counted, too. Old
-    versions of objects are not in it.
+    versions of objects are not counted.
 
     \b
     Examples:
@@ -213,7 +213,7 @@ def _report(store: Store, fields: dict[str, object]) -> list[str]:
 
 
 def _requests(app: Application, fields: dict[str, object]) -> list[str]:
-    """Add the requests of the daemon that runs on the log directory."""
+    """Add the requests of the log directory's daemon to ``fields``. Return lines about them."""
     directory = app.log_dir or Path()
     address = str(uploader_lock(directory, PosixFiles()).note().get("http", ""))
     holder = lock_holders(directory).get("uploader")

@@ -330,7 +330,7 @@ def _check_space(target: Path, size_bytes: int) -> None:
 def truncate(app: Application, *, partition: str, offset: int) -> int:
     """Remove the records of a partition from OFFSET on.
 
-    Records that a bucket holds are never removed. No writer and no uploader may be at work. The batch that holds
+    Records that a bucket holds are never removed. No writer and no uploader may run meanwhile. The batch that holds
     OFFSET is removed whole: the log then ends where that batch began.
 
     \b
@@ -393,7 +393,7 @@ def _without_uploader(app: Application, log: LocalLog) -> Iterator[None]:
     try:
         lock.acquire(app.clock)
     except LockedError as error:
-        error.hint = "it may be sending what would be cut: stop it, truncate, and start it again"
+        error.hint = "stop the uploader, which may send the records to remove; truncate, then start it again"
         raise
     try:
         log.refresh_uploads()  # its last commits are in the bucket

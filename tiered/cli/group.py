@@ -94,8 +94,8 @@ def show_command(app: Application, *, group: str) -> int:
 def reset_command(app: Application, *, group: str, selected: tuple[str, ...], to: str, force: bool) -> int:
     """Set the positions of a group in topics or partitions. No program may write to the directory meanwhile.
 
-    A time means the first record at or after it. In a bucket the consumers of the group have stopped first. A group
-    that is in no log is made there, if its topics are named; otherwise all its topics are set.
+    A time means the first record at or after it. In a bucket, stop the consumers of the group first. A new
+    group is created, with --remote in the bucket. Only there the topics may be left out: then all are set.
 
     \b
     Examples:
@@ -151,7 +151,10 @@ def delete_command(app: Application, *, group: str) -> int:
 
 
 def _is_in_bucket(app: Application, group: str) -> bool:
-    """Return True for a group of the bucket: no log directory is set, or the directory has no position of the group."""
+    """Return True if the bucket's group is meant: without a log directory, or if the directory has no such group.
+
+    Without a bucket return False. Raises ConfigError if neither is set.
+    """
     if app.log_dir is None or app.remote is None:
         return app.log_dir is None and app.need_remote() != ""
     with open_view(app) as view:
@@ -329,7 +332,7 @@ def _position_fields(app: Application, each: GroupPartition, lag: GroupLag | Tie
 
 
 def _reset_in_bucket(app: Application, group: str, selected: Sequence[str], at: LogPlace, *, force: bool) -> int:
-    """Set the positions of a group in all its topics, or in ``selected``. ``to``: offset, time or word."""
+    """Set the positions of a group in all its topics, or in ``selected``, to the place ``at``."""
     with open_tiers(app, with_local=False) as tiers:
         named = [topic_or_partition(text) for text in selected]
         names = [each if isinstance(each, str) else each.topic for each in named]

@@ -33,7 +33,7 @@ def command(app: Application, role: str | None, pins: bool) -> int:
     """
     scheme = StoreLocation.parse(app.need_remote(), environ={}).scheme
     if scheme != "s3":
-        raise ConfigError(f"{scheme}:// knows no policies", hint="pass --remote s3://bucket/prefix")
+        raise ConfigError(f"{scheme}:// has no IAM policies", hint="pass --remote s3://bucket/prefix")
     if role is None:
         raise ConfigError("no role was named", hint=f"pass --role {', '.join(ROLES[:-1])} or {ROLES[-1]}")
     place = location(app)

@@ -1,4 +1,4 @@
-"""CommandEntry point: find the command, run it, and turn its end into an exit code.
+"""Entry point: find the command, run it, and turn its end into an exit code.
 
 ::
 

@@ -147,7 +147,7 @@ def _once(app: Application, wanted: MaintainScope) -> int:
     if wanted.begin_at is not None and MaintenanceKind.RETENTION not in wanted.kinds:
         kinds = ",".join(wanted.kinds)
         raise ConfigError(
-            f"--start-offset trims, and --only {kinds} leaves retention out",
+            f"--start-offset needs retention, and --only {kinds} leaves it out",
             hint=f"leave one of them out, or --only {MaintenanceKind.RETENTION},{kinds}",
         )
     app.need_remote()
@@ -198,7 +198,7 @@ def _once(app: Application, wanted: MaintainScope) -> int:
 def _print_pins(
     app: Application, tiers: Tiers, planned: Sequence[tuple[Maintainer, MaintenancePlan]], failed: Failed
 ) -> None:
-    """Print holders of garbage, and expired ones, for each partition that has any."""
+    """Print the pins and snapshots that protect garbage, and the expired pins, for each partition that has any."""
     for maintainer, plan in planned:
         pins = None
         with _by_itself(plan.tp, failed), contextlib.suppress(RemotePermissionError):
@@ -220,7 +220,7 @@ def _print_pins(
 
 
 def _swept(app: Application, tiers: Tiers, steps: Steps[T], what: str) -> T | None:
-    """Run a sweep. Return None, with a warning, without permission to list."""
+    """Run a sweep and return its result. Without permission to list, warn and return None. ``what``: the warning."""
     try:
         return tiers.run(steps)
     except RemotePermissionError as error:  # a role that may not list
@@ -231,7 +231,7 @@ def _swept(app: Application, tiers: Tiers, steps: Steps[T], what: str) -> T | No
 
 
 def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Swept | None:
-    """Delete objects that belong to no topic."""
+    """Delete strays, which belong to no topic. Without ``delete`` only count them. None: they cannot be listed."""
     found = _swept(app, tiers, sweep_strays(delete=delete), "what deleted topics have left is not known")
     for key, why in found.failed if found is not None else ():
         app.out.warn(f"{key} was not deleted: {why}")
@@ -258,7 +258,7 @@ def _error_and_hint(error: TieredError) -> str:
 
 @contextlib.contextmanager
 def _by_itself(tp: TopicPartition, failed: Failed) -> Iterator[None]:
-    """Record a failure of one partition, so that the others still get their turn."""
+    """Record an error of one partition in ``failed``, so that the other partitions are still maintained."""
     try:
         yield
     except (CorruptionError, FencedError, LogDestroyedError) as error:
@@ -322,7 +322,10 @@ def _plan_of(tiers: Tiers, maintainer: Maintainer, wanted: MaintainScope) -> Mai
 
 
 def _maintainer(facts: TopicFacts, tp: TopicPartition, owner: str, failed: Failed) -> Maintainer | None:
-    """Return None for a topic only on this disk, and, with its error recorded, for one with unknown settings."""
+    """Return a partition's maintainer, None if the topic is not in the bucket.
+
+    If its settings are unknown, record the error in ``failed`` and return None.
+    """
     if facts.entry is None:
         return None
     try:
@@ -383,7 +386,7 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
 
 
 def _loop(app: Application, wanted: MaintainScope, every_ms: int, metrics_file: Path | None) -> int:
-    """Run rounds on a separate thread: a signal handler must not need a lock that its own thread holds."""
+    """Run rounds until a signal, on a thread whose locks no signal handler needs. Return the exit code."""
     name, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
     limits = Limits.from_config(store_limits(wanted.limits, os.environ, app.config), clock=app.clock)
 

@@ -34,7 +34,7 @@ REPAIR_COMMAND = "TOPIC[:P]"
 class RepairGroup(Group):
     """Group of the commands of ``tiered repair``.
 
-    Without a command's name, the arguments belong to the command ``run``.
+    Without a command's name, the arguments belong to the command ``REPAIR_COMMAND``.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

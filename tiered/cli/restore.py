@@ -121,7 +121,7 @@ def _refuse_selection(*given: object) -> None:
 
 
 def _refuse_offsets(first: LogPlace, last: LogPlace) -> None:
-    """Raise ConfigError for ends that no restore has: it begins with a whole segment, and it restores something."""
+    """Raise ConfigError if ``first`` is not a time, or if ``last`` would leave nothing to restore."""
     if first.offset not in (None, "earliest"):
         raise ConfigError(
             f"--from {first.text} is not a time, and a restore begins at a time",
@@ -185,7 +185,10 @@ def _conclude(app: Application, report: RestoreReport) -> int:
 
 
 def tend_standby(app: Application, every: str, *, follow: bool, once: bool, promoted: bool) -> int:
-    """Follow a bucket, or end that. Raises ConfigError for options that exclude each other."""
+    """Follow a bucket with a standby, or promote it. Return the exit code.
+
+    Raises ConfigError for options that exclude each other.
+    """
     if follow == promoted or (promoted and once):
         raise ConfigError(
             "--follow (with or without --once) and --promote exclude each other", hint="choose one of them"
@@ -249,7 +252,7 @@ def _text(error: TieredError) -> str:
 
 
 def _promote(app: Application) -> int:
-    """Pull once more, claim every partition, and make the directory a log like any other."""
+    """Promote the standby to the writer, and print the end of each partition. Return the exit code."""
     directory, store = app.need_log_dir(), open_remote(app)
     try:
         with Progress(app, "pulling", is_bytes=True) as progress:

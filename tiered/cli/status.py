@@ -97,8 +97,8 @@ def command(app: Application, topic: str | None) -> int:
 class StatusReport:
     """State of a log for ``tiered status``. ``lost``: why the log directory is unreadable.
 
-    ``unreachable``: why the bucket is. ``is_tiered``: True if its records should be uploaded. ``standby``: the bucket
-    that the log directory follows.
+    ``unreachable``: why the bucket cannot be read. ``is_tiered``: True if its records should be uploaded. ``standby``:
+    the mark of a standby, with the bucket that it follows.
     """
 
     app: Application
@@ -219,7 +219,7 @@ class StatusReport:
         return notes
 
     def _late_records(self) -> int | None:
-        """Return how many records (exactly: offsets) the bucket has beyond a standby; None if it was not asked."""
+        """Return the number of offsets that the bucket has and a standby lacks; None if the bucket was not read."""
         if self.app.remote is None or self.unreachable is not None:
             return None
         ends = [(entry.pinned, 0 if entry.positions is None else entry.positions.end_offset) for entry in self.entries]
@@ -366,7 +366,7 @@ def _directory(directory: Path) -> dict[str, Any]:
 
 
 def _late(mark: StandbyMark, records: int | None, now_ms: int) -> dict[str, Any]:
-    """Return how late a standby is. Without an answer of the bucket all since the newest pull counts as late."""
+    """Return as JSON how late a standby is. ``records``: offsets that it lacks, None if the bucket was not read."""
     since_ms = 0 if records == 0 else max(0, now_ms - mark.pulled_ms)
     return {
         "remote": mark.remote,

@@ -109,7 +109,7 @@ def list_topics(app: Application) -> int:
 def create(app: Application, topic: str, partitions: int, settings: tuple[str, ...], if_not_exists: bool) -> int:
     """Create a topic, and the log directory if it is missing.
 
-    With --remote alone it is made in the bucket, for Spark sinks: the first that writes to a partition takes it.
+    With --remote alone the topic is created in the bucket, for Spark sinks. The first one that writes owns a partition.
 
     \b
     Examples:
@@ -279,7 +279,7 @@ def _changes(settings: tuple[str, ...], resets: tuple[str, ...], config: Mapping
 
 
 def _without(config: Mapping[str, str], resets: tuple[str, ...]) -> TopicConfig:
-    """Return the settings without those that get another value, which may be unknown or wrong."""
+    """Return the settings in ``config`` without ``resets``, whose old values may be unknown or wrong."""
     return TopicConfig.from_properties({name: value for name, value in config.items() if name not in resets})
 
 
@@ -341,7 +341,7 @@ def delete(app: Application, *, topic: str, local_only: bool, force: bool) -> in
 
 
 def _means_bucket(app: Application, topic: str) -> bool:
-    """Return whether the bucket is meant, not the disk. Raises ConfigError if both are named and equally near.
+    """Return True if the bucket is meant, False for the disk. Raises ConfigError if both are named at the same place.
 
     The command line is nearer than the environment, the environment nearer than the file.
     """
@@ -407,7 +407,7 @@ _LOST = {
 def transfer(app: Application, *, topic: str, owner: str) -> int:
     """Transfer a topic in the bucket to Spark sinks, or back to a local log.
 
-    A partition has one kind of writer. The one that loses it is fenced. Sync and stop the local log first: records
+    A partition has one kind of writer. The former writer is fenced. Sync and stop the local log first: records
     that it has not uploaded stay on its disk.
 
     \b

@@ -125,7 +125,7 @@ def setting_lines(config: Mapping[str, str]) -> list[str]:
 
 
 def setting_meaning(name: str, value: str) -> str:
-    """Return the value of a setting with its unit, ``""`` if it needs none."""
+    """Return a setting's value with its unit, or ``no limit``, or the setting that it follows; otherwise ``""``."""
     unit = name.rpartition(".")[2]
     if unit not in ("bytes", "ms", "messages"):
         return ""

@@ -73,7 +73,7 @@ def list_command(app: Application) -> int:
 def abort_command(app: Application, *, partition: str, producer_id: int) -> int:
     """Abort a transaction that hangs, by an ABORT marker. No program may write to the directory meanwhile.
 
-    Transactions of this directory's own coordinator do not hang: opening the log for writing settles them.
+    Transactions of this directory's own coordinator do not hang: opening the log for writing ends them.
 
     \b
     Example:

@@ -126,7 +126,9 @@ class LeftoverObject:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """Result of an erasure in one partition. ``segments``: notes of all rewritten segments.
+    """Result of an erasure in one partition. ``records``: records that this run erased.
+
+    ``segments``: notes of the segments that all runs of this erasure rewrote.
 
     ``left``: other objects that still have matching records. ``read_objects``: number of objects read.
     """
@@ -189,7 +191,7 @@ class Counter:
 
 @dataclass(slots=True)
 class Eraser:
-    """Erasure of one partition. :meth:`run` does all of it; ``erase.parts`` calls the pieces on several machines."""
+    """Erasure of one partition. :meth:`run` does all of it. ``erase.topic`` uses its methods on several machines."""
 
     tp: TopicPartition
     entry: TopicEntry
@@ -287,7 +289,7 @@ class Eraser:
                 f"{gone.row.base} to {gone.row.next})",
                 path_or_key=gone.key,
                 offset=gone.row.base,
-                hint="run `tiered check`; finished rewrites stay, nothing else was changed",
+                hint=f"run `tiered check {self.tp.topic}`; finished rewrites stay, nothing else was changed",
             )
 
     def restless(self) -> ConfigError:
@@ -417,7 +419,7 @@ class Eraser:
         yield from put_unique(key, body, crc32c(body))
 
     def notes(self) -> Steps[list[dict[str, Any]]]:
-        """Return the notes of all runs of this erasure, one per replaced object. Of two, the later was committed."""
+        """Return the notes of all runs of this erasure, one per replaced object: the later one if there are two."""
         listed = yield from list_all(erasure_note_prefix(self.entry.topic_id, self.tp.partition, self.job_id))
         found: dict[str, dict[str, Any]] = {}
         for entry in listed:
@@ -456,9 +458,9 @@ class Eraser:
         return left
 
     def others(self) -> Steps[dict[str, tuple[int, str]]]:
-        """List the bucket. Return (size, reason) by object key.
+        """Return the objects of the partition that are not live segments, as (size, reason) by key.
 
-        The objects are segments that are not live, and copies that repairs keep.
+        They are replaced or unnamed segments, and copies that repairs keep. Return nothing without a catalog.
         """
         prefix = partition_prefix(self.entry.topic_id, self.tp.partition)
         listed = yield from list_all(prefix + "s/")
@@ -538,7 +540,7 @@ def receipt_steps(
         The key of the receipt.
 
     Raises:
-        CommitUnknownError: the store did not answer in time.
+        CommitUnknownError, RemoteUnavailableError: the store did not answer in time.
     """
     key = erasure_receipt_key(topic_id, erased.tp.partition, job_id)
     receipt = {

@@ -72,7 +72,7 @@ def decode_note(key: str, data: bytes | memoryview) -> dict[str, Any]:
 class Undone:
     """Erasure ``job`` whose ``records`` in offsets ``start`` to ``end`` may be readable again.
 
-    ``records`` is -1 if a note cannot be read. ``job`` is ``""`` if notes may not be listed: all else is unknown then.
+    ``records`` is -1 if a note cannot be read. ``job`` is ``""`` if notes may not be listed; nothing else is known.
     """
 
     job: str

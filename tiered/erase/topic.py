@@ -6,7 +6,7 @@
 
     cut_erase_steps ──> parts of the catalog           the driver of many machines
     find_steps      ──> hits, what was looked at       any machine; a segment never changes
-    join_looks      ──> ErasePlan                      the driver; ``erase_steps`` carries it out, on any machine
+    join_results    ──> ErasePlan                      the driver; ``erase_steps`` carries it out, on any machine
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def need_entry(topic: str) -> Steps[TopicEntry]:
 
 
 def plan_named_topic(topic: str, partition: int | None, selection: Selection) -> Steps[TopicErasePlan]:
-    """Plan an erasure in a topic, by its name. ``partition`` None: all of them.
+    """Plan an erasure in a topic, by its name. ``partition`` None: all partitions.
 
     Raises UnknownTopicError, CorruptionError.
     """

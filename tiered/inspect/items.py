@@ -60,7 +60,11 @@ class Content:
     decoder: str = "none"
 
     def fields(self, record: Record) -> dict[str, Any]:
-        """Return a record's JSON fields: ``key``, ``value``, ``headers``, ``encoding``, and perhaps ``decoded``."""
+        """Return the record's content as JSON fields: ``key``, ``value``, ``headers``, ``encoding``.
+
+        With a decoder of whole records also ``decoded``, or ``undecoded`` with the reason. Without ``data`` only
+        ``header_keys``.
+        """
         if not self.data:
             return {"header_keys": [name for name, _ in record.headers]}
         found = encoded_fields(shown(record.key, self.key), shown(record.value, self.value), record.headers)
@@ -87,7 +91,7 @@ class Content:
 
 
 def decoder_for(decoder: str, directory: str) -> str:
-    """Return the decoder of whole records for a file in the directory named ``directory``."""
+    """Return the decoder of whole records for a file. For ``auto``, choose it by the partition name ``directory``."""
     if decoder != "auto":
         return decoder
     folder = folder_named(directory)

@@ -54,7 +54,7 @@ _FILE_URL = "file://"
 
 
 class DumpRun:
-    """Run of one command over its files. Not thread-safe."""
+    """State of one ``tiered inspect``: its options, and the numbers of files and damages so far. Not thread-safe."""
 
     def __init__(self, app: Application, content: Content, window: BatchWindow) -> None:
         self._app = app
@@ -95,13 +95,16 @@ class DumpRun:
             self._app.out.summary_fields.update(files=self.files, findings=self.damage)
 
     def finish(self) -> int:
-        """Print the summary and return the exit code. Raises the error of a file that could not be inspected."""
+        """Print the summary and return the exit code.
+
+        Raises the error of a file that could not be inspected, unless damage was found in others.
+        """
         out = self._app.out
         out.summary_fields.update(files=self.files, findings=self.damage)
         if self._refused and not self.damage:
             first = self._refused[0]
             if len(self._refused) > 1:
-                first.message = f"{len(self._refused)} could not be inspected; the first: {first.message}"
+                first.message = f"{len(self._refused)} files could not be inspected; the first: {first.message}"
             raise first
         code = EXIT_CORRUPTION if self.damage else 0
         out.summary(code)
@@ -305,7 +308,7 @@ def _partition(name: str) -> TopicPartition | None:
 
 
 def _objects(app: Application, remote: str, tp: TopicPartition, staged: dict[str, int]) -> list[str]:
-    """Return the URLs of a partition's root and of the objects of its segments."""
+    """Return the URLs of a partition's root and segment objects. ``staged``: see :func:`expanded`."""
     store = open_remote(app)
     try:
         entry = drive(store, load_topic(tp.topic))

@@ -141,7 +141,7 @@ def _time_index(name: str, data: bytes) -> Iterator[FileEntry]:
 
 
 def _txn_index(name: str, data: bytes) -> Iterator[FileEntry]:
-    """Yield each entry separately, so that a wrong one does not hide the others."""
+    """Yield the entries of a transaction index, each decoded alone, so that a wrong one does not hide the others."""
     damage: CorruptionError | None = None
     try:
         decode_txns(data, base_of(name))

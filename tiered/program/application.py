@@ -117,7 +117,7 @@ class Seconds(click.FloatRange):
 
 
 def pass_application(function: Callable[..., T]) -> Callable[..., T]:
-    """Pass a command its :class:`Application` as first argument. The command returns its exit code."""
+    """Decorate a command so that it gets its :class:`Application` as first argument. Its result stays the exit code."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> T:

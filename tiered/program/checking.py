@@ -66,7 +66,7 @@ def reading_options(read_data_help: str) -> Callable[[F], F]:
 
 
 def subset_of(app: Application, text: str | None) -> tuple[int, int] | None:
-    """Parse ``--read-data-subset``: ``7/20`` is (7, 20); a percentage is today's part. Print the part. None: no subset.
+    """Parse ``--read-data-subset``: ``7/20`` gives (7, 20), ``5%`` the part of today. Print the part; None gives None.
 
     Raises ConfigError.
     """

@@ -193,7 +193,7 @@ def as_error(cause: Exception, program: str, options: Mapping[str, str] | None =
 
 
 def _is_echo(cause: BaseException) -> bool:
-    """Return whether click's output raised it. Files of the log have errors of their own."""
+    """Return True if click's output raised ``cause``. Files of the log have errors of their own."""
     frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
     return any((frame.f_globals.get("__name__"), frame.f_code.co_name) == ("click.utils", "echo") for frame in frames)
 

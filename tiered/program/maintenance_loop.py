@@ -134,7 +134,7 @@ def _nobody(*_told: object) -> None:
 
 @contextlib.contextmanager
 def room_for(action: MaintenanceAction, memory: Slots | None) -> Iterator[int]:
-    """Reserve memory for an action inside the block, after a wait if necessary: at most half, so that uploads continue.
+    """Reserve memory for an action during the block. Wait for it if necessary. Leave half of it to uploads.
 
     Yields the size in bytes for its map of keys. ``memory`` None: not counted.
     """
@@ -275,7 +275,7 @@ class MaintenanceLoop:
         else:
             entry = self._drive(load_topic_to_read(name))
             if entry is None:
-                raise UnknownTopicError(f"there is no topic {name!r}")
+                raise UnknownTopicError(f"there is no topic {name!r}", hint="see `tiered topic list`")
             entries = [entry]
         for entry in entries:
             for number in chosen_partitions(entry.name, entry.partitions, self._scope.partition):

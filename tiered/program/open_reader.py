@@ -79,7 +79,7 @@ def topic_to_read(reader: tiered.Reader, name: str) -> TopicReads:
 def collect_each(
     app: Application, topic: str, partitions: Sequence[int], look: Callable[[int], Iterable[T]]
 ) -> tuple[list[T], int]:
-    """Call ``look`` for each partition. Return all results, and the exit code of the first failure (0: none).
+    """Call ``look`` for each partition. Return the results as one list, and the first failure's exit code (0: none).
 
     A partition that cannot be read gives a warning. If it is the only one, its error is raised.
     """

@@ -105,7 +105,7 @@ class Output:
             raise output_error(cause) from cause
 
     def need_reader(self) -> None:
-        """Raise StdoutClosed if the pipe has no reader. A command that waits for data notices it by no write."""
+        """Raise StdoutClosed if the pipe has no reader. Call it before a wait, in which no write would notice that."""
         try:
             fd = sys.stdout.fileno()
         except (OSError, ValueError, AttributeError):  # no file behind it
@@ -196,7 +196,7 @@ def output_error(cause: OSError) -> TieredError:
     text = f"standard output: {cause.strerror or cause}"
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(text, hint="free space where the output goes, and run the command again")
-    return LocalIOError(text, hint="look at where the output goes")
+    return LocalIOError(text, hint="check the disk or pipe of the output")
 
 
 def counted(count: int, noun: str) -> str:
@@ -271,7 +271,7 @@ def _wrapped(text: str, room: int) -> list[str]:
 
 
 def _runs(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return the columns that stand beside each other in ``room``; 0: all."""
+    """Return the numbers of the columns on each line of a terminal. ``room``: its width; 0: all are on one line."""
     runs: list[list[int]] = [[]]
     used = 0
     for i, width in enumerate(widths):
@@ -304,7 +304,7 @@ def human_bytes(count: int) -> str:
 
 
 def human_duration(duration_ms: int) -> str:
-    """Return a duration in its two largest units: ``3m08s``, ``2d04h``."""
+    """Return a duration in its two largest units: ``3m08s``, ``2d04h``; ``-`` for a negative (unknown) one."""
     if duration_ms < 0:
         return "-"
     seconds = duration_ms // 1000

@@ -104,7 +104,7 @@ class PartitionStatus:
 
     @property
     def deleting_since_ms(self) -> int | None:
-        """Return the time at which its root was marked, its last commit; None if it was not, or unknown."""
+        """Return the time in ms at which the root was marked as being deleted; None if it is not, or unknown."""
         root = self.pinned.root if self.pinned is not None else None
         return root.commit.ts_ms if root is not None and root.state == STATE_DELETING else None
 
@@ -186,7 +186,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class DiskNotes:
-    """Notes of a log directory about all its partitions, read once.
+    """Facts from the files of a log directory about all its partitions, read once.
 
     ``gone``: partitions whose folder is gone, with the noted end of each. ``topics``: topics that should be here.
     """
@@ -220,7 +220,7 @@ class DiskNotes:
             return "not here: another directory of the broker, or another broker, has it"
         if tp.partition in topic.here:
             return "not here yet: it holds no record, and its directory is made at the next open"
-        return "not here: a log over several directories is looked at one by one"
+        return "not here: it is in another directory of this log, which --log-dir can name"
 
 
 def _gone(
@@ -229,7 +229,7 @@ def _gone(
     present: frozenset[TopicPartition],
     uploads: Mapping[TopicPartition, PartitionUpload],
 ) -> dict[TopicPartition, int]:
-    """Return the partitions that are gone; none if the notes cannot be read, which a look at them reports."""
+    """Return the partitions whose folder is gone, each with its noted end. Empty if the checkpoints are unreadable."""
     try:
         return gone_partitions(topics.values(), present, noted_ends(log.directory, log.files, uploads))
     except LocalIOError:
@@ -288,7 +288,7 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
 
 
 def _add_disk(status: PartitionStatus, local: LogView, upload: PartitionUpload | None, budget: Budget) -> None:
-    """Fill in this disk's part. Raises CorruptionError, LocalIOError and NotFoundError if it cannot be read."""
+    """Add positions and problems of this disk to ``status``. Raises CorruptionError, LocalIOError, NotFoundError."""
     log = local.partition(status.tp)
     status.positions = log.positions()
     sealed = log.sealed_segments()
@@ -344,7 +344,7 @@ def _add_owner(status: PartitionStatus, local: LogView) -> None:
 def _stuck(
     unsent: Sequence[SealedLocalSegment], upload: PartitionUpload | None, budget: Budget
 ) -> CorruptionError | LocalIOError | None:
-    """Return why the next segment cannot be uploaded: an uploader would read the same files and bytes."""
+    """Return the error that an upload of the next segment would meet on this disk. None: none was found."""
     if upload is None or upload.fenced or not unsent:
         return None
     try:
@@ -382,7 +382,7 @@ def deleting_text(statuses: Iterable[PartitionStatus]) -> str:
 
 
 def lock_holders(directory: Path) -> dict[str, Holder]:
-    """Return the running writer and uploader of a log directory, from the files beside its locks. Acquires no lock."""
+    """Return the running ``writer`` and ``uploader`` of a log directory, by these words. Acquires no lock."""
     found = {}
     for role, name in (("writer", LOCK_NAME), ("uploader", UPLOADER_LOCK_NAME)):
         holder = DirectoryLock(directory, PosixFiles(), name=name).holder()

@@ -37,7 +37,7 @@ class LogPlace:
     text: str = ""
 
     def offset_in(self, start: int, end: int, for_time: Callable[[int], tuple[int, int] | None]) -> int:
-        """Return the offset of the place in a log from ``start`` to ``end``, which is also a time after all records."""
+        """Return the offset of the place in a log from ``start`` to ``end``. A time after all records gives ``end``."""
         if self.time_ms is not None:
             found = for_time(self.time_ms)
             return end if found is None else found[0]

@@ -13,7 +13,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 class Standing(enum.Enum):
-    """How well a platform is known to work. The value says it in words."""
+    """Degree to which a platform is known to work. The value is a text about it."""
 
     RUN = "the tests run here"
     EXPECTED = "expected to work, but the tests were not run here"
@@ -48,7 +48,7 @@ def standing(name: str, names: Names) -> Standing:
 
 
 def system_name(system: str, machine: str, libc: str) -> str:
-    """Return a system as the table names it. The arguments are results of :mod:`platform`."""
+    """Return the name of a system in ``SYSTEMS``. The arguments are results of :mod:`platform`."""
     if system != "Linux":
         return {"Darwin": "macOS"}.get(system, system)
     if machine in ("aarch64", "arm64"):

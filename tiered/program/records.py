@@ -141,7 +141,9 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
 def compile_format(text: str) -> Callable[[ConsumerRecord], bytes]:
     """Return a function that formats a record by ``text``. Raises ``ConfigError`` for an unknown field or escape."""
     if len(text) > MAX_FORMAT_CHARS:
-        raise ConfigError(f"the template has {len(text)} characters, more than the limit of {MAX_FORMAT_CHARS}")
+        raise ConfigError(
+            f"the template has {len(text)} characters, more than the limit of {MAX_FORMAT_CHARS}", hint="shorten it"
+        )
     parts = [_part(match) for match in _TOKEN.finditer(text)]
 
     def render(record: ConsumerRecord) -> bytes:

@@ -107,7 +107,7 @@ class Value:
 
     @property
     def origin(self) -> str:
-        """Return where the value comes from, as ``config show --origin`` prints it."""
+        """Return where the value comes from, as ``tiered config`` prints it."""
         return f"{self.source} {self.place}".strip()
 
 
@@ -208,7 +208,7 @@ def _path(value: Any) -> Path:
 
 
 def parse_http(value: Any) -> tuple[str, int] | None:
-    """Return (host, port) from text such as ``host:port`` or ``[::1]:9464``; None for ``off``."""
+    """Return (host, port) from text such as ``host:port`` or ``[::1]:9464``; None for ``off``. Raises ConfigError."""
     if not isinstance(value, str):
         raise ConfigError(f"{value!r} is not a text")
     if value.lower() in ("off", "none", ""):

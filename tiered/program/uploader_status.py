@@ -98,7 +98,7 @@ class UploaderStatus:
         return LAG_LIMIT_MS if self.document is None else int(1000 * self.document["lag_limit_seconds"])
 
     def waits(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
-        """Return the uploader's line of each partition, by topic and number."""
+        """Return each partition's entry in the uploader's report, by (topic, number). Empty without a report."""
         lines = [] if self.document is None else self.document["partitions"]
         return {(line["topic"], line["partition"]): line for line in lines}
 
@@ -204,14 +204,20 @@ def _wait_reason(line: Mapping[str, Any]) -> UnsafeReason | None:
 
 
 def query(host: str, port: int) -> dict[str, Any]:
-    """Return the report of the daemon at this address. Raises RemoteUnavailableError if there is no answer."""
+    """Return the report of the daemon at this address.
+
+    Raises RemoteUnavailableError if there is no good answer, CorruptionError if another program answers.
+    """
     connection = http.client.HTTPConnection(host, port, timeout=QUERY_SECONDS)
     try:
         connection.request("GET", "/status")
         answer = connection.getresponse()
         data = answer.read(MAX_STATUS_BYTES)
         if answer.status != http.HTTPStatus.OK:
-            raise RemoteUnavailableError(f"http://{host}:{port}/status answered with HTTP status {answer.status}")
+            raise RemoteUnavailableError(
+                f"http://{host}:{port}/status answered with HTTP status {answer.status}",
+                hint="correct the address: another program may listen there",
+            )
         document = json.loads(data)
     except (OSError, http.client.HTTPException) as error:
         raise RemoteUnavailableError(

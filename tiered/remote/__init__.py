@@ -16,11 +16,11 @@ GET root (read back)                    permission for the local tier to delete 
 Keys (relative to the store's URL), ``h2`` a hash of topic id and partition so that stores can split prefixes::
 
     topics/{topic}                                             registry entry, compare-and-swap
-    {h2}/{topic_id}-{partition}/root                           the only mutable key of a partition
+    {h2}/{topic_id}-{partition}/root                           the root, compare-and-swap
     {h2}/{topic_id}-{partition}/s/{role}{epoch}/{base}-{uid}.log    byte-identical to the sealed local file
     {h2}/{topic_id}-{partition}/s/{role}{epoch}/{base}-{uid}.idx    descriptor and trimmed indexes
 
 ``catalog`` commits under a claim of ``committer``, ``conditional_put`` changes objects, ``upload`` stores a segment,
-``reader`` reads batches through one pinned root, ``topics`` keeps the registry. Nothing here opens a log file, deletes
-an object, or lists the bucket (except the registry, when a user asks for all topics).
+``reader`` reads batches through one pinned root, ``topics`` keeps the registry. Only ``gc``, ``pins`` and
+``root_history`` delete objects. Nothing here opens a log file.
 """

@@ -30,15 +30,16 @@ _PREFIX_BYTES = MIN_TAIL_BYTES  # enough to know the size of any batch, and too 
 
 
 class IndexDoubtedError(CorruptionError):
-    """Mismatch in bytes that an offset index chose: either the index or the ``.log`` is wrong.
+    """Damage found in bytes that an offset index chose: either the index or the ``.log`` is wrong.
 
-    The reader then reads the segment from its start.
+    The reader catches this error, and reads the segment from its start.
     """
 
 
 class SegmentDiffers(CorruptionError):
-    """Damage found by a whole read of a segment: its checksum is not the catalog's. ``base_offset``: its first
-    offset.
+    """Error after all bytes of a segment were read: their checksum is not that in the catalog.
+
+    ``base_offset``: first offset of the segment.
     """
 
     def __init__(self, message: str, *, key: str, row: Row) -> None:
@@ -47,7 +48,7 @@ class SegmentDiffers(CorruptionError):
             path_or_key=key,
             position=0,
             offset=row.base,
-            hint="the object was replaced or changed: run `tiered check`; the bucket may have another version of it",
+            hint="the object was replaced or changed: `tiered repair TOPIC:P --dry-run` looks for an older version",
         )
         self.base_offset = row.base
 
@@ -215,7 +216,7 @@ class SegmentScan:
         return False
 
     def _hold(self, view: memoryview) -> int:
-        """Keep the bytes that the current batch lacks. Return how many bytes of ``view`` that took."""
+        """Buffer the missing bytes of the current batch from ``view``. Return the number of bytes taken."""
         at = 0
         while at < len(view) and self._held_bytes < self._held_size:
             piece = view[at : at + self._held_size - self._held_bytes]
@@ -280,7 +281,7 @@ class SegmentScan:
         first, self._first = self._first, False
         if first and self._by_index:
             if header.base_offset > self._start:
-                what = f"the index sends here for offset {self._start}, {header.base_offset} begins here"
+                what = f"the index points here for offset {self._start}, but offset {header.base_offset} begins here"
                 raise self._corrupt(what, position)
         elif self._dense and header.magic < 2 and header.base_offset > self._next:
             raise self._corrupt(f"offsets {self._next} to {header.base_offset} are missing", position)
@@ -298,6 +299,6 @@ class SegmentScan:
             path_or_key=self._key,
             position=position,
             offset=self.next_offset,
-            hint="compare the object with its checksum in the catalog (check), and upload the segment again if a "
-            "disk still has it",
+            hint=f"`tiered check {self._tp.topic} --read-data` shows all damage; "
+            f"`tiered repair {self._tp.topic}:{self._tp.partition} --from-dir DIR` takes the segment from a disk",
         )

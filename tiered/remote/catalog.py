@@ -23,7 +23,7 @@ my epoch, a commit that I did not make              ``FencedError``: a copy of t
 The catalog is in doubt after ``CommitUnknownError``, after a refused PUT (a 403 may come after the effect), and after
 steps that were abandoned during a PUT. Then every call but ``claim``, ``load`` and ``read_back`` raises: the claim's
 CAS settles the doubt. Until a root was read back whose CAS settled them, ids that may be in the root stay on the
-volume. Nothing here ever deletes an object.
+volume. Only a maintainer's commit deletes objects: old history copies.
 """
 
 from __future__ import annotations
@@ -111,9 +111,10 @@ class _PersistedIds:
 
 
 class Rest(NamedTuple):
-    """Small form of a catalog without doubts, while nothing of it is under way. ``end`` is its next offset.
+    """Saved state of an idle :class:`Catalog`, from which :meth:`Catalog.go_on` continues its claim.
 
-    The first fields are those of the claim. A daemon holds one for each idle partition, so all fields are plain.
+    A daemon has one for each idle partition, so all fields are plain values. ``version``, ``start``, ``end``: lower
+    bounds of the root's version, start offset and next offset. ``pruned_epoch``: claim that has pruned the history.
     """
 
     topic_id: UUID
@@ -131,11 +132,12 @@ class Rest(NamedTuple):
 
 
 class Catalog(RootView):
-    """One partition's catalog. Claims of the writer's role need ``persist`` (``remote.committer``).
+    """One partition's catalog, read and committed to under a claim.
 
-    ``is_empty`` checks the disk of a volume that claims without records, after its proof is stored. A concurrent first
-    append finds the proof, or is found here (``local.partition.first_append_guard``). ``root``, ``etag``: last
-    acknowledged or read; None and ``""`` before.
+    ``persist`` stores claim tokens and append ids on the volume (``remote.committer``); a writer's claim needs it.
+    ``is_empty`` returns True while the log on this disk has no records. A claim of an empty volume calls it after its
+    proof is stored, to notice a concurrent first append. ``shape``: sizes at which pages are split off. ``known``:
+    lower bounds of the root. ``root``, ``etag``: last acknowledged or read; None and ``""`` before.
     """
 
     def __init__(
@@ -176,8 +178,9 @@ class Catalog(RootView):
         return bool(self._token) and held_ids(kept)[-1:] == (self._token,)
 
     def rest(self) -> Rest | None:
-        """Return the state from which :meth:`go_on` continues under this claim. None without a claim or root, or in
-        doubt.
+        """Return the state from which :meth:`go_on` continues under this claim.
+
+        None without a claim or a root, or while :attr:`in_doubt` is not empty.
         """
         root, held = self.root, self._held
         if held is None or self.in_doubt or root is None:
@@ -203,7 +206,10 @@ class Catalog(RootView):
 
     @property
     def in_doubt(self) -> str:
-        """Return why the next call must be a claim, ``""`` if it need not."""
+        """Return why commits are refused until the next claim, ``""`` if they are not.
+
+        The outcome of a commit is unknown, or another process has claimed the role.
+        """
         return self._doubt or self._fenced
 
     # -- changing ----------------------------------------------------------------------------------------------------
@@ -218,6 +224,8 @@ class Catalog(RootView):
             FencedError: the volume may not have the role.
             LogDestroyedError, CorruptionError: there is no root.
             CommitUnknownError: the outcome is unknown. Call this again.
+            RemoteUnavailableError: nothing was committed. Call this again.
+            ConfigError: ``volume`` or ``persist`` is missing for a writer, or this machine's clock is wrong.
             LockedError: records were appended to a volume while it was claimed as empty. Call this again.
         """
         role = Role(role)
@@ -247,7 +255,7 @@ class Catalog(RootView):
         return _acknowledged(result)
 
     def dated(self, rows: Sequence[Row]) -> Steps[tuple[Row, ...]]:
-        """Return uploaded rows with their permanent append times, as of a commit now (``plan.retention``).
+        """Return ``rows``, which are uploaded, with the append times that a commit now gives them for good.
 
         Raises ConfigError if this machine's clock is far ahead of the store's.
         """
@@ -270,7 +278,7 @@ class Catalog(RootView):
             return ()
         ahead_ms = self._clock.ahead_of_store_ms(time.now_ms, time)
         where = "ahead of" if ahead_ms > 0 else "behind"
-        return (f"the clock of this machine is {abs(ahead_ms)} ms {where} the store's, which is used instead: set it",)
+        return (f"this machine's clock is {abs(ahead_ms)} ms {where} the store's, which is used instead: correct it",)
 
     def commit_bytes(self, rows: int) -> int:
         """Return an upper bound of the memory that a commit of ``rows`` more rows needs, the current root included."""
@@ -293,9 +301,11 @@ class Catalog(RootView):
     def commit(
         self, intent: Intent, *, before: Callable[[], Steps[None]] | None = None, reason: str = ""
     ) -> Steps[Root]:
-        """Commit an intent of the held role. ``before`` runs once, before the first PUT; if it raises none is sent.
+        """Commit one intent under this process's claim. Return the acknowledged root.
 
-        ``reason``: for people; it follows the owner in the root's ``commit``.
+        ``before``: steps that run once, before the first PUT; if they raise, nothing is sent. ``reason``: text for
+        people, stored after the owner in the root's ``commit``. Raises the error that refused the intent, and as
+        :meth:`commit_all`.
         """
         (result,) = yield from self.commit_all((intent,), before=before, reason=reason)
         return _acknowledged(result)
@@ -303,9 +313,15 @@ class Catalog(RootView):
     def commit_all(
         self, intents: Sequence[Intent], *, before: Callable[[], Steps[None]] | None = None, reason: str = ""
     ) -> Steps[list[Root | TieredError]]:
-        """Commit intents under the claimed role, in order, as one version: one PUT of the root.
+        """Commit intents under this process's claim, in order, as one version: one PUT of the root.
 
-        Returns for each intent the acknowledged root, or the error that refused it.
+        Returns for each intent the acknowledged root, or the error that refused it. ``before``, ``reason``: as in
+        :meth:`commit`.
+
+        Raises:
+            FencedError: a newer claim exists. Nothing was committed.
+            CommitUnknownError: the outcome is unknown; :attr:`in_doubt` says why. Claim again.
+            RemoteUnavailableError: nothing was committed.
         """
         with self._alone:
             held = self._require_claim()
@@ -392,7 +408,10 @@ class Catalog(RootView):
     def _swap_root(
         self, change: Callable[[Tagged[Root]], Planned[Root]], is_ours: Callable[[Root, Root], bool], deadline: Deadline
     ) -> Steps[bool]:
-        """Change the root. Return True if this call wrote it. From a PUT until it is settled there is a doubt."""
+        """Change the root. Return True if this call wrote it.
+
+        The catalog is in doubt from each PUT until its outcome is known.
+        """
         self._doubt_before = self._doubt
         cell = Cell(self.key, self.name, self._read_tagged, is_ours, _CLAIM_HINT, self._destroyed)
         try:
@@ -409,7 +428,7 @@ class Catalog(RootView):
         self._check(planned, self.root)
         body = root_body(planned)
         self._sent, self._doubt_before = body, self._doubt
-        self._doubt = f"commit {planned.commit.id} ({planned.commit.op}) was sent and is not settled"
+        self._doubt = f"commit {planned.commit.id} ({planned.commit.op}) was sent, and its outcome is unknown"
         return NextBody(body, planned)
 
     def _read_tagged(self) -> Steps[Tagged[Root]]:
@@ -431,7 +450,8 @@ class Catalog(RootView):
             raise CommitUnknownError(
                 f"{back.where}: the outcome of commit {sent.commit.id} is unknown: role {held.role.value} is at "
                 f"epoch {state.epoch}, and how epoch {held.epoch} ended is no longer recorded",
-                hint="nothing was deleted: claim again, then compare the catalog with the local segments",
+                hint="nothing was deleted: open the log again, then compare the two tiers with "
+                f"`tiered check {back.topic} --log-dir DIR --remote URL`",
             )
         self._fenced = self._taken(back, held)
         self._lost()
@@ -445,7 +465,7 @@ class Catalog(RootView):
         self._doubt = self._doubt_before = ""
 
     def _claim(self, role: Role, owner: str, volume: VolumeProof | None) -> Steps[Claim]:
-        """Claim the role by compare-and-swap. Judge the volume on each root that is found."""
+        """Claim the role by compare-and-swap. Check the volume's proof against each root that is found."""
         deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
         token = yield NewId()
         before = sent = self._current()
@@ -502,7 +522,7 @@ class Catalog(RootView):
         return True
 
     def _keep_proof(self, proof: VolumeProof, root: Root, token: str) -> Steps[None]:
-        """Persist on the volume what the root of a claim will say of it, before that root is sent."""
+        """Persist on the volume the token and append ids that the root of a claim will carry, before it is sent."""
         writer = root.writer  # a fresh volume adopts the append that it resumes from
         yield from self._keep(
             # mutant claim-token-before-put
@@ -535,7 +555,7 @@ class Catalog(RootView):
             self._expect_own(root)
 
     def _expect_own(self, root: Root) -> None:
-        """Raise FencedError if a copy of this process commits under its epoch. Note a newer claim."""
+        """Raise FencedError if a copy of this process commits under its epoch. Record a newer claim for later calls."""
         held = self._held
         if held is None:
             return
@@ -584,11 +604,11 @@ class Catalog(RootView):
             return ""
         return (
             f"{self.name}: the catalog was dated {ahead_ms} ms ahead of the store's clock, by a fast clock; "
-            "commits go on, what they remove is kept that much longer than its grace time"
+            "commits go on, and removed objects stay that much longer than their grace time"
         )
 
     def _keep(self, token: str, last_append: str) -> Steps[None]:
-        """Persist both on the volume. They count as kept only when this returns."""
+        """Persist both on the volume. They count as persisted only when this returns."""
         persist = self._persist
         if persist is not None:
             # mutant proof-is-persisted
@@ -600,7 +620,7 @@ class Catalog(RootView):
             raise LockedError(
                 f"{self.name} was not claimed: its log was empty on this disk, and its first records were "
                 "appended meanwhile",
-                hint="an uploader claims it again by itself; after a call that failed, call again",
+                hint="an uploader claims it again by itself; after `sync()` has failed, call it again",
             )
 
     def _refused(self, refusal: Refusal, root: Root, intent: Intent) -> TieredError:
@@ -616,7 +636,7 @@ def _acknowledged(result: Root | TieredError) -> Root:
     return result
 
 
-_CLAIM_HINT = "claim the partition again: the claim finds out whether the commit was made"
+_CLAIM_HINT = "run it again: its new claim finds out whether the commit was made; an uploader does so by itself"
 _FENCED_HINT = (
     "another process owns this partition now: stop one of the two, or open the log again to see who may write"
 )

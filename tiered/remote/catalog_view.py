@@ -51,7 +51,7 @@ Content = Rows | Pointers
 
 
 class PageGone(SegmentGone, CorruptionError):
-    """Error for a missing page that a root names. Its rows count as one row."""
+    """Error for a missing page that a root names. ``row`` stands for all rows of the page."""
 
     def __init__(self, root: Root, pointer: Pointer) -> None:
         key = root.page_key(pointer)
@@ -140,7 +140,10 @@ PIECE_ROWS = 1024
 """Most rows of one answer."""
 
 Choose = Callable[[Pointers, int], int]
-"""Returns the first pointer, from an index on, that may have a match, otherwise their number. None: any may."""
+"""Returns the index of the first pointer, from a given index on, that may have a match.
+
+Without such a pointer it returns their number. None in place of this function: each pointer may have a match.
+"""
 
 
 _NOTHING: Mapping[Identity, Content] = MappingProxyType({})
@@ -154,9 +157,9 @@ class _Unread(NamedTuple):
 
 
 class CatalogView:
-    """One version of a partition's catalog. Immutable. Only this class reads the rows of ``root``.
+    """One version of a partition's catalog, ``root``. Immutable. Only this class reads the rows of a root.
 
-    ``cache``: decoded pages. The versions of one partition may share it.
+    ``cache``: cache of decoded pages, which the versions of one partition may share.
     """
 
     def __init__(self, root: Root, cache: PageCache | None = None) -> None:
@@ -199,7 +202,10 @@ class CatalogView:
         return rows.slice(0, PIECE_ROWS)
 
     def flagged(self, flags: int, offset: int) -> Steps[Rows]:
-        """Return some rows that have one of ``flags``, in order, from ``offset`` on. Empty after the last such row."""
+        """Return at most ``PIECE_ROWS`` rows from ``offset`` on that have one of ``flags``, in order.
+
+        No rows: there are no more of them. Otherwise continue at ``end_offset`` of the rows.
+        """
 
         def choose(pointers: Pointers, index: int) -> int:
             found = np.flatnonzero(pointers.columns["row_flags"][index:] & flags)
@@ -255,7 +261,7 @@ class CatalogView:
             at = rows.end_offset
 
     def times(self) -> Steps[tuple[int, int] | None]:
-        """Return the smallest and largest timestamp of all segments, None if none has any. Reads the first page only.
+        """Return the least and greatest timestamp of all segments, None without any. Reads at most the first pages.
 
         A segment without records has no timestamp, and a page with such a segment has no smallest one. Such a page is
         read if it is the first one. Otherwise only its largest timestamp counts.

@@ -95,17 +95,20 @@ class StoreClock:
             self._date = (got.date_ms, time.monotonic)
 
     def ahead_of_store_ms(self, at_ms: int, time: Time) -> int:
-        """Return by how many ms ``at_ms`` is ahead of the store's clock; 0 before the first answer with a date."""
+        """Return by how many ms ``at_ms`` is later than the store's clock, negative if it is earlier.
+
+        Return 0 before the first answer with a date.
+        """
         if self._date is None:
             return 0
         date_ms, read_at = self._date
         return at_ms - date_ms - int((time.monotonic - read_at) * 1000)
 
     def ahead(self, time: Time) -> bool:
-        """Return True if this machine's clock seems to be far ahead of the store's.
+        """Return True if this machine's clock seems more than ``MAX_CLOCK_LEAD_MS`` ahead of the store's.
 
-        After a sleep the machine's time is right, but its monotonic clock did not count the sleep. The caller then gets
-        a new answer and asks again.
+        After a suspension of the machine this may be wrong, because its monotonic clock did not count the time. The
+        caller then sends a request for a new date, and calls this again.
         """
         return self.ahead_of_store_ms(time.now_ms, time) > MAX_CLOCK_LEAD_MS
 
@@ -114,7 +117,7 @@ class StoreClock:
         return time.now_ms if self.agrees(time) else time.now_ms - self.ahead_of_store_ms(time.now_ms, time)
 
     def agrees(self, time: Time) -> bool:
-        """Return True if this machine's clock is near the store's, judged by the answers so far."""
+        """Return True if this machine's clock differs from the store's by at most ``MAX_CLOCK_LEAD_MS``."""
         return abs(self.ahead_of_store_ms(time.now_ms, time)) <= MAX_CLOCK_LEAD_MS
 
     def commit_ms(self, time: Time) -> int:

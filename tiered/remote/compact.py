@@ -33,11 +33,15 @@ from tiered.remote.segment_rewriter import Rows, SegmentOutput, Workshop, in_tur
 from tiered.store.base import NewId, Steps
 
 Commit = Callable[[Sequence[Row], Row, CompactedRange | None], Steps[None]]
-"""Replaces rows by a new row in the catalog, and notes how far the partition is compacted."""
+"""Replaces rows by a new row in the catalog, and records how far the partition is compacted (None: as before)."""
 
 
 class Compaction:
-    """One round over ``snapshot``, whose rows are read piece by piece. ``candidate`` was planned from them."""
+    """One round of keyed compaction over the partition whose catalog is ``snapshot``. Call :meth:`run` once.
+
+    ``candidate``: range of offsets to clean, planned from the rows of ``snapshot``. ``memory_bytes``: memory for the
+    map of keys. If the map is full before the end of the range, the round ends there.
+    """
 
     def __init__(
         self,
@@ -58,8 +62,9 @@ class Compaction:
         self.report = CleaningReport(candidate.first_dirty)
 
     def run(self, commit: Commit) -> Steps[CleaningReport]:
-        """Run the round, and commit each rewritten group by ``commit``. Raises CorruptionError, SegmentGone, and its
-        errors.
+        """Run the round and return its report. ``commit`` is called once for each rewritten group, in order.
+
+        Raises CorruptionError, SegmentGone, and the errors of ``commit``.
         """
         candidate, report, lookup = self._candidate, self.report, self._shop.lookup
         retention_ms = self._config.delete_retention_ms
@@ -164,9 +169,10 @@ class Compaction:
 def rewrite_group(
     shop: Workshop, rows: Sequence[Row], kept: BatchFilter, *, next_offset: int, always: bool
 ) -> Steps[Row | None]:
-    """Rewrite adjacent rows as one new segment, with the batches that ``kept`` leaves. Return its row.
+    """Store one new segment in place of adjacent ``rows``, with the batches that the filter ``kept`` leaves.
 
-    None: it would equal the old segment, and ``always`` is False. ``next_offset``: the end of the log. Raises
+    Return its row; commits nothing. Return None, and store nothing, if the segment would be empty at ``next_offset``,
+    the end of the log. The same holds if it would equal the old segment, unless ``always`` is True. Raises
     CorruptionError, SegmentGone.
     """
     output = SegmentOutput(shop, rows, (yield NewId()))
@@ -197,7 +203,9 @@ def rewrite_group(
         raise
     if (row.base, row.next) != (rows[0].base, rows[-1].next):
         raise CorruptionError(
-            f"{shop.tp}: the compaction of offsets {rows[0].base} to {rows[-1].next} made a wrong row: {row}"
+            f"{shop.tp}: the compacted segment covers offsets {row.base} to {row.next} instead of {rows[0].base} to "
+            f"{rows[-1].next}",
+            hint=f"run `tiered check {shop.tp.topic}`; nothing was replaced",
         )
     return row
 
@@ -228,7 +236,10 @@ def feed(snapshot: CatalogView, at: int, planners: Sequence[RowPlanner]) -> Step
 
 
 def need_superseded(tp: TopicPartition, view: RootView, gone: SegmentGone) -> Steps[None]:
-    """Check that a missing object was replaced or trimmed: raise CorruptionError if the newest root still names it."""
+    """Raise CorruptionError if the newest root still names the missing object ``gone``.
+
+    Otherwise another process has replaced or trimmed its row, which is no damage.
+    """
     snapshot = yield from view.pin()
     if snapshot is not None and (yield from snapshot.at(gone.row.base)) == gone.row:
         raise still_named(tp, gone, snapshot.version, gone.row.base, "nothing was replaced")

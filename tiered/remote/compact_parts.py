@@ -95,7 +95,10 @@ class CompactionPart:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """Result of phase 1 for a part, besides the pairs. ``effects``: each group's effect on transactions."""
+    """Result of phase 1 for a part. ``records``: number read. ``pairs``: number emitted.
+
+    ``effects``: effect of each group on the state of transactions, as JSON.
+    """
 
     records: int
     pairs: int
@@ -105,10 +108,11 @@ class Scanned:
 def plan_round(
     view: Catalog, config: TopicConfig, shop: Workshop, *, part_bytes: int
 ) -> Steps[tuple[Round, list[CompactionPart]] | None]:
-    """Plan a round over the newest root, at any dirty ratio.
+    """Plan a round over the newest root, at any dirty ratio. Return the round and its parts.
 
-    None: nothing is dirty, or the topic's ``cleanup.policy`` lacks compact. A part has at least ``part_bytes``, except
-    the last. Raises CorruptionError, and NotFoundError if rows were replaced or destroyed while they were read.
+    None: there is no root, nothing is dirty, or the topic's ``cleanup.policy`` lacks compact. A part has at least
+    ``part_bytes``, except the last. Raises CorruptionError, and NotFoundError if rows were replaced or destroyed while
+    they were read.
     """
     snapshot = yield from view.pin()
     if snapshot is None or not config.compacted:
@@ -177,7 +181,7 @@ def _checksums(rows: Sequence[Row]) -> str:
 
 
 def inputs_of(snapshot: CatalogView, group: RowGroup) -> Steps[list[Row]]:
-    """Return the rows for which a group was planned, without those trimmed since.
+    """Return the rows for which a group was planned, without those trimmed since; empty if all were trimmed.
 
     Raises NotFoundError if the catalog has other rows.
     """
@@ -208,10 +212,10 @@ def scan_part(
     first_dirty: int,
     most_keys: int,
 ) -> Steps[Scanned]:
-    """Run phase 1 on one part. Emits :class:`~tiered.plan.survivors.Pairs`, each of at most ``most_keys`` plus one
-    batch.
+    """Run phase 1 on one part: emit the newest offset of its keys as :class:`~tiered.plan.survivors.Pairs`.
 
-    ``number``: index of the part. Raises CorruptionError, and NotFoundError if the catalog has other rows by now.
+    Each emitted value has at most ``most_keys`` keys, plus those of one batch. ``number``: index of the part.
+    ``first_dirty``: that of the round. Raises CorruptionError, and NotFoundError if the catalog has other rows by now.
     """
     snapshot = yield from _pinned(view, shop.tp)
     effects: list[dict[str, list[int]]] = []
@@ -246,7 +250,9 @@ def rewrite_part(
     *,
     always: bool,
 ) -> Steps[list[Row | None]]:
-    """Run phase 2: return the row of each group's new segment, None if the old one stays. Commits nothing.
+    """Run phase 2: return the row of each group's new segment, None if the group's rows stay. Commits nothing.
+
+    ``groups``: each with the state of transactions before it. ``survivors``: records that stay, by phase 1.
 
     ``always``: also write a segment that equals the old one, since only a commit can note the clean end. Raises
     FencedError if the claim of ``shop`` is over, CorruptionError, NotFoundError if the catalog has other rows by now.

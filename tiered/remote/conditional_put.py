@@ -73,7 +73,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Final result of a conditional PUT: LANDED, LOST or ABSENT. ``etag`` only if landed."""
+    """Final result of a conditional PUT. ``status``: LANDED, LOST to another body, or ABSENT (the object is missing).
+
+    ``etag``: that of the stored object if LANDED, otherwise empty.
+    """
 
     status: PutStatus
     etag: str = ""
@@ -81,7 +84,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """Time limit, as an instant of the driver's monotonic clock, in seconds."""
+    """Time limit of an operation. ``at``: instant of the driver's monotonic clock, in seconds.
+
+    ``after_ms``: length of the limit, for messages.
+    """
 
     at: float
     after_ms: int
@@ -123,13 +129,16 @@ class NextBody(Generic[T_co]):
 
 
 class Again(enum.Enum):
-    """Result of a ``change`` that needs a newer value of the object: read it again."""
+    """Type of :data:`LOOK`, the result of a ``change`` that needs a newer value of the object."""
 
     LOOK = "look"
 
 
 LOOK: Final = Again.LOOK
-"""Request for a new look, before ``change`` is asked again. Never returned twice for the same reason."""
+"""Result of ``change``: read the object again, then call ``change`` with its value.
+
+A ``change`` must not return this twice for the same reason.
+"""
 
 Look = Callable[[], Steps[Tagged[T]]]
 Planned = Steps[NextBody[T] | Literal[Again.LOOK] | None]
@@ -137,9 +146,9 @@ Planned = Steps[NextBody[T] | Literal[Again.LOOK] | None]
 
 @dataclass(frozen=True, slots=True)
 class Updated(Generic[T_co]):
-    """Result of an :func:`update`: the object's value and ETag. ``written``: True if this call wrote it.
+    """Value and ETag of an object after an :func:`update`. ``written``: True if this call wrote them.
 
-    False: no change was needed.
+    False: :func:`update` needed no change, or :func:`replace_once` lost to another call.
     """
 
     value: T_co
@@ -148,7 +157,10 @@ class Updated(Generic[T_co]):
 
 
 def read_cell(key: str, decode: Callable[[Object], T], max_bytes: int = MAX_BODY_BYTES) -> Look[T | None]:
-    """Return steps that read the object with one GET of ``key``. Their value is None without an object."""
+    """Return a function for ``Cell.look``: its steps read ``key`` with one GET and decode the object.
+
+    Their value is None without an object. ``max_bytes``: largest accepted body.
+    """
 
     def read_back() -> Steps[Tagged[T | None]]:
         got = yield Get(key, max_bytes=max_bytes)
@@ -191,7 +203,7 @@ class Cell(Generic[T]):
     what: str
     look: Look[T]
     is_ours: Callable[[T, T], bool] = never_ours
-    hint: str = "look at what is there, then try again"
+    hint: str = "read the object in the bucket to see if it was changed, then try again"
     gone: Callable[[], TieredError] | None = None
 
 
@@ -210,6 +222,7 @@ def update(
     Raises:
         CommitUnknownError: a body of this call may or may not have been written.
         RemoteUnavailableError: nothing of this call was written.
+        TieredError: the store refused the PUT, which is then in doubt; or ``change``, ``is_ours`` or ``gone`` raised.
     """
     now = seen or (yield from cell.look())
     attempt = 0
@@ -236,10 +249,11 @@ def update(
 def replace_once(
     cell: Cell[T], etag: str, wanted: NextBody[T], deadline: Deadline, *, last_look: bool = False
 ) -> Steps[Updated[T]]:
-    """Replace the object that has ``etag``, empty for none. If another call was first, return the object it left.
+    """Replace the object whose ETag is ``etag`` by ``wanted``, without a retry after a lost race.
 
-    Raises as :func:`update`, which repeats this. ``last_look``: read the object once more after the deadline. Needed
-    for objects that no later call reads.
+    An empty ``etag`` creates the object. If another call was first, return the object that it wrote, with ``written``
+    False. ``last_look``: read the object once more after the deadline, for objects that no later call reads. Raises
+    as :func:`update`.
     """
     # mutant put-matches-planned-etag
     put = Put(cell.key, wanted.body, Match(etag) if etag else ABSENT, crc32c(wanted.body))
@@ -263,7 +277,8 @@ def _lost_all(cell: Cell[T], now: Tagged[T], attempts: int, deadline: Deadline) 
     """Return the error of an update that lost its last race to the object ``now``."""
     if not now.etag:  # the winner, maybe an attempt of its own, was deleted
         return CommitUnknownError(
-            f"{cell.what}: the PUT of {cell.key} was refused, and the object is missing now", hint=cell.hint
+            f"{cell.what}: it is unknown whether {cell.key} was changed: the PUT lost, and the object is missing now",
+            hint=cell.hint,
         )
     if cell.is_ours is never_ours:  # only the next ``change`` could see whether it was written
         return CommitUnknownError(
@@ -274,7 +289,10 @@ def _lost_all(cell: Cell[T], now: Tagged[T], attempts: int, deadline: Deadline) 
 
 
 def _none_won(cell: Cell[T], attempts: int, deadline: Deadline) -> RemoteUnavailableError:
-    text = f"{cell.what}: {attempts} races for {cell.key} in {deadline.after_ms} ms, none won; nothing was committed"
+    text = (
+        f"{cell.what}: {cell.key} was not changed within {deadline.after_ms} ms: {attempts} attempts lost to other "
+        "writers; nothing was committed"
+    )
     return RemoteUnavailableError(text, hint="try again")
 
 
@@ -287,7 +305,7 @@ def _read_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
         except RemoteUnavailableError as error:
             attempt += 1
             if deadline.passed((yield Now())):
-                text = f"{cell.what}: it is not known whether it was changed; the look at it failed: {error.message}"
+                text = f"{cell.what}: it is unknown whether {cell.key} was changed; reading it failed: {error.message}"
                 raise CommitUnknownError(text, hint=cell.hint) from error
             yield Backoff(attempt)
 
@@ -296,9 +314,9 @@ def _read_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
 
 
 def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try again") -> Steps[Settled]:
-    """Send ``put`` until it landed, lost or the key is gone. ``what`` names the object in messages.
+    """Send ``put`` again until its outcome is known, and return the outcome. ``what`` names the object in messages.
 
-    Use it alone only for objects under unique keys: if such a PUT is lost, an earlier attempt of the same PUT landed.
+    Call it alone only for objects under unique keys: if such a PUT is lost, an earlier attempt of the same PUT landed.
 
     Raises:
         CommitUnknownError: the outcome is not known.

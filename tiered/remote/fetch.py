@@ -148,16 +148,18 @@ def still_named(tp: TopicPartition, gone: SegmentGone, version: int, offset: int
         path_or_key=gone.key,
         position=0,
         offset=offset,
-        hint=f"look for a lifecycle rule or a person that deletes objects of this prefix; {then}",
+        hint=f"`tiered check {tp.topic}` lists missing objects; find the lifecycle rule or person that deletes them; "
+        f"{then}",
     )
 
 
 def fetches(
     segment: SegmentRange, key: str, wanted: ByteRange, sizes: RequestSizes, *, seek: bool = True
 ) -> Iterator[Fetch]:
-    """Yield the reads of the bytes ``wanted`` of one segment, in order. ``seek``: the first one is at a new place.
+    """Yield the fetches of the bytes ``wanted`` of one segment, in order.
 
-    ``sizes`` gives their sizes, which keep growing from segment to segment.
+    ``sizes`` gives their sizes, which grow from fetch to fetch, also across segments. ``seek``: the first fetch is at a
+    new place, so that it reads whole chunks into the cache.
     """
     position = wanted.start
     while position < wanted.end:
@@ -189,7 +191,7 @@ def _checked(tp: TopicPartition, wanted: Get, row: Row, found: object, size: int
             path_or_key=key,
             position=start + len(found.body),
             offset=row.base,
-            hint="run `tiered check`: the object is not the committed one",
+            hint=f"run `tiered check {tp.topic}`: the object is not the committed one",
         )
     return found
 

@@ -41,7 +41,7 @@ MAX_DOUBTED = 1024
 
 
 class _TimeIndexWrong(Exception):
-    """Time index entry whose batch does not have the entry's timestamp."""
+    """Error for a time index entry whose batch does not have the entry's timestamp."""
 
 
 def describes(descriptor: SegmentDescriptor, row: Row) -> bool:
@@ -57,9 +57,10 @@ def describes(descriptor: SegmentDescriptor, row: Row) -> bool:
 
 
 class SegmentLookup:
-    """Index lookups in one partition's remote segments. It remembers wrong indexes. Several streams may share it.
+    """Reader of the indexes of one partition's remote segments. It remembers wrong indexes. Streams may share it.
 
-    ``indexes``: cache of index bundles, which several lookups may share; None: ``cache``.
+    ``cache``: cache of segment bytes. ``indexes``: cache of index bundles, which several lookups may share; None: they
+    go into ``cache``.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class SegmentLookup:
     def byte_range(self, row: Row, start: int, end: int) -> Steps[ByteRange]:
         """Return the range of bytes of a row's ``.log`` that contains offsets ``start`` to ``end``.
 
-        Sends no request if the whole ``.log`` is wanted.
+        Sends no request if that is the whole ``.log``: all offsets are wanted, it is small, or its index is wrong.
         """
         if start <= row.base and end >= row.next:
             return ByteRange(0, row.size)
@@ -187,10 +188,10 @@ class SegmentLookup:
         return stable_offset(firsts, snapshot.start_offset, snapshot.next_offset)
 
     def producer_snapshot(self, snapshot: CatalogView) -> Steps[bytes]:
-        """Return the producers at the end of the remote tier, as a ``.snapshot`` file; empty if there are none.
+        """Return the producers at the end of the remote tier, as a ``.snapshot`` file; empty if none are known.
 
         For a log that was trimmed to its end, they come from the last trimmed segment, which garbage collection spares.
-        After a staged segment of a sink there are none: the producers of a local log cannot continue there.
+        After a staged segment of a sink none are known: the producers of a local log cannot continue there.
         """
         last = yield from snapshot.last()
         if last is None:
@@ -320,6 +321,6 @@ class SegmentLookup:
                 path_or_key=key,
                 position=0,
                 offset=row.base,
-                hint="run `tiered check`: the index bundle is not the committed one; `tiered repair` rebuilds it "
-                "from the .log",
+                hint="this is not the committed bundle: "
+                f"`tiered repair {self._tp.topic}:{self._tp.partition}` rebuilds it from the .log",
             )

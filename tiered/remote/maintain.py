@@ -62,8 +62,9 @@ ALL_GOES = (
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """Result of one maintenance action. ``note``: why it differs from the plan. ``collected``: result of a
-    collection.
+    """Result of one maintenance action. ``note``: why the result differs from the plan, empty if it does not.
+
+    ``collected``: result of a garbage collection, None for other actions.
     """
 
     action: MaintenanceAction
@@ -74,7 +75,11 @@ class ActionResult:
 
 
 class Maintainer:
-    """Maintainer of one partition. ``config``: the topic's settings in the registry."""
+    """Planner and executor of the maintenance of one partition, from the bucket alone.
+
+    ``config``: the topic's settings in the registry. ``owner``: name of this process in its claim. ``known``: lower
+    bounds of the root.
+    """
 
     def __init__(
         self,
@@ -92,9 +97,10 @@ class Maintainer:
         self._lookup = SegmentLookup(tp, topic_id, ByteCache())
 
     def plan(self, kinds: Collection[MaintenanceKind], *, begin_at: int | None = None) -> Steps[MaintenancePlan | None]:
-        """Return the plan of the actions that are due now; None for a partition without a catalog.
+        """Return the plan of the actions of ``kinds`` that are due now; None for a partition without a catalog.
 
-        ``begin_at``: start offset that an operator requests. Raises OffsetOutOfRangeError, CorruptionError.
+        ``begin_at``: start offset to which an operator wants to trim; a trim is then planned for any ``kinds``. Raises
+        OffsetOutOfRangeError if it is beyond the end, CorruptionError.
         """
         seen, looks = -1, 0
         while True:
@@ -114,8 +120,9 @@ class Maintainer:
     ) -> Steps[MaintenancePlan | None]:
         if begin_at is not None and begin_at > snapshot.next_offset:
             raise OffsetOutOfRangeError(
-                f"{self._tp} cannot be trimmed to begin at offset {begin_at}: it ends at "
-                f"{snapshot.next_offset} in the bucket",
+                f"{self._tp} cannot be trimmed up to offset {begin_at}: in the bucket it ends at offset "
+                f"{snapshot.next_offset}",
+                hint=f"pass --start-offset with at most {snapshot.next_offset}",
                 requested=begin_at,
                 earliest=snapshot.start_offset,
                 latest=snapshot.next_offset,
@@ -151,15 +158,15 @@ class Maintainer:
     ) -> Steps[ActionResult]:
         """Carry out one action of a plan, on the newest root.
 
-        Segments that others changed since the plan are left alone, and the result's ``note`` says so. Raises
-        FencedError if another maintainer has claimed the partition: the new objects are then orphans of a dead epoch.
-        ``memory_bytes``: memory for the map of keys. ``spend``: called with the number of bytes of each read; it may
-        raise.
+        Segments that others changed since the plan stay as they are; the result's ``note`` says so if the action stops
+        there. Raises FencedError if another maintainer has claimed the partition: the new objects are then orphans.
+        ``capabilities``: result of the store's probe. ``memory_bytes``: memory for the map of keys. ``spend``: called
+        with the number of bytes of each read; it may raise.
         """
         root = self._catalog.root
         if root is not None and root.state == STATE_DELETING:  # needs no claim, and none is allowed
             collected = yield from destroy(root, self._config.gc_grace_ms)
-            note = f"the topic is being deleted: {collected.pins} pins or snapshots hold it" if collected.held else ""
+            note = f"the topic is being deleted: it has {collected.pins} pins or snapshots" if collected.held else ""
             return ActionResult(action, note=note, collected=collected)
         if action.kind is MaintenanceKind.COLLECT:
             held = yield from Collector(self._catalog, self._config.gc_grace_ms).held()
@@ -198,12 +205,13 @@ class Maintainer:
         except CorruptionError:  # a new claim may have swept what this one stored: FencedError goes first
             yield from self._catalog.confirm()
             raise
-        return ActionResult(action, note="others have changed it meanwhile: a later plan has what is left")
+        return ActionResult(action, note="another process changed these segments meanwhile; plan again for the others")
 
     def sweep(self, *, delete: bool) -> Steps[Swept]:
-        """Find orphans of dead epochs. With ``delete`` claim the role first, to end older epochs, and delete them.
+        """Find the partition's orphans. With ``delete``, claim the maintainer role first, then delete the orphans.
 
-        Skips a topic that is deleted or being deleted, because all of it is deleted anyway.
+        The claim ends older epochs, whose objects then count as orphans. Returns an empty result for a topic that is
+        deleted or being deleted. Raises CorruptionError if the root is an older one that was put back.
         """
         yield from self.require_newest_root()
         root = self._catalog.root
@@ -214,17 +222,17 @@ class Maintainer:
         return (yield from sweep(self._catalog, delete=delete, grace_ms=self._config.gc_grace_ms))
 
     def pins(self) -> Steps[Pins | None]:
-        """Return the pins and snapshots of the planned partition, by one LIST. None without a root.
+        """Return the pins and snapshots of the partition. None without a root, or before :meth:`plan`.
 
-        Raises CorruptionError for an unreadable one, RemotePermissionError if the role may not list them.
+        Raises CorruptionError for an unreadable pin or snapshot, RemotePermissionError if the role may not list them.
         """
         root = self._catalog.root
         return None if root is None else (yield from read_pins(root))
 
     def _destruction(self, snapshot: CatalogView, kinds: Collection[MaintenanceKind], now_ms: int) -> MaintenancePlan:
-        """Return the plan for a deleted topic: to delete everything at once, or nothing yet."""
+        """Return the plan for a deleted topic: one deletion of all objects, or no action during the grace period."""
         frees_at_ms = snapshot.root.commit.ts_ms + self._config.gc_grace_ms
-        note = f"the topic was deleted, its objects go from {format_time(frees_at_ms)}"
+        note = f"the topic was deleted; its objects are deleted from {format_time(frees_at_ms)} on"
         if MaintenanceKind.COLLECT not in kinds or now_ms < frees_at_ms:
             return MaintenancePlan(self._tp, snapshot.version, (), (note,))
         action = MaintenanceAction(
@@ -246,9 +254,9 @@ class Maintainer:
         return self._catalog.root.version if self._catalog.root is not None else -1
 
     def require_newest_root(self, *, sweeps: bool = True) -> Steps[None]:
-        """Raise CorruptionError if the root is an older one. Call it before the first action of a run.
+        """Raise CorruptionError if the root is an older one that was put back. Call this before a run's first action.
 
-        A run that ``sweeps`` needs the right to list ``hist/``.
+        ``sweeps``: if the role may not list ``hist/``, True raises RemotePermissionError, False skips the check.
         """
         yield from require_newest_root(self._catalog, must_list=sweeps)
 
@@ -311,13 +319,13 @@ class Maintainer:
                     changed += 1
                     break
                 at, read = row.next, read + row.size
-        note = f"segments that stay as they are, because they would be larger than one may be: {too_large}"
+        note = f"segments not re-encoded, because the result would exceed the size limit: {too_large}"
         return ActionResult(action, read, written, note=note if too_large else "")
 
     def _expiry(self, snapshot: CatalogView, now_ms: int, start: int, wrong: WrongTimes) -> Steps[RemoteExpiry]:
-        """Return what retention removes. Reads rows only up to the first that stays.
+        """Return the expiry that retention and the requested ``start`` require.
 
-        All sizes are of one root's rows, which do not overlap.
+        Reads rows only up to the first that stays.
         """
         at, whole = snapshot.start_offset, snapshot.size_bytes
         segments = size = 0
@@ -348,7 +356,10 @@ class Maintainer:
         merges: MergePlanner | None,
         wrong: WrongTimes,
     ) -> Steps[list[MaintenanceAction]]:
-        """Return compaction, otherwise merges, because compaction makes large segments anyway. Then re-encoding."""
+        """Return the due rewrites: a compaction, or merges if no compaction is due. Then a re-encoding.
+
+        A compaction makes large segments itself, so it replaces the merges.
+        """
         compaction = None
         if MaintenanceKind.COMPACT in kinds and self._config.compacted:
             compaction = self._planner(snapshot, start, snapshot.next_offset, now_ms)
@@ -366,7 +377,10 @@ class Maintainer:
     def _stable(
         self, snapshot: CatalogView, start: int, now_ms: int, due: MaintenanceAction
     ) -> Steps[MaintenanceAction | None]:
-        """Plan ``due`` again below the oldest open transaction. Only for a due round, because it costs a request."""
+        """Return the compaction ``due``, planned again below the oldest open transaction. None: nothing is left of it.
+
+        Called only for a due compaction, because the last stable offset costs a request.
+        """
         try:
             stable = yield from self._lookup.last_stable_offset(snapshot)
         except SegmentGone as error:  # collected since by another maintainer: a later plan sees its replacement

@@ -64,13 +64,13 @@ BEGUN_MS = 3 * DAY_MS
 """Age at which an unfinished snapshot is deleted: its creator was killed."""
 
 PIN_TRIES = 3
-"""Versions that are pinned, each passed by a collector meanwhile, before that is an error."""
+"""Most versions that one call tries to pin, while garbage collection overtakes each of them."""
 
 _PIN = {"version": NUMBER}
 _UID = "uid"
 
 Refresh = Callable[[], Steps[CatalogView | None]]
-"""Reads the newest catalog."""
+"""Reads the newest catalog. None: the partition has no root."""
 
 
 # -- the collector's side ----------------------------------------------------------------------------------------------
@@ -78,10 +78,11 @@ Refresh = Callable[[], Steps[CatalogView | None]]
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Pinned versions: ``lowest`` of them, None without one. ``expired``: keys of expired pins.
+    """Pins and snapshots of one partition, as listed. ``lowest``: least pinned version, None if no version is pinned.
 
-    ``date_ms``: store's clock at the listing. ``readers``: number of pins that are no snapshots. ``stale``: unfinished
-    snapshots by key and ETag; they hold until :func:`drop_stale`.
+    ``count``: number of unexpired pins and of snapshots. ``readers``: number of unexpired pins alone. ``expired``: keys
+    of expired pins, which protect nothing. ``stale``: key and ETag of each unfinished snapshot older than
+    ``BEGUN_MS``; it protects its version until :func:`drop_stale`. ``date_ms``: store's clock at the listing.
     """
 
     lowest: int | None
@@ -93,9 +94,10 @@ class Pins:
 
 
 def read_pins(root: Root) -> Steps[Pins]:
-    """Return the pins and snapshots of a partition. Raises CorruptionError for an unreadable one: collect nothing then.
+    """Return the pins and snapshots of the partition of ``root``. Sends LISTs, and a GET for each pin and snapshot.
 
-    A pin's age is measured by the store's clock: Last-Modified against the Date of one LIST.
+    Raises CorruptionError for an unreadable pin or snapshot: garbage collection must then delete nothing. The age of a
+    pin is measured by the store's clock: Last-Modified against the Date of one LIST.
     """
     prefix = partition_prefix(root.topic_id, root.partition)
     versions: list[int] = []
@@ -135,10 +137,10 @@ def snapshot_hint(topic: str, partition: int, name: str) -> str:
 
 
 def drop_stale(pins: Pins) -> Steps[None]:
-    """Delete the unfinished snapshots in ``pins``. One that was finished meanwhile stays.
+    """Delete the unfinished snapshots in ``pins.stale``. A snapshot that was finished meanwhile stays.
 
-    The process that still creates a deleted one gets an error. The next collection repeats a PUT that failed. Raises
-    RemotePermissionError, RemoteUnavailableError.
+    A process that is still creating a deleted snapshot gets an error. The next collection repeats a deletion that was
+    not acknowledged. Raises RemotePermissionError, RemoteUnavailableError.
     """
     for key, etag in pins.stale:
         body = encode_dropped((yield NewId()))
@@ -168,19 +170,20 @@ def _version_of(root: Root, key: str, data: bytes) -> int | None:
 
 
 def read_pin(data: bytes, *, key: str) -> int:
-    """Return the version of a pin. Raises CorruptionError for a damaged one, which blocks garbage collection.
+    """Return the version that a pin protects. ``data``: the body of the object ``key``.
 
-    A version belongs to one partition: the body of another pin, copied to this key, is damage.
+    Raises CorruptionError for a damaged body, which blocks garbage collection. The body of another pin, copied to this
+    key, is damage, too.
     """
     try:
         fields = JsonObject(data, key=key)
         version: int = fields.checked_fields(_PIN)["version"]
         if fields.values.get(_UID) != key.rpartition("/")[2]:
-            fields.refuse(_UID, "is another pin's: it was copied in place")
+            fields.refuse(_UID, "is that of another pin, whose object was copied over this key")
     except CorruptionError as damage:
         damage.hint = (
-            f"its reader writes it again, or it expires {PIN_MS // 3_600_000} hours after its last write: wait for "
-            f"that, or delete the one object if no reader is at work"
+            f"wait until its reader writes it again, or until it expires {PIN_MS // 3_600_000} hours after its last "
+            f"write. If no reader is running, delete this object"
         )
         raise
     return version
@@ -190,10 +193,11 @@ def read_pin(data: bytes, *, key: str) -> int:
 
 
 class Pin:
-    """A reader's pin of one partition: :meth:`hold` before the first byte, :meth:`keep` between reads, :meth:`drop`.
+    """Lease by which a long reader protects the objects of one version of a partition from garbage collection.
 
-    ``held``: the reader's set of pins, which contains this one from its PUT until it is dropped. Closing the reader
-    drops them. Not thread-safe: use one for each stream.
+    Call :meth:`hold` before the first read, :meth:`keep` between reads, :meth:`drop` after the last. ``held``: set of
+    the reader's pins, with this pin from its PUT until its deletion. Closing the reader deletes all pins in the set.
+    Not thread-safe: each stream needs its own pin.
     """
 
     def __init__(self, topic: str, topic_id: UUID, partition: int, held: set[Pin]) -> None:
@@ -209,9 +213,10 @@ class Pin:
         self._refresh: Refresh | None = None
 
     def hold(self, snapshot: CatalogView, refresh: Refresh) -> Steps[CatalogView]:
-        """Pin the version of ``snapshot``, or a newer one if a collector has passed it. Return what is to be read.
+        """Store the pin for the version of ``snapshot``. Return the catalog that the reader must read.
 
-        Sends no request if this pin is held already. Raises RemotePermissionError (the role may not write ``pin/``),
+        If garbage collection has passed that version, a newer one, read by ``refresh``, is pinned and returned. Sends
+        no request if the pin is stored already. Raises RemotePermissionError (the role may not write ``pin/``),
         RemoteUnavailableError, and the errors of ``refresh``.
         """
         if self._safe:
@@ -232,10 +237,10 @@ class Pin:
         )
 
     def keep(self) -> Steps[None]:
-        """Renew the pin when due. Replace an expired one by a pin of the newest version. Never raises.
+        """Renew the pin when due. Replace an expired pin by one of the newest version. Never raises a TieredError.
 
-        The reader continues with its version, and looks for missing objects in the newest one, as readers without a pin
-        do.
+        After a replacement the reader continues with its old version. It looks for missing objects in the newest
+        version, as readers without a pin do.
         """
         time: Time = yield Now()
         if not self._safe or time.monotonic < self._renew_at:
@@ -309,10 +314,9 @@ class Pin:
         ) from cause
 
     def _put(self, etag: str, time: Time) -> Steps[bool]:
-        """Write the pin in place of the one with ``etag``. Return True if it exists as of ``time``, False if it is
-        gone.
+        """Store the pin in place of its object with ``etag``, empty for none. Return False if that object is gone.
 
-        Raises as ``conditional_put``.
+        ``time``: when the PUT is sent; the pin's lifetime counts from it. Raises as :func:`replace_once`.
         """
         body = json.dumps({"version": self.version, _UID: self.key.rpartition("/")[2]}).encode()
         # The key is unique: an object found after a lost PUT came from an earlier attempt.
@@ -329,8 +333,8 @@ class Pin:
 class SharedPin:
     """Handle by which one task of a query renews a pin that the query's driver made. Not thread-safe.
 
-    Tasks never delete the pin, because no task knows whether it is the last one. ``lost``: the pin had expired at the
-    last check, so objects of its version may have been deleted.
+    Tasks never delete the pin, because no task knows whether it is the last one. ``lost``: the last check found the
+    pin deleted or expired, so objects of its version may be deleted.
     """
 
     def __init__(self, key: str, name: str) -> None:
@@ -347,7 +351,7 @@ class SharedPin:
             yield from self.check()
 
     def check(self) -> Steps[None]:
-        """Check that the pin exists, and renew it if it is old. Sets ``lost`` if it has expired. Never raises.
+        """Read the pin, and renew it if it is old. Sets ``lost`` if the pin is gone or has expired. Never raises.
 
         The pin's age is measured by the store's clock, as for a collector, never by another process's.
         """

@@ -31,7 +31,7 @@ from tiered.store.base import Get, NewId, Object, Steps
 from tiered.store.steps import in_turns
 
 LATELY_MS = 24 * 3_600_000
-"""Age of a commit after which a group has left the log."""
+"""Age of a group's last commit in a log from which on the group may be used over the bucket."""
 
 
 def store_positions(topic_id: UUID, tp: TopicPartition, epoch: int, groups: Positions) -> Steps[None]:
@@ -55,7 +55,8 @@ def store_positions(topic_id: UUID, tp: TopicPartition, epoch: int, groups: Posi
         if found is not None and found.epoch > epoch:
             raise FencedError(
                 f"{tp}: {key} was written under the newer claim {found.epoch}, this log has claim {epoch}",
-                hint="`tiered repair rejoin` lets this log continue at the bucket's end",
+                hint=f"`tiered repair rejoin {tp.topic}:{tp.partition} --log-dir DIR` lets this log continue at the "
+                "bucket's end",
             )
         if found is not None and found.epoch == epoch and are_equal(found.groups, groups):
             return None
@@ -99,12 +100,13 @@ def refuse_shared(group: str) -> Steps[None]:
     if isinstance((yield Get(key, 0, 1)), Object):
         raise ConfigError(
             f"group {group!r} keeps its positions in the bucket, so a consumer of the log cannot join it",
-            hint="read with open_reader(url).consumer, give this consumer another group, or run `tiered group delete`",
+            hint="read with open_reader(url).consumer, give this consumer another group, or run "
+            f"`tiered group delete {group}`",
         )
 
 
 def refuse_logged(group: str, topics: Iterable[str], now_ms: int) -> Steps[None]:
-    """Raise ConfigError if ``group`` has recently committed positions in a log directory.
+    """Raise ConfigError if ``group`` committed positions of ``topics`` in a log within ``LATELY_MS`` before ``now_ms``.
 
     One GET of a byte if the bucket has the group, otherwise one GET for each topic and partition.
     """

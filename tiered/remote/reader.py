@@ -54,7 +54,7 @@ RunShape = Callable[[BatchRun], Iterator[Any]]
 """Returns the values to emit for a run of batches."""
 
 Pieces = Callable[[int], Steps[CatalogRows]]
-"""Returns some rows from the one with the offset on; none after the last (``CatalogView.piece``)."""
+"""Returns at most ``PIECE_ROWS`` rows, from the one that contains the offset; none after the last row."""
 Keep = Callable[[], Steps[None]]
 """Runs before each read, to keep the objects protected (``Pin.keep``)."""
 
@@ -81,7 +81,11 @@ class StreamPosition:
 
 
 class _Reads:
-    """Reads of one attempt, in order. ``ended``: base offsets of segments that need no more reads."""
+    """Source of the fetches of one read attempt over offsets ``at`` to ``end``, in order.
+
+    ``whole``: base offsets of segments to fetch whole for any range. ``keep``: runs before each fetch. ``ended``: base
+    offsets of segments that need no more fetches.
+    """
 
     def __init__(
         self, lookup: SegmentLookup, pieces: Pieces, at: int, end: int, whole: Collection[int], *, keep: Keep | None
@@ -99,7 +103,7 @@ class _Reads:
         self.ended: set[int] = set()
 
     def next(self) -> Steps[Fetch | None]:
-        """Return the next read, None after the last."""
+        """Return the next fetch, None after the last."""
         if self._keep is not None:
             yield from self._keep()
         while True:
@@ -164,10 +168,12 @@ class SegmentReader:
         run_shape: RunShape | None = None,
         keep: Keep | None = None,
     ) -> Steps[None]:
-        """Emit the verified batches that touch ``place.at`` to ``end``, in order.
+        """Emit the verified batches that touch offsets ``place.at`` to ``end``, in order. Advances ``place``.
 
-        A damaged batch is read once more, without the cache. After a wrong offset index the segment is read from its
-        start.
+        ``pieces`` returns the rows to read. ``shape`` makes the emitted value of a batch. ``run_shape`` makes the
+        values of a run of plain batches; without it, ``shape`` does. ``keep`` runs before each fetch. A damaged batch
+        is read once more, without the cache. After a wrong offset index the segment is read from its start. Raises
+        SegmentGone, CorruptionError.
         """
         repeated_at = -1
         whole: set[int] = set()
@@ -193,10 +199,10 @@ class SegmentReader:
     def _attempt(
         self, place: StreamPosition, reads: _Reads, ahead: Prefetch, shape: Shape, run_shape: RunShape
     ) -> Steps[None]:
-        """Make one attempt. The first and the last batch of a segment may hold offsets outside its range.
+        """Emit the batches of one attempt. The first and last batch may contain offsets outside the wanted range.
 
-        A segment that is read whole must have the catalog's CRC32C, which is known when its last piece comes
-        (:class:`SegmentScan`). Segments whose bases are in ``whole`` are read whole for any range.
+        A segment that is read whole must have the catalog's CRC32C, which is compared when its last piece arrives
+        (:class:`SegmentScan`).
         """
         scan: SegmentScan | None = None
         current: SegmentRange | None = None
@@ -240,11 +246,11 @@ class SharedCaches(NamedTuple):
 
 
 class RemotePartition:
-    """One partition's remote tier, read-only. Thread-safe: each stream has its own position.
+    """Reader of one partition's remote tier. Thread-safe: each stream has its own position.
 
-    The catalog is pinned on first use, until :meth:`refresh`. ``known``: lower bounds of the root, from the registry
-    entry and a disk. ``past``: version to pin instead of the newest root. ``pin``: pin that the first read makes in the
-    bucket and that stays until :meth:`release`; only for one stream.
+    All calls use one version of the catalog, loaded on first use, until :meth:`refresh`. ``known``: lower bounds of the
+    root, from the registry entry and a disk. ``past``: version to use instead of the newest root. ``pin``: lease that
+    the first read stores in the bucket, until :meth:`release`; only for one stream.
     """
 
     def __init__(
@@ -272,14 +278,19 @@ class RemotePartition:
     # -- the catalog ---------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Steps[CatalogView | None]:
-        """Return the pinned catalog, loaded on first use; None if nothing was ever committed for this partition.
+        """Return the catalog in use, loaded by the first call; None if the partition never had a root.
 
-        Raises RemoteUnavailableError, RemotePermissionError, CorruptionError, LogDestroyedError: unknown is not empty.
+        A catalog that cannot be read never counts as empty: RemoteUnavailableError, RemotePermissionError,
+        CorruptionError or LogDestroyedError is raised.
         """
         return self._snapshot if self._loaded else (yield from self.refresh())
 
     def refresh(self) -> Steps[CatalogView | None]:
-        """Pin the newest root (one conditional GET). Raises as :meth:`snapshot`; also if the root is older or gone."""
+        """Use the newest root from now on, and return its catalog; None without a root. Sends one conditional GET.
+
+        With ``past``, the version stays the same. Raises as :meth:`snapshot`, also if the root is older or gone, and
+        NotFoundError if the objects of ``past`` were deleted.
+        """
         if self._past is not None:
             self._snapshot = yield from self._past.pin()
             self._loaded = True
@@ -296,7 +307,10 @@ class RemotePartition:
                 return snapshot
 
     def hold(self) -> Steps[CatalogView | None]:
-        """Return the pinned catalog, and protect it from garbage collection by ``pin``. Raises as ``Pin.hold``."""
+        """Return the catalog in use. If there is a ``pin``, store it first, against garbage collection.
+
+        Raises as :meth:`snapshot` and ``Pin.hold``.
+        """
         snapshot = yield from self.snapshot()
         if snapshot is not None and self._pin is not None:
             snapshot = self._snapshot = yield from self._pin.hold(snapshot, self.refresh)
@@ -319,8 +333,9 @@ class RemotePartition:
     ) -> Steps[None]:
         """Emit verified raw batches from the one with ``start_offset`` up to ``end_offset`` (exclusive).
 
-        None, or an end beyond the pinned root, means its end. The first and the last batch may hold records outside the
-        range. Memory is bounded for any range. Reading stops when its consumer does.
+        ``end_offset`` None, or beyond the end of the root: up to the end of the root. The first and the last batch may
+        contain records outside the range. Memory is bounded for any range. ``shape``, ``run_shape``: as in
+        :meth:`SegmentReader.read`.
 
         Raises OffsetOutOfRangeError outside ``start_offset..next_offset`` of the root, CorruptionError (topic,
         partition, offset, key, position), RemoteUnavailableError.
@@ -344,13 +359,13 @@ class RemotePartition:
                 snapshot = yield from self._after_loss(gone, place.at, refreshes)
 
     def piece(self, offset: int) -> Steps[Rows]:
-        """Return some rows from the one with ``offset`` on; empty after the last (``CatalogView.piece``)."""
+        """Return at most ``PIECE_ROWS`` rows, from the one that contains ``offset``; none after the last row."""
         return (yield from self._settled(lambda pinned: pinned.piece(offset), NO_ROWS))
 
     def offset_for_time(self, timestamp: int, at: int = 0) -> Steps[tuple[int, int] | None]:
         """Return (offset, timestamp) of the first record at or after ``timestamp`` (ms), None without one.
 
-        ``at``: segments that end at or below this offset are left out.
+        ``at``: segments that end at or below this offset are skipped.
         """
         lookup = self._segments.lookup
         return (yield from self._settled(lambda pinned: lookup.offset_for_time(pinned, timestamp, at), None))
@@ -361,7 +376,10 @@ class RemotePartition:
         return (yield from self._settled(lambda pinned: self._segments.lookup.aborted_txns(pinned, start, end), none))
 
     def last_stable_offset(self) -> Steps[int]:
-        """Return the end of read_committed by this tier alone: the first record of the oldest open transaction."""
+        """Return the last stable offset of this tier alone, 0 without a root.
+
+        It is the first offset of the oldest open transaction, otherwise the end of the tier.
+        """
         return (yield from self._settled(self._segments.lookup.last_stable_offset, 0))
 
     def producer_snapshot(self) -> Steps[bytes]:
@@ -371,10 +389,11 @@ class RemotePartition:
     # -- trouble -------------------------------------------------------------------------------------------------
 
     def _after_loss(self, gone: SegmentGone, at: int | None, refreshes: int) -> Steps[CatalogView]:
-        """Return the snapshot to continue with after an object of the old one was missing.
+        """Return the newest catalog, to continue with after the object ``gone`` of the old one was missing.
 
-        A stream is at offset ``at``, which may have been trimmed; a lookup (None) starts again. Raises PageGone for a
-        page that the newest root still names, LogDestroyedError if the topic is being deleted.
+        ``at``: offset of the stream, None for a lookup. ``refreshes``: calls without progress, this one included.
+        Raises CorruptionError if the newest root still names the object, OffsetOutOfRangeError if ``at`` was trimmed,
+        LogDestroyedError if the topic is being deleted.
         """
         snapshot = yield from self.refresh()
         newest = snapshot.root if snapshot is not None else None
@@ -392,12 +411,15 @@ class RemotePartition:
         return snapshot
 
     def leader_epochs(self) -> Steps[tuple[EpochEntry, ...]]:
-        """Return leader epochs and their first offsets, ascending, up to the end of the bucket."""
+        """Return leader epochs with their first offsets, ascending, up to the end of this tier; empty if unknown."""
         unknown: tuple[EpochEntry, ...] = ()
         return (yield from self._settled(self._segments.lookup.leader_epochs, unknown))
 
     def _settled(self, lookup: Callable[[CatalogView], Steps[T]], without_root: T) -> Steps[T]:
-        """Run a lookup with the two second chances of a read."""
+        """Return the result of ``lookup`` on the catalog in use; ``without_root`` if there is no root.
+
+        After damage the lookup runs once more. After a missing object it runs on a newer root.
+        """
         snapshot = yield from self.snapshot()
         repeated = False
         refreshes = 0
@@ -416,7 +438,7 @@ class RemotePartition:
 
     def _out_of_range(self, offset: int, earliest: int, latest: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
-            f"{self.tp}: offset {offset} is outside the bucket's {earliest} to {latest}",
+            f"{self.tp}: offset {offset} is outside the offsets in the bucket, {earliest} to {latest}",
             requested=offset,
             earliest=earliest,
             latest=latest,

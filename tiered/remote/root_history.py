@@ -69,7 +69,10 @@ def removes_rows(after: Root) -> bool:
 
 
 def is_copied_after(after: Root) -> bool:
-    """Return True if the version of ``after`` is one that is copied at intervals."""
+    """Return True if ``after`` has every ``HIST_EVERY``-th version, which is copied once it is committed.
+
+    Roots of a topic that is being deleted are not copied.
+    """
     return after.state != STATE_DELETING and after.version % HIST_EVERY == 0
 
 
@@ -96,7 +99,7 @@ def store_copy(root: Root, deadline: Deadline) -> Steps[None]:
         yield from update(cell, copy, deadline, seen=Tagged(None))
     except CommitUnknownError as error:
         raise RemoteUnavailableError(
-            f"the copy {key} of the root could not be stored: {error.message}",
+            f"{root.where}: the store did not confirm the history copy {key}: {error.message}",
             hint="try again; nothing was removed",
         ) from error
 
@@ -116,12 +119,12 @@ def _compare(root: Root, copy: Root, key: str) -> None:
             f"{root.where}: {key} is a copy of another commit of version {root.version}: the root was set "
             "back to an older version, then changed",
             path_or_key=key,
-            hint=f"nothing was removed; `tiered check {root.topic}:{root.partition}` shows both versions",
+            hint=f"nothing was removed; `tiered check {root.topic}` shows both versions",
         )
 
 
 def history(root: Root) -> Steps[list[int]]:
-    """Return the versions of the stored copies, oldest first."""
+    """Return the versions of the history copies of the partition of ``root``, oldest first. Sends a LIST."""
     listed = yield from list_all(hist_prefix(root.topic_id, root.partition))
     versions = [parse_hist_key(entry.key) for entry in listed]
     return sorted(version for version in versions if version is not None)
@@ -138,7 +141,11 @@ def copied_commit(root: Root) -> Steps[str]:
 
 
 def prune_history(root: Root) -> Steps[None]:
-    """Delete old copies of the partition's roots. Log a warning if that fails; the next claim tries again."""
+    """Delete history copies of the partition of ``root``, in the role of a maintainer.
+
+    Keeps the newest ``HIST_KEPT``, and all that are at most ``HIST_AGE_MS`` older than the newest. Logs a warning if
+    the deletion fails; the next claim tries again.
+    """
     try:
         listed = yield from list_all(hist_prefix(root.topic_id, root.partition))
         copies = sorted((entry for entry in listed if parse_hist_key(entry.key) is not None), key=lambda one: one.key)
@@ -156,7 +163,10 @@ def may_prune(role: Role) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NewestCopy:
-    """Newest version in ``hist/``, 0 without one. ``commit``: its commit, if it has the version of the root."""
+    """Newest history copy of a partition. ``version``: 0 without a copy.
+
+    ``commit``: commit id of the copy if it has the same version as the root; otherwise, or if it is unreadable, empty.
+    """
 
     version: int
     commit: str = ""
@@ -174,8 +184,9 @@ class NewestCopy:
 
 
 def find_newest_copy(root: Root) -> Steps[NewestCopy]:
-    """Return the newest history copy of a partition. Sends a LIST. Read the root again before
-    :meth:`NewestCopy.contradicts`.
+    """Return the newest history copy of the partition of ``root``. Sends a LIST, then at most one GET.
+
+    Read the root again before :meth:`NewestCopy.contradicts`.
     """
     version = max((yield from history(root)), default=0)
     return NewestCopy(version, (yield from copied_commit(root)) if version == root.version else "")
@@ -198,10 +209,10 @@ def left_without_root(topic_id: UUID, partition: int) -> Steps[str]:
 
 
 def require_newest_root(view: RootView, *, must_list: bool = True) -> Steps[None]:
-    """Raise CorruptionError if the root is an older one that was put back.
+    """Raise CorruptionError if the partition's root is an older one that was put back.
 
-    Call it before a claim, because a claim would hide that. Objects that only the lost roots named look like orphans.
-    Without ``must_list``, a role without the right to list skips the check.
+    Call this before a claim, because the new version of a claim would hide that the root is older. ``must_list``: if
+    the role may not list ``hist/``, True raises RemotePermissionError, False skips the check.
     """
     root = yield from view.load()
     if root is None:

@@ -21,12 +21,12 @@ from tiered.store.base import Get, Missing, NotModified, Object, Steps
 ROOT_CACHE_BYTES = 4 * 1024 * 1024
 """Most bytes of roots that the streams of one log or reader cache together."""
 
-_CHECK_HINT = "run `tiered check`; nothing was written"
+_CHECK_HINT = "`tiered check TOPIC` names the damage, `tiered repair TOPIC:P --dry-run` its repair; nothing was written"
 _LOST_HINT = (
     "an expiry rule or a person removed it, or this is another bucket: correct the URL, or see `tiered repair "
     "TOPIC:P --dry-run`; nothing was deleted"
 )
-OLDER_HINT = "an older root was put back, or this is another bucket: `tiered repair TOPIC:P --dry-run` shows the way"
+OLDER_HINT = "an older root was put back, or this is another bucket: `tiered repair TOPIC:P --dry-run` shows its repair"
 
 
 def root_get(key: str, if_none_match: str | None = None) -> Get:
@@ -66,10 +66,10 @@ class RootCache(Cache[str, HeldRoot]):
 
 
 class RootView:
-    """Reading half of a catalog. ``root``, ``etag``: last acknowledged or read; None and ``""`` before.
+    """Reader of one partition's root. ``root``, ``etag``: last acknowledged or read; None and ``""`` before.
 
-    ``known``: what the registry and a disk know of the root, taken before it is read here. ``roots``: cache shared by
-    the views of one reader. Each view still asks the store for the newest root.
+    ``known``: lower bounds of the root, proven by the registry and a disk before the root is read here. ``roots``:
+    cache shared by the views of one reader. Each view still asks the store for the newest root.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RootView:
         self._sent = b""  # the bytes of ``root`` between its PUT and the next GET
 
     def load(self) -> Steps[Root | None]:
-        """Return the newest root, None if the partition has no catalog yet. The GET is conditional after the first.
+        """Read and return the newest root, None if the partition has no catalog yet. Later GETs are conditional.
 
         Raises LogDestroyedError if a root that this view or the disk has seen is gone. Raises CorruptionError for
         damaged, foreign or older content, and for a missing root that the registry proves to have existed.
@@ -215,7 +215,7 @@ class RootView:
     def _destroyed(self) -> LogDestroyedError:
         return LogDestroyedError(
             f"{self.name}: the catalog {self.key} is gone: it was deleted after this process read it",
-            hint="run `tiered repair TOPIC:P --dry-run`; records on the local disk are not deleted",
+            hint=f"run `tiered repair {self.topic}:{self.partition} --dry-run`; records on the local disk stay",
         )
 
 

@@ -52,7 +52,7 @@ class PartitionIds(NamedTuple):
 
 
 def root_body(root: Root) -> bytes:
-    """Return the bytes of a root, all pages of which are stored. Raises ConfigError if it is too large."""
+    """Return the bytes of a root. Raises ConfigError if it is too large, ValueError if a page is not stored yet."""
     if root.unwritten:
         raise ValueError(f"{root.where} names {len(root.unwritten)} pages that are not stored yet")
     return encode_root(root)
@@ -74,9 +74,10 @@ def load_roots(ids: PartitionIds, partitions: Sequence[int]) -> Steps[dict[int, 
 def make_roots(
     ids: PartitionIds, partitions: Sequence[int], owner: str, deadline: Deadline | None = None
 ) -> Steps[dict[int, Root]]:
-    """Make empty roots, create-only. Return those that existed before, as they are now.
+    """Make empty roots for ``partitions``, create-only. Return, by number, the roots that existed before.
 
-    One ``deadline`` bounds all groups together, by default ``COMMIT_DEADLINE_MS`` from now.
+    ``owner``: name of this process in the new roots. One ``deadline`` bounds all groups together, by default
+    ``COMMIT_DEADLINE_MS`` from now.
 
     A 412 alone does not prove that a root exists. The root is read, and made again if it is missing. Otherwise the
     registry entry, which vouches for the root, would declare it lost for ever.
@@ -134,7 +135,7 @@ _LAST = "~"
 
 
 def list_partitions() -> Steps[set[tuple[UUID, int]]]:
-    """Return (topic id, partition) of all prefixes that hold an object.
+    """Return (topic id, partition) of every partition prefix below which an object exists.
 
     For ``check``, ``repair`` and the sweep of strays, which alone list the bucket. The listing reads at most one page
     of each partition, then jumps past the partition's prefix. It costs about one LIST for each partition that fills a

@@ -68,10 +68,11 @@ def spend_nothing(_: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Access to one partition's segments: reads them, and writes new ones under claim ``claim_epoch`` of role ``m``.
+    """Inputs of a rewrite of one partition's segments. New segments belong to claim ``claim_epoch`` of role ``m``.
 
-    ``lineage``: leader epochs of the catalog. Only it has those of staged segments. ``spend``: called with the number
-    of bytes of each read; it may raise.
+    ``lineage``: leader epochs in the catalog, the only place with those of staged segments. ``part_bytes``: size of
+    multipart parts. ``ahead_bytes``: most bytes read ahead. ``spend``: called with the number of bytes of each read;
+    it may raise.
     """
 
     tp: TopicPartition
@@ -86,11 +87,11 @@ class Workshop:
     spend: Spend = spend_nothing
 
     def read(self, rows: Rows, take: Take, ended: Callable[[Row], None] = lambda _: None) -> Steps[None]:
-        """Pass every batch of ``rows`` to ``take``, in order, until it returns False. The view is valid inside the
-        call.
+        """Pass every batch of ``rows`` to ``take``, in order, until it returns False. Reads ``ahead_bytes`` ahead.
 
-        Reads up to ``ahead_bytes`` ahead. ``ended`` gets each row that was read to its end: all of its bytes were
-        batches of this segment, and their checksum is the catalog's. Raises SegmentGone, CorruptionError.
+        The memoryview of a batch is valid only during its call of ``take``. ``ended`` gets each row that was read to
+        its end: all of its bytes were batches, and their checksum is the catalog's. Raises SegmentGone,
+        CorruptionError.
         """
         ahead = Prefetch(partial(_next_fetch, rows, self.lookup, []), self.tp, _NO_CACHE, max_bytes=self.ahead_bytes)
         try:
@@ -102,7 +103,10 @@ class Workshop:
         yield from ahead.abandon()  # ``take`` may have stopped early
 
     def _segment(self, ahead: Prefetch, take: Take) -> Steps[Row | None]:
-        """Return the next row, read to its end; None after the last, and once ``take`` wants no more."""
+        """Pass the batches of the next row to ``take``, and return the row.
+
+        None: there is no further row, or ``take`` returned False.
+        """
         scan, taken = None, 0
         while (got := (yield from ahead.next())) is not None:
             fetch, data = got
@@ -131,7 +135,7 @@ class Workshop:
                 path_or_key=key,
                 position=taken,
                 offset=row.base,
-                hint="run `tiered check`; nothing was replaced",
+                hint=f"run `tiered check {self.tp.topic}`; nothing was replaced",
             )
 
     def _damage(self, key: str, end: int, error: CorruptionError) -> CorruptionError:
@@ -140,13 +144,14 @@ class Workshop:
             path_or_key=key,
             position=end,
             offset=error.offset,
-            hint="run `tiered check`; nothing was replaced",
+            hint=f"run `tiered check {self.tp.topic}`; nothing was replaced",
         )
 
     def beside(self, rows: Sequence[Row]) -> Steps[tuple[bytes, tuple[EpochEntry, ...]]]:
-        """Return producer snapshot and leader epochs at the end of ``rows``, from the last row with objects.
+        """Return the producer snapshot and the leader epochs at the end of ``rows``, for a new segment's bundle.
 
-        After a staged segment there are no producers, which the snapshot says, and the epochs are the catalog's.
+        Both come from the bundle of the last row with objects; without such a row both are empty. If that row is a
+        staged segment, the snapshot has no producers, and the epochs come from ``lineage``.
         """
         held = [row for row in rows if row.size]
         if not held:
@@ -170,7 +175,7 @@ def in_turn(rows: Iterable[Row]) -> Rows:
 
 
 def _next_fetch(rows: Rows, lookup: SegmentLookup, pieces: list[Fetch]) -> Steps[Fetch | None]:
-    """Return the next fetch, of the next row that has any. ``pieces``: rest of the current row, in reverse."""
+    """Return the next fetch, None after the last row. ``pieces``: remaining fetches of the current row, last first."""
     while not pieces:
         row = yield from rows()
         if row is None:
@@ -182,7 +187,10 @@ def _next_fetch(rows: Rows, lookup: SegmentLookup, pieces: list[Fetch]) -> Steps
 
 
 class SegmentOutput:
-    """New segment over the offsets of ``rows``. Batches keep their offsets; indexes are built on the way."""
+    """Writer of one new segment over the offsets of adjacent ``rows``. Batches keep their offsets.
+
+    Offset and time index are built from the appended batches. ``uid``: 32 hex digits for the object names.
+    """
 
     def __init__(self, shop: Workshop, rows: Sequence[Row], uid: str) -> None:
         base, end = rows[0].base, rows[-1].next
@@ -205,7 +213,10 @@ class SegmentOutput:
         return self._log.size, self._log.crc32c
 
     def append(self, batch: Buffer, header: BatchHeader) -> Steps[None]:
-        """Append one batch, byte for byte. Raises CorruptionError if it overlaps the one before or leaves the range."""
+        """Append one batch, byte for byte, without adding it to ``stats``.
+
+        Raises CorruptionError if the batch overlaps the previous one, or leaves the offsets of the segment.
+        """
         if header.base_offset < self._next or header.next_offset > self._end:
             raise CorruptionError(
                 f"{self._shop.tp}: the batch of offsets {header.base_offset} to {header.last_offset} is out "
@@ -213,7 +224,7 @@ class SegmentOutput:
                 path_or_key=self._log.key,
                 position=self._log.size,
                 offset=header.base_offset,
-                hint="run `tiered check`; nothing was replaced",
+                hint=f"run `tiered check {self._shop.tp.topic}`; nothing was replaced",
             )
         if self._pace.count(len(batch), header.last_offset, header.max_timestamp):
             self._offsets.append(header.last_offset, self._log.size)
@@ -222,12 +233,16 @@ class SegmentOutput:
         yield from self._log.write(batch)
 
     def keep(self, header: BatchHeader, batch: Buffer) -> Steps[None]:
-        """Append one batch, byte for byte, and count its records."""
+        """Append one batch, byte for byte, and add its records and times to ``stats``. Raises as :meth:`append`."""
         self.stats.count(header.records_count, least_timestamp(header, batch), header.max_timestamp)
         yield from self.append(bytes(batch), header)
 
     def finish(self, txn_index: bytes, snapshot: bytes, epochs: tuple[EpochEntry, ...]) -> Steps[Row]:
-        """Store and verify both objects and return the row. Without batches: a hole, a row without objects."""
+        """Store and verify ``.log`` and ``.idx``, and return the row of the new segment. Commits nothing.
+
+        The arguments are the transaction index, producer snapshot and leader epochs for the bundle. Without batches
+        nothing is stored, and the row is a hole.
+        """
         shop, stats = self._shop, self.stats
         if not self._log.size:
             made = hole(self._base, self._end, self._uid, shop.claim_epoch, self._leader_epoch)
@@ -283,7 +298,7 @@ def hole(base: int, end: int, uid: str, claim_epoch: int, leader_epoch: int) -> 
 
 
 def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
-    """Return the row of a new segment over exactly the offsets of adjacent ``rows``.
+    """Store one new segment over exactly the offsets of adjacent ``rows``, and return its row. Commits nothing.
 
     Batches are read, verified and concatenated, never decoded. Producers and leader epochs are those of the last input.
     Raises SegmentGone, CorruptionError if an input contradicts the catalog.
@@ -301,15 +316,20 @@ def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
     expected = (rows[0].base, rows[-1].next, sum(row.size for row in rows), sum(row.records for row in rows))
     if (merged.base, merged.next, merged.size, merged.records) != expected:
         raise CorruptionError(
-            f"{shop.tp}: the merge of {len(rows)} segments with {expected} made a segment with {merged}; "
-            "nothing was replaced",
+            f"{shop.tp}: the segment merged from {len(rows)} has other totals: "
+            f"{(merged.base, merged.next, merged.size, merged.records)} instead of {expected} "
+            "(first offset, next offset, bytes, records)",
             offset=rows[0].base,
+            hint=f"run `tiered check {shop.tp.topic}`; nothing was replaced",
         )
     return merged
 
 
 def _copied(shop: Workshop, rows: Sequence[Row], output: SegmentOutput, take: Take) -> Steps[Row]:
-    """Read ``rows`` through ``take``, which appends to ``output``, and store it with what stands beside them."""
+    """Pass the batches of ``rows`` to ``take``, which appends them to ``output``. Return the row of ``output``.
+
+    Transaction indexes, producers and leader epochs come from ``rows``. After an error ``output`` is aborted.
+    """
     try:
         yield from shop.read(in_turn(rows), take)
         txn_index = b""
@@ -367,11 +387,10 @@ class TooLarge(Exception):
 
 
 def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | None]:
-    """Rewrite a segment in ``encoding``. Return the row of the new segment; None if all batches have the encoding
-    already.
+    """Store the segment of ``row`` again, in ``encoding``, and return the new row. Commits nothing.
 
-    Reads to the first batch in another encoding, then all. Raises TooLarge, SegmentGone, CorruptionError if the segment
-    is not the one in the catalog.
+    None, and nothing is stored: all batches have the encoding already. Reads up to the first batch in another encoding,
+    then the whole segment. Raises TooLarge, SegmentGone, CorruptionError if the segment is not the one in the catalog.
     """
     if not (yield from _needs_it(shop, row, encoding)):
         return None
@@ -398,7 +417,7 @@ def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | No
             "(first offset, next offset, records, least timestamp, greatest timestamp)",
             path_or_key=shop.lookup.log_key(row),
             offset=row.base,
-            hint="run `tiered check`; nothing was replaced",
+            hint=f"run `tiered check {shop.tp.topic}`; nothing was replaced",
         )
     return made
 

@@ -72,16 +72,17 @@ MAX_GENERATIONS = 10_000
 """Most aborts of one batch that a sink skips. A collector makes at most one per partition and collection."""
 
 _WAY_OUT = (
-    "`tiered repair` puts a version of it back; else put it back from a backup of the bucket. Without one, go on under "
-    "another `txnId` or checkpoint, and delete the object once nothing writes under this id any more"
+    "`tiered repair` puts a version of it back; without a version, use a backup of the bucket. Without a backup, use "
+    "another `txnId` or checkpoint, and delete this object when no job uses its id any more"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Committed partition of a batch. ``root``: a root with its rows.
+    """Commit of a batch in one partition. ``root``: a root that contains the batch's rows.
 
-    ``base`` to ``end`` are its offsets; both -1 if it was committed before, because its rows may be merged by now.
+    ``base`` to ``end``: offsets of these rows. Both are -1 if an earlier call committed the batch, because its rows may
+    be merged by now.
     """
 
     topic_id: UUID
@@ -148,11 +149,15 @@ class Sink:
         self._views: dict[tuple[UUID, int], SinkView] = {}
 
     def decide(self, decision: Decision) -> Steps[Decision]:
-        """Store the decision, create-only. Return the decision that is valid: this one, or an earlier one. Commit that.
+        """Store the decision to commit a batch, create-only. Return the valid decision: this one, or an earlier one.
 
-        Reads the roots first. Raises FencedError while a partition belongs to a local log; its hint has the command
-        that hands the partition over. Raises FencedError if a collector has aborted the batch and deleted its objects:
-        stage them again. Raises CommitUnknownError, RemoteUnavailableError: decide again.
+        Pass the returned decision to :meth:`commit_staged`. The roots are read first.
+
+        Raises:
+            FencedError: a partition belongs to a local log; the hint has the command that hands it over. Or garbage
+                collection has aborted the batch and deleted its objects: stage them again.
+            ConfigError: the decision is not to commit, or the batch was aborted too often.
+            CommitUnknownError, RemoteUnavailableError: call this again.
         """
         if decision.state != COMMITTED:
             raise ConfigError(f"batch {decision.batch} of {decision.txn}: the decision of a sink must be to commit")
@@ -171,10 +176,14 @@ class Sink:
         return (yield from _decided(decision, (yield from deadline_after(COMMIT_DEADLINE_MS))))
 
     def commit_staged(self, decision: Decision) -> Steps[tuple[Landed, ...]]:
-        """Commit a decision in each partition that it touches. Changes nothing where it is committed already.
+        """Commit a decision in each partition for which it has rows. Return one result for each of them.
 
-        All partitions are tried before the first error is raised: FencedError if one was handed over meanwhile,
-        CommitUnknownError, RemoteUnavailableError: commit the same decision again.
+        A partition in which the decision is committed already is not changed. All partitions are tried before the first
+        error is raised.
+
+        Raises:
+            FencedError: a partition was handed over to a local log meanwhile.
+            CommitUnknownError, RemoteUnavailableError: commit the same decision again.
         """
         if decision.state != COMMITTED:
             raise ConfigError(f"batch {decision.batch} of {decision.txn} is {decision.state}: it cannot be committed")
@@ -325,7 +334,7 @@ def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
     def read_back() -> Steps[Tagged[Decision | None]]:
         return Tagged((yield from read_decision(key)))
 
-    cell: Cell[Decision | None] = Cell(key, f"the decision {key}", read_back, any_is_ours, "decide again")
+    cell: Cell[Decision | None] = Cell(key, f"the decision {key}", read_back, any_is_ours, "run the batch again")
     done = yield from update(cell, first_decision, deadline, seen=Tagged(None))
     if done.value is None:
         raise ValueError(f"{key}: the update returned no decision")
@@ -357,10 +366,11 @@ def read_decisions(keys: Sequence[str]) -> Steps[list[Decision | None]]:
 
 
 def swap_roots(views: Sequence[SinkView], intents: Sequence[Intent], owner: str) -> Steps[list[tuple[Root, bool]]]:
-    """Commit one intent for each partition, in groups. Return each root with it, and True if this call put it there.
+    """Commit ``intents[i]`` in the partition of ``views[i]``, in groups of partitions.
 
-    Only for intents that refuse with NOTHING if the root already contains them. After a lost or unknown PUT the root is
-    read again. Raises the first error after all were tried.
+    Return for each partition a root that contains the intent, and True if this call committed it. Raises the first
+    error after all partitions were tried. Only for intents that refuse with NOTHING if the root already contains them.
+    After a lost or unknown PUT the root is read again.
     """
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     ends: list[tuple[Root, bool] | TieredError] = []
@@ -372,7 +382,7 @@ def swap_roots(views: Sequence[SinkView], intents: Sequence[Intent], owner: str)
 
 
 def _swap_root(view: SinkView, intent: Intent, owner: str, deadline: Deadline) -> Steps[tuple[Root, bool]]:
-    """Commit one intent. Return a root that contains it, and True if this call put it there.
+    """Commit one intent. Return a root that contains the intent, and True if this call committed it.
 
     A catalog commit renews its date if the process was suspended before the PUT. This commit keeps its date. A sink
     removes no rows and no pages (``plan.catalog_edit.spill`` only makes them), so no grace period depends on it. An
@@ -407,7 +417,7 @@ def _swap_root(view: SinkView, intent: Intent, owner: str, deadline: Deadline) -
         return LOOK  # refused on a root that may be outdated
 
     seen = None if view.root is None else Tagged(view.root, view.etag)
-    cell = Cell(view.key, f"{view.name}, {intent.op}", read_back, hint="commit it again")
+    cell = Cell(view.key, f"{view.name}, {intent.op}", read_back, hint="run the same call again")
     done = yield from update(cell, next_root, deadline, seen=seen)
     if done.written:
         view.landed(done.value, done.etag)

@@ -58,7 +58,7 @@ from tiered.store.steps import list_all
 from tiered.times import Time, format_time, parse_time
 
 SNAPSHOT_TRIES = 3
-"""Roots that are copied, each passed by a collector meanwhile, before that is an error."""
+"""Most roots that one call copies, while garbage collection overtakes each of them."""
 SNAPSHOT_DEADLINE_MS = 60_000
 """Longest time that one PUT under a snapshot's name is tried."""
 MAX_VERSION = 10**11
@@ -81,7 +81,7 @@ class AsOf:
     def parse(cls, value: Time, *, now_ms: int) -> AsOf:
         """Parse a user's value. A number is a version. Text that begins with a letter is a snapshot's name.
 
-        ``now``, ``now-1h`` and other text are times. Raises ConfigError.
+        ``now``, ``now-1h``, other text and a datetime are times. Raises ConfigError.
         """
         if isinstance(value, dt.datetime):
             return cls(time_ms=parse_time(value, now_ms=now_ms))
@@ -109,7 +109,7 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class KeptRoot:
-    """Root of a past version. ``source``: ``snapshot NAME``, ``history``, or ``root`` for the newest root itself.
+    """Stored root of a past version. ``source``: ``snapshot NAME``, ``history``, or ``root`` for the newest root.
 
     ``begun``: the snapshot is unfinished, so objects that it names may be deleted.
     """
@@ -134,7 +134,10 @@ class KeptRoot:
 
 
 class Past:
-    """One partition as of a version, which is looked up once: a reader continues with the version it began with."""
+    """Past version of one partition, selected by ``as_of``.
+
+    The version is looked up once, so that a reader continues with the version with which it began.
+    """
 
     def __init__(self, view: RootView, as_of: AsOf) -> None:
         self._view = view
@@ -144,11 +147,14 @@ class Past:
         self._found: KeptRoot | None = None
 
     def pin(self) -> Steps[CatalogView]:
-        """Return the catalog at that version. Raises as :meth:`choose`."""
+        """Return the catalog of the selected version. Raises as :meth:`choose`."""
         return CatalogView.from_root((yield from self.choose()).root, self._pages)
 
     def choose(self) -> Steps[KeptRoot]:
-        """Return the version to read. Raises NotFoundError if it was not kept, or was collected since."""
+        """Return the stored root of the selected version.
+
+        Raises NotFoundError if no root of it is stored, or if garbage collection has deleted objects that it names.
+        """
         before = self._view
         view = RootView(before.topic_id, before.partition, before.topic, before.known)  # threads must not share a view
         newest = yield from view.load()
@@ -183,7 +189,8 @@ def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[KeptRoot]:
         if taken.begun:
             raise NotFoundError(
                 f"{view.name}: snapshot {as_of.name} was begun and is not finished",
-                hint="wait for its creator; if that was killed, delete it with `tiered snapshot delete`",
+                hint="wait for its creator; if that was killed, run `tiered snapshot delete "
+                f"{as_of.name} {view.topic}:{view.partition}`",
             )
         return taken
     if as_of.time_ms is not None:
@@ -199,7 +206,7 @@ def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[KeptRoot]:
             return each
     raise NotFoundError(
         f"{view.name}: version {version} was not kept; the newest is {newest.version}",
-        hint="choose a snapshot, a version before a trim or a rewrite, or a multiple of 64",
+        hint="choose a version from `tiered snapshot list`, one just before a trim or a rewrite, or a multiple of 64",
     )
 
 
@@ -248,7 +255,7 @@ def decode_taken(view: RootView, data: bytes, *, key: str) -> KeptRoot | None:
     name, version = parse_snap_key(key), parse_hist_key(key)
     if version not in (None, root.version):
         raise CorruptionError(
-            f"{view.name}: {key} contains version {root.version}",
+            f"{view.name}: {key} contains version {root.version} instead of {version}",
             path_or_key=key,
             hint="the object was copied by hand: put the right one back, or delete it",
         )
@@ -271,12 +278,14 @@ def _unknown(view: RootView, name: str) -> Steps[NotFoundError]:
 
 
 def create_snapshot(view: RootView, name: str) -> Steps[Root]:
-    """Keep the newest root as ``name``. Replaces an unfinished snapshot.
+    """Store the newest root as the snapshot ``name``, and return that root. Replaces an unfinished snapshot.
 
     Raises:
         ConfigError: the snapshot exists, or the name is invalid.
-        NotFoundError: there is no root, it is being deleted, or another call has replaced what this one began.
+        NotFoundError: there is no root, the topic is being deleted, or another process deleted or replaced the
+            unfinished snapshot of this call.
         CommitUnknownError: the store did not say whether the snapshot was made.
+        RemoteUnavailableError: garbage collection overtook each attempt, or the store does not answer.
     """
     key = snap_key(view.topic_id, view.partition, name)
     place = yield from _place(key)
@@ -380,7 +389,10 @@ def delete_snapshot(view: RootView, name: str) -> Steps[None]:
 
 
 class _NamedObject(NamedTuple):
-    """Object under the name of a snapshot. ``held``: it is a snapshot; ``etag``: empty without an object."""
+    """Object under the name of a snapshot. ``held``: it is a snapshot, and no note of a deletion.
+
+    ``etag``: empty without an object.
+    """
 
     held: bool
     etag: str
@@ -394,7 +406,7 @@ def _place(key: str) -> Steps[_NamedObject]:
 
 
 def _swap(view: RootView, key: str, body: bytes, etag: str) -> Steps[str | None]:
-    """Put ``body`` in place of what has ``etag``. Return its ETag, None if another call was first.
+    """Put ``body`` in place of the object with ``etag``. Return the new ETag, None if another call was first.
 
     Raises as ``conditional_put``.
     """
@@ -429,5 +441,5 @@ def _exists(view: RootView, name: str) -> Steps[ConfigError]:
     how = ", which was begun and is not finished" if taken is not None and taken.begun else ""
     return ConfigError(
         f"{view.name} has a snapshot {name} already{how}",
-        hint="choose another name, or delete it with `tiered snapshot delete`",
+        hint=f"choose another name, or run `tiered snapshot delete {name} {view.topic}:{view.partition}` first",
     )

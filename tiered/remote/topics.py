@@ -151,18 +151,22 @@ Change = Callable[[TopicEntry], TopicEntry]
 def register_topic(
     name: str, topic_id: UUID, partitions: int, config: Mapping[str, str], registrant: Registrant = ANYBODY
 ) -> Steps[TopicEntry]:
-    """Create the roots, then the entry. Return the entry, which may be an earlier one: compare its ``topic_id``.
+    """Register a topic: create its roots, then its entry. Return the entry.
 
-    An entry with the same id gets the partitions that it lacks. If it lacks none this costs one GET. Raises ConfigError
-    for a bad name or number, CommitUnknownError if the outcome is not known (register again). Raises LogDestroyedError
-    if a root that ``registrant`` has seen is gone, CorruptionError if the entry has fewer partitions than the bucket or
-    ``registrant``.
+    An existing entry is returned instead, with its own settings: compare its ``topic_id``. If the id is the same, the
+    entry gets the partitions that it lacks. An existing entry that lacks none costs one GET.
+
+    Raises:
+        ConfigError: a bad name or number.
+        CommitUnknownError: the outcome is not known. Register again.
+        LogDestroyedError: a root that ``registrant`` has seen is gone, or the topic is being deleted.
+        CorruptionError: the entry has fewer partitions than the bucket or ``registrant``.
     """
     key = topic_key(name)
     if not 1 <= partitions <= MAX_PARTITIONS or topic_id.int == 0:
         raise ConfigError(
-            f"topic {name}: {partitions} partitions with topic id {topic_id} are not possible",
-            hint=f"use 1 to {MAX_PARTITIONS} partitions",
+            f"topic {name} cannot have {partitions} partitions and topic id {topic_id}",
+            hint=f"use 1 to {MAX_PARTITIONS} partitions, and a topic id that is not zero",
         )
     entry = TopicEntry(name, topic_id, partitions, MappingProxyType(dict(config)))
     encode_topic(entry)  # refuse an invalid entry before the first root is made
@@ -247,7 +251,7 @@ def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, de
 def _made(
     entry: TopicEntry, partitions: Collection[int], registrant: Registrant, deadline: Deadline
 ) -> Steps[list[Root]]:
-    """Create the roots of all partitions. Return the roots that existed and are in use by this topic."""
+    """Create the missing roots of ``partitions``. Return the existing roots that have been changed since creation."""
     ids = PartitionIds(entry.name, entry.topic_id)
     wanted = sorted(partitions)
     seen = sorted(set(wanted).intersection(registrant.seen))
@@ -341,10 +345,10 @@ def being_deleted(what: str, topic_id: UUID, *, over: bool = False) -> LogDestro
 
 
 def confirm_topic(entry: TopicEntry) -> Steps[TopicEntry]:
-    """Return the entry, or a newer one. Raise CorruptionError if a partition beyond the newest entry's is in use.
+    """Check that ``entry`` is not an older one that was put back. Return the entry, or a newer one.
 
-    For readers without a disk that has seen the partitions. An older entry has fewer partitions than were written, and
-    only the root after the last one shows that. One GET.
+    Raises CorruptionError if the partition after the entry's last one is in use: an older entry has too few partitions.
+    For readers without a disk that has seen the partitions. Costs one GET, unless the partition is in use.
     """
     for _ in range(CHANGES_KEPT):
         key = root_key(entry.topic_id, entry.partitions)

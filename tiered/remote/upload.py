@@ -78,8 +78,8 @@ def upload_segment(
     """Store and verify both objects of a writer's ``segment`` and return its row. Commits nothing.
 
     ``plan``: the journalled names; None takes fresh ones. ``on_multipart`` gets the id of each multipart upload before
-    its first part is sent, for the journal. ``deadline_seconds`` bounds the retries of each object; one attempt is
-    always made, and never cut short.
+    its first part is sent, for the journal. ``parts``: stored parts of an earlier call with the same ``plan``, updated
+    here. ``deadline_seconds`` bounds the retries of each object; one attempt is always made, and never cut short.
 
     Raises CorruptionError if the file differs from the seal or the object from what was sent, RemoteUnavailableError if
     the store does not answer. A failed multipart upload is aborted first. Only if the store did not answer and the
@@ -143,9 +143,9 @@ def row_of(descriptor: SegmentDescriptor, *, uid: str, role: Role, claim_epoch: 
 
 
 def verify_sent(key: str, size_bytes: int, crc: int, sent: PutResult, capabilities: Capabilities) -> Steps[None]:
-    """Verify that the store has the object as it was sent. ``sent``: the store's answer to the PUT.
+    """Raise CorruptionError unless the store has the object as it was sent. ``sent``: the store's answer to the PUT.
 
-    Sends no request if the store acknowledged this checksum and is known to check it.
+    Sends no request if the store acknowledged this checksum and is known to check it. Otherwise the object may be read.
     """
     trusted = capabilities.returns_crc32c and capabilities.verifies_crc32c
     if not (trusted and sent.etag and sent.crc32c == crc):
@@ -155,8 +155,8 @@ def verify_sent(key: str, size_bytes: int, crc: int, sent: PutResult, capabiliti
 def _check_size(source: ByteSource, descriptor: SegmentDescriptor) -> None:
     if source.size != descriptor.size_bytes:
         raise CorruptionError(
-            f"segment {descriptor.base_offset} has {source.size} bytes, but had {descriptor.size_bytes} "
-            "when it was sealed",
+            f"segment {descriptor.base_offset} of {descriptor.topic_id}-{descriptor.partition} has {source.size} "
+            f"bytes, but had {descriptor.size_bytes} when it was sealed",
             offset=descriptor.base_offset,
             hint="`tiered check --log-dir DIR` names the damage; restore the file from a copy of this disk",
         )

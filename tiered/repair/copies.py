@@ -75,7 +75,7 @@ class PartitionObjects(NamedTuple):
     epochs: dict[Role, int]
 
     def holds(self, topic_id: UUID, partition: int, row: Row) -> bool:
-        """Return True if both objects of a row were listed with the sizes that the row has."""
+        """Return True if both objects of a row were listed with the row's sizes, or if the row is a hole."""
         log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
         return not row.size or (self.sizes.get(log) == row.size and self.sizes.get(index) == row.idx_len)
 
@@ -155,7 +155,7 @@ def _noted(topic_id: UUID, tp: TopicPartition, newest: Root) -> Steps[int]:
 
 
 def list_objects(topic_id: UUID, partition: int) -> Steps[PartitionObjects]:
-    """Return the listed objects of a partition's segments and pages. Sends LISTs."""
+    """List a partition's segments and pages. Return the segments' sizes, and each role's newest epoch in any key."""
     prefix = partition_prefix(topic_id, partition)
     segments = yield from list_all(prefix + "s/")
     epochs = dict.fromkeys(Role, 0)
@@ -200,7 +200,7 @@ def _whole(root: Root, sizes: Mapping[str, int], found: Mapping[SegmentName, Row
 def _read_heads(
     root: Root, sizes: Mapping[str, int], wanted: Callable[[SegmentName], bool]
 ) -> Steps[dict[SegmentName, Row | None]]:
-    """Return what the bundle of each wanted ``.log`` describes, None for one that is missing, damaged or another's."""
+    """Return the row that the bundle of each wanted ``.log`` describes. None: the bundle is unusable or of another."""
     parsed = [each for each in map(parse_segment_key, sizes) if each is not None and each.suffix == "log"]
     names = [each.name for each in parsed if wanted(each.name)]
     found: dict[SegmentName, Row | None] = {}
@@ -267,7 +267,10 @@ def read_all_pages(ground: Ground, root: Root) -> Steps[Pages]:
 def _from_version(  # noqa: PLR0917 - a page, and its context
     ground: Ground, root: Root, kind: PageKind, pointer: Pointer, damage: CorruptionError, found: Pages
 ) -> Steps[Content | None]:
-    """Return a page as a version of it holds it, and note the action that puts the version back."""
+    """Return a page from an older version of its object, and add the action that restores it to ``found``.
+
+    Return None if no version is the page of ``pointer``.
+    """
     key = root.page_key(pointer)
 
     def fits(data: bytes) -> bool:
@@ -291,7 +294,7 @@ def _from_version(  # noqa: PLR0917 - a page, and its context
 def fill(root: Root, pages: Pages, copies: Copies) -> Steps[list[Row] | None]:
     """Return all rows of a root, including those of its lost pages. None if the rows of a page cannot be proven.
 
-    Rows of a copy, or of bundles, are accepted only if their number, bytes, records and sum are those of the pointer.
+    Rows of a copy, or of bundles, are accepted only if their totals and their hash sum are those of the pointer.
     """
     listed = yield from list_objects(root.topic_id, root.partition)
     rows = [*pages.rows, *rows_inside(root)]
@@ -313,7 +316,7 @@ def fill(root: Root, pages: Pages, copies: Copies) -> Steps[list[Row] | None]:
 
 
 def _rows_from_copies(pointer: Pointer, root: Root, copies: Copies) -> Steps[list[Row] | None]:
-    """Return the rows of a page as a copy of the root names them, one whose own pages are whole."""
+    """Return the rows of a lost page from an older copy of the root. None if no copy has them all."""
     for copy, _ in copies.roots.values():
         if copy.version >= root.version or copy.next_offset < pointer.next:
             continue
@@ -327,7 +330,7 @@ def _rows_from_copies(pointer: Pointer, root: Root, copies: Copies) -> Steps[lis
 
 
 def _chain(found: Sequence[Row], pointer: Pointer) -> list[Row] | None:
-    """Return segments side by side over the range of a page that add up to its sums."""
+    """Return segments that cover the range of a page without a gap and match its totals, None if none do."""
     waiting: list[tuple[list[Row], int]] = [([], pointer.base)]
     for _ in range(MAX_CHAINS):
         if not waiting:

@@ -192,7 +192,10 @@ def _errors(
 
 
 def _small_files(disk: RepairDirectory) -> list[RepairAction]:
-    """Return the actions for what ``check`` finds. Raises NewerFormatError, LocalIOError for what it cannot judge."""
+    """Return the actions for damaged small files of the directory.
+
+    Raises NewerFormatError for a file of a newer release, LocalIOError for a file that cannot be read.
+    """
     actions: list[RepairAction] = []
     for found in read_small_files(disk.directory, disk.files).findings:
         if found.code == NEWER_RELEASE:
@@ -210,7 +213,7 @@ def _set_aside(disk: RepairDirectory, tp: TopicPartition, path: Path, problem: s
 
 
 def _topics_file(disk: RepairDirectory, problem: str, *, remote: bool) -> Steps[RepairAction]:
-    """Return the action that writes the topics of the directories, with the settings of the bucket.
+    """Return the action that writes ``tiered-topics.json`` from the partitions' directories and the bucket's settings.
 
     A topic without an id is left out: the next open takes it from its directories.
     """
@@ -276,7 +279,10 @@ def _partition(
 
 
 def _gone(disk: RepairDirectory, tp: TopicPartition, options: RepairOptions) -> Steps[RepairAction]:
-    """Return the action for a partition whose directory is gone: it goes on at the bucket's end, or empty."""
+    """Return the action for a partition whose directory is gone: it continues at the bucket's end, or as an empty log.
+
+    Without ``accept_loss`` the action has no remedy if records are lost.
+    """
     uploads = yield from blocking(UploadCheckpoint(disk.directory, disk.files).read)
     end = (yield from blocking(partial(find_gone, disk.directory, disk.files, uploads)))[tp]
     tiered = tp in uploads or tp in (yield from blocking(Claims(disk.directory, disk.files).read))
@@ -315,7 +321,7 @@ def _accept_gone(disk: RepairDirectory, tp: TopicPartition, end: int, _: int) ->
 
 
 def _forget(disk: RepairDirectory, tp: TopicPartition, now_ms: int) -> None:
-    """Set a partition of the log of transactions aside."""
+    """Set a partition of ``__transaction_state`` aside, so that the next open aborts its open transactions."""
     path = disk.directory / partition_dir(tp)
     disk.files.unlink(disk.directory / CLEAN_SHUTDOWN_NAME)  # only an open after a crash looks for transactions
     if disk.files.is_directory(path):
@@ -344,8 +350,9 @@ def plan_damage(
     options: RepairOptions,
     entry: TopicEntry | None,
 ) -> Steps[list[RepairAction]]:
-    """Return the actions for damaged segments of a partition. ``found``: the damage. ``entry``: the topic in the
-    bucket, if any.
+    """Return the actions for damaged segments of a partition. ``found``: the findings of ``check`` about them.
+
+    ``entry``: the topic's entry in the bucket, None without one.
     """
     folder = disk.directory / partition_dir(tp)
     bases = yield from blocking(partial(log_bases, disk.files, folder))
@@ -377,7 +384,7 @@ def plan_damage(
 
 
 def _clean_end(disk: RepairDirectory, tp: TopicPartition, base: int) -> int:
-    """Return where a log ends whose last segment is damaged; -1 after a crash: the next open has to judge it."""
+    """Return the end offset of a log whose last segment is damaged. -1: unknown, as after a crash; an open finds it."""
     if disk.files.state(disk.directory / CLEAN_SHUTDOWN_NAME) is None:
         return -1
     folder = disk.directory / partition_dir(tp)
@@ -389,7 +396,7 @@ def _clean_end(disk: RepairDirectory, tp: TopicPartition, base: int) -> int:
 
 
 def _held_end(tp: TopicPartition, start: int, entry: TopicEntry) -> Steps[int]:
-    """Return the offset up to which the bucket holds all from ``start`` on, in whole segments."""
+    """Return the end of the undamaged segments in the bucket that follow each other from ``start`` on."""
     pinned = yield from RootView(entry.topic_id, tp.partition, tp.topic).pin()
     at = start if pinned is None else max(start, pinned.start_offset)
     while pinned is not None and len(piece := (yield from pinned.piece(at))):
@@ -439,7 +446,7 @@ def _judged(disk: RepairDirectory, folder: Path, base: int, end: int) -> Damaged
 
 
 def _rewritten(disk: RepairDirectory, folder: Path, each: DamagedLog, write: Callable[[bytes], object]) -> Rewrite:
-    """Hand each batch of the new ``.log`` to ``write``."""
+    """Pass each batch of the new ``.log`` to ``write``. Return the rewrite, which has its notes and its follower."""
     epochs, path = LeaderEpochs(folder, disk.files, read_only=True), folder / log_name(each.base)
 
     def epoch_of(start: int, _: int, before: int) -> int:
@@ -470,7 +477,7 @@ def _follower(disk: RepairDirectory, folder: Path, base: int) -> Follower:
 
 
 def _follow(disk: RepairDirectory, folder: Path, follower: Follower, base: int, offsets: Offsets) -> None:
-    """Show the batches of a ``.log`` in a range of offsets to a follower."""
+    """Pass the undamaged batches of segment ``base`` within ``offsets`` to ``follower``."""
     with LogFile(disk.files, folder / log_name(base)) as log:
         for span in salvage(log, 0, log.size(), Offsets(base, offsets.next)):
             if span.base_offset >= offsets.base:

@@ -24,14 +24,14 @@ def plan_repair_steps(
     """Find the damage of topics or partitions, or of all if none is selected, and plan its repair. Changes nothing.
 
     ``url``: URL of the bucket; None: repair only the log directory of the options. Raises ConfigError without either,
-    UnknownTopicError, NotFoundError, also for a bucket without topics and no log directory, and CorruptionError where
-    two states are possible and the operator must choose. Among several partitions, such a partition is an action
-    without a remedy, and the others go on.
+    UnknownTopicError, NotFoundError (also for a bucket without topics), and CorruptionError if two states are possible
+    and the operator must choose. If several partitions are selected, such a partition becomes an action without a
+    remedy, and the other partitions are planned.
     """
     actions: list[RepairAction] = []
     if url is None and options.log_dir is None:
         raise ConfigError(
-            "nothing to repair: neither a bucket nor a log directory is named", hint="name a bucket or a log directory"
+            "nothing to repair: neither a bucket nor a log directory is named", hint="pass log_dir, remote or both"
         )
     if url is not None:
         actions += yield from _plan_bucket(selected, options, url)
@@ -105,7 +105,7 @@ def _plan_partition(ground: Ground) -> Steps[list[RepairAction]]:
 
 
 def repair_steps(plan: RepairPlan) -> Steps[int]:
-    """Carry out a plan, action by action. Return the number of actions. After an error, completed actions stay.
+    """Carry out the actions of a plan that have a remedy. Return their number. After an error, completed ones stay.
 
     Raises ConfigError if the bucket or the disk changed since the plan was made, FencedError, CorruptionError.
     """

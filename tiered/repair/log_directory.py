@@ -148,9 +148,10 @@ class RejoinPlan:
 
 
 def plan_rejoin_steps(directory: Path, selected: Collection[TopicPartition], clock: Clock) -> Steps[RejoinPlan]:
-    """Return the plan that sets the selected partitions aside. Reads only the disk.
+    """Return the plan that moves the selected partitions aside. Reads only the disk.
 
-    If none is selected: those that are fenced or end below the bucket's end. Raises ConfigError if there are none.
+    If none is selected: those that are fenced or end below the bucket's end. Raises ConfigError if none are,
+    UnknownTopicError for a selected partition that the directory does not have.
     """
     return blocking(partial(_planned, directory, selected, clock))
 
@@ -179,7 +180,7 @@ def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock
         if not chosen:
             raise ConfigError(
                 f"nothing to do: no partition in {directory} is fenced or ends below the bucket's end",
-                hint="to move a partition aside anyway, name it: topic:0",
+                hint="to move a partition aside anyway, name it: `tiered repair rejoin TOPIC:P --log-dir DIR`",
             )
         committed = {tp: uploads[tp].end_offset if tp in uploads else 0 for tp in chosen}
         aside = tuple(Aside(tp, committed[tp], ends.get(tp, committed[tp])) for tp in chosen)
@@ -189,7 +190,7 @@ def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock
 
 def _rejoin(plan: RejoinPlan, clock: Clock, files: Files) -> None:
     if not files.is_directory(plan.directory):
-        raise NotFoundError(f"there is no log directory {plan.directory}")
+        raise NotFoundError(f"there is no log directory {plan.directory}", hint="correct the path")
     disk, gone = RepairDirectory(plan.directory, files), {aside.tp for aside in plan.partitions}
     with disk.locked(clock):
         # Without this point an open after a crash does not take the directory that has moved for a lost one.
@@ -226,7 +227,6 @@ def _by_hand(plan: RejoinPlan, tp: TopicPartition) -> str:
     places = (plan.directory / partition_dir(tp), plan.target, plan.directory)
     source, target, directory = (shlex.quote(str(place)) for place in places)
     return (
-        f"{plan.directory} is a file system of its own: `mv {source} {target}`, which copies the partition and takes "
-        f"it away, then `tiered repair rejoin {tp.topic}:{tp.partition} --log-dir {directory}`, which ends it; "
-        f"{plan.target} is what was set aside then"
+        f"{plan.directory} is a mount point: move the partition with `mv {source} {target}`, then complete the rejoin "
+        f"with `tiered repair rejoin {tp.topic}:{tp.partition} --log-dir {directory}`; its files stay in {plan.target}"
     )

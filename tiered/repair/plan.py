@@ -43,8 +43,8 @@ class RepairOptions:
     """Choices of the operator.
 
     ``from_dir``: a log directory that may hold lost segments. ``to_version``: the version of the root to go back to.
-    ``from_version``: the copy of the root to go on from, where two are possible. ``accept_loss``: make holes of offsets
-    that no copy holds. ``log_dir``: a log directory that is repaired, too, and read where ``from_dir`` is not named.
+    ``from_version``: version of the root to continue from, if two are possible. ``accept_loss``: make holes of offsets
+    that no copy has. ``log_dir``: a log directory to repair. Without ``from_dir`` lost segments are read from it.
     """
 
     from_dir: Path | None = None
@@ -136,7 +136,7 @@ class RepairPlan:
 
 
 class Desk(NamedTuple):
-    """One partition that this repair has claimed as maintainer: its catalog, and the access for writing segments."""
+    """Access to one partition that this repair has claimed as maintainer: its catalog, and what writes its segments."""
 
     catalog: Catalog
     shop: Workshop
@@ -165,7 +165,7 @@ class Workbench:
         return self._view
 
     def desk(self, tp: TopicPartition, entry: TopicEntry) -> Steps[Desk]:
-        """Return the desk of a partition. The first call claims the maintainer's role: no collection runs beside it."""
+        """Return the desk of a partition. The first call claims the maintainer's role, so no collection runs."""
         if tp not in self._desks:
             capabilities = yield from probe()
             check_capabilities(capabilities, "the store")

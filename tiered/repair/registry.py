@@ -47,9 +47,10 @@ def find_unregistered() -> Steps[list[str]]:
 
 
 def plan_entry(topic: str) -> Steps[tuple[TopicEntry, list[RepairAction]]]:
-    """Return the entry of a topic, and the action that writes it, if it is not right.
+    """Return a topic's registry entry, and the action that writes it (an empty list if the stored one is right).
 
-    Raises UnknownTopicError if neither an entry nor a root is of this topic, CorruptionError if several topic ids are.
+    Raises UnknownTopicError for a topic that was deleted or has no entry and no root. Raises CorruptionError if roots
+    of several topic ids have this name, or if the entry is damaged and no root has it.
     """
     there = yield from _read_object(topic)
     if there.entry is not None and not there.problem:
@@ -81,14 +82,14 @@ def _read_object(topic: str) -> Steps[RegistryObject]:
     try:
         entry = decode_topic(got.data, key=key)
         if entry.state == STATE_DELETED:
-            raise UnknownTopicError(f"topic {topic} was deleted")
+            raise UnknownTopicError(f"topic {topic} was deleted", hint="`tiered topic list` lists the topics")
         return RegistryObject((yield from confirm_topic(entry)), "", got.etag)
     except CorruptionError as damage:
         return RegistryObject(entry, damage.message, got.etag)
 
 
 def _compared(there: RegistryObject, entry: TopicEntry) -> Steps[RegistryObject]:
-    """Return ``there``, with a problem if another topic id of this name is in use and its own holds nothing."""
+    """Return ``there``, with a problem if its topic id has no objects and another id of this name is in use."""
     prefix = partition_prefix(entry.topic_id, 0)
     if (yield from list_page(prefix, limit=1)).entries:
         return there

@@ -121,9 +121,10 @@ class Base(NamedTuple):
 
 
 def plan_root(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
-    """Return the actions for a partition's root, and the catalog as it is after them. None: there will be no catalog.
+    """Return the actions for a partition's root, and the catalog after them. None: it has no usable catalog then.
 
-    Raises CorruptionError if two roots are possible, NotFoundError and ConfigError for a version to go back to.
+    Raises CorruptionError if two roots are possible, NotFoundError if the chosen version has no copy, ConfigError if
+    it cannot be restored.
     """
     topic_id, tp, options = ground.entry.topic_id, ground.tp, ground.options
     there = yield from _read_root(ground)
@@ -144,7 +145,7 @@ def plan_root(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView | N
 
 
 def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
-    """Return the actions for pages of a whole root, and the catalog after them."""
+    """Return the actions for the damaged pages of an undamaged root, and the catalog after them, None without one."""
     root = there.root
     if root is None:
         return [], None
@@ -165,7 +166,9 @@ def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[RepairAction],
 
 
 def plan_shorter(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
-    """Return the action that goes back to the newest copy all of whose objects exist, none without one.
+    """Return the action that goes back to the newest copy whose objects all exist, and the catalog after it.
+
+    Without such a copy return ``([], None)``.
 
     A root that names missing later objects belongs to a bucket that was copied while it was written. Nothing exists
     after the end of the new root.
@@ -221,7 +224,10 @@ def _two_ends(ground: Ground, one: Root, other: Root) -> CorruptionError:
 
 
 def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
-    """Return the starting point of a new root: the newest good copy, or the one that the operator chose."""
+    """Return the content of a new root from the newest usable copy, or from the one that the operator chose.
+
+    Return None without such a copy. Raises NotFoundError if the chosen version has no copy.
+    """
     topic_id, tp, chosen = ground.entry.topic_id, ground.tp, ground.options.from_version
     listed = yield from list_objects(topic_id, tp.partition)
     if chosen is not None and chosen not in copies.roots:
@@ -258,7 +264,7 @@ def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
 
 
 def _need_all_of(ground: Ground, there: There, base: Base) -> Steps[None]:
-    """Raise CorruptionError if the current root names rows that the new one lacks: commits followed its return."""
+    """Raise CorruptionError if the current root has rows that the new one lacks, from commits after it was put back."""
     if there.root is None or ground.options.from_version is not None:
         return
     rows = [*base.rows, *base.since]
@@ -271,7 +277,7 @@ def _need_all_of(ground: Ground, there: There, base: Base) -> Steps[None]:
 
 
 def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed: PartitionObjects) -> Steps[Base]:
-    """Return a copy with the rows after its end: uploads of the writer, or batches of sinks."""
+    """Return the content of a new root: the copy, and the uploads or sink batches that came after its end."""
     copied_ms = copy.commit.ts_ms
     if copy.writer.volume == SPARK_VOLUME:
         copy, since, notes = yield from _decided(ground, copy)
@@ -292,7 +298,7 @@ def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed:
 
 
 def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[str, ...]]]:
-    """Return a copy with the batches of sinks that were decided and that it has not committed.
+    """Return the copy with the sink batches that have a decision and that it lacks, their rows, and notes about them.
 
     Raises CorruptionError for several, whose order is not proven, unless the loss of their order is accepted.
     """
@@ -336,7 +342,7 @@ def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[s
 
 
 def _go_back(ground: Ground, there: There) -> Steps[Base]:
-    """Return the copy of ``to_version``, with everything appended since.
+    """Return the content of a new root: the copy of ``to_version``, and all rows appended after it.
 
     Raises CorruptionError (the root is not whole, or objects of that version are gone), NotFoundError, ConfigError.
     """
@@ -351,8 +357,8 @@ def _go_back(ground: Ground, there: There) -> Steps[Base]:
     older = _kept([each for each in copies.roots.values() if each[0].version < now.version])
     if now.state != STATE_OPEN or version >= now.version:
         raise ConfigError(
-            f"{now.where} cannot go back to version {version}: it is {now.state}, and only an open one "
-            "can go back to an older version",
+            f"{now.where} is {now.state} at version {now.version} and cannot go back to version {version}: only an "
+            "open one can, to an older version",
             hint=older,
         )
     if version not in copies.roots:
@@ -398,7 +404,7 @@ def _kept(copies: Sequence[tuple[Root, str]]) -> str:
 def _planned(
     ground: Ground, there: There, why: str, base: Base
 ) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
-    """Return the action that writes the new root, and the catalog that it is."""
+    """Return the action that writes the new root, and its catalog; None instead if an unaccepted loss prevents it."""
     topic_id, tp = ground.entry.topic_id, ground.tp
     copy, rows = base.copy, [*base.rows, *base.since]
     listed = yield from list_objects(topic_id, tp.partition)
@@ -457,7 +463,7 @@ def _epochs(ground: Ground, base: Base) -> Steps[tuple[EpochEntry, ...]]:
 
 
 def _undone(ground: Ground, base: Base) -> Steps[tuple[Undone, ...]]:
-    """Return the erasures whose records are named again."""
+    """Return the erasures that the new root undoes, because it names segments from before them."""
     rows = base.rows
     if base.now is not None:  # only rows that are named again, not those named all the time
         named = {(row.id_hi, row.id_lo) for row in (yield from rows_of(base.now))}
@@ -474,7 +480,7 @@ def _need_sound(root: Root) -> None:
         raise CorruptionError(
             f"{root.where}: the repaired catalog would break a rule: {problems[0]}",
             path_or_key=root.key,
-            hint="run `tiered check`, and move away objects that were put into this partition by hand",
+            hint=f"run `tiered check {root.topic}`, and move away objects that were put into this partition by hand",
         )
 
 

@@ -83,7 +83,7 @@ def whole_batches(
 
 
 def _intact(log: LogFile, size: int) -> list[BatchPosition]:
-    """Return all batches if each has its CRC and they fill the file."""
+    """Return all batches if each CRC is right and they fill the file, otherwise an empty list."""
     spans: list[BatchPosition] = []
     try:
         for span, view in log.batches(0, size):
@@ -96,9 +96,9 @@ def _intact(log: LogFile, size: int) -> list[BatchPosition]:
 
 
 def _in_their_place(spans: Sequence[BatchPosition], offsets: Offsets) -> list[BatchPosition]:
-    """Return the batches that follow each other from the start, or up to the end.
+    """Return the batches without a gap from the start of ``offsets``, and those without a gap up to its end.
 
-    A batch whose base offset rotted is between both.
+    A batch with a damaged base offset lies between these two runs, and is left out.
     """
     first, at, after = 0, offsets.base, offsets.next
     while first < len(spans) and spans[first].base_offset == at:
@@ -110,7 +110,7 @@ def _in_their_place(spans: Sequence[BatchPosition], offsets: Offsets) -> list[Ba
 
 
 class Remains(NamedTuple):
-    """A row with damaged objects. ``source``: the rest of its ``.log``. ``bundle``: its own, if whole."""
+    """Row with damaged objects. ``source``: bytes for its new ``.log``. ``bundle``: its own, None if damaged."""
 
     topic_id: UUID
     tp: TopicPartition
@@ -125,10 +125,10 @@ class Remains(NamedTuple):
 
 
 def _fetched(one: Remains, pinned: CatalogView, path: Path) -> Steps[tuple[tuple[BatchPosition, ...], Ranges]]:
-    """Fetch the ``.log`` into a file; return the batches of it that are whole, and the offsets that are lost.
+    """Copy the bytes of ``source`` into a file. Return the undamaged batches, and the ranges of lost offsets.
 
     An object of another size, or with right batches but another checksum, holds another segment: all offsets are lost.
-    Local segments hold all offsets, or none.
+    If one batch of the local segments is damaged, all offsets count as lost.
     """
     row, own, source = one.row, own_row(one.row), one.source
     with path.open("wb") as file:
@@ -177,7 +177,7 @@ def follower_at(one: Remains, pinned: CatalogView) -> Steps[Follower]:
 
 
 class Rewrite:
-    """The new ``.log``: batches that are whole, and markers so that no transaction stays open whose end may be lost.
+    """Writer of a new ``.log``: undamaged batches, and markers that end each transaction whose end may be lost.
 
     ``lost``: ranges of offsets. ``follower``: has seen all earlier batches. ``epoch_at``: leader epoch of a lost range,
     given its bounds and the epoch of the batch before it. ``bundle``: that of the segment, if it is whole; it names the
@@ -277,7 +277,7 @@ def plan_remains(one: Remains, pinned: CatalogView, *, accepted: bool) -> Steps[
 
 
 def _rewritten(one: Remains, pinned: CatalogView, output: SegmentOutput | None) -> Steps[tuple[Rewrite, Ranges]]:
-    """Write each batch of the new segment, if there is an output. Return the lost ranges, too."""
+    """Write the batches of the new segment to ``output``, if any. Return the rewrite and the lost ranges."""
     row, bundle = one.row, None if one.staged else one.bundle
 
     def epoch_at(_: int, end: int, before: int) -> int:
@@ -297,7 +297,10 @@ def _rewritten(one: Remains, pinned: CatalogView, output: SegmentOutput | None) 
 
 
 def write_remains(one: Remains, shop: Workshop, pinned: CatalogView, lost: Ranges) -> Steps[Row]:
-    """Write the new segment. Raises CorruptionError if the ``.log`` does not read as it was planned."""
+    """Write the new segment and return its row. ``lost``: the planned ranges of lost offsets.
+
+    Raises CorruptionError if other offsets are lost now.
+    """
     row = one.row
     output = SegmentOutput(shop, [row], (yield NewId()))
     made, found = yield from _rewritten(one, pinned, output)

@@ -183,7 +183,7 @@ def keep_copy(key: str, to: str) -> Steps[bool]:
             f"only {output.size} of the {head.size} bytes of {key} could be copied; nothing was replaced",
             path_or_key=key,
             position=output.size,
-            hint="try again; if it fails again, stop the other program that writes this key",
+            hint="run `tiered repair` again; if it fails again, stop the other program that writes this key",
         )
     yield from output.finish()
     copy = yield Head(to)
@@ -192,7 +192,7 @@ def keep_copy(key: str, to: str) -> Steps[bool]:
             f"{to}, the copy of {key}, is missing or does not have {head.size} bytes; nothing was replaced",
             path_or_key=to,
             position=0,
-            hint="try again",
+            hint="run `tiered repair` again",
         )
     return True
 
@@ -201,7 +201,10 @@ def keep_copy(key: str, to: str) -> Steps[bool]:
 
 
 def plan_kept(ground: Ground) -> Steps[list[RepairAction]]:
-    """Return the actions for copies, snapshots and pins of one partition. Raises ConfigError for a newer release's."""
+    """Return the actions for damaged root copies, snapshots and pins of one partition.
+
+    Raises ConfigError for an object of a newer release.
+    """
     topic_id, tp = ground.entry.topic_id, ground.tp
     view = RootView(topic_id, tp.partition, tp.topic)
     actions: list[RepairAction] = []
@@ -218,7 +221,7 @@ def plan_kept(ground: Ground) -> Steps[list[RepairAction]]:
 
 
 def _version_or(without: RepairAction, stored: Stored, decode: Callable[[bytes], object]) -> Steps[RepairAction]:
-    """Return the action that puts a version back, or ``without`` if there is none."""
+    """Return the action that restores the newest version that ``decode`` accepts, or ``without`` if there is none."""
 
     def fits(data: bytes) -> bool:
         try:

@@ -225,7 +225,7 @@ _SNAPSHOTS = "`tiered snapshot list` shows the snapshots"
 
 def _check_options(options: RestoreOptions) -> None:
     if options.until_ms is not None and options.until_offset is not None:
-        raise ConfigError("until a time and until an offset exclude each other", hint="give one of them")
+        raise ConfigError("until (a time) and end (an offset) exclude each other", hint="pass one of them")
     if options.until_offset is not None and options.until_offset < 0:
         raise ConfigError(f"{options.until_offset} is not an offset", hint="offsets begin at 0")
     if None not in (options.since_ms, options.until_ms) and options.until_ms <= options.since_ms:  # type: ignore[operator]

@@ -81,7 +81,7 @@ INDEX_INTERVAL_BYTES = 4096
 
 
 def leaves_out(plan: PartitionRestore) -> bool:
-    """Return True if offsets may have no record. The directory then gets the file ``SPARSE_NAME``.
+    """Return True if some offsets of the log may have no record. The directory then gets the file ``SPARSE_NAME``.
 
     Settings do not show it: data was lost and given up, or the topic was compacted before its settings changed.
     """
@@ -111,7 +111,7 @@ def topic_infos(entries: Iterable[TopicEntry]) -> dict[str, TopicInfo]:
 
 @dataclass(slots=True)
 class PartitionPull:
-    """One pull of the partition directory ``path``. ``pin``: kept while segments are fetched.
+    """One pull of the partition directory ``path``. ``pin``: renewed while segments are fetched, None without one.
 
     ``published``: readers may look at the directory, so segments are fetched under another name and swapped in.
     ``leaving``: files that readers may still use; unlink them later. ``notes``: what was rebuilt.
@@ -126,9 +126,7 @@ class PartitionPull:
     notes: list[str] = field(default_factory=list)
 
     def decide(self) -> Steps[Pull]:
-        """Return the changes that the directory needs. Makes it if it is missing, and completes an interrupted pull
-        first.
-        """
+        """Return the changes that the directory needs. Create a missing directory, and complete an interrupted pull."""
         return blocking(self._decide)
 
     def run(self, todo: Pull) -> Steps[None]:
@@ -317,7 +315,7 @@ class SegmentFetch:
                 f"{self.tp}: the restore cannot end at offset {end}: no batch of {self._key} begins there",
                 path_or_key=self._key,
                 offset=end,
-                hint="run `tiered check --read-data`: an index or the .log is damaged",
+                hint="run `tiered repair --dry-run`: an index or the .log is damaged",
             )
         txns = self._file(TXN_INDEX_SUFFIX)
         if indexes is not None and indexes.txn_index:
@@ -425,7 +423,7 @@ class SegmentFetch:
             f"{self.tp}: {self._key} has CRC32C {checksum:#010x}, the catalog says {self.row.crc:#010x}",
             path_or_key=self._key,
             offset=self.row.base,
-            hint="look for another version of the object in the bucket, or restore only newer segments (--newest)",
+            hint="`tiered repair --dry-run` looks for another version; or restore only newer segments (--newest)",
         )
 
     def _placed(self) -> SegmentScan | None:

@@ -81,7 +81,11 @@ class RestoreReport:
 def restore_steps(
     url: str, directory: Path, options: RestoreOptions, *, clock: Clock, ids: IdSource, files: Files
 ) -> Steps[RestoreReport]:
-    """Build ``directory`` from the store at ``url``. Emits progress. An error leaves nothing on disk."""
+    """Build ``directory`` from the store at ``url``. Emits progress. An error leaves nothing on disk.
+
+    Raises ConfigError if the directory is not empty (unless ``if_empty``), DiskFullError, CorruptionError, and as
+    :func:`plan_steps`.
+    """
     directory = directory.absolute()
     if url.startswith("file://"):
         yield Blocking(partial(StoreLocation.parse(url, environ={}).refuse_overlap, directory))
@@ -155,7 +159,7 @@ class _Build:
                 )
 
     def release(self) -> Steps[None]:
-        """End the pins. Never raises."""
+        """Delete the pins. Never raises."""
         for pin in self._pins.values():
             yield from pin.drop()
 
@@ -175,9 +179,9 @@ class _Build:
             raise
 
     def _make_temporary(self) -> None:
-        """Make the temporary directory. Replace an empty directory of the final name by one as empty now.
+        """Make the temporary directory. If the final directory exists and is empty, replace it.
 
-        A mount point cannot be replaced. This attempt reports it before anything is fetched.
+        Raises ConfigError for a mount point, which cannot be replaced, before anything is fetched.
         """
         files = self._files
         files.make_directory(self._temporary)

@@ -101,7 +101,7 @@ class _Due:
 
 
 class Standby:
-    """A directory that follows the bucket at ``url``. A context manager; it holds both locks of the directory."""
+    """Log directory that follows the bucket at ``url``. As a context manager it owns both locks of the directory."""
 
     def __init__(self, url: str, directory: Path, *, clock: Clock, ids: IdSource, files: Files) -> None:
         self.directory = directory.absolute()
@@ -114,7 +114,10 @@ class Standby:
         self._leaving: list[Path] = []
 
     def __enter__(self) -> Self:
-        """Lock the directory, and mark it if it is new. Raises ConfigError for any other log, LockedError."""
+        """Lock the directory, and mark it if it is new.
+
+        Raises ConfigError for a directory that is no standby of this bucket, LockedError.
+        """
         files, directory = self._files, self.directory
         if self._url.startswith("file://"):
             StoreLocation.parse(self._url, environ={}).refuse_overlap(directory)
@@ -135,7 +138,7 @@ class Standby:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Unlock the directory. Remove one that this call made, if an error came before the first partition."""
+        """Unlock the directory. Remove a new one, if an error of the library came before the first partition."""
         with self._held:
             is_refused = kind is not None and issubclass(kind, TieredError)
             if is_refused and self._is_new and not DirectoryView.read(self.directory, self._files).partitions:
@@ -227,8 +230,8 @@ class Standby:
             last = entry or (yield from load_entry(info.name))
             # mutant lost-entry-is-no-deletion
             if last is None:
-                text = f"topic {info.name}: {self._url} has no entry of it any more, and none that it was deleted"
-                hint = f"it is another bucket, or the entry was lost: `tiered repair {info.name} --dry-run`"
+                text = f"topic {info.name} has no registry entry in {self._url}, not even one of a deleted topic"
+                hint = f"correct the bucket's URL; if the entry was lost, run `tiered repair {info.name} --dry-run`"
                 errors.append(LogDestroyedError(text, hint=hint))
             elif last.topic_id != info.topic_id or last.state in (STATE_DELETING, STATE_DELETED):
                 found.append(info.name)
@@ -312,7 +315,7 @@ class Standby:
 
 
 class Promotion(NamedTuple):
-    """Result of a promotion. ``ends`` by partition; ``notes``: what the new writer does not have."""
+    """Result of a promotion. ``ends``: end offset by partition. ``notes``: group positions that could not be read."""
 
     ends: Mapping[TopicPartition, int]
     notes: Sequence[str]
@@ -321,7 +324,8 @@ class Promotion(NamedTuple):
 def promote(store: Store, directory: Path, *, clock: Clock, ids: IdSource, files: Files, take: Taker) -> Promotion:
     """Pull once more, claim every partition, commit the positions of groups, and end the standby.
 
-    Raises FencedError if the primary committed in between. It is then still a standby; the call can be repeated.
+    ``take``: called with progress. Raises ConfigError if ``directory`` is no standby, the errors of the pull, and
+    FencedError if the primary committed in between. The directory is then still a standby; repeat the call.
     """
     if read_standby(directory, files) is None:
         raise ConfigError(
@@ -342,7 +346,7 @@ def promote(store: Store, directory: Path, *, clock: Clock, ids: IdSource, files
             for group, positions in tiering.asked(standby.positions(notes)).items():
                 local.transactions.positions.commit(group, positions)
         except FencedError as error:
-            error.hint = f"the primary still wrote: stop it, or promote again; {directory} still follows the bucket"
+            error.hint = f"stop the primary, which still wrote, and promote again; {directory} still follows the bucket"
             raise
         finally:
             tiering.close()

@@ -33,8 +33,9 @@ __all__ = ["register"]
 
 
 def lacking(what: str, error: ImportError) -> ConfigError:
-    """Return the error for ``what``, which needs a module that is missing, or a newer pyspark. ``error``: the failed
-    import.
+    """Return the error for a feature whose import failed, because a module is missing or pyspark is too old.
+
+    ``what``: the feature, as the subject of the message. ``error``: the failed import.
     """
     hint = install_command("spark")
     module = (error.name or "").partition(".")[0]
@@ -51,7 +52,7 @@ def lacking(what: str, error: ImportError) -> ConfigError:
 
 
 def refused_calls(why: ConfigError, *names: str) -> dict[str, Callable[..., NoReturn]]:
-    """Return methods that raise ``why``, for a class that stands in for one that cannot be made."""
+    """Return methods ``names``, each of which raises ``why``. They make the stand-in for an object that was refused."""
     message, hint = why.message, why.hint  # Spark pickles the class
 
     def refuse(*_: object) -> NoReturn:

@@ -56,7 +56,10 @@ _SPARK = (
 
 
 def _verb(name: str, *, speculative: bool) -> Callable[[Callable[..., int]], click.Command]:
-    """Return a decorator that makes a command of a function that takes a runner."""
+    """Return a decorator that makes the verb ``name`` of a function that takes a :class:`JobRunner`.
+
+    ``speculative``: Spark may run two attempts of a task concurrently.
+    """
 
     def make(function: Callable[..., int]) -> click.Command:
         @pass_application
@@ -256,7 +259,7 @@ def export(
     names, out = tuple(sorted(set(topics))), runner.app.out
     folder, progress, more = _absolute(to) if to else None, _absolute(checkpoint), pairs("--option", options)
     if (to is None) == (table is None):
-        raise ConfigError("an export goes to one place", hint="pass --to URL, or --table NAME")
+        raise ConfigError("an export needs one target: --to or --table", hint="pass --to URL, or --table NAME")
     if runner.app.dry_run:
         _need_topics(runner, names)
         line = f"dry run: would export {', '.join(names)} to {folder or f'the table {table}'} as {kind}"
@@ -291,8 +294,8 @@ def _exported(
 ) -> list[int]:
     """Read the records since the checkpoint with this library's stream source. Return the rows of each batch.
 
-    Spark's checkpoint and the format's own transaction make an export exactly once. Nothing here knows how a table is
-    written. Raises JobFailedError.
+    ``read``: options of the source. ``start``: starts the query that writes the rows. Spark's checkpoint and the
+    transaction of the format make an export exactly once. Raises JobFailedError.
     """
     register(runner.session)
     s3 = {word: str(value) for word, value in runner.s3.items() if not word.startswith("sse")}

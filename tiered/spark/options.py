@@ -224,7 +224,7 @@ class ReadOptions:
         path, local_dir = given.get("path"), given.get("local_dir")
         if not path and not local_dir:
             raise ConfigError(
-                "option path is missing: Spark hands the path of a table of its catalog to no Python source",
+                "option path is missing: Spark does not pass the path of a catalog table to a Python source",
                 hint='load("s3://bucket/prefix"), option local_dir, or in SQL CREATE TEMPORARY VIEW name USING tiered '
                 "OPTIONS (path 's3://bucket/prefix', subscribe 'topic')",
             )
@@ -262,7 +262,7 @@ class ReadOptions:
 
 
 def include_headers(options: Mapping[str, str]) -> bool:
-    """Return the option ``includeHeaders`` alone, which decides the columns of any kind of query."""
+    """Return the value of the option ``includeHeaders``. Other options are not checked. Raises ConfigError."""
     return option_value({key.lower(): str(value) for key, value in options.items()}, "includeHeaders", _flag, False)
 
 
@@ -359,8 +359,8 @@ def _offsets(text: str, words: tuple[int, ...]) -> Bound:
 
 def _wrong_end(default: int) -> ConfigError:
     if default == EARLIEST:
-        return ConfigError("a batch query cannot start at the latest offset", hint="earliest, offsets, or a timestamp")
-    return ConfigError("a batch query cannot end at the earliest offset", hint="latest, offsets, or a timestamp")
+        return ConfigError("a batch query cannot start at the latest offset", hint="use earliest, offsets or a time")
+    return ConfigError("a batch query cannot end at the earliest offset", hint="use latest, offsets or a time")
 
 
 def _json(text: str, example: str) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def _list(tps: Sequence[TopicPartition]) -> str:
 
 
 def _pieces_of(tiers: PinnedPartition, options: ReadOptions, pool: Executor) -> list[PartitionSlice]:
-    """Return the wanted range of one partition, tier by tier."""
+    """Return the pieces of the wanted range of one partition, tier by tier. They have the partition's pin."""
     if tiers.local is None and tiers.remote is None:
         return []
     pin = tiers.hold()
@@ -184,7 +184,7 @@ def _tier_ranges(tp: TopicPartition, start: int, end: int, spans: Spans, *, fail
 def start_of(tiers: PinnedPartition, options: ReadOptions, earliest: int, latest: int) -> int:
     """Return the first offset to read in a partition with offsets ``earliest`` to ``latest``, by the options.
 
-    Raises ConfigError if no record is as late as the wanted time.
+    If no record is as late as the wanted time, return ``latest``, or raise ConfigError with the strategy ``error``.
     """
     bound = options.start
     timestamp = bound.timestamp if bound.timestamps is None else bound.timestamps[tiers.tp]
@@ -262,7 +262,7 @@ def offset_within(tiers: PinnedPartition, start: int, end: int, size_bytes: int)
 
 
 def _filled(tiers: PinnedPartition, pinned: CatalogView, start: int, end: int, left: int) -> Steps[tuple[int, int]]:
-    """Return the offset up to which segments from ``start`` on have ``left`` bytes, and the rest at ``end``."""
+    """Return the offset that ``left`` bytes from ``start`` on reach, at most ``end``, and the number of bytes left."""
     at = start
     while at < end and len(rows := (yield from pinned.piece(at))):
         for row in rows.slice(0, int(rows.base.searchsorted(end))):
@@ -279,7 +279,7 @@ def _filled(tiers: PinnedPartition, pinned: CatalogView, start: int, end: int, l
 
 
 def _local_bytes(tiers: PinnedPartition, start: int, end: int) -> int:
-    """Estimate the bytes from the sealed segments. An active one counts like their average, without any as 0."""
+    """Estimate the bytes of offsets on disk, from the mean size of a record in sealed segments. Without those: 0."""
     if tiers.local is None:
         return 0
     sealed = [segment.descriptor for segment in tiers.local.sealed_segments(start)]

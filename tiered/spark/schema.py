@@ -86,7 +86,9 @@ def check_schema(schema: StructType, *, include_headers: bool) -> StructType:
                 hint="only choose columns in the schema, and convert them after load()",
             )
         if name == "headers" and not include_headers:
-            raise ConfigError("schema: headers needs the option includeHeaders=true")
+            raise ConfigError(
+                "schema: headers needs the option includeHeaders=true", hint='add option("includeHeaders", "true")'
+            )
     return schema
 
 
@@ -133,7 +135,7 @@ _ARROW_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary()
 class WrittenRows:
     """Rows of one record batch. ``topics``: Arrow dictionary column, None if the option names one topic.
 
-    ``partitions``: -1 for a row without one.
+    ``partitions``: -1 for a row without one; None if the frame has no such column.
     """
 
     records: RecordColumns

@@ -82,28 +82,29 @@ class WritePlan:
 
     @classmethod
     def from_options(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> WritePlan:
-        """Return the plan of a write. ``overwrite`` is refused, as are other modes than append.
+        """Return the plan of a write. ``overwrite``: Spark's flag for a mode that replaces rows; True is refused.
 
-        Raises ConfigError, also for a wrong column, UnknownTopicError, store errors.
+        Raises ConfigError (``overwrite``, a wrong column, a topic that is being deleted), UnknownTopicError,
+        FencedError if a local log owns the topic, ConditionalWritesUnsupportedError, and the errors of the store.
         """
         if overwrite:
             raise ConfigError(
-                "this save mode or output mode is not possible: a log is only appended to",
-                hint='mode("append"); of a stream outputMode "append" or "update": "complete" is all rows each time',
+                "rows cannot be overwritten: a log is only appended to",
+                hint='use mode("append"), or outputMode("append") or outputMode("update") for a stream',
             )
         columns = WriteSchema.from_spark(schema, topic=options.topic)
         store = store_of(options.path, options)
         return cls(options, columns, SinkTopics.plan(options, store), capabilities_of(store))
 
     def stage(self, rows: Iterator[pa.RecordBatch], job: Job) -> TaskStaged:
-        """Store all rows of one task as staged segments. Return the acknowledged segments."""
+        """Upload all rows of one task as staged segments. Return the message that names them to the commit."""
         start_task()
         store = store_of(self.options.path, self.options)
         staging = TaskStaging(store, self.schema, self.topics.finder(store), job, self.capabilities)
         return TaskStaged(job, staging.write(rows))
 
     def commit(self, txn: str, batch: int, messages: Messages) -> None:
-        """Commit all rows of the tasks. If an earlier attempt has decided the batch, commit its rows instead."""
+        """Commit the rows of all tasks. If an earlier attempt already has a decision, commit its rows."""
         staged = [(message.job.task, message.staged) for message in _task_messages(messages)]
         names = {each.topic_id: each.topic for _, of_task in staged for each in of_task}
         owner = owner_of(f"spark {txn}")
@@ -123,11 +124,11 @@ class TieredWriter(DataSourceArrowWriter):
         return self._plan.stage(iterator, Job(self._txn, 0, _context().partitionId()))
 
     def commit(self, messages: Messages) -> None:
-        """Commit all rows. If an earlier run of the same ``txnId`` has decided, commit its rows instead."""
+        """Commit all rows. If an earlier run of this ``txnId`` has a decision, commit the rows of that run."""
         self._plan.commit(self._txn, 0, messages)
 
     def abort(self, messages: Messages) -> None:
-        """Log the number of staged segments that remain. Garbage collection later deletes those that no commit has."""
+        """Log the number of staged segments. Delete nothing: garbage collection deletes those that no commit names."""
         _say_left(messages)
 
 
@@ -146,23 +147,26 @@ class TieredStreamWriter(DataSourceStreamArrowWriter):
         return self._plan.stage(iterator, Job(txn, int(batch), context.partitionId()))
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803  Spark's name
-        """Commit all rows of the micro-batch. If an attempt before a crash has decided, commit its rows instead."""
+        """Commit all rows of the micro-batch. If an attempt before a crash has a decision, commit its rows instead."""
         queries = {message.job.txn for message in _task_messages(messages)}
         if len(queries) != 1:
-            raise ConfigError(f"the tasks of micro-batch {batchId} belong to {len(queries)} queries")
+            raise ConfigError(
+                f"the tasks of micro-batch {batchId} belong to {len(queries)} queries",
+                hint="start the query again from its checkpoint",
+            )
         txn = queries.pop()
         self._plan.commit(txn, batchId, messages)
         _say_pace(txn, messages)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803  Spark's name
-        """Log the number of staged segments that remain. Garbage collection later deletes those that no commit has."""
+        """Log the number of staged segments. Delete nothing: garbage collection deletes those that no commit names."""
         _say_left(messages)
 
 
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise ConfigError("rows can only be written in a task of Spark")
+        raise ConfigError("rows can only be written in a Spark task, and this process runs none")
     return context
 
 
@@ -213,17 +217,20 @@ def find_topic(options: WriteOptions, store: Store, name: str) -> SinkTopic:
 
 @dataclass(frozen=True, slots=True)
 class SinkTopics:
-    """Topics of one write. The planner looks up the topic of the option. Tasks look up topics that only rows name."""
+    """Topics of one write. ``named``: the topic of the option, None without the option.
+
+    The planner looks up ``named``. Tasks look up topics that only rows name.
+    """
 
     options: WriteOptions
     named: SinkTopic | None
 
     @classmethod
     def plan(cls, options: WriteOptions, store: Store) -> SinkTopics:
-        """Look up the topic of the option before any task runs. So a missing topic, or one that a local log owns, is
-        reported early.
+        """Return the topics of a write. Look up the topic of the option, so that its errors come before any task runs.
 
-        For a job with a ``txnId`` ownership is checked only at the commit, because the job may be committed already.
+        Raises UnknownTopicError and ConfigError as :func:`find_topic`, and FencedError if local logs own all
+        partitions. With a ``txnId`` only the commit checks the owner, because the job may be committed already.
         """
         named = None if options.topic is None else find_topic(options, store, options.topic)
         if named is not None and options.txn_id is None:
@@ -231,7 +238,7 @@ class SinkTopics:
         return cls(options, named)
 
     def finder(self, store: Store) -> Callable[[str | None], SinkTopic]:
-        """Return a function that looks up topics by name, each once in the life of a task."""
+        """Return a function that looks up a topic by name, once per task. Its argument None means ``named``."""
         found: dict[str, SinkTopic] = {}
 
         def find(name: str | None) -> SinkTopic:
@@ -262,12 +269,12 @@ StagedRows = Mapping[tuple[UUID, int], tuple[Row, ...]]
 def commit_batch(
     store: Store, sink: Sink, txn: str, batch: int, tasks: StagedTasks, *, topics: Mapping[UUID, str] | None = None
 ) -> tuple[Landed, ...]:
-    """Commit a batch. Return, for each touched partition, the offsets of its rows.
+    """Commit batch ``batch`` of transaction id ``txn``. Return the committed offsets of each partition.
 
-    An empty batch is decided, too: an earlier attempt may have had rows, or a suspended one may continue. ``topics``:
-    names of the topics of a batch job with a user's ``txnId``, to compare with an earlier run's decision. Raises as
-    ``Sink.decide`` and ``Sink.commit_staged``, LogDestroyedError if an earlier attempt decided the batch for a topic
-    that is gone, ConfigError if ``txn`` was used for other topics only.
+    An empty batch gets a decision, too: an earlier attempt may have had rows, or a suspended one may continue.
+    ``topics``: names of the topics of a batch job with a user's ``txnId``; None for a stream or a random id. Raises as
+    ``Sink.decide`` and ``Sink.commit_staged``, LogDestroyedError if an earlier decision names a topic that was deleted,
+    ConfigError if ``txn`` was used for other topics only.
     """
     rows = rows_in_order(tasks)
     decision = drive(store, sink.decide(Decision(txn, batch, COMMITTED, rows)), together=REQUESTS_TOGETHER)
@@ -309,7 +316,7 @@ def _decided_for_what_is_gone(txn: str, batch: int, rows: StagedRows, *, is_job:
 
 
 def _warn_used_before(txn: str, rows: StagedRows, topics: Mapping[UUID, str], landed: Sequence[Landed]) -> None:
-    """Warn that an earlier run under the same id counts, not this one. Raises ConfigError if its topics differ."""
+    """Warn that an earlier run with this ``txnId`` counts instead. Raises ConfigError if they share no topic."""
     decided = {each.topic_id: each.root.topic for each in landed}
     ours = {topic_id: topics[topic_id] for topic_id, _ in rows}
     left_out = sorted({name for topic_id, name in ours.items() if topic_id not in decided})
@@ -353,7 +360,7 @@ DAY_SECONDS = 86_400
 
 
 class TriggerPace:
-    """Last batches of one stream. Warns once that they come too often: many tiny segments are costly until merged.
+    """Last batches of one stream, for one warning if they come too often: many tiny segments are costly until merged.
 
     Each batch makes a segment for each task and partition. Until a maintainer merges them, each of them costs a row of
     the catalog, two objects, and requests of every reader.
@@ -366,7 +373,7 @@ class TriggerPace:
     def add(self, now_seconds: float, segments: Iterable[tuple[str, int, int]]) -> str:
         """Add a committed batch: its monotonic time, and topic, partition and bytes of each of its segments.
 
-        Return the warning, ``""`` for none.
+        Return the warning, or ``""`` if there is none or it was returned before.
         """
         listed = list(segments)
         if self._is_said or not listed:

@@ -69,14 +69,17 @@ Batches = Iterator[tuple[BatchHeader, bytes | memoryview] | BatchRun]
 
 
 class SliceReader:
-    """Reader of slices. It consists of options and columns, so that Spark can pickle it to the workers."""
+    """Reader that cuts slices on the driver and reads them in workers. Spark pickles its options and columns."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self._schema = schema
 
     def cut(self, pieces: Sequence[PartitionSlice]) -> list[Slice]:
-        """Cut pieces into slices, in the same order. Raises ConfigError for too many, and the errors of the store."""
+        """Return the slices of the pieces, in the same order, for one Spark task each.
+
+        Raises ConfigError for more than ``MAX_SLICES`` slices, and the errors of the store.
+        """
         options = self.options
         target = target_bytes(pieces, options.slice_bytes, options.min_partitions)
         return cut_slices(
@@ -88,11 +91,12 @@ class SliceReader:
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield record batches of about 1 MB. Records that moved since the plan are read from their new place
-        (``pin``).
+        """Yield the records of a slice in Arrow batches of about 1 MB. Records that moved since the plan are read from
+        their new place, except under a pin.
 
-        Raises OffsetOutOfRangeError and OffsetGapError for missing offsets (with ``failOnDataLoss=false`` they are
-        skipped and counted in a warning), CorruptionError, and ConfigError for a null in a column that is NOT NULL.
+        Raises OffsetOutOfRangeError and OffsetGapError for missing offsets. With ``failOnDataLoss=false`` they are
+        skipped and counted in a warning. Raises NotFoundError for an object whose pin has expired, CorruptionError, and
+        ConfigError for a null in a column that is NOT NULL.
         """
         if not isinstance(partition, Slice):  # a query without slices is one call with an empty partition
             return
@@ -135,7 +139,7 @@ class SliceReader:
 
 
 def _decoded(decoder: ArrowDecoder, hidden: Hidden, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Decode batches without those that ``read_committed`` hides."""
+    """Yield the decoded Arrow batches, without records that ``read_committed`` hides."""
     for found in batches:
         if not isinstance(found, BatchRun):
             if not hidden.hides(found[0]):
@@ -192,10 +196,10 @@ class Sources:
 
 
 class PinnedPiece:
-    """Read of one piece. Use it once."""
+    """Reader of one piece of a slice. Use it for one read."""
 
     def __init__(self, piece: PartitionSlice, sources: Sources, *, fail_on_data_loss: bool, past: bool = False) -> None:
-        """Prepare a read. ``past``: read only the planned version, as ``asOf`` requires."""
+        """Prepare the read. ``past``: read only the planned version of the catalog, as ``asOf`` requires."""
         self._past = past
         self._piece = piece
         self._sources = sources
@@ -278,7 +282,7 @@ class PinnedPiece:
             f"{what}, although its pin {pin.key} was valid at the last check",
             path_or_key=gone.key,
             offset=self._at,
-            hint="run `tiered check`, and find out which lifecycle rule or person deletes objects of this prefix",
+            hint=f"run `tiered check {self._piece.tp.topic}`, and find out which lifecycle rule deletes objects",
         )
 
     # -- elsewhere -----------------------------------------------------------------------------------------------
@@ -298,7 +302,7 @@ class PinnedPiece:
                     f"{piece.tp}: the topic is no longer registered; it was when this DataFrame was planned",
                     path_or_key=topic_key(piece.tp.topic),
                     offset=self._at,
-                    hint="run `tiered check`; failOnDataLoss does not cover a missing entry",
+                    hint=f"run `tiered check {piece.tp.topic}`; failOnDataLoss does not cover a missing entry",
                 )
             ended = entry is not None and entry.state in (STATE_DELETING, STATE_DELETED)
             if entry is not None and (ended or entry.topic_id.hex != piece.topic_id):
@@ -321,12 +325,15 @@ class PinnedPiece:
                 f"{self._piece.tp}: the catalog went back to version {version}: this DataFrame was planned "
                 f"with version {self._piece.root_version}",
                 offset=self._at,
-                hint="run `tiered check`: an older root was put back, or the root was deleted",
+                hint=f"run `tiered check {self._piece.tp.topic}`: an older root was put back, or the root was deleted",
             )
         return pinned is None or pinned.root.state != STATE_DELETING
 
     def _elsewhere(self, stream: PartitionStream) -> Batches:
-        """Yield what the tiers have from the position on. Then the position is at the end or at missing offsets."""
+        """Yield the batches that the tiers have now, from the position on.
+
+        Afterwards the position is the end of the piece or the first missing offset.
+        """
         end = self._piece.end
         known = stream.latest()
         try:
@@ -349,7 +356,7 @@ class PinnedPiece:
         self._missing_until = end
 
     def _skip(self, stream: PartitionStream | None) -> None:
-        """Skip the missing offsets from the position on, or raise their error."""
+        """Skip the missing offsets at the position. Raises OffsetOutOfRangeError if ``failOnDataLoss`` is true."""
         tp, end = self._piece.tp, self._piece.end
         until = end if stream is None else min(end, self._missing_until)
         earliest, latest = (stream.earliest(), stream.latest()) if stream is not None else (end, end)

@@ -141,7 +141,7 @@ def cuts_of(index: Entries, target: int) -> list[int]:
 
 
 def filled_segment(index: Entries, wanted: SegmentRange, most: int) -> tuple[int, int]:
-    """Return the offset up to which ``most`` bytes of a segment reach, and the number of these bytes.
+    """Return the offset that at most ``most`` bytes from the start of ``wanted`` reach, and the number of these bytes.
 
     Batches between two entries of the index count as one. If not even the first of them fit, records count as equally
     large.

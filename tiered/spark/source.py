@@ -10,7 +10,7 @@ call                          process             does
 ============================  ==================  ===============================================================
 
 There is no ``pushFilters``: Spark keeps one reader per DataFrame, and a filter pushed for one use of it would drop rows
-of the others. Options prune, and the columns of ``.schema(...)``.
+of the others. Options and the columns of ``.schema(...)`` limit what is read.
 """
 
 from __future__ import annotations

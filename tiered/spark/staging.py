@@ -143,8 +143,8 @@ class TaskStaging:
     def write(self, batches: Iterator[pa.RecordBatch]) -> tuple[Staged, ...]:
         """Store all ``batches`` and return the acknowledged segments, ordered by topic, partition and rows.
 
-        Raises ConfigError, InvalidRecordError and its kinds for a row that no log accepts, UnknownTopicError, and the
-        errors of the store. Spark then retries the whole task, under other names.
+        Raises ConfigError, InvalidRecordError or a subclass for a row that its topic refuses, UnknownTopicError, and
+        the errors of the store. Spark then retries the whole task, which stages segments under new names.
         """
         try:
             for batch in batches:
@@ -195,7 +195,7 @@ class TaskStaging:
         self._make_room()
 
     def _add_odd(self, topic: SinkTopic, rows: WrittenRows, keyless: int) -> None:
-        """Add rows without the compiled kernels, which are missing or do not accept them."""
+        """Add rows in Python, because the compiled kernels are missing or do not accept these columns."""
         records, partitions = rows.records, _partitions(topic, rows, keyless)
         for at in rows_by_partition(partitions):
             part = self._part(topic, int(partitions[at[0]]))
@@ -204,7 +204,7 @@ class TaskStaging:
             self._encode(part)
 
     def _keyless(self, topic: SinkTopic, records: RecordColumns) -> int:
-        """Return the partition for records without a key: one per record batch, in turn."""
+        """Return the partition for the records of one batch that have no key. The next batch gets the next one."""
         turn = self._turns.get(topic.name, self._job.task + self._job.batch)
         if records.keys.null_count:
             self._turns[topic.name] = turn + 1
@@ -218,13 +218,13 @@ class TaskStaging:
         return part
 
     def _room(self, part: _StagedPart) -> int:
-        """Return the most bytes of records in one batch."""
+        """Return the limit in bytes of the records of one batch, without the batch header."""
         return min(self._limits.batch_bytes, part.rules.max_bytes) - HEADER_BYTES
 
     # -- batches and segments ----------------------------------------------------------------------------------------
 
     def _fill(self, part: _StagedPart, source: EncoderColumns, order: Buffer | None, rows: int) -> None:
-        """Write rows straight into batches; the last one waits for more. ``order``: row numbers, None: all ``rows``."""
+        """Write rows into batches. The last batch waits for more rows. ``order``: row numbers; None: all ``rows``."""
         filler, at, end = part.filler, 0, rows if order is None else len(order) // INT64_BYTES
         if filler is None:
             raise ValueError("there are no compiled kernels")
@@ -245,7 +245,7 @@ class TaskStaging:
         self._append(part, partial(encode_filled, filler), count, times)
 
     def _encode(self, part: _StagedPart, *, everything: bool = False) -> None:
-        """Encode pending rows that fill a batch, or all of them."""
+        """Encode the pending rows as full batches. ``everything``: encode the remaining rows, too."""
         room = self._room(part)
         if part.pending_bytes < room and not (everything and part.pending):
             return
@@ -279,7 +279,7 @@ class TaskStaging:
             raise RecordTooLargeError(
                 f"topic {part.topic.name}: a batch of {records} records has {len(batch)} bytes, "
                 f"{rules.limit_name} is {rules.max_bytes}",
-                hint=f"raise {rules.limit_name} with `tiered topic set`, or leave such rows out",
+                hint=f"run `tiered topic set {part.topic.name} {rules.limit_name}=BYTES`, or leave such rows out",
             )
         limit = min(part.topic.config.segment_bytes, self._limits.segment_bytes)
         if builder.size_bytes and builder.size_bytes + len(batch) > limit:
@@ -289,7 +289,7 @@ class TaskStaging:
         builder.append(batch, records, least, greatest)
 
     def _make_room(self) -> None:
-        """Wait for uploads, then end the largest segments early, until no more than ``buffer_bytes`` are held."""
+        """Wait for uploads, then end the largest segments early, until at most ``buffer_bytes`` are in memory."""
         while sum(part.held_bytes for part in self._parts.values()) + self._sending_bytes > self._limits.buffer_bytes:
             if self._sending:
                 self._acknowledge()
@@ -353,7 +353,7 @@ class _StagedPart:
 
 
 def _partitions(topic: SinkTopic, rows: WrittenRows, keyless: int) -> Int64s:
-    """Return the partition of each record, by the rule of ``EncoderColumns.by_partition``."""
+    """Return the partition of each record: the one that its row names, the one of its key, or ``keyless``."""
     records, count = rows.records, topic.partitions
     chosen = np.full(len(records), keyless, np.int64)
     if records.keys.null_count < len(records) and count > 1:
@@ -373,7 +373,7 @@ def _check_partitions(topic: SinkTopic, given: Int64s | None) -> None:
 
 
 def _check_records(topic: SinkTopic, records: RecordColumns, now_ms: int) -> None:
-    """Raise the errors of a local log for these records."""
+    """Raise InvalidRecordError or InvalidTimestampError for records that a local log would refuse."""
     config, times = topic.config, records.timestamps
     if config.compacted and records.keys.null_count:
         raise InvalidRecordError(
@@ -385,5 +385,6 @@ def _check_records(topic: SinkTopic, records: RecordColumns, now_ms: int) -> Non
     if not config.timestamp_type and (early or greatest - now_ms > config.message_timestamp_after_max_ms):
         raise InvalidTimestampError(
             f"topic {topic.name}: a row has the timestamp {least if early else greatest}, the clock says {now_ms}",
-            hint="see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+            hint="correct the column timestamp, or raise message.timestamp.before.max.ms or "
+            f"message.timestamp.after.max.ms with `tiered topic set {topic.name}`",
         )

@@ -99,8 +99,9 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the batch that begins at ``start``; ``start`` itself without new records.
+        """Return the end of the batch that begins at ``start``.
 
+        Return ``start`` itself without new records, or while ``minOffsetsPerTrigger`` delays the batch.
         Raises OffsetOutOfRangeError (data loss), UnknownTopicError, RemoteUnavailableError after an outage of
         ``OUTAGE_PATIENCE_SECONDS``, and the errors of the tiers.
         """
@@ -122,7 +123,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return one of the limits, since Spark takes only one. All of them apply wherever it is passed back."""
+        """Return one of the stream's limits, because Spark takes only one. ``latestOffset`` applies all of them."""
         options = self._options
         if options.max_offsets is not None:
             return ReadMaxRows(options.max_offsets)
@@ -131,7 +132,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(options.min_offsets) if options.min_offsets is not None else ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the end offsets found by the last trigger, without its limits. A query's progress shows them."""
+        """Return the end offsets that the last trigger found, without its limits; None before the first one."""
         return self._newest.to_json() if self._newest is not None else None
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -160,7 +161,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: Spark's checkpoint stores the progress."""
 
     def stop(self) -> None:
-        """Close the directory."""
+        """Close the log directory, if the stream has opened one."""
         if self._watch is not None:
             self._watch.close()
 
@@ -245,7 +246,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        """Repeat ``call`` while the store cannot be reached. Each request has been retried for a while by then."""
+        """Return the result of ``call``. While the store is unreachable, repeat it for ``OUTAGE_PATIENCE_SECONDS``."""
         deadline = self._clock.monotonic() + OUTAGE_PATIENCE_SECONDS
         attempt = 0
         while True:
@@ -281,7 +282,7 @@ REGISTRY_AGE_SECONDS = 10.0
 
 
 class Watch:
-    """Partitions of one running stream, kept from trigger to trigger."""
+    """Subscription of one running stream. It remembers its partitions and their roots from trigger to trigger."""
 
     def __init__(self, options: ReadOptions, store: Store | None, clock: Clock) -> None:
         self._read = options
@@ -291,7 +292,7 @@ class Watch:
         self.subscription = Subscription(options, store)
 
     def close(self) -> None:
-        """Close the directory."""
+        """Close the log directory, if the options name one."""
         self.subscription.close()
 
     def ensure_read(self) -> None:
@@ -319,7 +320,10 @@ class Watch:
     def plan_slices(
         self, ranges: Mapping[TopicPartition, Range], topic_ids: Mapping[str, str], lost: Callable[[Loss], None]
     ) -> list[PartitionSlice]:
-        """Return the offset ranges that a batch reads, in order. Calls ``lost`` for partitions that no longer exist."""
+        """Return the pieces of a batch that reads ``ranges``, ordered by partition and offset.
+
+        ``topic_ids``: ids of the topics at the end of the batch. Calls ``lost`` for a partition of another topic id.
+        """
         with planning_pool("partitions") as partitions, planning_pool("bundles") as bundles:
 
             def pieces_of(item: tuple[TopicPartition, Range]) -> list[PartitionSlice]:
@@ -338,7 +342,10 @@ class Watch:
         self._looked = self._clock.monotonic()
 
     def _each(self, *, again: bool = False) -> dict[TopicPartition, AvailableOffsets] | None:
-        """Return all extents, None if a root's topic is being deleted, unless the registry was read ``again``."""
+        """Return the offsets of all partitions. None: a topic is being deleted, and the registry must be read again.
+
+        ``again``: the registry was just read. A topic that is being deleted is then an error, or left out.
+        """
         with planning_pool("roots") as pool:
             found = list(pool.map(self._extent, self.subscription.partitions))
         extents: dict[TopicPartition, AvailableOffsets] = {}
@@ -364,7 +371,7 @@ class Watch:
         return AvailableOffsets(tiers.topic_id, tiers.stream.earliest(), latest, end)
 
     def _last_stable(self, tp: TopicPartition, tiers: PinnedPartition, pinned: CatalogView | None) -> int:
-        """Return the end of read_committed, looked up once for each version of a catalog."""
+        """Return the last stable offset, where ``read_committed`` ends. It is found once per version of a catalog."""
         before = self._stable.get(tp)
         if tiers.local is None and before is not None and before[0] is pinned:
             return before[1]

@@ -41,7 +41,7 @@ class AvailableOffsets(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Range of offsets that a trigger may read, or reads, in one partition."""
+    """Range of offsets in one partition; ``end`` is exclusive."""
 
     start: int
     end: int
@@ -53,7 +53,10 @@ class Range(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Offsets that are gone before the stream has read them: ``offsets`` of them, from ``requested`` on."""
+    """Offsets that were deleted before the stream has read them. ``what``: the message. ``offsets``: their number.
+
+    ``requested``: the first of them. ``held``: the log's earliest offset and its exclusive end now.
+    """
 
     what: str
     offsets: int
@@ -124,7 +127,7 @@ def per_partition(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
 def lag(
     start: StreamOffset, extents: Mapping[TopicPartition, AvailableOffsets]
 ) -> tuple[dict[TopicPartition, Range], list[Loss]]:
-    """Return the unread range of each partition for a stream at ``start``, and the offsets that it has lost.
+    """Return the unread range of each partition for a stream at ``start``, and the losses to report.
 
     A partition that is new to the stream is read from offset 0, as is one of a topic that was deleted and created
     again. If a partition now ends below the stream's offset, it is read from its new end on.

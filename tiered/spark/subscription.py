@@ -56,7 +56,7 @@ _logger = logging.getLogger("tiered.spark")
 
 @dataclass(frozen=True, slots=True)
 class ChosenTopic:
-    """Topic as both tiers know it. ``registered``: the bucket has it; ``made``: partitions whose roots were made."""
+    """Topic that a query reads. ``registered``: the bucket has it. ``made``: its number of partitions in the bucket."""
 
     name: str
     topic_id: str
@@ -110,9 +110,9 @@ class PinnedPartition:
 
 
 class Subscription:
-    """Partitions that the options choose in a store (None: the local tier alone) and a directory. Close it.
+    """Partitions that the options choose, in a store (None: the local tier alone) and a log directory. Close it.
 
-    Empty before the first :meth:`look`.
+    Empty before the first :meth:`refresh`.
     """
 
     def __init__(self, options: ReadOptions, store: Store | None) -> None:
@@ -127,9 +127,9 @@ class Subscription:
         self.partitions: list[TopicPartition] = []
 
     def refresh(self) -> None:
-        """Read the registry and the directory, and update the chosen partitions.
+        """Read the registry and the log directory, and update :attr:`topics` and :attr:`partitions`.
 
-        Partitions of an unchanged topic keep what was seen of their roots. Raises ConfigError, UnknownTopicError,
+        Partitions of an unchanged topic keep the roots that were read. Raises ConfigError, UnknownTopicError,
         CorruptionError, LogDestroyedError, and the errors of the store.
         """
         options, local = self._options, self._local
@@ -149,8 +149,9 @@ class Subscription:
         self._known, self._on_disk, self.topics, self.partitions = known, on_disk, topics, wanted
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Return the offset at which a consumer group continues in each partition, by default the partition's start.
+        """Return a consumer group's committed offset in each partition, ``EARLIEST`` in one without.
 
+        The bucket is read only if the log directory has no position of the group.
         Raises ConfigError for a group without any position in these partitions.
         """
         found: Mapping[TopicPartition, Position] = {}
@@ -167,9 +168,9 @@ class Subscription:
         return {tp: found[tp].offset if tp in found else EARLIEST for tp in self.partitions}
 
     def tiers(self, tp: TopicPartition) -> PinnedPartition:
-        """Return the access to one of :attr:`partitions`. All share one cache. Sends no request.
+        """Return both tiers of one of :attr:`partitions`. Sends no request. All partitions share one cache.
 
-        The root is pinned at the first use, and again by ``PinnedPartition.stream.refresh``.
+        The root is read and pinned at the first use, and again by ``PinnedPartition.stream.refresh``.
         """
         opened = self._opened.get(tp)
         if opened is None:
@@ -199,7 +200,7 @@ class Subscription:
 
 
 def _same(topic: ChosenTopic, before: ChosenTopic) -> bool:
-    """Return True if what was seen of the topic's roots is still valid: partitions may be added."""
+    """Return True if roots that were read for ``before`` are still valid: it is the same topic in the same tiers."""
     return (topic.topic_id, topic.registered) == (before.topic_id, before.registered)
 
 
@@ -295,7 +296,7 @@ def _check_partitions(wanted: Iterable[TopicPartition], topics: dict[str, Chosen
 def aborted_windows(
     pinned: CatalogView, start: int, end: int, count: int = PLANNING_THREADS
 ) -> Steps[list[tuple[int, int]]]:
-    """Cut ``start`` to ``end`` into at most ``count`` windows with about as many transaction indexes each."""
+    """Cut ``start`` to ``end`` into at most ``count`` windows with about equally many transaction indexes."""
     bases: list[int] = []
     at = start
     while at < end and len(rows := (yield from pinned.flagged(FLAG_ABORTED_TXNS, at))):

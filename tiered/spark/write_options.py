@@ -78,7 +78,7 @@ class WriteOptions:
         path = given.get("path")
         if not path:
             raise ConfigError(
-                "option path is missing: Spark hands the path of a table of its catalog to no Python source",
+                "option path is missing: Spark does not pass the path of a catalog table to a Python source",
                 hint='write.format("tiered").option("topic", name).save("s3://bucket/prefix")',
             )
         txn_id = option_value(given, "txnId", check_txn, None)

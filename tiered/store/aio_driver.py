@@ -242,7 +242,7 @@ class AioRunner:
     def stream(
         self, steps: Steps[object], after: Callable[[], Steps[object]] | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Iterate over what the steps emit. ``after`` runs at the end, also of a stream that is closed early."""
+        """Iterate over the values that ``steps`` emit. ``after``: steps for the end, also after an early close."""
         emitted = adrive_stream(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids)
         return emitted if after is None else self._stream_then(emitted, after)
 

@@ -66,7 +66,7 @@ Condition = Match | Absent
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Bytes ``start`` to ``end`` (exclusive, None: to the end) of an object; by default all of it.
+    """Request for bytes ``start`` to ``end`` (exclusive, None: to the end) of an object; by default all bytes.
 
     A range that begins at or beyond the size gives an :class:`Object` with no data. ``if_none_match``: an ETag; gives
     :class:`NotModified` while it is current. A body larger than ``max_bytes``, of a GET without ``end``, raises
@@ -94,7 +94,7 @@ class Get:
                 f"the object {self.key} has {size_bytes} bytes, more than the limit of {self.body_limit}",
                 path_or_key=self.key,
                 position=self.body_limit,
-                hint="run `tiered check`, and look for another version of the object in the bucket",
+                hint="`tiered check` names the damage; `tiered repair TOPIC --dry-run` shows if an older one exists",
             )
 
 
@@ -145,7 +145,7 @@ class StartUpload:
 
 @dataclass(frozen=True, slots=True)
 class UploadPart:
-    """Part ``number`` (from 1): ``body[start:end]``; gives :class:`PartStored`. Safe to retry."""
+    """Request to upload part ``number`` (from 1), ``body[start:end]``; gives :class:`PartStored`. Safe to retry."""
 
     key: str
     upload_id: str
@@ -158,7 +158,7 @@ class UploadPart:
 
 @dataclass(frozen=True, slots=True)
 class CompleteUpload:
-    """End of a multipart upload: creates the object (``If-None-Match: *``); gives a :class:`PutResult`.
+    """Request to end a multipart upload and create its object (``If-None-Match: *``); gives a :class:`PutResult`.
 
     ``UNKNOWN`` includes ``NoSuchUpload`` after an attempt whose response was lost: a HEAD of the key decides. That is
     valid only because the key is unique and never reused.
@@ -203,9 +203,9 @@ class ListVersions:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Wait before attempt ``attempt`` (from 1): full jitter, bounded, without a request. Gives None.
+    """Request to wait a random time before retry ``attempt`` (from 1). Nothing is sent. Gives None.
 
-    ``most_seconds`` bounds it further, for example by the time until a deadline.
+    The bound of the time grows with ``attempt``. ``most_seconds`` is another bound, such as the time until a deadline.
     """
 
     attempt: int
@@ -255,9 +255,10 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Request in the background; gives a ticket. The steps decide how many are in flight.
+    """Request to send ``request`` in the background; gives a ticket for :class:`Take`.
 
-    Requests in flight at the end of the steps are abandoned: begin none that changes the store.
+    The steps decide how many are in flight. Requests in flight at the end of the steps are abandoned, so ``request``
+    must not change the store.
     """
 
     request: StoreRequest
@@ -265,7 +266,10 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Request to wait for one that :class:`Begin` began. Gives its outcome, or throws its error. Use a ticket once."""
+    """Request to wait for a background request of :class:`Begin`. Gives its outcome, or throws its error.
+
+    Use a ticket once.
+    """
 
     ticket: object = field(repr=False)
 
@@ -492,9 +496,10 @@ Steps = Generator[Request, Any, T]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Result of the probe of a store. ``conditional_writes`` False: two writers could both win.
+    """Abilities of a store, as its probe found them. ``conditional_writes`` False: two writers could both win.
 
-    The other fields: it serves ranges, returns CRC32Cs, verifies them, deletes several keys at once.
+    ``ranges``: it serves byte ranges. ``returns_crc32c``: a HEAD has the stored checksum. ``verifies_crc32c``: it
+    refuses a body with a wrong checksum. ``multi_delete``: it deletes several keys by one request.
     """
 
     conditional_writes: bool
@@ -516,7 +521,10 @@ class Store(Protocol):
         """``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``."""
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """Make one attempt. Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket)."""
+        """Send one request, in one attempt, and return its outcome.
+
+        Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket), CorruptionError, ConfigError.
+        """
 
     def close(self) -> None:
         """Release connections. Stored objects are not affected."""
@@ -530,7 +538,7 @@ class AioStore(Protocol):
         """URL without credentials, like :attr:`Store.url`."""
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """Send one request, without repeats. Raises as :meth:`Store.execute`."""
+        """Send one request, in one attempt, and return its outcome. Raises as :meth:`Store.execute`."""
 
     async def close(self) -> None:
         """Release connections."""

@@ -44,7 +44,10 @@ _NO_SUCH_ETAG = '"00000000000000000000000000000000"'
 
 
 def probe() -> Steps[Capabilities]:
-    """Make some ten requests on ``probe/{uid}`` keys, then delete these. Raises the store's errors."""
+    """Find out by about ten requests what the store can do. Return its capabilities.
+
+    The requests use new ``probe/{uid}`` keys, which are deleted at the end. Raises the store's errors.
+    """
     keys: tuple[str, ...] = ()
     for _ in range(3):
         keys += (probe_key((yield NewId())),)
@@ -126,7 +129,7 @@ def _put(key: str, body: bytes, condition: Condition, crc: int | None = None) ->
     raise RemoteUnavailableError(
         f"the store could not be probed: the test PUT of {key} had no clear answer ({result.status.value})"
         + (f"; {result.cause}" if result.cause else ""),
-        hint="try again when the store answers",
+        hint="try again when the store answers; `tiered doctor` shows how it responds",
     )
 
 

@@ -128,7 +128,10 @@ class DirectoryStore:
         self._closed = True
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """Carry out one request. A full disk is ``RemoteUnavailableError``, or ``UNKNOWN`` for a conditional write."""
+        """Carry out one request and return its outcome.
+
+        A full disk raises ``RemoteUnavailableError``; a conditional write then gives ``UNKNOWN``.
+        """
         if self._closed:
             raise ClosedError(f"{self.url} was closed")
         check_request(request)
@@ -261,9 +264,9 @@ class DirectoryStore:
         return None if info.etag == condition.etag else PutResult(PutStatus.LOST)
 
     def _standing(self, key: str) -> ObjectInfo | None:
-        """Return what is stored under a key, whole or damaged: either is in the way of a PUT.
+        """Return the metadata of the file of a key, None without one. A damaged file counts, because it blocks a PUT.
 
-        For a file that is no object of this key, describes the file: another size than the object's, and no checksum.
+        For a file that is no valid object of this key, the size is that of the file, and there is no checksum.
         """
         try:
             with self._opened(key) as (_, info):
@@ -375,7 +378,7 @@ class DirectoryStore:
             if not last and info.size < self._min_part_bytes:
                 raise ConfigError(
                     f"part {part.number} of {info.key!r} has {info.size} bytes",
-                    hint=f"every part but the last needs {self._min_part_bytes}",
+                    hint=f"send at least {self._min_part_bytes} bytes in every part but the last",
                 )
             for start in range(0, info.size, 1 << 20):
                 yield read_body(fd, start, min(info.size, start + (1 << 20)), str(path))
@@ -404,10 +407,10 @@ class DirectoryStore:
         where = f"{operation} in {self.url} failed: {error.strerror or error} ({error.filename or self._root})"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return RemotePermissionError(
-                where, operation=operation, resource=self.url, hint="give this user the rights on the folder"
+                where, operation=operation, resource=self.url, hint="let this user read and write the folder"
             )
         if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP):
-            return ConfigError(where, hint="the URL must name a folder")
+            return ConfigError(where, hint="correct the URL: it must name a folder")
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
             hint = "the file system lacks flock or the fsync of directories: name a folder on one that has both"
             return ConfigError(where, hint=hint)
@@ -416,7 +419,7 @@ class DirectoryStore:
 
 
 def _is_flipped(found: str, key: str) -> bool:
-    """Return True if a key differs by one bit: decay, as an object is never moved to so near a name."""
+    """Return True if two keys differ by one bit: that is damage, because no object is moved to so similar a name."""
     one, two = found.encode(), key.encode()
     return len(one) == len(two) and (int.from_bytes(one) ^ int.from_bytes(two)).bit_count() == 1
 

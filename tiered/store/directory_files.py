@@ -52,7 +52,7 @@ KEY_LOCKS = 64
 
 
 def folder_name(part: str) -> str:
-    """Return the directory name for ``part``, a part of a key that is not the last."""
+    """Return the directory name for ``part``, one of the parts of a key between slashes, except the last."""
     return _hashed(part) if part.endswith(OBJECT_SUFFIX) or _is_special(part) else part
 
 
@@ -62,7 +62,10 @@ def file_name(part: str) -> str:
 
 
 def require_store_folder(root: Path) -> None:
-    """Raise NotFoundError for a folder that is absent or has only foreign contents, ConfigError for a file."""
+    """Raise NotFoundError if ``root`` is absent or has only foreign contents, ConfigError if it is a file.
+
+    An empty folder is an empty store.
+    """
     hint = "mount it, create it, or correct the file:// URL"
     try:
         with os.scandir(root) as entries:
@@ -217,9 +220,9 @@ def open_object(path: str | Path) -> int:
 
 
 def info_of_file(found: os.stat_result, key: str) -> ObjectInfo:
-    """Return the metadata of a damaged object's file, which has no valid trailer. The ETag is that of this very file.
+    """Return metadata for the file of a damaged object, which has no valid trailer. ``found``: its ``stat``.
 
-    So a damaged object is replaced under a condition, as always, which fails if it was replaced in between.
+    The ETag is a hash of inode, size and times, so that a conditional PUT replaces exactly this file.
     """
     is_file = stat.S_ISREG(found.st_mode)
     version = f"{found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_mode}"
@@ -444,7 +447,7 @@ JUMP_MS = 1000
 
 
 class FolderClock:
-    """Clock of the file system that holds ``folder``. While the folder does not exist, it is ``clock``.
+    """Clock of the file system of ``folder``; ``clock`` is used while the folder is absent or may not be touched.
 
     A test may set ``clock`` behind the file system's time, never ahead of it.
     """

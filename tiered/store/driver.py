@@ -96,7 +96,10 @@ def drive_stream(
     ids: IdSource | None = None,
     together: int = TOGETHER_REQUESTS,
 ) -> Generator[Any, None, T]:
-    """Iterate over the values that ``steps`` emit, lazily. Closing the iterator closes the steps."""
+    """Iterate over the values that ``steps`` emit, lazily. Closing the iterator closes the steps.
+
+    The other parameters are those of :func:`drive`. Raises what the steps raise.
+    """
     clock = clock or _CLOCK
     ids = ids or _IDS
     begun: set[Future[Outcome]] = set()
@@ -216,7 +219,7 @@ class Runner:
     def stream(
         self, steps: Steps[object], after: Callable[[], Steps[object]] | None = None
     ) -> Generator[Any, None, object]:
-        """Iterate over what the steps emit. ``after`` runs at the end, also of a stream that is closed early."""
+        """Iterate over the values that ``steps`` emit. ``after``: steps for the end, also after an early close."""
         emitted = drive_stream(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids)
         return emitted if after is None else self._stream_then(emitted, after)
 
@@ -232,4 +235,4 @@ class Runner:
 
 def no_store(request: StoreRequest) -> ConfigError:
     """Return the error for a request to the store of a log without bucket."""
-    return ConfigError(f"{type(request).__name__} needs a store, and there is none", hint="name a store")
+    return ConfigError(f"{type(request).__name__} needs a bucket, and none is named", hint="pass a remote URL")

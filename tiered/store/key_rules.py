@@ -36,12 +36,13 @@ def check_key(key: str, *, what: str = "key") -> str:
     for part in key.split("/"):
         if part in ("", ".", ".."):
             raise ConfigError(
-                f"the {what} {key!r} has the part {part!r}", hint="no leading, trailing or double '/', no '.' or '..'"
+                f"the {what} {key!r} has the part {part!r}",
+                hint="remove a leading, trailing or double '/', and parts '.' and '..'",
             )
         if len(part) > MAX_KEY_PART_BYTES // 4 and len(part.encode()) > MAX_KEY_PART_BYTES:
             raise ConfigError(
                 f"a part of the {what} {key[:80]!r}... has {len(part.encode())} bytes",
-                hint=f"at most {MAX_KEY_PART_BYTES} between two '/'",
+                hint=f"use at most {MAX_KEY_PART_BYTES} bytes between two '/'",
             )
     return key
 
@@ -51,7 +52,7 @@ def check_list(request: List) -> None:
     _check_prefix(request.prefix)
     _check_text(request.start_after, "start_after")
     if not 1 <= request.limit <= MAX_LIST_KEYS:
-        raise ConfigError(f"a page of {request.limit} keys is not possible", hint=f"1 to {MAX_LIST_KEYS}")
+        raise ConfigError(f"a page of {request.limit} keys is not possible", hint=f"request 1 to {MAX_LIST_KEYS} keys")
 
 
 def check_request(request: StoreRequest) -> None:
@@ -65,7 +66,7 @@ def check_request(request: StoreRequest) -> None:
     if isinstance(request, Delete):
         if len(request.keys) > MAX_DELETE_KEYS:
             raise ConfigError(
-                f"a delete of {len(request.keys)} keys is not possible", hint=f"at most {MAX_DELETE_KEYS}"
+                f"a delete of {len(request.keys)} keys is not possible", hint=f"use at most {MAX_DELETE_KEYS}"
             )
         for key in request.keys:
             check_key(key)
@@ -79,7 +80,7 @@ def check_request(request: StoreRequest) -> None:
         if not 1 <= request.number <= MAX_PART_NUMBER:
             raise ConfigError(
                 f"part number {request.number} of {request.key!r} is not possible",
-                hint=f"parts are 1 to {MAX_PART_NUMBER}",
+                hint=f"number parts from 1 to {MAX_PART_NUMBER}",
             )
         if not 0 <= request.start <= request.end <= request.body.size:
             raise ConfigError(
@@ -91,14 +92,14 @@ def check_request(request: StoreRequest) -> None:
 def _check_prefix(prefix: str) -> None:
     _check_text(prefix, "prefix")
     if prefix.startswith("/") or "//" in prefix:
-        raise ConfigError(f"the prefix {prefix!r} begins with '/' or holds '//'", hint="keys never do")
+        raise ConfigError(f"the prefix {prefix!r} begins with '/' or contains '//'", hint="correct the prefix")
 
 
 def _check_text(text: str, what: str) -> None:
     found = _CONTROL.search(text)
     if found is not None:
-        raise ConfigError(f"the {what} {text[:80]!r} holds the character {found.group()!r}")
+        raise ConfigError(f"the {what} {text[:80]!r} contains the forbidden character {found.group()!r}")
     if len(text) > MAX_KEY_BYTES // 4 and len(text.encode()) > MAX_KEY_BYTES:
         raise ConfigError(
-            f"the {what} {text[:80]!r}... has {len(text.encode())} bytes", hint=f"at most {MAX_KEY_BYTES}"
+            f"the {what} {text[:80]!r}... has {len(text.encode())} bytes", hint=f"use at most {MAX_KEY_BYTES}"
         )

@@ -26,7 +26,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """Request of a layer to wait until ``given`` is done: its turn (``store.limit.Slots``)."""
+    """Request of a layer to wait until the future ``given`` is done: its units are granted (``store.limit.Slots``)."""
 
     given: Future[None]
 
@@ -48,7 +48,7 @@ class Layer(Protocol):
 
 
 class LayeredStore:
-    """Store wrapped in one layer."""
+    """Store that sends each request through one :class:`Layer` to an inner store."""
 
     def __init__(self, inner: Store, layer: Layer) -> None:
         self.inner, self.layer, self.url = inner, layer, inner.url
@@ -89,7 +89,7 @@ class LayeredStore:
 
 
 class AioLayeredStore:
-    """Asyncio store wrapped in one :class:`Layer`, such as retries. Tests pass their own ``sleep``."""
+    """Asyncio store that sends each request through one :class:`Layer` to an inner store. Tests pass own ``sleep``."""
 
     def __init__(self, inner: AioStore, layer: Layer, sleep: AioSleep | None = None) -> None:
         import asyncio  # noqa: PLC0415 - programs on threads use this module, too, and never load asyncio

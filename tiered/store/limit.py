@@ -36,15 +36,16 @@ PARTS_IN_FLIGHT = 4
 
 SMALL_BYTES = 1024 * 1024
 SMALL_WAIT_SECONDS = 5.0
-"""Longest wait of a request that moves at most ``SMALL_BYTES`` for the debt of larger ones; it is charged all the same.
-Otherwise, at a low rate, a commit would wait for the uploads beside it until it is given up, again and again.
+"""Longest wait of a request of at most ``SMALL_BYTES`` for the bytes of larger requests. Its own bytes count, too.
+
+Without this bound, at a low rate, a commit would wait for concurrent uploads until its deadline, again and again.
 """
 
 
 class Slots:
-    """``count`` of a resource (turns, bytes) for threads and tasks alike, granted in the order of asking.
+    """Pool of ``count`` units (upload slots, bytes of memory) for threads and asyncio tasks, granted in request order.
 
-    A request for more than ``count`` gets all of them, alone, so that nothing waits for ever.
+    A request for more than ``count`` units is granted when no other unit is in use, so that it does not wait for ever.
     """
 
     def __init__(self, count: int) -> None:
@@ -77,16 +78,16 @@ class Slots:
         self._let_in()
 
     def ask(self, turn: Future[None], wanted: int = 1) -> None:
-        """Queue ``turn``, a request for ``wanted`` units. The future is done once they are granted.
+        """Queue a request for ``wanted`` units. ``turn``: its future, which is done once they are granted.
 
-        The caller must call :meth:`leave` for each turn.
+        The caller must call :meth:`leave` with each future, also after an error.
         """
         with self._lock:
             self._line[turn] = wanted
         self._let_in()
 
     def leave(self, turn: Future[None]) -> None:
-        """End ``turn``: return its units, or remove it from the queue. An unknown turn is ignored."""
+        """End the request of the future ``turn``: return its units, or remove it from the queue. Ignores others."""
         turn.cancel()
         with self._lock:
             self._line.pop(turn, None)
@@ -97,7 +98,7 @@ class Slots:
         return sum(self._given.values())
 
     def _let_in(self) -> None:
-        """Grant to the head of the line while the resource lasts."""
+        """Grant queued requests, in order, while units are free."""
         with self._lock:
             while self._line:
                 turn, wanted = next(iter(self._line.items()))
@@ -114,8 +115,9 @@ class Slots:
 
     @contextlib.contextmanager
     def turn(self, wanted: int = 1) -> Iterator[None]:
-        """Return a context manager for a thread that holds ``wanted`` units. An exception while it waits ends the
-        request.
+        """Return a context manager, for threads, that waits for ``wanted`` units and returns them at its end.
+
+        An exception during the wait ends the request.
         """
         turn: Future[None] = Future()
         try:
@@ -127,8 +129,9 @@ class Slots:
 
     @contextlib.asynccontextmanager
     async def aio_turn(self, wanted: int = 1) -> AsyncIterator[None]:
-        """Return a context manager for a task that holds ``wanted`` units. A cancellation while it waits ends the
-        request.
+        """Return a context manager, for tasks, that waits for ``wanted`` units and returns them at its end.
+
+        A cancellation during the wait ends the request.
         """
         turn: Future[None] = Future()
         try:
@@ -143,7 +146,7 @@ class Slots:
 class Limits:
     """Layer that delays requests until the limits allow them. Thread-safe: stores may share one.
 
-    Rates are None for no limit. ``bodies``: uploads in flight.
+    Rates are None for no limit. ``bodies``: most concurrent uploads of files. ``memory_bytes``: budget of ``memory``.
     """
 
     def __init__(
@@ -260,7 +263,7 @@ class Limits:
                 sent.give_back(sent_bytes(request), now)
 
     def after(self, answer: Outcome | BaseException) -> None:
-        """Charge the bytes of a response. Count it if the store refused the request as too many."""
+        """Charge the bytes of a response. ``answer``: outcome or error; a refusal as too many requests is counted."""
         received = self._bytes
         if isinstance(answer, Object):
             if received is not None:

@@ -147,7 +147,7 @@ class StoreLocation:
 
     @property
     def url(self) -> str:
-        """Canonical URL."""
+        """Canonical URL, without query and credentials."""
         if self.path is not None:
             return self.path.absolute().as_uri()
         if self.target is not None:
@@ -166,13 +166,17 @@ class StoreLocation:
             require_store_folder(self.path)
 
     def refuse_overlap(self, *directories: Path) -> None:
-        """Raise ConfigError for a ``file://`` folder in one of these log directories, or one of these in its data."""
+        """Raise ConfigError if this ``file://`` folder lies in one of the log ``directories``, or contains one.
+
+        A log directory in this folder counts only below a name that the store uses for objects. Other kinds of store
+        are not checked.
+        """
         if self.path is not None:
             for directory in directories:
                 refuse_overlap(self.path, directory)
 
     def raw_store(self, *, clock: Clock | None = None, ids: IdSource | None = None, create: bool = True) -> Store:
-        """Open the bare store, one attempt per request. ``create`` makes the folder of a ``file://`` URL."""
+        """Open the store without layers: one attempt per request. ``create``: make the folder of a ``file://`` URL."""
         if self.path is not None:
             return DirectoryStore(self.path, clock=clock, ids=ids, create=create)
         if self.scheme == "memory":
@@ -204,7 +208,7 @@ class StoreLocation:
         return store
 
     def open_aio(self, options: StoreOptions = DEFAULTS) -> AioStore:
-        """Open the same for asyncio: aiobotocore for ``s3://``, a bounded thread pool for the others."""
+        """Open the store for asyncio, with its layers: by aiobotocore for ``s3://``, otherwise on a thread pool."""
         store: AioStore
         if self.target is not None:
             store = AioS3Store(self._within(options.deadline_seconds).s3)
@@ -237,7 +241,7 @@ def _split_scheme(url: str | os.PathLike[str]) -> tuple[str, str | Path]:
     if not isinstance(url, str):
         raise ConfigError(f"a store URL is text or a path, not {type(url).__name__}")
     if not url or url != url.strip() or any(ord(c) < 0x20 or ord(c) == 0x7F for c in url):
-        raise ConfigError("the store URL is empty or has spaces or control characters at its ends or inside")
+        raise ConfigError("the store URL is empty, has a space at its start or end, or has control characters")
     found = _SCHEME.fullmatch(url)
     if found is None:
         return "file", _absolute(at_home("the store", Path(url)))
@@ -245,7 +249,7 @@ def _split_scheme(url: str | os.PathLike[str]) -> tuple[str, str | Path]:
     if scheme not in SCHEMES:
         near = difflib.get_close_matches(scheme, SCHEMES, n=1, cutoff=0.5)
         hint = _OTHER_SCHEMES.get(scheme) or (f"did you mean {near[0]}://?" if near else "")
-        raise ConfigError(f"the scheme {scheme}:// is not supported", hint=hint or "s3://bucket/prefix, file:///dir")
+        raise ConfigError(f"the scheme {scheme}:// is not supported", hint=hint or "use s3://bucket or file:///dir")
     if not rest.startswith("//"):
         slash = "/" if scheme == "file" else ""
         shown = rest.lstrip("/").rpartition("@")[2]
@@ -312,7 +316,7 @@ def _parse_folder(rest: str) -> Path:
 def _parse_memory(rest: str) -> tuple[str, str]:
     parts = _split_rest("memory", rest)
     if not _MEMORY_NAME.fullmatch(parts.netloc):
-        raise ConfigError(f"memory://{parts.netloc} is not a name", hint="letters, digits, '.', '_' and '-'")
+        raise ConfigError(f"memory://{parts.netloc} is not a name", hint="use letters, digits, '.', '_' and '-'")
     return parts.netloc, _parse_prefix(parts.path)
 
 
@@ -322,13 +326,13 @@ def _parse_bucket(rest: str) -> tuple[str, str]:
     parts = _split_rest("s3", rest)
     bucket = parts.netloc
     if not bucket:
-        raise ConfigError("the s3:// URL names no bucket", hint="s3://bucket/prefix")
+        raise ConfigError("the s3:// URL names no bucket", hint="write s3://bucket/prefix")
     if ":" in bucket:
         raise ConfigError(f"s3://{bucket} has a port", hint="write s3://bucket/prefix?endpoint=http://host:port")
     if not _BUCKET.fullmatch(bucket) or ".." in bucket or _IP_ADDRESS.fullmatch(bucket):
         raise ConfigError(
             f"{bucket!r} is not a bucket name",
-            hint="3 to 63 of a-z, 0-9, '-' and '.', a letter or digit at both ends, no '..', not an IP address",
+            hint="use 3 to 63 of a-z, 0-9, '-' and '.', a letter or digit at both ends, no '..', no IP address",
         )
     return bucket, _parse_prefix(parts.path)
 
@@ -337,11 +341,11 @@ def _parse_prefix(path: str) -> str:
     prefix = path.removeprefix("/").removesuffix("/")
     if not prefix:
         if path not in ("", "/"):
-            raise ConfigError("the prefix of the store URL has an empty part", hint="no '//' in a prefix")
+            raise ConfigError("the prefix of the store URL has an empty part", hint="write '/' once in place of '//'")
         return ""
     check_key(prefix, what="prefix of the store URL")
     if len(prefix.encode()) > MAX_PREFIX_BYTES:
-        raise ConfigError(f"the prefix has {len(prefix.encode())} bytes", hint=f"at most {MAX_PREFIX_BYTES}")
+        raise ConfigError(f"the prefix has {len(prefix.encode())} bytes", hint=f"use at most {MAX_PREFIX_BYTES}")
     return prefix
 
 
@@ -361,7 +365,7 @@ def _word(s3: S3Keywords, word: S3Word, environ: Mapping[str, str]) -> tuple[str
 def _owner(s3: S3Keywords, environ: Mapping[str, str]) -> str | None:
     origin, owner = _word(s3, "expected_bucket_owner", environ)
     if owner is not None and not _ACCOUNT.fullmatch(owner):
-        raise ConfigError(f"{origin} {owner!r} is not an account id", hint="12 digits, as 123456789012")
+        raise ConfigError(f"{origin} {owner!r} is not an account id", hint="write its 12 digits, as 123456789012")
     return owner
 
 
@@ -386,16 +390,16 @@ def _endpoint(given: str | None, environ: Mapping[str, str]) -> str | None:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ConfigError(f"{origin} is not a URL", hint="http://host:port or https://host") from error
+        raise ConfigError(f"{origin} is not a URL", hint="write http://host:port or https://host") from error
     if "@" in parts.netloc:
         raise ConfigError(
             f"{origin} holds a user name or a key",
             hint="give credentials by the environment, the AWS profile or the role",
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ConfigError(f"{origin} {url!r} is not the URL of a server", hint="http://host:port or https://host")
+        raise ConfigError(f"{origin} {url!r} is not the URL of a server", hint="write http://host:port or https://host")
     if parts.query or parts.fragment or any(c.isspace() for c in url):
-        raise ConfigError(f"{origin} has a query, a fragment or a space", hint="http://host:port or https://host")
+        raise ConfigError(f"{origin} has a query, a fragment or a space", hint="write http://host:port or https://host")
     return url.rstrip("/")
 
 
@@ -434,12 +438,16 @@ class ThreadedAioStore:
 Place = Store | str | Path
 """An open store, or the URL or path of a store that is opened for the call."""
 LOOK = StoreOptions(create=False)
-"""Options of such a store: no folder is made."""
+"""Options of a store that is opened for one call: no folder is made."""
 
 
 @contextlib.contextmanager
 def open_place(place: Place, s3: S3Keywords) -> Iterator[Store]:
-    """Open a store by URL or path, and close it at the end. Raises NotFoundError for a folder that is no store."""
+    """Return a context manager that gives the store ``place``. ``s3``: settings of an S3 URL.
+
+    A store that is opened from a URL or path is closed at the end. An open store stays open. Raises NotFoundError for a
+    folder that is no store, ConfigError for another object.
+    """
     if not isinstance(place, str | os.PathLike):
         yield has("remote", place, ("execute",), "a URL, a path or an open store")
         return

@@ -134,7 +134,7 @@ class MemoryStore:
         return f"MemoryStore({self.url!r})"
 
     def close(self) -> None:
-        """Refuse further requests of this store. Stores of the same name still have the objects."""
+        """Refuse further requests to this object. Other stores of the same name still have the objects."""
         self._closed = True
 
     def tags(self, key: str) -> dict[str, str]:
@@ -287,7 +287,7 @@ class MemoryStore:
             if part.number != numbers[-1] and len(data) < self._min_part_bytes:
                 raise ConfigError(
                     f"part {part.number} of {request.key!r} has {len(data)} bytes",
-                    hint=f"every part but the last needs {self._min_part_bytes}",
+                    hint=f"send at least {self._min_part_bytes} bytes in every part but the last",
                 )
             pieces.append(data)
         body = b"".join(pieces)

@@ -86,7 +86,7 @@ class InFlight:
 
 
 class StoreMetrics:
-    """Sums by operation and status, and the requests in flight. Thread-safe; one may serve many stores."""
+    """Counters of requests by operation and status, and the requests in flight. Thread-safe; stores may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -175,7 +175,7 @@ def request_metrics(metrics: StoreMetrics, now: float) -> list[Metric]:
 
 
 class Meter:
-    """Layer that records every attempt in ``metrics``. A cancelled one counts as ``cancelled``.
+    """Layer that records every attempt in ``metrics``. A cancelled attempt has the status ``cancelled``.
 
     ``notice_outages``: log when the store stops responding, and when it responds again.
     """

@@ -11,15 +11,16 @@ if TYPE_CHECKING:
     from tiered.store.metrics import StoreMetrics
 
 RETRY_DEADLINE_SECONDS = 30.0
-"""Time after the first attempt of a request at which the last repeat may begin."""
+"""Time after the first attempt of a request up to which a retry may begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
     """Options for opening a store. Every interface of one log gets the same value, so that none ignores a limit.
 
-    ``limits`` may be shared by synchronous and asyncio stores. ``create``: make the folder of a ``file://`` URL.
-    ``notice_outages``: log when the store stops responding and when it responds again.
+    ``deadline_seconds``: time for retries of one request, 0 for none. ``limits``: synchronous and asyncio stores may
+    share them; None: no limits. ``create``: make the folder of a ``file://`` URL. ``notice_outages``: log when the
+    store stops responding and when it responds again.
     """
 
     clock: Clock | None = None

@@ -43,8 +43,8 @@ _CREDENTIAL_FILES = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AW
 class S3Store:
     """Store on S3 or a compatible server, a :class:`~tiered.store.base.Store`. Thread-safe.
 
-    Credentials come from the AWS chain only (environment, profile, role). After a refused request, the next one looks
-    for newer ones. Each call sends one request.
+    Credentials come from the AWS chain only (environment, profile, role). After a refused request, the next
+    request looks for newer credentials. Each call makes one attempt.
     """
 
     def __init__(self, target: S3Target) -> None:
@@ -253,10 +253,10 @@ class S3Clients:
 
 
 def origin_of(target: S3Target) -> bytes:
-    """Return a hash of all that a client depends on: its settings and the sources of its credentials. It hides secrets.
+    """Return a hash of the settings and credential sources of a client. Another hash needs another client.
 
-    Credentials of a role are renewed inside a client, which reads those of a file or of the environment once: a change
-    there gives another origin, and needs another client.
+    A client reads credentials from files and the environment once, so the hash changes with them. It renews those of a
+    role itself. The hash reveals no secret.
     """
     sources: list[object] = [target.client_arguments(), target.config_arguments()]
     sources += sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
@@ -280,7 +280,7 @@ os.register_at_fork(after_in_child=CLIENTS.forget)
 
 
 def lifecycle_rules(target: S3Target) -> list[dict[str, Any]] | None:
-    """Return the lifecycle rules of the bucket; None where they cannot be read."""
+    """Return the lifecycle rules of the bucket, empty if it has none; None if they cannot be read."""
     client = CLIENTS.lease(target)
     try:
         answer = client.boto.get_bucket_lifecycle_configuration(Bucket=target.bucket)

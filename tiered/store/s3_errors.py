@@ -59,7 +59,10 @@ class NeedsHead:
 
 
 class NeedsGet:
-    """Marker of a HEAD error: without a body an absent key looks like an absent bucket or expired token. GET a byte."""
+    """Result of :func:`translate` for a HEAD: the caller must send a GET of one byte of the key.
+
+    The error of a HEAD has no body, so an absent key looks like an absent bucket or an expired token.
+    """
 
 
 _CHECKSUM_CODES = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
@@ -116,10 +119,10 @@ Settled = Outcome | NeedsHead | NeedsGet | TieredError
 
 
 def translate(target: S3Target, request: StoreRequest, call: S3Call, error: Exception) -> Settled:
-    """Return the outcome that ``error`` stands for, a :class:`TieredError` that the caller raises, or a follow-up
-    marker.
+    """Return the outcome that the SDK's ``error`` stands for, or a :class:`TieredError` that the caller must raise.
 
-    If the body's source failed, its error is raised.
+    For :class:`NeedsHead` and :class:`NeedsGet`, the caller must send the request of :func:`follow_up_of`. If the
+    source of the uploaded body failed, its error is raised.
     """
     failure = call.reader.failure if call.reader is not None else None
     if failure is not None:
@@ -229,7 +232,7 @@ def _refused(target: S3Target, request: StoreRequest, status: int, code: str, wh
         if write:
             return PutResult(PutStatus.UNKNOWN, cause=what, slow_down=slow_down)
         return RemoteUnavailableError(
-            what, hint="the store is busy or failing; it is tried again later", slow_down=slow_down
+            what, hint="the store is busy or failing; the request is retried later", slow_down=slow_down
         )
     if code in _CHECKSUM_CODES:
         return CorruptionError(
@@ -246,7 +249,7 @@ def _refused(target: S3Target, request: StoreRequest, status: int, code: str, wh
         return ConditionalWritesUnsupportedError(
             what, hint="this store refuses If-Match or If-None-Match; use one that supports conditional writes"
         )
-    return ConfigError(what, hint="the store refuses this request as it is: check the endpoint, the bucket and the key")
+    return ConfigError(what, hint="the store refuses this request: check the endpoint, the bucket and the key")
 
 
 def _archived(target: S3Target, request: StoreRequest, what: str) -> RemotePermissionError:
@@ -332,7 +335,7 @@ def _network_hint(names: set[str], text: str) -> str:
         return "nothing answers there: check the endpoint, the network and that the server runs"
     if "TimeoutError" in names:  # of the socket, in the middle of a body
         return "the store did not answer in time"
-    return "check the network; it is tried again later"
+    return "check the network; the request is retried later"
 
 
 def _writes(request: StoreRequest) -> bool:

@@ -105,7 +105,10 @@ class S3Target:
         return f"{self.prefix}/{key}" if self.prefix else key
 
     def place(self) -> dict[str, Any]:
-        """Return the parameters of every request. The owner guards against a bucket that others created again."""
+        """Return the parameters that every request has: bucket and expected owner.
+
+        The owner guards against a bucket that another account has created again.
+        """
         owner = {"ExpectedBucketOwner": self.expected_bucket_owner} if self.expected_bucket_owner else {}
         return {"Bucket": self.bucket, **owner}
 
@@ -185,10 +188,10 @@ def expect_of_large(params: dict[str, Any], **_: Any) -> None:
 
 
 def mark_foreign_page(parsed_response: dict[str, Any] | None, response_dict: dict[str, Any] | None, **_: Any) -> None:
-    """Handle ``response-received.s3``: mark a success whose body is no XML, and a 404 that was truncated.
+    """Handle ``response-received.s3``: give two kinds of wrong responses error codes of our own.
 
-    The SDK takes the first for truncated XML and makes it "500, try again"; truncated XML still begins like XML. Of the
-    second it parses the rest and takes the status for the code, as if it were from no S3 server.
+    A success whose body is no XML gets ``NO_XML``; the SDK would take it for truncated XML, which it retries. A
+    truncated 404 gets ``CUT_SHORT``; the SDK would report the status as the code, as for a server that is not S3.
     """
     if parsed_response is None or response_dict is None or "Error" not in parsed_response:
         return
@@ -208,7 +211,7 @@ def encode_crc(value: int) -> str:
 
 
 def decode_crc(text: str | None) -> int | None:
-    """Return the CRC32C of a whole object; None for none and for ``abc=-3``, the checksum of checksums of parts."""
+    """Return the CRC32C that S3 encoded as ``text``. None: no text, or a checksum of part checksums (``abc=-3``)."""
     if not text or len(text) != _CRC32C_BASE64_CHARS:
         return None
     try:
@@ -397,9 +400,10 @@ def _strangeness(request: StoreRequest, response: dict[str, Any]) -> str:
 def outcome_of(
     target: S3Target, request: StoreRequest, response: dict[str, Any], data: bytes | memoryview = b""
 ) -> Outcome:
-    """Return the outcome of a successful call; ``data`` is the whole body of a GET: a view, if it is lent.
+    """Return the outcome of a successful call. ``data``: whole body of a GET, a view if it is lent.
 
-    Raises ConfigError for a response that is not S3's. For a conditional write it gives UNKNOWN, as it may have landed.
+    A response that is not S3's raises ConfigError, but gives UNKNOWN for a conditional write, which may have landed.
+    Raises RemoteUnavailableError for a truncated body, and for keys that a busy store did not delete.
     """
     strange = _strangeness(request, response)
     if strange:
@@ -506,7 +510,7 @@ def _page(target: S3Target, response: dict[str, Any]) -> ListPage:
 
 
 def _uploads(target: S3Target, request: ListUploads, response: dict[str, Any]) -> UploadPage:
-    """Return the page, keys without our prefix. The marker is the store's: it may be a foreign key."""
+    """Return the page; its keys have no prefix of the store. Its marker is the server's, and may be a foreign key."""
     root, prefix = len(target.full_key("x")) - 1, _uploads_prefix(target, request)
     entries = tuple(
         UnfinishedUpload(item["Key"][root:], item["UploadId"], _ms(item.get("Initiated")))

@@ -43,21 +43,22 @@ class ObjectSource:
     def read_at(self, position: int, length: int) -> bytes:
         """Return exactly ``length`` bytes from ``position``.
 
-        Raises ``NotFoundError``, ``CorruptionError``, and errors of the store.
+        Raises ``NotFoundError`` if the object was deleted, ``CorruptionError`` if it has another size, ``ClosedError``,
+        and errors of the store.
         """
         if self._closed:
-            raise ClosedError(f"{self._key} was closed before")
+            raise ClosedError(f"the byte source of {self._key} is closed")
         if length == 0:
             return b""
         found = self._store.execute(Get(self._key, position, position + length))
         if isinstance(found, Missing):
-            raise NotFoundError(f"the object {self._key} was deleted", hint="read the catalog again")
+            raise NotFoundError(f"the object {self._key} was deleted", hint="run it again with a newer catalog")
         if not isinstance(found, Object) or len(found.data) != length or found.size != self._size:
             raise CorruptionError(
                 f"the object {self._key} no longer has {self._size} bytes",
                 path_or_key=self._key,
                 position=position,
-                hint="run `tiered check`",
+                hint="`tiered check` names the objects that were changed",
             )
         return found.data
 

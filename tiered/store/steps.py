@@ -39,7 +39,10 @@ def blocking(call: Callable[[], T]) -> Steps[T]:
 
 
 def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
-    """Return all unfinished multipart uploads below ``prefix``, and the store's clock at the last page."""
+    """Return all unfinished multipart uploads below ``prefix``, and the store's clock at the last page.
+
+    The clock is in ms, 0 if unknown. Raises ConfigError if the store's pages do not advance.
+    """
     found: list[UnfinishedUpload] = []
     after: tuple[str, str] | None = ("", "")
     page, everywhere = UploadPage(()), False
@@ -68,7 +71,10 @@ def list_page(prefix: str, after: str = "", limit: int = LIST_KEYS) -> Steps[Lis
 
 
 def advanced(request: List, page: ListPage) -> ListPage:
-    """Return ``page`` without keys outside the ``request``. Raises ConfigError if the page does not advance."""
+    """Return ``page`` without keys at or before ``request.start_after``.
+
+    Raises ConfigError if more pages follow and no key is left: the listing would never end.
+    """
     entries = tuple([entry for entry in page.entries if entry.key > request.start_after])
     if page.more and not entries:
         raise _no_advance(request.prefix, request.start_after, "start-after")
@@ -145,7 +151,7 @@ AT_ONCE = 16
 
 
 def in_turns(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
-    """Run any number of steps like :func:`side_by_side`, in groups of ``AT_ONCE``."""
+    """Run any number of steps in groups of ``AT_ONCE``, one group after the other. Return as :func:`side_by_side`."""
     ends: list[T | TieredError] = []
     for first in range(0, len(several), AT_ONCE):
         ends += yield from side_by_side(several[first : first + AT_ONCE])

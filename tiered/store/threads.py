@@ -152,5 +152,5 @@ BLOCKING = ThreadPool(BLOCKING_THREADS, "tiered-blocking")
 
 
 def main_has_ended() -> bool:
-    """Return True once the interpreter has closed the default executors of event loops."""
+    """Return True after the main thread has ended: the default executors of all event loops are closed by then."""
     return not threading.main_thread().is_alive()

@@ -2,7 +2,7 @@
 
 Because the key is unique and created only once, "it exists already" can only mean that an earlier attempt of ours
 landed. So LOST counts as landed, and an unknown outcome is decided by sending the same request again. (That is wrong
-for ``root`` and ``topics/``, which others write too: ``remote.catalog`` has its own loop.)
+for ``root`` and ``topics/``, which other processes write, too: see ``remote.conditional_put.update``.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tiered.store.base import (
 from tiered.store.key_rules import MAX_PART_NUMBER
 
 PUT_DEADLINE_SECONDS = 120.0
-"""Time after the first attempt at which the last one may begin; the caller then tries the whole again."""
+"""Time after the first attempt up to which another may begin. Then an error is raised, and the caller starts over."""
 
 MULTIPART_FROM_BYTES = 64 * 1024 * 1024
 """Size above which objects are uploaded in parts: below, one PUT is simpler and has a checksum of the whole."""
@@ -74,11 +74,11 @@ def put_unique(
     *,
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
 ) -> Steps[PutResult]:
-    """Create the object ``key``, which must be a unique key. Return ``LANDED``.
+    """Create the object ``key``, which must be a unique key. Return a result with the status ``LANDED``.
 
-    ETag and checksum are missing if an earlier attempt had landed. Raises ``RemoteUnavailableError`` if the outcome is
-    still unknown at the deadline (the object may exist: the key must not be used for other bytes), ``CorruptionError``
-    if the body does not have ``crc32c``.
+    Its ETag and checksum are missing if an earlier attempt had landed. Raises ``RemoteUnavailableError`` if the outcome
+    is still unknown at the deadline: the object may exist, so the key must not be used for other bytes. Raises
+    ``CorruptionError`` if the body does not have ``crc32c``.
     """
     deadline = (yield Now()).monotonic + deadline_seconds
     attempt = 0
@@ -96,9 +96,10 @@ def put_unique(
 
 
 class Parts:
-    """Stored parts of one multipart upload. A caller that keeps them can resume the upload after a failure.
+    """State of one multipart upload: its id and stored parts. With it a later call resumes the upload after a failure.
 
-    ``part_bytes`` is fixed at its start: a part's number implies its bytes.
+    ``part_bytes`` is fixed when the upload starts, so that the number of a part implies its bytes. ``fruitless``:
+    consecutive calls that stored no part.
     """
 
     __slots__ = ("fruitless", "part_bytes", "stored", "upload_id")
@@ -138,7 +139,11 @@ def upload_object(
     on_started: Callable[[str], None] | None = None,
     parts: Parts | None = None,
 ) -> Steps[PutResult]:
-    """Create an object under a unique key: by :func:`put_unique`, or by :func:`upload_multipart` if it is large."""
+    """Create an object under a unique key: by :func:`put_unique`, or by :func:`upload_multipart` if it is large.
+
+    ``crc32c``: checksum of the body; a multipart upload does not check it. ``parts``: state of an upload to resume,
+    which always is a multipart upload. ``on_started``: called with the id of a multipart upload before its first part.
+    """
     begun = parts is not None and parts.upload_id
     if body.size <= sizes.multipart_above_bytes and not begun:
         return put_unique(key, body, crc32c, tags, deadline_seconds=deadline_seconds)
@@ -166,10 +171,11 @@ def upload_multipart(
 ) -> Steps[PutResult]:
     """Create the object in parts, ``parallel_parts`` at once. ``on_started(upload_id)`` runs before the first part.
 
-    A part that fails is sent again, without the others, until ``deadline_seconds`` after the last stored one. The same
-    time bounds the completion and the repeats of the whole. Raises like :func:`put_unique`. After an error the upload
-    is aborted if possible. But if the store did not respond and the caller gave ``parts``, they keep what is stored,
-    and another call with them sends only the rest.
+    A failed part is sent again until ``deadline_seconds`` after the last stored part. The same time bounds the
+    completion, and the attempts with a new upload. Raises like :func:`put_unique`.
+
+    After an error the upload is aborted if possible. But if the store did not answer and the caller gave ``parts``, the
+    upload stays open, and another call with the same ``parts`` sends only the missing ones.
     """
     progress = Parts() if parts is None else parts
     deadline = (yield Now()).monotonic + deadline_seconds
@@ -228,7 +234,7 @@ class ObjectWriter:
             yield from self._send(self._part_bytes)
 
     def finish(self) -> Steps[PutResult]:
-        """Send the rest and create the object. Raises like :func:`put_unique`: the object may then exist or not.
+        """Send the remaining bytes and create the object. Raises like :func:`put_unique`: the object may exist then.
 
         After an error the writer cannot be used again.
         """
@@ -240,8 +246,8 @@ class ObjectWriter:
         result = yield from _complete(CompleteUpload(self.key, self._upload_id, tuple(self._parts)), deadline)
         if result.status is not PutStatus.LANDED:
             raise RemoteUnavailableError(
-                f"CompleteUpload {self.key}: {result.cause or result.status.value}",
-                hint="its bytes are gone from memory: write another object",
+                f"the upload of {self.key} was not completed: {result.cause or result.status.value}",
+                hint="run it again: the object is written under another key",
             )
         self._upload_id = ""
         return result
@@ -267,7 +273,7 @@ class ObjectWriter:
 
 
 def verify_stored(key: str, size: int, crc32c: int, capabilities: Capabilities) -> Steps[Object]:
-    """Verify that the store has an object with exactly this size and CRC32C. Return its HEAD.
+    """Verify that the store has an object with exactly this size and CRC32C. Return the outcome of its HEAD.
 
     A checksum that the store itself has verified is trusted; otherwise the object is read back. Raises
     ``CorruptionError`` if the object is absent, has another size or other bytes.
@@ -356,13 +362,13 @@ def _wait(attempt: int, deadline: float, what: str, result: PutResult) -> Steps[
         raise RemoteUnavailableError(
             f"{what}: the upload is still {result.status.value} after {attempt} attempts"
             + (f"; {result.cause}" if result.cause else ""),
-            hint="no action is needed: the data is still on disk, and is uploaded again under a new key",
+            hint="no action is needed: no source was deleted, and the next run stores the data under a new key",
         )
     yield Backoff(attempt, deadline - now.monotonic)
 
 
 def _abort(key: str, progress: Parts) -> Steps[None]:
-    """Abort the upload; the next attempt begins another one."""
+    """Abort the upload, and reset ``progress``, so that the next attempt starts another upload."""
     upload_id = progress.upload_id
     progress.forget()
     if upload_id:
@@ -381,5 +387,5 @@ def _not_stored(key: str, why: str, *, position: int = -1) -> CorruptionError:
         f"the object {key} {why}",
         path_or_key=key,
         position=position,
-        hint="no action is needed: the segment is still on disk, and is uploaded again under another key",
+        hint="no action is needed: no source was deleted, and the next run stores the data under another key",
     )

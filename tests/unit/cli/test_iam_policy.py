@@ -39,8 +39,8 @@ def test_the_key_the_pins_and_the_partition_of_aws(cli: Cli) -> None:
     [
         (("--role", "reader"), "no remote tier was named"),
         (("--role", "king", "--remote", "s3://acme"), "king"),
-        (("--role", "reader", "--remote", "memory://acme"), "memory:// knows no policies"),
-        (("--remote", "file:///no/such/folder"), "file:// knows no policies"),
+        (("--role", "reader", "--remote", "memory://acme"), "memory:// has no IAM policies"),
+        (("--remote", "file:///no/such/folder"), "file:// has no IAM policies"),
         (("--remote", "s3://acme"), "no role was named"),
         (("--role", "reader", "--remote", "s3://acme/a*b"), "the prefix 'a*b' has a character that policies expand"),
         (("--role", "reader", "--remote", "s3://acme/${x}"), "has a character that policies expand"),

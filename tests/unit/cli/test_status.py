@@ -199,7 +199,7 @@ def test_one_of_several_directories_says_what_lies_elsewhere(cli: Cli, tmp_path:
         log.topic("t", partitions=2, create=True)
     lines = cli("status", "--log-dir", tmp_path / "a").text.splitlines()
     assert [line.split("   ")[1].split(":")[0] for line in lines if line.startswith("t-")] == ["end 0", "not here"]
-    assert "t-1   not here: a log over several directories is looked at one by one" in lines
+    assert "t-1   not here: it is in another directory of this log, which --log-dir can name" in lines
 
 
 def test_what_a_broker_has_elsewhere(cli: Cli, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_how_far_the_last_records_are_looked_for_is_bounded_and_said(
         seen = cli("cat", "t", "--last", "6", "--isolation", "read_committed", *place)
         assert seen.text == "17\n18\n19\n"
         assert seen.err == (
-            "warning: t-0: 3 records among the last 43 offsets, it was looked no further back: "
+            "warning: t-0: 3 records among the last 43 offsets; the search went no further back: "
             "`tiered cat t:0 --from OFFSET` reads from there on\n"
         )
     monkeypatch.setattr(cat, "LOOK_BACK_OFFSETS", 40)

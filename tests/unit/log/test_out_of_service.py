@@ -110,7 +110,7 @@ def daemon(damaged: Path) -> tuple[Service, Exit]:
 
 def test_the_daemon_uploads_all_others_and_owns_up(damaged: Path) -> None:
     service, ending = daemon(damaged)
-    assert (ending.code, "not all of a-1 could be looked at" in ending.reason) == (13, True)
+    assert (ending.code, "not all of a-1 could be read" in ending.reason) == (13, True)
     assert [each["topic"] for each in service.status()["out_of_service"]] == ["a"]
     with tiered.open_reader(f"file://{damaged / 'store'}") as reader:
         assert [r.value for r in reader.topic("b").read()] == [b"before"] * 3

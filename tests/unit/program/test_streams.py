@@ -165,7 +165,7 @@ def test_what_the_system_refuses_of_the_output_is_no_defect() -> None:
     with pytest.raises(OSError) as caught:
         click.echo("x", file=FailingDisk())
     told = as_error(caught.value, "tiered-uploader")
-    assert (told.message, told.hint) == ("standard output: Input/output error", "look at where the output goes")
+    assert (told.message, told.hint) == ("standard output: Input/output error", "check the disk or pipe of the output")
     assert (told.exit_code, type(told)) == (1, LocalIOError)
     named = as_error(OSError(errno.EIO, "Input/output error", "uploader.toml"), "tiered-uploader")
     assert (named.message, named.hint) == ("uploader.toml: Input/output error", "")

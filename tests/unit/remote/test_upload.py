@@ -99,7 +99,7 @@ def test_bytes_that_changed_on_the_way_are_not_a_row(
         return inner()
 
     store.answer = flip
-    with pytest.raises(CorruptionError, match="the segment is still on disk") as error:
+    with pytest.raises(CorruptionError, match="no source was deleted") as error:
         log.upload(seal(batches(0, 50)), capabilities)
     assert error.value.path_or_key.endswith(".log")
 

@@ -987,7 +987,7 @@ def test_a_damaged_segment_is_told_by_the_brokers_name_of_it(broker: Broker, fin
     torn = broker.folder / log_name(broker.bases[1])
     torn.write_bytes(torn.read_bytes()[:-7])
     ending = sidecar(broker.path, url)
-    assert (ending.code, f"not all of t-0 could be looked at: {torn} at byte" in str(ending)) == (13, True), ending
+    assert (ending.code, f"not all of t-0 could be read: {torn} at byte" in str(ending)) == (13, True), ending
     assert LINKING_NAME not in str(ending)
     judge(url, finished, broker.bases[1])
 

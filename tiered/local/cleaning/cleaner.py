@@ -65,7 +65,10 @@ MAX_NAP_SECONDS = 1.0
 
 
 class LogCleaner:
-    """Cleaner of one directory that is open for writing. Thread-safe; never two rounds over one partition at a time."""
+    """Cleaner of one directory that is open for writing. At most one round at a time runs over a partition.
+
+    Thread-safe.
+    """
 
     def __init__(self, around: DirectoryContext, roster: Roster) -> None:
         self.checkpoint = CleanerCheckpoint(roster.directory, around.files)
@@ -87,21 +90,25 @@ class LogCleaner:
 
     @property
     def uncleanable(self) -> dict[TopicPartition, str]:
-        """Return the reason for each uncleanable partition: an earlier round failed. The next open clears them."""
+        """Return the error text for each partition that is skipped because an earlier round over it failed.
+
+        The next open of the directory tries these partitions again.
+        """
         with self._changed:
             return dict(self._uncleanable)
 
     def figures(self) -> CleanerFigures:
-        """Return the counters of compaction since the open."""
+        """Return the current gauges of compaction, and its totals since the open."""
         with self._changed:
             bad, at_work = set(self._uncleanable), len(self._at_work)
         dirty = sum(self._subjects.dirty_bytes(writer) for writer in self._roster.awake() if writer.tp in bad)
         return self._counts.figures(uncleanable_partitions=len(bad), uncleanable_bytes=dirty, at_work=at_work)
 
     def run(self, now_ms: int) -> PassResult:
-        """Run rounds, each over the dirtiest partition, until no partition is dirty enough.
+        """Run up to ``ROUNDS_AT_ONCE`` rounds, each over the dirtiest partition, until none is dirty enough.
 
-        The result reports failed partitions. Their errors are not raised, and the others are cleaned.
+        Do nothing while ``cleaner_enabled`` is False. Errors of partitions are not raised: the result has the first
+        one, and the other partitions are cleaned. ``now_ms``: wall clock.
         """
         done = PassResult()
         failed: set[TopicPartition] = set()
@@ -125,14 +132,17 @@ class LogCleaner:
         return done
 
     def clean(self, tp: TopicPartition) -> CleaningReport | None:
-        """Run one round over ``tp`` now, however little of it is dirty; None if nothing is.
+        """Run one round over ``tp`` now, even if little of it is dirty. Return None if nothing is dirty.
 
-        Raises ConfigError with the reason if it must not be cleaned, CorruptionError where it is damaged.
+        Raises UnknownTopicError, and ConfigError with the reason if the partition must not be cleaned. A failed round
+        raises the errors of :meth:`CleaningRound.run`.
         """
         writer = self._find(tp)
         refused = self._refused(writer) or ("" if self._reserve_partition(tp) else AT_WORK)
         if refused:
-            raise ConfigError(f"{tp} cannot be cleaned: {refused}")
+            raise ConfigError(
+                f"{tp} cannot be cleaned: {refused}", hint="`tiered disk compact --dry-run` lists what can be cleaned"
+            )
         try:
             now_ms = self._clock.now_ms()
             with self._looking:
@@ -148,7 +158,7 @@ class LogCleaner:
             self._release(tp)
 
     def status(self, tp: TopicPartition) -> CleaningStatus:
-        """Return the preview of a round over ``tp``, without a change. Raises UnknownTopicError."""
+        """Return the preview of a round over ``tp``. Nothing is changed. Raises UnknownTopicError."""
         writer = self._find(tp)
         refused = self._refused(writer)
         if refused:
@@ -174,7 +184,8 @@ class LogCleaner:
         try:
             if not ended:
                 raise LocalIOError(
-                    f"the cleaner has not stopped its work on {', '.join(map(str, tps))} after {seconds} s"
+                    f"the cleaner has not stopped its work on {', '.join(map(str, tps))} after {seconds} s",
+                    hint="try again; if it happens again, check the disk: it does not answer",
                 )
             yield
         finally:
@@ -183,9 +194,9 @@ class LogCleaner:
                 self._paused += Counter()  # forgets those at zero
 
     def stop(self) -> None:
-        """Request that running rounds stop between two batches, without effect, and start no new one.
+        """Request that running rounds stop between two batches, without effect. No new round starts.
 
-        For a log that closes.
+        Returns at once. Call it when the log closes.
         """
         self._stopping.set()
 
@@ -220,7 +231,10 @@ class LogCleaner:
         return None
 
     def _candidates(self, now_ms: int, failed: set[TopicPartition], done: PassResult) -> Iterable[Subject]:
-        """Yield the partitions that may be cleaned now. The stable offset is computed only where a round is due."""
+        """Yield the partitions that may be cleaned now, also those that are not dirty enough.
+
+        Open transactions are looked up only for a partition that is dirty enough.
+        """
         for writer in self._roster.awake():
             tp = writer.tp
             if tp in failed or tp in self._at_work or self._refused(writer):
@@ -307,7 +321,9 @@ class LogCleaner:
         try:
             return self._roster.logs[tp]
         except KeyError:
-            raise UnknownTopicError(f"the directory holds no partition {tp}") from None
+            raise UnknownTopicError(
+                f"{self._roster.directory} holds no partition {tp}", hint="`tiered status` lists its partitions"
+            ) from None
 
     def _reserve_partition(self, tp: TopicPartition) -> bool:
         """Reserve ``tp`` for this thread; False if another thread has it."""
@@ -327,14 +343,16 @@ class LogCleaner:
         if self._paused[writer.tp]:
             return PAUSED
         damage = self._uncleanable.get(writer.tp)
-        return f"damaged, until the directory is opened again: {damage}" if damage else ""
+        return f"it may be damaged: a round failed, and the next open tries again: {damage}" if damage else ""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanerFigures:
-    """Counters of a cleaner: Kafka's gauges of its log cleaner, and totals since the open. Ratios are of 1.
+    """Figures of a cleaner: Kafka's gauges of its log cleaner, and totals since the open. Ratios are from 0 to 1.
 
-    The maxima are those of each worker's last round, ``max_dirty_ratio`` that of the last look.
+    ``max_dirty_ratio`` and ``max_compaction_delay_ms`` are maxima over the partitions at the last choice of one.
+    ``last_run_ms``: time of that choice. The other maxima, and ``recopy_ratio``, cover the last rounds, one for each
+    worker. ``at_work``: number of rounds that run now.
 
     =============================  ====================================
     ours                           Kafka's
@@ -376,7 +394,7 @@ class CleanerCounts:
         self._looked_ms = -1
 
     def looked(self, candidates: Iterable[CleaningCandidate], now_ms: int) -> None:
-        """Set the gauges of dirty ratio and delay from ``candidates``, the partitions compared at ``now_ms``."""
+        """Set the gauges of dirty ratio and compaction delay from ``candidates``, the partitions seen at ``now_ms``."""
         found = list(candidates)
         with self._lock:
             self._dirty = max((each.ratio for each in found), default=0.0)

@@ -40,18 +40,25 @@ BUFFER_BYTES = 1024 * 1024
 """Log files are read in pieces of this size; a larger batch gets a buffer of its own."""
 
 MOST_PASSED = 65_536
-"""Limit of the pieces that a round remembers, so that it may skip them in the second pass."""
+"""Limit of the batch runs that the first pass remembers, so that the second pass may skip them."""
 
 
 class CleaningStoppedError(TieredError):
-    """A round stopped because its log was truncated, trimmed, closed, paused or deleted, or got another policy."""
+    """Stop of a round, because the log was truncated, trimmed, closed or deleted, or its cleaning was paused.
+
+    Another ``cleanup.policy`` stops a round, too. The log is not damaged, and a later round may clean it.
+    """
 
     code = "cleaning_stopped"
     retriable = True
 
 
 class CleaningRound:
-    """Compaction round over one partition. It calls ``spend(bytes read, bytes to write)``, which may sleep or raise."""
+    """Compaction round over one partition. ``memory_bytes``: size of its offset map. ``now_ms``: wall clock.
+
+    The round calls ``spend(bytes read, bytes to write)`` for each run of batches. ``spend`` may sleep to slow the round
+    down, or raise to stop it.
+    """
 
     def __init__(
         self,
@@ -77,7 +84,10 @@ class CleaningRound:
         self.report = CleaningReport(candidate.first_dirty)
 
     def run(self) -> CleaningReport:
-        """Run the round. Raises CorruptionError, DiskFullError, LocalIOError or CleaningStoppedError."""
+        """Run the round and return its counts. After an error each group of segments is as before, or cleaned.
+
+        Raises CorruptionError, DiskFullError, LocalIOError or CleaningStoppedError.
+        """
         state, candidate, report = self._state, self._candidate, self.report
         aborted = aborted_txns(self._files, self._writer.directory, self._writer.view(), 0, state.end_offset)
         self._build_map(aborted)
@@ -127,9 +137,10 @@ class CleaningRound:
             builder.end_segment(segment.end_offset)
 
     def _rewrite(self, group: tuple[SegmentState, ...], kept: BatchFilter) -> FoundSegment | None:
-        """Write the group as one copy, and return it, still named ``.cleaned``. On an error the copy is removed.
+        """Write the records of ``group`` that stay into one new segment, named ``.cleaned``, and return it.
 
-        Return None if the group is a single segment from which no record is removed.
+        Return None if the group is a single segment from which no record is removed. On an error the new file is
+        removed.
         """
         copy: SegmentCopy | None = None if len(group) == 1 else self._copy(group)
         unchanged = 0  # bytes at the start of a segment that may stay
@@ -168,7 +179,7 @@ class CleaningRound:
         return SegmentCopy(self._files, directory, group[0].base_offset, interval_bytes=interval_bytes)
 
     def _cleaned(self, segment: SegmentState, kept: BatchFilter) -> Iterator[CleanedRun]:
-        """Yield the records of a segment that stay, in runs. Each run is valid until the next step."""
+        """Yield the records of a segment that stay, in runs. Each run is valid until the next one is taken."""
         gone = self._superseded(segment)
         spans = {at: BatchPosition(at, run.size, run.base_offset, run.next_offset - 1) for at, run in gone.items()}
         for log, span, batches, verified in self._stretches(segment, 0, known=spans):
@@ -184,7 +195,10 @@ class CleaningRound:
                 raise _at(log, span, error, verified) from error
 
     def _superseded(self, segment: SegmentState) -> dict[int, PassedRun]:
-        """Return the runs of a segment in which every record is superseded, by position. They are not read again."""
+        """Return the runs of a segment in which every record has a newer one of its key, by position.
+
+        The second pass does not read these runs again.
+        """
         base, end = segment.base_offset, self._candidate.first_uncleanable
         return {
             at: run
@@ -193,13 +207,13 @@ class CleaningRound:
         }
 
     def _replace(self, group: tuple[SegmentState, ...], found: FoundSegment) -> None:
-        """Replace the group by its copy, unless the log was cut or closed meanwhile.
+        """Replace the segments of ``group`` by their copy. Raises CleaningStoppedError if the log was truncated.
 
-        On failure the files stay as they are: once a file was renamed, only the next open may finish or undo that.
+        On another error the files stay as they are: only the next open may finish or undo the renames.
         """
         bases = [segment.base_offset for segment in group]
         if not self._writer.maintenance.replace_segments([found], bases, witness=self._watched):
-            raise self._stopped(f"segments {bases} changed or left while they were cleaned")
+            raise self._stopped(f"its segments {bases} were changed or deleted meanwhile")
 
     def _stretches(
         self,
@@ -211,7 +225,9 @@ class CleaningRound:
     ) -> Iterator[tuple[LogFile, BatchPosition, memoryview, bool]]:
         """Yield batches of a segment that end at or above ``start_offset``, in its first ``size_bytes`` (None: all).
 
-        See :meth:`LogFile.stretches`. The view is valid until the next step.
+        Each item has the file, position, bytes, and True for several verified batches or False for one unverified
+        batch. ``known``: runs whose bytes are not read (empty), by position. The bytes are valid until the next item is
+        taken.
         """
         local = self._segments[segment.base_offset]
         end = local.size_bytes if size_bytes is None else size_bytes
@@ -253,7 +269,10 @@ class CleaningRound:
 
 
 def _at(log: LogFile, span: BatchPosition, error: CorruptionError, in_run: bool) -> CorruptionError:
-    """Return ``error`` with its path and position in ``log``. ``in_run``: its position is relative to ``span``."""
+    """Return ``error`` with the path of ``log`` and the position in it.
+
+    ``in_run``: True if the error's position counts from the start of ``span``. Otherwise ``span`` is the bad batch.
+    """
     if in_run:
         return log.damage(span.position + error.position, error.message, error.offset)
     return log.damage(span.position, error.message, span.base_offset)

@@ -21,11 +21,11 @@ from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
 from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, cleaning_candidate, group_segments
 
-TIERED = "tiered: its old segments are the bucket's, they are compacted there"
+TIERED = "it is tiered, so compaction runs on the bucket's segments"
 NOT_COMPACTED = "cleanup.policy does not say compact"
 FENCED = "fenced: another volume owns it"
 PAUSED = "paused while the partition moves to another directory, or is deleted"
-AT_WORK = "a round is at work on it"
+AT_WORK = "another round is cleaning it now"
 OFFLINE = "closed or offline"
 
 
@@ -40,11 +40,11 @@ class CleanerCheckpoint:
         self._lock = threading.Lock()
 
     def offset(self, tp: TopicPartition) -> int | None:
-        """Return the first dirty offset; None: never cleaned."""
+        """Return the first dirty offset, the end of the cleaned part; None if the partition was never cleaned."""
         return self._file.read().get(tp)
 
     def store(self, tp: TopicPartition, offset: int, held: Collection[TopicPartition]) -> None:
-        """Set the first dirty ``offset`` of ``tp``. Drop entries of partitions that are not in ``held``."""
+        """Set the first dirty offset of ``tp``. Remove the entries of partitions that are not in ``held``."""
         self._change(lambda known: {**{other: at for other, at in known.items() if other in held}, tp: offset})
 
     def adopt(self, tp: TopicPartition, offset: int | None) -> None:
@@ -56,11 +56,14 @@ class CleanerCheckpoint:
         self._change(lambda known: {other: at for other, at in known.items() if other != tp} | entry)
 
     def lower(self, tp: TopicPartition, offset: int) -> None:
-        """Lower the entry to ``offset`` before the log is cut there: records appended later are dirty."""
+        """Lower the entry to ``offset`` before the log is truncated there, because records appended later are dirty.
+
+        A lower entry stays, and a partition without an entry gets none.
+        """
         self._change(lambda known: known | {tp: min(known[tp], offset)} if tp in known else known)
 
     def retain_only(self, held: Collection[TopicPartition]) -> None:
-        """Drop the entries of partitions that are not in ``held``: new partitions may get the same names."""
+        """Remove the entries of partitions that are not in ``held``, because new partitions may get the same names."""
         self._change(lambda known: {tp: offset for tp, offset in known.items() if tp in held})
 
     def _change(self, change: Callable[[dict[TopicPartition, int]], dict[TopicPartition, int]]) -> None:
@@ -73,7 +76,10 @@ class CleanerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Partition that may be cleaned. ``state``: facts for the choice, about its log, segments and producers."""
+    """Partition that may be cleaned. ``state``: facts from which a round is planned.
+
+    ``segments``: its sealed segments by base offset. ``producers``: empty until :meth:`Subjects.with_producers`.
+    """
 
     writer: WriteLog
     state: LogState
@@ -82,7 +88,7 @@ class Subject:
 
 
 class Subjects:
-    """Cache of segment states. An entry lasts while its segment is part of the log. One thread at a time."""
+    """Reader of the partitions that may be cleaned. It caches the state of each segment. Not thread-safe."""
 
     def __init__(self, files: Files, checkpoint: CleanerCheckpoint) -> None:
         self._files = files
@@ -90,7 +96,7 @@ class Subjects:
         self._seen: WeakKeyDictionary[SealedLocalSegment, SegmentState] = WeakKeyDictionary()
 
     def read(self, writer: WriteLog) -> Subject:
-        """Return the state of a partition without reading its producers. It assumes that no transaction is open."""
+        """Return the subject for a partition, without its producers, as if no transaction were open."""
         sealed = writer.maintenance.settled  # before the end: so the end is never below them
         end = writer.end_offset
         state = LogState(
@@ -117,7 +123,7 @@ class Subjects:
         return Subject(writer, state, subject.segments, writer.live_producers())
 
     def dirty_bytes(self, writer: WriteLog) -> int:
-        """Return the bytes of sealed segments above the first dirty offset. Reads no file: damage does not matter."""
+        """Return the bytes of the sealed segments that end above the first dirty offset. No segment is read."""
         done = self._checkpoint.offset(writer.tp) or 0
         return sum(segment.size_bytes for segment in writer.sealed if segment.end_offset > done)
 
@@ -129,7 +135,7 @@ class Subjects:
 
 
 def segment_state(files: Files, segment: SealedLocalSegment) -> SegmentState:
-    """Return size, offsets and timestamps of a segment, for the choice of a round."""
+    """Return size, offsets and timestamps of a segment, from which a round is planned."""
     lookup = segment.lookup
     first = -1
     if segment.size_bytes:
@@ -162,8 +168,9 @@ def refusal(writer: WriteLog) -> str:
 class CleaningStatus:
     """Preview of a round over one partition. ``refused``: why no round may run, ``""`` if one may.
 
-    ``groups``: each tuple has the base offsets of segments that one new segment may replace. More groups than these are
-    needed if the offset map has no room for every key.
+    ``candidate``: offsets and bytes that a round would clean, None if refused. ``groups``: each tuple has the base
+    offsets of segments that one new segment would replace. If the offset map has no room for every key, a round does
+    less.
     """
 
     tp: TopicPartition
@@ -173,7 +180,7 @@ class CleaningStatus:
 
 
 def preview(state: LogState, now_ms: int) -> CleaningStatus:
-    """Return the preview of a round over a partition in this state."""
+    """Return the preview of a round over a partition in this state. ``now_ms``: wall clock."""
     candidate = cleaning_candidate(state, now_ms)
     if candidate is None:
         return CleaningStatus(state.tp, NOT_COMPACTED)
@@ -186,7 +193,10 @@ def preview(state: LogState, now_ms: int) -> CleaningStatus:
 
 
 def preview_read_only(log: ReadLog, checkpoint: CleanerCheckpoint, files: Files, clock: Clock) -> CleaningStatus:
-    """Return the preview for a partition of a directory that is open for reading. Nothing is locked or written."""
+    """Return the preview of a round for a partition that another process may write. Nothing is locked or written.
+
+    If its files cannot be read, ``refused`` is the text of the error.
+    """
     if not log.config.compacted:
         return CleaningStatus(log.tp, NOT_COMPACTED)
     if log.upload is not None:

@@ -38,15 +38,18 @@ class Noted(NamedTuple):
     points_lost: bool = False
 
     def point(self, tp: TopicPartition) -> int:
-        """Return the recovery point of a partition. LOST_POINT: the file is lost.
+        """Return the recovery point of a partition.
 
-        UNKNOWN_POINT: the file has no entry.
+        Return UNKNOWN_POINT if the file has no entry, LOST_POINT if the file is damaged or missing.
         """
         return self.points.get(tp, LOST_POINT if self.points_lost else UNKNOWN_POINT)
 
 
 class DirectoryNotes:
-    """Offset checkpoints of one directory. Thread-safe: concurrent writes end with the newest state in the file."""
+    """Reader and writer of the offset checkpoint files of one directory, from the state of its partitions.
+
+    Thread-safe: after concurrent writes a file has the newest state.
+    """
 
     def __init__(self, directory: Path, files: Files, roster: Roster) -> None:
         self.points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
@@ -63,7 +66,10 @@ class DirectoryNotes:
         self._seal_noted = False
 
     def read(self) -> Noted:
-        """Return the checkpoints of the last process. Create missing files empty, as Kafka does at its first start."""
+        """Return the recovery points and log starts that the last process wrote.
+
+        Missing files are created empty, as Kafka does at its first start.
+        """
         gone = self.files.state(self.points.path) is None
         for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME):
             if self.files.state(self.directory / name) is None:
@@ -72,7 +78,10 @@ class DirectoryNotes:
         return Noted(points, self.starts.read(), gone or self.points.damaged)
 
     def write_points(self) -> int:
-        """Write recovery points, below which every record is durable. Return their number."""
+        """Write the recovery point of each partition to the checkpoint file. Return the number of partitions.
+
+        Every record below a recovery point is durable.
+        """
         with self._lock:
             points = self._roster.recovery_points()
             self.points.write(points)
@@ -81,7 +90,8 @@ class DirectoryNotes:
     def note_seal(self) -> None:
         """Write the recovery points after a seal, so that the next open need not read sealed segments.
 
-        A failed write does not fail the append: an old checkpoint costs a longer scan.
+        Inside :meth:`many_seals` the write waits for the end of that block. A failed write is only logged: an old
+        checkpoint costs a longer recovery.
         """
         with self._lock:
             if self._seal_batches:
@@ -108,9 +118,10 @@ class DirectoryNotes:
                 self.note_seal()
 
     def lower(self, tp: TopicPartition, point: int, start: int) -> None:
-        """Lower the recovery point to ``point`` and the log start to ``start`` before a cut.
+        """Lower the stored recovery point to ``point`` and log start to ``start``, before the log is truncated.
 
-        After a crash the cut must not look like a loss, nor records appended later like deleted ones.
+        Missing or lower values stay. Without this, a crash would make the truncation look like a loss of records, and
+        records appended later look deleted.
         """
         with self._lock:
             for file, offset in ((self.points, point), (self.starts, start)):
@@ -131,7 +142,10 @@ class DirectoryNotes:
             self._coming.pop(tp, None)
 
     def write_starts(self) -> int:
-        """Write the log starts that differ from the segments, unless the file has them already. Return their number."""
+        """Write each log start that the base offset of the first segment does not show. Return their number.
+
+        An unchanged file is not written again.
+        """
         with self._lock:
             starts = {**self._coming, **self._roster.log_starts()}
             if starts != self._starts_written:
@@ -148,18 +162,18 @@ class DirectoryNotes:
             self._is_brokers = True
 
     def write_watermarks(self) -> None:
-        """Write each partition's end as its high watermark, if this is a broker's directory.
+        """Write each partition's end as its high watermark, if :meth:`drop_watermarks` found a broker's file.
 
-        The broker's next start reads it.
+        The broker reads the file at its next start.
         """
         if self._is_brokers:
             self.watermarks.write(self._roster.ends())
 
 
 class PositionNotes:
-    """Writer of the file with the groups' positions in uploaded partitions of one directory. The uploader reads it.
+    """Writer of ``tiered-positions``: positions of consumer groups in the uploaded partitions of one directory.
 
-    Thread-safe.
+    The uploader reads the file and copies the positions to the bucket. Thread-safe.
     """
 
     def __init__(self, directory: Path, files: Files, uploads: UploadCheckpoint) -> None:

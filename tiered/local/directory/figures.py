@@ -31,12 +31,12 @@ from tiered.model import Positions, TopicPartition
 TASKS_NAME = "tiered-tasks.json"
 VERSION = 1
 MAX_GROUP_LAGS = 1_000
-"""Positions of groups that have series of their own."""
+"""Limit of group positions that are reported, each with two metrics of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepReport:
-    """Report on background tasks. ``noted_ms``: wall clock time at which it was written, -1 if never.
+    """Report on the background tasks of one log directory. ``noted_ms``: wall clock time of the report, -1 if none.
 
     ``uncleanable``: reason for each partition that compaction skips. ``offline``: why the directory is out of service,
     ``""`` while it is in service.
@@ -70,7 +70,10 @@ def _plain(figures: UpkeepReport | TaskStatus | CleanerFigures) -> dict[str, Any
 
 
 def read_report(directory: Path, files: Files) -> UpkeepReport:
-    """Return the report that :func:`store_report` wrote; an empty one if it is missing or unreadable."""
+    """Return the report that :func:`store_report` wrote; an empty one if the file is missing or cannot be parsed.
+
+    Raises LocalIOError if the file cannot be read.
+    """
     try:
         value: Mapping[str, Any] = json.loads(files.read(directory / TASKS_NAME))
         return UpkeepReport(
@@ -85,9 +88,9 @@ def read_report(directory: Path, files: Files) -> UpkeepReport:
 
 
 def directory_metrics(directory: Path, files: Files, *, held: int, broken: int) -> list[Metric]:
-    """Return metrics of a directory: free and total bytes of its file system, and its numbers of partitions.
+    """Return metrics of a directory: free and total bytes of its file system, and the two numbers passed.
 
-    ``held``: number of its partitions. ``broken``: number of those that are out of service.
+    ``held``: number of partitions in the directory. ``broken``: number of partitions that are out of service.
     """
     where = {"log_dir": str(directory)}
     space = files.space(directory)
@@ -100,7 +103,10 @@ def directory_metrics(directory: Path, files: Files, *, held: int, broken: int) 
 
 
 def written_metrics(roster: Roster) -> list[Metric]:
-    """Return all metrics of the partitions in a directory that this process writes."""
+    """Return the metrics of the partitions in a directory that this process writes.
+
+    A partition that is not open yet has only its end and its flushed offset.
+    """
     where = {"log_dir": str(roster.directory)}
     awake = roster.awake()
     found = [
@@ -116,7 +122,10 @@ def written_metrics(roster: Roster) -> list[Metric]:
 
 
 def read_metrics(view: LogView, now_ms: int) -> list[Metric]:
-    """Return the metrics of the partitions in a directory that another process writes. They are read from its files."""
+    """Return all metrics of a directory that another process writes, read from its files.
+
+    They cover disk space, partitions, lags of groups, tasks and cleaner. ``now_ms``: wall clock.
+    """
     positions, broken = view.positions()
     return [
         *directory_metrics(view.directory, view.files, held=len(view.partitions()), broken=len(broken)),
@@ -137,7 +146,10 @@ def _position_metrics(tp: TopicPartition, at: Positions) -> list[Metric]:
 
 
 def group_metrics(lags: Iterable[GroupLag]) -> list[Metric]:
-    """Return the lag of each group in each partition as metrics: at most ``MAX_GROUP_LAGS``, the longest first."""
+    """Return two metrics for each of ``lags``: records and seconds. The longest come first.
+
+    Lags after the first ``MAX_GROUP_LAGS`` are left out.
+    """
     found = []
     for lag in nlargest(MAX_GROUP_LAGS, lags, key=lambda lag: (lag.seconds, lag.records)):
         labels = {"group": lag.group, **_labels(lag.tp)}
@@ -147,7 +159,10 @@ def group_metrics(lags: Iterable[GroupLag]) -> list[Metric]:
 
 
 def report_metrics(report: UpkeepReport, directory: Path, now_ms: int) -> list[Metric]:
-    """Return the metrics of tasks and cleaner from a report that the writer stored; an empty list if it stored none."""
+    """Return the metrics of tasks and cleaner in ``report``; an empty list if no report was ever written.
+
+    ``now_ms``: wall clock.
+    """
     if report.noted_ms < 0:
         return []
     where = {"log_dir": str(directory)}

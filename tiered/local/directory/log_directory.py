@@ -78,10 +78,10 @@ LEAST_WAIT_SECONDS = 0.01
 class LocalLog:
     """One log directory that this process writes. :meth:`open` opens it, a context manager closes it. Thread-safe.
 
-    It holds ``.lock``; :class:`LogView` reads without. The owner calls :meth:`tick` about once a second; it starts no
-    thread but those of ``workers``, on which rounds of compaction run. A disk that fails takes it offline as a whole
-    (:meth:`_failed`). ``roster``: the open partitions; ``registry``: the topics that it may change; ``uploads``,
-    ``claims``: the files of ``disk.uploader_files``; ``cleaner``: compaction.
+    It has the lock ``.lock``; :class:`LogView` reads a directory without the lock. The owner calls :meth:`tick` about
+    once a second. Only ``workers`` start threads, for compaction. A failed disk takes the whole directory offline.
+    ``roster``: the partitions. ``registry``: the topics and their changes. ``uploads``: the uploader's checkpoint.
+    ``claims``: the claim proofs. ``cleaner``: compaction.
     """
 
     def __init__(
@@ -156,12 +156,14 @@ class LocalLog:
     ) -> LocalLog:
         """Open the log in ``directory`` for writing. Create it if it is missing. Recover it after an unclean stop.
 
-        ``alone`` False: the log has several directories, and the caller ends unfinished transactions once all are open.
-        ``workers``: threads for compaction; None runs it in the thread that calls :meth:`tick`. ``terms``: how to take
-        the lock; with ``passing``, a missing directory is not created. Raises LockedError, ConfigError (a directory in
-        it is no partition), CorruptionError (its own small files cannot be read). Damaged records never stop a log from
-        opening. An unreadable ``partition.metadata`` takes only its partition out of service. So does the missing
-        directory of a partition that had records.
+        ``alone`` False: the log has several directories, and the caller ends unfinished transactions after it opened
+        all of them. ``workers``: threads for compaction; None runs it in the thread that calls :meth:`tick`.
+        ``terms``: wait for the lock. With ``terms.passing``, a missing directory raises NotFoundError instead.
+
+        Raises LockedError, LocalIOError. Raises ConfigError if ``directory`` is a standby, or if segments are in a
+        directory that is not named after a partition. Raises CorruptionError if a small file in ``directory`` is
+        unreadable. Damaged records never stop an open. An unreadable ``partition.metadata``, or the missing directory
+        of a partition that had records, takes only that partition out of service.
         """
         directory, files = Path(directory), files or PosixFiles()
         if not terms.standby:
@@ -189,12 +191,12 @@ class LocalLog:
 
     @property
     def tasks(self) -> Tasks:
-        """Return the background tasks. Their object returns each status, runs one task now, and adds tasks."""
+        """Return the background tasks, to read their status, to run one at once, or to add one."""
         return self._upkeep.tasks
 
     @property
     def offline(self) -> TieredError | None:
-        """Return why the directory is out of service, None while it is in service."""
+        """Return the error that took the directory offline, None while it is in service."""
         return self.roster.offline
 
     def report(self) -> UpkeepReport:
@@ -224,9 +226,10 @@ class LocalLog:
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Return the error of each partition whose own files could not be read at the open.
+        """Return the error of each partition that the open took out of service.
 
-        :meth:`partition` raises that error. :meth:`partitions` lists these partitions, too.
+        Its files cannot be read, or its directory is missing. :meth:`partition` raises that error.
+        :meth:`partitions` lists these partitions, too.
         """
         return dict(self.roster.broken)
 
@@ -238,7 +241,7 @@ class LocalLog:
     def partition(self, tp: TopicPartition) -> WriteLog:
         """Return a partition; its first use opens it.
 
-        Raises UnknownTopicError, or its own error if it is out of service.
+        Raises UnknownTopicError, or the partition's error if it is out of service (:attr:`out_of_service`).
         """
         if self._closed or os.getpid() != self._pid:
             self._check_open()  # which says what is wrong
@@ -251,7 +254,7 @@ class LocalLog:
         return found
 
     def awake(self) -> list[WriteLog]:
-        """Return the partitions that are open for writing now. Each other one is opened at its first use."""
+        """Return the partitions that are open for writing now. All other partitions are opened at their first use."""
         return self.roster.awake()
 
     def create_topic(
@@ -265,7 +268,8 @@ class LocalLog:
     ) -> TopicInfo:
         """Create a topic. ``topic_id``: its id in the catalog; None makes a random one.
 
-        Raises ConfigError if it exists. ``held``: numbers of the partitions that this directory gets, None for all.
+        ``held``: numbers of the partitions that this directory gets, None for all. Raises ConfigError if the topic
+        exists, or for an invalid name or number of partitions.
         """
         with self._changing():
             return self.registry.create(name, partitions, config or TopicConfig(), topic_id, held)
@@ -273,9 +277,9 @@ class LocalLog:
     def alter_topic(
         self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
     ) -> TopicInfo:
-        """Change settings (Kafka's names), or raise the number of partitions to ``partitions``.
+        """Change settings (Kafka's names), or raise the number of partitions to ``partitions``. Return the new topic.
 
-        Partitions cannot be removed.
+        Raises UnknownTopicError, or ConfigError for an invalid setting or a lower number of partitions.
         """
         with self._changing():
             return self.registry.alter(name, properties or {}, partitions)
@@ -283,15 +287,19 @@ class LocalLog:
     def delete_topic(self, name: str) -> list[Path]:
         """Delete the topic: rename its directories ``-delete`` now, remove them after ``file.delete.delay.ms``.
 
-        Its entries in claims and in the uploader's checkpoint go too; the bucket is not touched. Reads that began
-        before may end with an error. Returns the renamed directories. Raises UnknownTopicError, LockedError (an
-        uploader is at work on a tiered topic), LocalIOError; a crash in between is finished by the next open.
+        Its entries in the claims and in the uploader's checkpoint are removed. The bucket is not changed. Reads that
+        began before may end with an error. After a crash the next open finishes the deletion. Returns the renamed
+        directories. Raises UnknownTopicError, LocalIOError, and LockedError while an uploader runs and the topic is
+        tiered.
         """
         with self._changing(), self.cleaner.paused(*(tp for tp in self.roster.names() if tp.topic == name)):
             return self.registry.delete(name)
 
     def refresh_uploads(self) -> None:
-        """Read ``tiered-offset-checkpoint`` and pass each partition its part; one ``stat`` while nothing changed."""
+        """Read ``tiered-offset-checkpoint`` and pass each open partition its entry.
+
+        An unchanged file costs one ``stat``.
+        """
         self._check_open()
         self._upkeep.refresh_uploads()
 
@@ -330,7 +338,7 @@ class LocalLog:
     def _failed(self, error: TieredError) -> None:
         """Take the directory offline after an error of its disk (EIO, read-only, gone), as Kafka does.
 
-        No partition then acknowledges anything until the next open; reads go on where the disk allows. Errors of a
+        No partition then acknowledges anything until the next open. Reads continue if the disk allows them. Errors of a
         single file (its owner, its contents) and a full disk do not count. Callers may hold a partition's lock.
         """
         if disk_failed(error) and self.roster.offline is None:
@@ -362,16 +370,19 @@ class LocalLog:
         self.cleaner.checkpoint.lower(tp, offset)
 
     def deferring_checkpoints(self) -> AbstractContextManager[None]:
-        """Write the checkpoint once at the end of the block, not after each seal. Each write lists every partition."""
+        """Return a context manager that writes the recovery points once, at its end, instead of after each seal.
+
+        Each write lists every partition. The block raises LocalIOError at a seal if the directory is offline.
+        """
         self._lost()  # then the directory is offline, and every seal raises
         return self.notes.many_seals()
 
     def close(self) -> None:
-        """Flush, trim and release everything; a clean close spares the next open its recovery. Idempotent.
+        """Abort open transactions, flush and close all partitions, and release the lock. Idempotent.
 
-        Waits at most ``close_timeout_ms``. A round of compaction ends without effect. Raises LocalIOError if some
-        records are not durable, or if a thread does not return from the disk. In that case the process keeps the
-        lock, so that no other process writes at the same time.
+        After a clean close the next open needs no recovery. Waits at most ``close_timeout_ms``. A running round of
+        compaction stops without effect. Raises LocalIOError if some records are not durable, or if a thread does not
+        return from the disk. Only in the latter case the process keeps the lock, so that no other process writes.
         """
         if os.getpid() != self._pid:
             self._closed = True
@@ -390,7 +401,7 @@ class LocalLog:
             self._ended = True  # an interrupted close is ended by the next call
 
     def check_caller(self) -> None:
-        """Raise ReentrantCallError in a thread that is inside another call that a close would wait for."""
+        """Raise ReentrantCallError if this thread is inside another call for which :meth:`close` would have to wait."""
         if os.getpid() != self._pid:
             return
         self._closing.check_caller()
@@ -422,8 +433,8 @@ class LocalLog:
             raise lost
         if not clean:
             raise LocalIOError(
-                f"{self.directory} was closed, but not everything is durable",
-                hint="open the log again: the open recovers it",
+                f"log directory {self.directory} was closed, but not everything is durable: records may be lost",
+                hint="repair the disk if it failed, then open the log again: the open recovers what is on the disk",
             )
 
     def _end_partitions(self) -> bool:
@@ -440,7 +451,7 @@ class LocalLog:
         self.cleaner.stop()
         hung = None
         if not self._workers.join(left_seconds()):
-            hung = LocalIOError(f"{self.directory}: a background task has not ended for {limit_ms} ms")
+            hung = LocalIOError(f"{self.directory} is not closed: a background task has not ended for {limit_ms} ms")
         clean = self.offline is None
         for writer in self.roster.awake():
             try:

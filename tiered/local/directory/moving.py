@@ -2,9 +2,9 @@
 
 ::
 
-    B/{tp}.{uuid}-future/     a copy; appends to A go on while it grows
-    A's checkpoint gets the partition's end, so that no open of A makes an empty one if its folder is gone
-    A closed to appends       the rest is copied, all of it fsynced
+    B/{tp}.{uuid}-future/     a copy; appends to A continue while it grows
+    A's checkpoint gets the partition's end, so that no open of A makes an empty one if its folder is missing
+    A closed to appends       the last bytes are copied, and the whole copy is fsynced
     B/..-future/tiered-move-ready        says: complete, from directory A, log start S, end E, all below R durable
     A/tiered-topics.json      no longer claims the partition
     A/{tp} -> A/{tp}.{uuid}-delete       the commit point
@@ -47,7 +47,7 @@ LOGGER = logging.getLogger("tiered.local")
 READY_NAME = "tiered-move-ready"
 COPY_BYTES = 1024 * 1024
 CATCH_UP_ROUNDS = 4
-"""Limit of copies while appends go on; the rest is copied while they wait."""
+"""Limit of copies while appends continue. The bytes after the last of them are copied while appends wait."""
 
 
 class Ready(NamedTuple):
@@ -60,11 +60,11 @@ class Ready(NamedTuple):
 
 
 def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, grown: bool, closed: bool = False) -> None:
-    """Make ``target`` a copy of the directory of ``tp``; files may change meanwhile.
+    """Copy the partition directory of ``tp`` to ``target``, and remove all other files from ``target``.
 
-    ``grown``: since the last copy the ``.log`` files only became longer, so that their earlier bytes are not copied
-    again. This is False after a cut. ``closed``: this process deletes no file any more. Raises NotFoundError if a file
-    disappears in spite of that.
+    ``grown``: True if the ``.log`` files only became longer since the last copy. Then only their new bytes are copied.
+    Pass False after the log was truncated. ``closed``: True if the partition is closed, so that a missing file raises
+    NotFoundError. Otherwise a file that disappears meanwhile is skipped.
     """
     files, source = log.files, log.directory / partition_dir(tp)
     names = [name for name in files.names(source) if not name.endswith((DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX))]
@@ -82,7 +82,7 @@ def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, grown: bo
 
 
 def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None:
-    """Copy a file. ``grown``: copy only the bytes after those that ``target`` has."""
+    """Copy a file and fsync the copy. ``grown``: copy only the bytes after the length of ``target``."""
     reading = files.open_read(source)
     try:
         writing = files.open_write(target)
@@ -108,7 +108,8 @@ def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None
 def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, timeout_seconds: float) -> None:
     """Move ``tp`` from ``source`` to ``target``. The partition's objects of ``source`` then raise ClosedError.
 
-    ``uid`` makes the name of the copy unique.
+    ``uid`` makes the name of the copy unique. ``timeout_seconds``: limit of the wait for the partition's close, after
+    which LocalIOError is raised. Raises the partition's error if it is out of service.
     """
     writer = source.roster.logs[tp]  # raises for one that is out of service, before anything is made
     future = target.directory / renamed_dir(tp, uid, "future")
@@ -172,8 +173,9 @@ def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, r
 def finish_moves(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, timeout_seconds: float) -> None:
     """Finish each committed move of a crashed process, and discard the copies of moves that were not committed.
 
-    A complete copy becomes the partition if the partition's own folder is gone. If both exist and the copy has a higher
-    end, both stay: the partition was created again, or it has lost records.
+    ``topics``: those of all ``logs``. A complete copy becomes the partition if the partition's own directory is gone.
+    If both exist and the copy has a higher end, both stay and a warning is logged: the partition was created again, or
+    it has lost records. A copy whose source directory is not in ``logs`` stays, too.
     """
     sources = {log.volume_id: log for log in logs}
     present = {tp for log in logs for tp in log.partitions()}
@@ -220,8 +222,8 @@ def _reaches(source: LocalLog, tp: TopicPartition, end_offset: int) -> bool:
 
 def _further(source: LocalLog, tp: TopicPartition, ready: Ready) -> str:
     return (
-        f"this copy holds records up to offset {ready.end_offset}, {source.directory / partition_dir(tp)} does not: it "
-        "is kept; move that one away, and the next open makes this copy the partition"
+        f"this copy holds records up to offset {ready.end_offset}, {source.directory / partition_dir(tp)} does not; "
+        "both are kept; to use the copy, move that directory away and open the log again"
     )
 
 

@@ -41,7 +41,11 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class LocalTier:
-    """Log over one :class:`LocalLog` or several. Thread-safe. ``offline``: the failed directories, with the error."""
+    """Log over one or several log directories, each of them a :class:`LocalLog`. Thread-safe.
+
+    ``offline``: the error of each directory that failed, at the open or later. A log with a single directory leaves
+    it empty: there an error at the open is raised, and :attr:`LocalLog.offline` has a later one.
+    """
 
     def __init__(self, directories: Sequence[Path], *, clock: Clock, ids: IdSource, config: LogConfig) -> None:
         self.directories = list(directories)
@@ -69,15 +73,20 @@ class LocalTier:
     ) -> LocalTier:
         """Open all directories for writing. A directory whose disk fails is offline. Raises LocalIOError if all are.
 
-        ``workers`` is called once for each directory, and makes the threads of its cleaner. Raises LockedError, the
-        errors of :meth:`LocalLog.open`, and ConfigError: no directory, the same one twice, a partition in two of them,
-        a topic with two ids, two directories with the same id. After an error none stays open.
+        ``workers`` is called once for each directory, and makes the threads of its cleaner. ``lock_patience_seconds``:
+        longest wait for a process that holds the lock only for a moment, such as an uploader that seals.
+
+        Raises LockedError, the errors of :meth:`LocalLog.open`, and ConfigError: no directory, the same one twice, a
+        partition in two directories, a topic with two ids, two directories with one id. After an error no directory
+        stays open.
         """
         paths = [Path(path) for path in directories]
         if not paths:
-            raise ConfigError("no log directory was named")
+            raise ConfigError("no log directory was named", hint="pass the path of at least one directory")
         if len({path.resolve() for path in paths}) < len(paths):
-            raise ConfigError(f"the same log directory is named twice: {', '.join(map(str, paths))}")
+            raise ConfigError(
+                f"the same log directory is named twice: {', '.join(map(str, paths))}", hint="pass each directory once"
+            )
         config = config or LogConfig()
         logs = cls(paths, clock=clock or SystemClock(), ids=ids or SystemIds(), config=config)
         if len(paths) == 1:
@@ -129,12 +138,12 @@ class LocalTier:
 
     @property
     def directory(self) -> Path:
-        """Return the path of the first directory. Messages name the log by it."""
+        """Return the path of the first directory, by which messages name the log."""
         return self.directories[0]
 
     @property
     def volume_id(self) -> UUID:
-        """Return the id of the first directory that is in service."""
+        """Return the id of the first directory that is in service. Raises LocalIOError if all are offline."""
         return self._online()[0].volume_id
 
     def logs(self) -> dict[Path, LocalLog]:
@@ -154,15 +163,18 @@ class LocalTier:
         return found
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions, sorted, also those of offline directories."""
+        """Return all partitions, sorted, also those of directories that went offline since the open.
+
+        Partitions of a directory that could not be opened are unknown and left out.
+        """
         if self._only is not None:
             return self._only.partitions()
         return sorted(tp for log in self._logs.values() for tp in log.partitions())
 
     def is_elsewhere(self, tp: TopicPartition) -> bool:
-        """Return True if only another broker can have this partition: a broker's topic, in no directory of this log.
+        """Return True if another broker must have this partition: a broker made its topic, no directory here has it.
 
-        False while a directory is unread or a partition is being moved.
+        Return False while a directory could not be opened, or while any partition is being moved.
         """
         info = self.topics().get(tp.topic)
         seen = not (self._unseen or self._moving)
@@ -170,13 +182,13 @@ class LocalTier:
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Return the error of each partition whose own files cannot be read; see :attr:`LocalLog.out_of_service`."""
+        """Return the error of each partition that is out of service; see :attr:`LocalLog.out_of_service`."""
         return {tp: why for log in self._logs.values() for tp, why in log.out_of_service.items()}
 
     def awake(self) -> list[WriteLog]:
         """Return the partitions that are open for writing now.
 
-        Left out are sleeping ones and those of offline directories.
+        Partitions that were not used yet, and those of offline directories, are left out.
         """
         return [writer for log in self._online() for writer in log.awake()]
 
@@ -202,7 +214,8 @@ class LocalTier:
     ) -> TopicInfo:
         """Create a topic. Each partition goes to the directory in service that has the fewest partitions.
 
-        Raises ConfigError if the topic exists, or while a directory that may hold it cannot be opened.
+        ``topic_id``: its id in the catalog; None makes a random one. Raises ConfigError if the topic exists, for an
+        invalid name or number of partitions, or if a directory that may contain the topic could not be opened.
         """
         if self._only is not None:
             return self._only.create_topic(name, partitions, config, topic_id)
@@ -210,7 +223,7 @@ class LocalTier:
         if self._unseen:
             raise ConfigError(
                 f"topic {name} is not created: it may exist in {sorted(self._unseen)[0]}, which could not be opened",
-                hint="repair the disk, or leave the directory out",
+                hint="repair that disk, or open the log without that directory",
             )
         topic = self.topics().get(name)
         # After a full disk stopped the creation of a topic, a call with the same values completes it.
@@ -248,13 +261,13 @@ class LocalTier:
                 self._place(topic, here)
 
     def _missing(self, topic: TopicInfo) -> list[int]:
-        """Return partitions of a new topic that no directory holds yet."""
+        """Return the numbers of the partitions of ``topic`` that no directory has yet."""
         infos = (log.topics().get(topic.name) for log in self._logs.values())
         held = {number for info in infos if info is not None for number in info.here}
         return [number for number in range(topic.partitions) if number not in held]
 
     def _earlier_directory(self, name: str, number: int) -> Path | None:
-        """Return the directory in which an earlier creation of this partition failed, None without one."""
+        """Return the directory in which an earlier creation of partition ``number`` failed, None if there is none."""
         for log in self._online():
             topic = log.registry.failed_creation(name)
             if topic is not None and number in topic.here:
@@ -264,7 +277,11 @@ class LocalTier:
     def alter_topic(
         self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
     ) -> TopicInfo:
-        """Change settings or add partitions. ConfigError while one of the topic's directories is offline."""
+        """Change settings, or raise the number of partitions to ``partitions``. Return the changed topic.
+
+        Raises UnknownTopicError, or LocalIOError while one of the topic's directories is offline. Raises ConfigError if
+        partitions are to be added while a directory could not be opened.
+        """
         if self._only is not None:
             return self._only.alter_topic(name, properties, partitions=partitions)
         topic = self.topics().get(name)
@@ -279,7 +296,7 @@ class LocalTier:
             raise ConfigError(
                 f"no partitions are added to topic {name}: {sorted(self._unseen)[0]} could not be opened and "
                 "may contain some",
-                hint="repair the disk, or leave the directory out",
+                hint="repair that disk, or open the log without that directory",
             )
         count = topic.partitions if partitions is None else partition_count(name, partitions)
         for log in holders:
@@ -291,9 +308,9 @@ class LocalTier:
         return self.topics()[name]
 
     def delete_topic(self, name: str) -> list[Path]:
-        """Delete the topic in every directory; see :meth:`LocalLog.delete_topic`.
+        """Delete the topic in every directory that was opened; see :meth:`LocalLog.delete_topic`.
 
-        Raises if one of its directories is offline.
+        Raises LocalIOError if one of these directories went offline and has a part of the topic.
         """
         if self._only is not None:
             return self._only.delete_topic(name)
@@ -307,11 +324,15 @@ class LocalTier:
         return [path for log in holders for path in log.delete_topic(name)]
 
     def move(self, tp: TopicPartition, directory: Path | str) -> None:
-        """Move a partition to ``directory``. ConfigError for a tiered one, because the bucket knows its volume."""
+        """Move a partition to ``directory``, another directory of this log.
+
+        Raises ConfigError if the partition is there already, or is tiered: the bucket identifies its log directory.
+        Raises LocalIOError if one of the two directories is offline.
+        """
         source, target = self.directory_of(tp), Path(directory)
         if target not in self._logs:
             raise ConfigError(
-                f"{target} is none of this log's directories",
+                f"{tp} cannot move: {target} is none of this log's directories",
                 hint=f"its directories are {', '.join(map(str, self._logs))}",
             )
         if source == target:
@@ -357,7 +378,7 @@ class LocalTier:
         self._each(LocalLog.refresh_uploads)
 
     def deferring_checkpoints(self) -> AbstractContextManager[object]:
-        """Enter :meth:`LocalLog.deferring_checkpoints` of every directory in service, for the duration of a block."""
+        """Return a context manager that enters :meth:`LocalLog.deferring_checkpoints` of every directory in service."""
         if self._only is not None:
             return self._only.deferring_checkpoints()
         stack = contextlib.ExitStack()
@@ -366,12 +387,12 @@ class LocalTier:
         return stack
 
     def check_caller(self) -> None:
-        """Raise ReentrantCallError in a thread that is inside another call that a close would wait for."""
+        """Raise ReentrantCallError if this thread is inside another call for which :meth:`close` would have to wait."""
         for log in self._logs.values():
             log.check_caller()
 
     def close(self) -> None:
-        """Close all directories, then raise the first error."""
+        """Close all directories, then raise the first error of a directory that was in service."""
         if self._only is not None:
             self._only.close()
             return
@@ -398,7 +419,10 @@ class LocalTier:
     def _online(self) -> list[LocalLog]:
         found = [log for path, log in self._logs.items() if path not in self.offline]
         if not found:
-            raise LocalIOError(f"all log directories are offline: {', '.join(map(str, self.directories))}")
+            raise LocalIOError(
+                f"all log directories are offline: {', '.join(map(str, self.directories))}",
+                hint="repair the disks, then open the log again",
+            )
         return found
 
     def _check(self, path: Path) -> None:
@@ -418,7 +442,10 @@ class LocalTier:
             raise first
 
     def _check_for_failures(self) -> None:
-        """Take directories offline whose disk failed in an append or on a worker. Do nothing for a single directory."""
+        """Take each directory offline whose disk failed in an append or on a worker.
+
+        A log with a single directory is left as it is: that directory is offline already.
+        """
         if self._only is not None:
             return
         for path, log in self._logs.items():
@@ -444,7 +471,7 @@ class LocalTier:
                 if unused is None:
                     raise ConfigError(
                         f"{tp} is in two log directories: {other} and {path}",
-                        hint="move the older or shorter copy away",
+                        hint="move the older or shorter copy out of its log directory, then open the log again",
                     )
                 holders[tp] = other if unused == path else path
                 LOGGER.warning("empty_partition_removed partition=%s path=%s kept=%s", tp, unused, holders[tp])
@@ -454,11 +481,15 @@ class LocalTier:
                 known = topics.setdefault(name, info)
                 if known.topic_id != info.topic_id:
                     raise ConfigError(
-                        f"topic {name} has two ids: {known.topic_id} in one log directory, {info.topic_id} in {path}"
+                        f"topic {name} has two ids: {known.topic_id} in one log directory, {info.topic_id} in {path}",
+                        hint="open the log without the directory that has the wrong topic",
                     )
 
     def _is_unused(self, path: Path, tp: TopicPartition) -> bool:
-        """Return True if ``path`` holds no record of ``tp``: its disk failed at the creation, which went elsewhere."""
+        """Return True if ``tp`` in directory ``path`` is an empty leftover of a failed creation.
+
+        The disk of ``path`` failed then, and the partition was created in another directory.
+        """
         log, ids = self._logs[path], set[UUID]()
         for each in self._logs.values():
             topic = read_topics(each.directory, each.files).get(tp.topic)

@@ -55,22 +55,22 @@ from tiered.model import Positions, TopicPartition
 LOGGER = logging.getLogger("tiered.local")
 
 _WITHOUT_STARTS = (
-    "put it back from a copy: without it, the deleted records that are still on the disk are unknown. To give "
-    "that knowledge up, move it away: logs then start with the first record that is left, and what was deleted of "
-    "their first segments is there again"
+    "put it back from a copy. Without one, move it away: logs then start at their first segment, and the deleted "
+    "records in it can be read again"
 )
 
 STRANGE_HINT = "rename them to topic-partition if they belong to this log; otherwise move them out of the log directory"
 STRANGE_SHOWN = 5
-"""Directories that are no partitions in one warning, at most."""
+"""Limit of the directory names in one warning about directories that are not partitions."""
 HERE_SHOWN = 20
-"""Partitions of a directory in the error of one that it does not hold, at most."""
+"""Limit of the partition numbers in the error about a partition that the directory lacks."""
 
 
 class PartitionFolder(NamedTuple):
-    """Directory of a partition.
+    """Directory ``name`` of the partition ``tp``.
 
-    ``kind``: ``""`` if it is in use, or why it was renamed: ``delete``, ``stray``, ``future``.
+    ``kind``: ``""`` if the partition is in use. Otherwise the suffix of its name: ``delete`` (to be removed), ``stray``
+    (set aside by a broker), ``future`` (a copy that a move is making).
     """
 
     name: str
@@ -87,10 +87,9 @@ class StrangeFolder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryView:
-    """Partition directories in a log directory, and directories of segments with other names.
+    """Partition directories in the log directory ``path``, and directories of segments with other names.
 
-    Left out are a broker's own directories and those without segments: ``lost+found``, ``.Trash-1000``, ``.snapshot``,
-    ``@eaDir``.
+    A broker's own directories, and directories without segments such as ``lost+found``, are left out.
     """
 
     path: Path
@@ -98,7 +97,7 @@ class DirectoryView:
 
     @classmethod
     def read(cls, path: Path, files: Files) -> DirectoryView:
-        """List the directory and sort its folders by kind. Raises NotFoundError, LocalPermissionError."""
+        """Return the view of the log directory ``path`` as it is now. Raises NotFoundError, LocalPermissionError."""
         names = (name for name in files.names(path) if name not in BROKER_OWN_DIRS)
         found = ((name, folder_named(name)) for name in names)
         return cls(path, tuple(folder for name, folder in found if _is_of_a_log(files, path / name, folder)))
@@ -119,7 +118,7 @@ class DirectoryView:
 
 
 def folder_named(name: str) -> PartitionFolder | StrangeFolder:
-    """Parse the name of a directory. Return StrangeFolder if it is not that of a partition."""
+    """Parse the name of a directory. Return StrangeFolder if it does not name a partition. Reads no disk."""
     try:
         parsed = parse_partition_dir(name)
     except ConfigError as refusal:
@@ -128,7 +127,10 @@ def folder_named(name: str) -> PartitionFolder | StrangeFolder:
 
 
 def holds_partition(files: Files, path: Path) -> bool:
-    """Return True if ``path`` is a directory with a ``partition.metadata`` or a segment's file. Raises LocalIOError."""
+    """Return True if ``path`` is a directory with ``partition.metadata`` or a file of a segment.
+
+    Raises LocalIOError if the directory cannot be listed.
+    """
     if files.state(path / PARTITION_METADATA_NAME) is not None:
         return True
     try:
@@ -174,7 +176,11 @@ class LogView:
 
     @classmethod
     def open(cls, directory: Path | str, *, clock: Clock | None = None, files: Files | None = None) -> Self:
-        """Open the directory. Raises NotFoundError, ConfigError or CorruptionError as ``LocalLog.open`` does."""
+        """Open the directory for reading. Raises NotFoundError if it is missing.
+
+        Raises ConfigError if it is a file, or if a partition belongs to another topic of the same name. Raises
+        CorruptionError if ``tiered-topics.json`` cannot be read.
+        """
         directory, files = Path(directory), files or PosixFiles()
         if not files.is_directory(directory):
             raise no_directory(files, directory, hint="correct the path; tiered.open makes a new log")
@@ -184,7 +190,7 @@ class LogView:
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Return the error of each partition whose own files could not be read by the last :meth:`read`."""
+        """Return the error of each partition that could not be read when the directory was last listed."""
         return dict(self._broken)
 
     def topics(self) -> dict[str, TopicInfo]:
@@ -202,7 +208,10 @@ class LogView:
             return sorted({*self._partitions, *self._broken})
 
     def positions(self) -> tuple[dict[TopicPartition, Positions], dict[TopicPartition, TieredError]]:
-        """Return :meth:`ReadLog.positions` of each readable partition, and the error of each unreadable one."""
+        """List the directory again. Return the positions of each readable partition, and the errors of all others.
+
+        A partition that was deleted meanwhile is in neither.
+        """
         found, names = dict[TopicPartition, Positions](), self.partitions()
         unreadable = self.out_of_service
         for tp in names:
@@ -215,14 +224,20 @@ class LogView:
         return found, unreadable
 
     def partition(self, tp: TopicPartition) -> ReadLog:
-        """Return a partition; read the directory again if it is unknown. Raises UnknownTopicError, or its own error."""
+        """Return a partition. If it is not known yet, list the directory again first.
+
+        Raises UnknownTopicError, or the partition's error if it is out of service.
+        """
         found = self._find(tp)
         if found is None:
             raise no_partition(self.directory, tp)
         return found
 
     def held(self, tp: TopicPartition) -> ReadLog | None:
-        """Return a partition, None if it has no folder now. Reads no other partition. Raises the partition's error."""
+        """Return a partition, None if its directory does not exist now. Raises the error of one out of service.
+
+        If the partition is known already, no other partition is read.
+        """
         self._check_open()
         return self._find(tp) if self.files.is_directory(self.directory / partition_dir(tp)) else None
 
@@ -237,15 +252,16 @@ class LogView:
         return found
 
     def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Check why ``tp`` has no directory. Return if it had no records yet, or if another broker has it.
+        """Check why ``tp``, a partition of the topic ``topic_id``, has no directory.
 
-        Raises LogDestroyedError if the topic with this id was deleted, UnknownTopicError if another directory of the
-        log has the partition, CorruptionError if the partition had records.
+        Return None if it had no records yet, or if another broker has it. Raises LogDestroyedError if this topic was
+        deleted, CorruptionError if the partition had records. Raises UnknownTopicError if another directory of the log
+        has it.
         """
         self._check_open()
         known = self._topics.get(tp.topic)
         if known is not None and known.adopted and known.topic_id == topic_id and self._is_there(known):
-            return  # a broker has what it has: one look at everything a partition would cost the square of them
+            return  # another broker may have it; listing everything for each partition would cost the square of them
         topic = self.topics().get(tp.topic)
         if topic is None:
             raise LogDestroyedError(
@@ -258,7 +274,10 @@ class LogView:
         self._check_gone(tp, topic)
 
     def check_gone(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Raise CorruptionError if ``tp`` had records here. Call it for a tiered partition without a directory."""
+        """Raise CorruptionError if ``tp`` has no directory, but a checkpoint shows that it had records here.
+
+        Call it for a partition whose records are read from the bucket. Another topic with this name raises nothing.
+        """
         self._check_open()
         topic = expected_topics(self.directory, self.files).get(tp.topic)
         if topic is not None and topic.topic_id == topic_id:
@@ -279,13 +298,13 @@ class LogView:
         if end_offset is not None:
             error = gone_error(self.directory, tp, end_offset)
             if tp in uploads:
-                error.hint = "put it back, or read the bucket without this directory: it has what was uploaded"
+                error.hint = "put it back, or read the bucket without this directory: it has the uploaded records"
             raise error
 
     def read(self) -> None:
-        """List the directory and read its small files.
+        """List the directory again: topics, partitions, log starts, and the id of the volume.
 
-        Directories renamed ``-delete``, ``-stray``, ``-future`` are left out.
+        Directories renamed ``-delete``, ``-stray`` or ``-future`` are left out.
         """
         with self._lock:
             self._read()
@@ -301,7 +320,7 @@ class LogView:
         for tp, path in present.items():
             known = self._partitions.get(tp)
             if known is not None and known.topic_id != topics[tp.topic].topic_id:
-                del self._partitions[tp]  # its topic was deleted and made again between two looks
+                del self._partitions[tp]  # its topic was deleted and made again since the last listing
             if tp not in self._partitions and tp not in broken:
                 try:
                     topic, start = topics[tp.topic], starts.get(tp, 0)
@@ -314,7 +333,7 @@ class LogView:
         self._topics = topics
 
     def _read_id(self) -> UUID:
-        """Return the volume's id, zero if it is unreadable: only writers and uploaders need it."""
+        """Return the volume's id, zero if it is missing or unreadable: only writers and uploaders need it."""
         try:
             meta = read_volume(self.directory, self.files)
         except NewerFormatError:
@@ -327,7 +346,7 @@ class LogView:
     def _read_starts(
         self, present: Collection[TopicPartition], broken: dict[TopicPartition, TieredError]
     ) -> Mapping[TopicPartition, int]:
-        """Return the log starts. If they are unreadable, add an error to ``broken`` for each partition that needs one.
+        """Return the log starts. If they are unreadable, add the error of each partition in ``present`` to ``broken``.
 
         A read without the log start would show deleted records.
         """
@@ -340,14 +359,14 @@ class LogView:
             return {}
 
     def _warn_unread(self, name: str, error: TieredError) -> None:
-        """Warn of an unreadable file that reads do not need, once."""
+        """Log a warning, once for each file, about an unreadable file that reads do not need."""
         if name not in self._unread:
             self._unread.add(name)
             hint = error.hint or "it must be readable before this log can be opened for writing"
             LOGGER.warning("file_unreadable path=%s error=%s hint=%s", self.directory / name, error.message, hint)
 
     def _warn_strange(self, names: list[str]) -> None:
-        """Warn once of directories with segments that are not partitions: this may not be a log directory."""
+        """Log a warning about directories with segments that are not partitions, unless their names are unchanged."""
         if names and names != self._strange:
             shown = ", ".join(names[:STRANGE_SHOWN]) + (", ..." if len(names) > STRANGE_SHOWN else "")
             hint = STRANGE_HINT
@@ -396,10 +415,10 @@ def is_partition_gone(files: Files, directory: Path, tp: TopicPartition, error: 
 def gone_partitions(
     topics: Iterable[TopicInfo], present: Collection[TopicPartition], noted: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the end of each partition of these topics that has no directory. ``noted``: the known ends.
+    """Return the partitions of ``topics`` that have lost their directory, each with its known end offset.
 
-    ``present``: partitions that have a directory. A partition without a known end is left out: its creation was
-    interrupted.
+    ``present``: partitions that have a directory. ``noted``: ends from the checkpoints. A partition without a known end
+    is left out, because its creation was interrupted. So are topics that a broker created.
     """
     absent = (
         tp
@@ -414,13 +433,19 @@ def gone_partitions(
 def find_gone(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    """Return :func:`gone_partitions` for a directory that is not open, from its topics, folders and checkpoints."""
+    """Return the partitions that have lost their directory, with their ends; see :func:`gone_partitions`.
+
+    They are found in the files of ``directory``, which need not be open. ``uploads``: the uploader's checkpoint.
+    """
     topics, present = expected_topics(directory, files).values(), DirectoryView.read(directory, files).partitions
     return gone_partitions(topics, present, noted_ends(directory, files, uploads))
 
 
 def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool = False) -> CorruptionError:
-    """Return the error of a partition whose folder is gone. ``tiered``: the bucket has some of its records."""
+    """Return the error of a partition whose directory is missing. ``end_offset``: its end by the checkpoints.
+
+    ``tiered``: True if a bucket may have its records.
+    """
     path = directory / partition_dir(tp)
     return CorruptionError(
         f"{tp} is out of service: its directory {path} is gone; it held records up to offset {end_offset}",
@@ -431,26 +456,29 @@ def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: 
 
 
 def gone_text(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
-    """Return the finding of ``check`` about a partition whose folder is gone. ``tiered``: the bucket knows it."""
+    """Return the text of a finding about a partition whose directory is missing, for ``check`` and ``status``.
+
+    ``end_offset``: its end by the checkpoints. ``tiered``: True if a bucket may have its records.
+    """
     return (
-        f"it held records up to offset {end_offset}: put it back and open the log again; until then it is out of"
-        f" service; {_way_on(directory, tp, end_offset, tiered=tiered)}"
+        f"it held records up to offset {end_offset}: put the directory back and open the log again; "
+        f"{_way_on(directory, tp, end_offset, tiered=tiered)}"
     )
 
 
 def _way_on(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
     command = f"tiered repair {tp.topic}:{tp.partition} --log-dir {directory}"
     if tiered:
-        return f"`{command}` shows what is lost, and goes on where the bucket ends"
-    return f"`{command} --accept-loss` gives its records up and goes on at offset {end_offset}"
+        return f"`{command}` shows what is lost, and continues at the end of the bucket"
+    return f"`{command} --accept-loss` gives the records up, and continues at offset {end_offset}"
 
 
 def noted_ends(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    """Return the highest end of each partition that a checkpoint names. The real end may be higher.
+    """Return the highest end offset that the checkpoints have for each partition. The real end may be higher.
 
-    ``uploads``: the entries of the uploader's checkpoint.
+    ``uploads``: the uploader's checkpoint. The recovery points are read from ``directory``.
     """
     ends = dict(OffsetsFile(directory, RECOVERY_POINT_NAME, files).read())
     for tp, upload in uploads.items():
@@ -459,13 +487,13 @@ def noted_ends(
 
 
 def no_partition(directory: Path, tp: TopicPartition, here: Iterable[int] | None = None) -> UnknownTopicError:
-    """Return the error of a partition that is missing.
+    """Return the error of a partition that ``directory`` does not contain.
 
-    ``here``: numbers of its topic's partitions in this directory, if known.
+    ``here``: numbers of the topic's partitions in this directory; None if unknown.
     """
-    hint = "a log over several directories is opened with all of them; `tiered status` names its partitions"
+    hint = "pass all directories of the log; `tiered status` lists its partitions"
     if here is not None:
         numbers = list(here)
         shown = ", ".join(map(str, numbers[:HERE_SHOWN])) + (", ..." if len(numbers) > HERE_SHOWN else "")
-        hint = f"read it in its own directory; this one has partitions of {tp.topic}: {shown or 'none'}"
+        hint = f"read the directory that has it; this one has partitions of {tp.topic}: {shown or 'none'}"
     return UnknownTopicError(f"{directory} holds no partition {tp}", hint=hint)

@@ -46,9 +46,10 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class Inventory(NamedTuple):
-    """Contents of a log directory at an open. ``topics``: by name. ``present``: the partitions that have a directory.
+    """Topics and partitions of a log directory at an open. ``present``: partitions that have a directory.
 
-    ``broken``: the error of each partition that is out of service. ``leaving``: names of directories to be removed.
+    ``topics``: by name. ``broken``: the error of each partition that is out of service. ``leaving``: names of the
+    partition directories that a deletion has renamed and not removed yet.
     """
 
     topics: dict[str, TopicInfo]
@@ -58,10 +59,10 @@ class Inventory(NamedTuple):
 
 
 def read_inventory(directory: Path, files: Files, tiered: Collection[TopicPartition] = ()) -> Inventory:
-    """Read the names in a log directory and its small files. ``tiered``: the partitions that a bucket knows.
+    """Return the topics and partitions of a log directory. ``tiered``: the partitions that a bucket knows.
 
-    Raises ConfigError if a directory with segments is no partition or belongs to another topic, CorruptionError for
-    damaged files, LocalIOError for a failed disk.
+    Raises ConfigError if a directory with segments is not named after a partition, or belongs to another topic. Raises
+    CorruptionError for a damaged ``tiered-topics.json``, LocalIOError for a failed disk.
     """
     seen = read_strictly(directory, files)
     gone = read_leaving(directory, files) - read_topics(directory, files).keys()
@@ -74,9 +75,9 @@ def read_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
 
 
 def read_strictly(directory: Path, files: Files) -> DirectoryView:
-    """Return the view of ``directory``. As in Kafka, directories of segments must be named after partitions.
+    """Return the partition directories in ``directory``. Raise ConfigError if segments are in any other directory.
 
-    Raises ConfigError that lists the directories with other names.
+    The error lists these directories, which Kafka refuses, too. Directories named ``-stray`` are only logged.
     """
     seen = DirectoryView.read(directory, files)
     bad = [folder.name for folder in seen.strange]
@@ -94,7 +95,10 @@ def read_strictly(directory: Path, files: Files) -> DirectoryView:
 
 
 def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories) -> list[TopicPartition]:
-    """Finish interrupted deletions: rename directories that still have their name. Return their partitions."""
+    """Finish interrupted deletions of topics: rename the partition directories that were not renamed yet.
+
+    Return the partitions of these directories.
+    """
     gone = read_leaving(directory, files)
     if not gone:
         return []
@@ -109,12 +113,12 @@ def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories)
 def open_partitions(
     roster: Roster, found: Inventory, noted: Noted, *, clean: bool, tiered: Collection[TopicPartition]
 ) -> None:
-    """Open the partitions. After a clean shutdown, one whose end is in a checkpoint is opened at its first use.
+    """Add the partitions ``found`` to ``roster``, and open them. ``noted``: the checkpoints.
 
-    A partition that had records and whose directory is missing is out of service. An empty directory in its place
-    would assign the offsets of those records again. An interrupted deletion or move is not such a case:
-    ``tiered-topics.json`` drops the partition before its directory is renamed. Neither is a rejoin, which drops the
-    partition's end.
+    After a clean shutdown, a partition with a recovery point is opened only at its first use. A partition in ``broken``
+    is out of service. So is one that had records and has no directory: an empty directory would assign the offsets of
+    those records again. An interrupted deletion, move or rejoin is no such case: each first removes the partition's
+    entry. ``tiered``: the partitions that a bucket knows.
     """
     for tp, end in gone_partitions(found.topics.values(), found.present, noted.points).items():
         found.broken[tp] = gone_error(roster.directory, tp, end, tiered=tp in tiered)
@@ -147,7 +151,7 @@ class LeavingDirectories:
     def rename(self, tp: TopicPartition, due_ms: int) -> Path:
         """Rename the partition's directory, durably, and return its new path.
 
-        It is removed after ``due_ms`` (wall clock). The caller has closed all files in it.
+        :meth:`remove_due` removes it after ``due_ms`` (wall clock). The caller has closed all files in the directory.
         """
         source = self._directory / partition_dir(tp)
         target = self._directory / renamed_dir(tp, self._ids.uid(), "delete")
@@ -163,7 +167,7 @@ class LeavingDirectories:
             self._due.update((self._directory / name, 0) for name in names)
 
     def remove_due(self, now_ms: int) -> int | None:
-        """Remove the directories whose delay is over, oldest first. Return the bytes removed, None if none was due.
+        """Remove the directories whose delay is over. Return the bytes removed, None if no directory was due.
 
         A failed removal is retried by the next call. The first error is raised after all removals were tried.
         """
@@ -207,7 +211,10 @@ def remove_tree(files: Files, path: Path) -> int:
 
 
 class TopicRegistry:
-    """Topics of one directory: the file ``tiered-topics.json`` and the changes to it. Thread-safe."""
+    """Topics of one directory: the file ``tiered-topics.json`` and the changes to it. Thread-safe.
+
+    ``checkpoint``: called to write the offset checkpoints after partitions were added or removed.
+    """
 
     def __init__(
         self, around: DirectoryContext, roster: Roster, *, leaving: LeavingDirectories, checkpoint: Callable[[], None]
@@ -231,10 +238,10 @@ class TopicRegistry:
     def create(
         self, name: str, partitions: int, config: TopicConfig, topic_id: UUID | None, held: Collection[int] | None
     ) -> TopicInfo:
-        """Create a topic. ``topic_id`` None makes a random id.
+        """Create a topic and return it. ``topic_id`` None: a random id, or the id of an earlier failed creation.
 
-        ``held``: numbers of the partitions of this directory, None: all. Raises ConfigError if the topic exists, or for
-        an invalid name or number of partitions.
+        ``held``: numbers of the partitions that this directory gets, None for all. Raises ConfigError if the topic
+        exists, or for an invalid name or number of partitions.
         """
         check_topic_name(name)
         partitions = partition_count(name, partitions)
@@ -265,7 +272,7 @@ class TopicRegistry:
     def alter(self, name: str, properties: Mapping[str, Any], partitions: int | None) -> TopicInfo:
         """Change settings, and raise the number of partitions to ``partitions`` (None: no change).
 
-        Return the changed topic.
+        Return the changed topic. Raises UnknownTopicError, or ConfigError for an invalid setting or a lower number.
         """
         with self._lock:
             topic = self._known(name)
@@ -282,9 +289,9 @@ class TopicRegistry:
             return changed
 
     def store(self, topic: TopicInfo) -> TopicInfo:
-        """Write ``topic`` to the file, then create its missing partition directories.
+        """Write ``topic`` to the file, then create its missing partition directories. Return ``topic``.
 
-        The next open does that after a crash.
+        After a crash, the next open creates the directories.
         """
         with self._lock:
             before, topics = self.topics, {**self.topics, topic.name: topic}
@@ -303,9 +310,10 @@ class TopicRegistry:
             return topic
 
     def delete(self, name: str) -> list[Path]:
-        """Rename the topic's directories and return their new paths.
+        """Remove the topic from the file, rename its directories ``-delete``, and return their new paths.
 
-        They are removed after ``file.delete.delay.ms``.
+        The directories are removed after ``file.delete.delay.ms``. Raises UnknownTopicError, and LockedError while an
+        uploader runs and the topic is tiered.
         """
         with self._lock:
             topic = self._known(name)
@@ -343,7 +351,8 @@ class TopicRegistry:
     def release(self, tp: TopicPartition) -> TopicInfo:
         """Remove ``tp`` from the topic's entry, because it moved away. Return the topic with its remaining partitions.
 
-        The caller has closed ``tp``. Its folder may be missing. Raises UnknownTopicError.
+        The caller has closed ``tp``. Its directory, if it still exists, is renamed ``-delete``. Raises
+        UnknownTopicError.
         """
         with self._lock:
             topic = self._known(tp.topic)
@@ -358,7 +367,7 @@ class TopicRegistry:
             return rest
 
     def adopt(self, topic: TopicInfo, tp: TopicPartition, *, log_start: int, recovery_point: int) -> None:
-        """Add ``tp``, which was moved here. Its files are complete and durable in this directory."""
+        """Open ``tp``, which was moved to this directory, and store ``topic``. All its files are durable already."""
         with self._lock:
             self.topics = {**self.topics, topic.name: topic}
             self._roster.adopt(tp, clean=True, recovery_point=recovery_point, start=log_start)
@@ -366,7 +375,10 @@ class TopicRegistry:
             self._checkpoint()
 
     def forget(self, gone: Collection[TopicPartition]) -> None:
-        """Remove deleted partitions from claims and checkpoints, because a new partition may get the same name."""
+        """Remove the entries of the partitions ``gone`` from claims and checkpoints.
+
+        The partitions were deleted or moved away. New partitions of the same names must not get their entries.
+        """
         self._uploads.forget(gone)
         self._claims.forget(gone)
         self._checkpoint()

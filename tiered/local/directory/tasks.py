@@ -7,22 +7,22 @@ delays no timer. :class:`TaskStatus` has runs, durations, partitions and bytes.
 =========================  =============================  =========================================================
 task                       every                          does
 =========================  =============================  =========================================================
-space                      tick                           asks for free space: appends stop at the reserve, and go on
-uploads                    uploads_check_interval_ms      reads what the uploader noted, obeys its request to seal
-waking                     tick                           opens some of the partitions that sleep and have timers
+space                      tick                           reads the free space: below the reserve appends are refused
+uploads                    uploads_check_interval_ms      reads the uploader's checkpoint, seals what it requested
+waking                     tick                           opens some of the unopened partitions that have timers
 seal                       tick                           ``seal.ms`` of each partition
 flush                      tick                           ``flush.ms`` of each partition
 retention                  retention_check_interval_ms    retention rules of each partition
 deletion                   tick                           files and directories whose ``file.delete.delay.ms`` is over
 producer-expiry            producer_expiration_check_...  forgets producers that were idle for a day
-cleaning (on workers)      cleaner_backoff_ms             compaction of what no bucket holds (``local.cleaning``)
-positions                  tick                           leaves positions of groups to the uploader
-transactions               tick                           aborts those open beyond their timeout, forgets unused ids
-recovery-point-checkpoint  checkpoint_interval_ms         below which offsets a crash costs no reading
-log-start-checkpoint       checkpoint_interval_ms         log starts that differ from the segments
+cleaning (on workers)      cleaner_backoff_ms             compaction of partitions without a bucket (``local.cleaning``)
+positions                  tick                           writes positions of groups for the uploader
+transactions               tick                           aborts transactions after their timeout, forgets unused ids
+recovery-point-checkpoint  checkpoint_interval_ms         writes the offsets below which recovery reads nothing
+log-start-checkpoint       checkpoint_interval_ms         writes log starts that differ from the first segment
 =========================  =============================  =========================================================
 
-Others are added by name: ``tasks.add(Task(name, period_ms, run))``.
+``tasks.add(Task(name, period_ms, run))`` adds another task.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MAX_ERROR_CHARS = 500
 
 
 class BackgroundTasks:
-    """Periodic tasks of one directory, as in the table of this module. ``tasks`` runs them."""
+    """Periodic tasks of one directory, as in the table of this module. The attribute ``tasks`` runs them."""
 
     def __init__(
         self,
@@ -73,10 +73,7 @@ class BackgroundTasks:
         workers: Workers,
         note_status: Callable[[], None],
     ) -> None:
-        """Make the tasks. ``note_status``: writes the report on the tasks for other processes.
-
-        ``deferring_checkpoints``: a block in which the checkpoint is written once, at the end.
-        """
+        """Make the tasks. ``note_status``: called to write the report on the tasks for other processes."""
         self._notes, self._note_status = notes, note_status
         self._roster = roster
         self._uploads = around.uploads
@@ -155,7 +152,7 @@ class BackgroundTasks:
         request = self.seal_requests.pending()
         if request is None:
             return PassResult()
-        request_id, wanted = request  # None: every partition that may be uploaded
+        request_id, wanted = request  # wanted None: every partition that may be uploaded
         names = [
             tp
             for tp in self._roster.names()
@@ -181,9 +178,10 @@ class BackgroundTasks:
 
 @dataclass(slots=True)
 class Task:
-    """Named task. ``run`` gets the wall clock in ms, and may raise, or return its errors in :class:`PassResult`.
+    """Named task. ``period_ms``: time between two runs, 0 for a run at every tick.
 
-    ``workers``: 0 runs the task in the thread that calls :meth:`Tasks.tick`, n on n workers at the same time.
+    ``run`` gets the wall clock in ms. It may raise, or return its errors in :class:`PassResult`. ``workers``: 0 runs it
+    in the thread that calls :meth:`Tasks.tick`. A higher number runs it on so many workers at the same time.
     """
 
     name: str
@@ -196,8 +194,8 @@ class Task:
 class TaskStatus:
     """Status of one task since the open. ``period_ms`` 0: it runs at every tick. Times are wall clock ms, -1 is never.
 
-    ``last_error`` is empty if the last run succeeded. ``partitions``: how many were changed, summed over the runs.
-    ``bytes``: sealed, flushed, deleted or cleaned.
+    ``last_error`` is empty if the last run succeeded. ``partitions``: number of changed partitions, over all runs.
+    ``bytes``: bytes that all runs sealed, flushed, deleted or cleaned.
     """
 
     name: str
@@ -213,10 +211,10 @@ class TaskStatus:
 
 
 class Tasks:
-    """All tasks of one log directory. They run in the order in which they were added, one run at a time. Thread-safe.
+    """All tasks of one log directory, run in the order in which they were added. Thread-safe.
 
-    ``initial_ms``: longest delay of a task's first run after the open (Kafka's ``log.initial.task.delay.ms``).
-    ``failed``: called with every error.
+    One task runs at a time, except for those on ``workers``. ``initial_ms``: longest delay of a task's first run after
+    the open (Kafka's ``log.initial.task.delay.ms``). ``failed``: called with the error of each failed run.
     """
 
     def __init__(
@@ -274,7 +272,10 @@ class Tasks:
             raise failures[0]
 
     def run(self, name: str) -> TaskStatus:
-        """Run the task ``name`` now, regardless of its timer. Raises its error; ConfigError for an unknown name."""
+        """Run the task ``name`` now in this thread, regardless of its timer, and return its status.
+
+        Raises the error of the task, or ConfigError for an unknown name.
+        """
         task = self._tasks.get(name)
         if task is None:
             raise unknown_key(name, self._tasks, "task")
@@ -295,7 +296,7 @@ class Tasks:
             raise done.error
 
     def _start(self, task: Task, now_ms: int) -> None:
-        """Start the task on workers, unless its last run is still at work."""
+        """Start the task on workers, unless its last run has not ended."""
         with self._noting:
             if self._status[task.name].running:
                 return
@@ -325,7 +326,7 @@ class Tasks:
             self._status[task.name] = replace(self._status[task.name], running=True)
 
     def _outcome(self, task: Task, now_ms: int) -> PassResult:
-        """Run the task. Any error ends this run of it and nothing else."""
+        """Run the task. Return any error in the result instead of raising it."""
         try:
             return task.run(now_ms) or PassResult()
         except TieredError as error:
@@ -362,14 +363,17 @@ class Workers(Protocol):
     """Executor for tasks that may take long. It runs them in the caller's thread, or each on a thread of its own."""
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Start ``work``, which raises nothing. ``name`` appears in logs and thread names."""
+        """Start ``work``, which must not raise. ``name`` appears in the names of threads.
+
+        Raises RuntimeError if the system allows no more threads.
+        """
 
     def join(self, timeout_seconds: float) -> bool:
         """Wait until all started work has ended. Return False after ``timeout_seconds``."""
 
 
 class InlineWorkers:
-    """Executor that runs work in the calling thread: for tools, tests, and programs with an own thread for ``tick``."""
+    """Executor that runs work in the calling thread, for tools, tests, and programs that tick on a separate thread."""
 
     def start(self, name: str, work: Callable[[], None]) -> None:
         """Run ``work`` to its end in this thread."""
@@ -390,7 +394,7 @@ class ThreadWorkers:
         self._running: dict[SafeEvent, None] = {}  # set at the end of one piece of work each
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Start a thread and return at once."""
+        """Start ``work`` on a new thread and return at once. Raises RuntimeError if no thread can be started."""
         ended = SafeEvent()
 
         def run() -> None:
@@ -410,18 +414,19 @@ class ThreadWorkers:
             raise
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait until all started work has ended, False after the timeout.
+        """Wait until all started work has ended, and return True. Return False after the timeout.
 
-        Never call it from such work: it would wait for itself.
+        Never call it from started work, which would wait for itself.
         """
         deadline = self._clock.monotonic() + timeout_seconds
         return all(ended.wait(deadline - self._clock.monotonic()) for ended in tuple(self._running))
 
 
 def run_all(work: Iterable[Callable[[], int | None]]) -> PassResult:
-    """Run every piece of work, one for each partition. A failed piece does not stop the others.
+    """Call every function in ``work``, usually one for each partition. An error does not stop the others.
 
-    Each returns the bytes it processed, or None if there was nothing to do. Return the sums and the first error.
+    Each function returns the bytes that it processed, or None if there was nothing to do. Return the total bytes, the
+    number of functions that did something, and the first error.
     """
     done = PassResult()
     for one in work:
@@ -440,7 +445,7 @@ def run_all(work: Iterable[Callable[[], int | None]]) -> PassResult:
 
 
 def _wrapped(what: str, error: Exception) -> TieredError:
-    """Return an unexpected error of ``what`` as a TieredError, and log its traceback."""
+    """Return an unexpected error as a TieredError, and log its traceback. ``what``: name of the failed task."""
     LOGGER.error("task_broken task=%s", what, exc_info=error)
     wrapped = TieredError(f"{what}: {type(error).__name__}: {error}")
     wrapped.__cause__ = error

@@ -31,7 +31,7 @@ from tiered.model import TopicPartition
 CLAIMS_NAME = "tiered-claims.json"
 CLAIMS_VERSION = 2
 REWRITE_BYTES = 65_536
-"""Limit of the length: the file is rewritten above this and twice its size after the last rewrite."""
+"""Size of the file below which it is never rewritten. Above, it is rewritten when its size has doubled."""
 
 _HEADER_LIMIT = 128
 _BEFORE_CRC, _BEFORE_SET = b'{"crc":"', b'","set":'
@@ -40,10 +40,10 @@ _PAYLOAD_AT = len(_BEFORE_CRC) + 8 + len(_BEFORE_SET)
 
 @dataclass(frozen=True, slots=True)
 class ClaimProof:
-    """Values that show that this volume made the last claim. They are compared with the root.
+    """Proof that this volume made the last claim of a partition. Its values are compared with those in the root.
 
-    ``token`` of the last claim, ``last_append`` the id of the last append commit, each None without any.
-    ``restored_from``: (root version, next offset) of the root that this directory was restored from, None otherwise.
+    ``token``: of the last claim. ``last_append``: id of the last commit that added records. ``restored_from``: version
+    and next offset of the root from which this directory was restored. Each is None if there is none.
     """
 
     token: str | None = None
@@ -57,7 +57,7 @@ _Change = Callable[[ClaimProof], ClaimProof | None]
 
 @dataclass(slots=True)
 class _Waiting:
-    """Write that one thread requested and that any thread may carry out."""
+    """Write that one thread requests and that any thread may carry out. ``error``: why it failed."""
 
     changes: Mapping[TopicPartition, _Change]
     done: bool = False
@@ -68,7 +68,7 @@ class Claims:
     """Claim proofs of one log directory. Thread-safe. Each call first reads the writes of other processes.
 
     A proof is fsynced *before* the root PUT with the same values. An outdated copy of the volume then fails the
-    comparison. Only the holder of the uploader's lock writes, or that of ``.lock`` after a restore.
+    comparison. Only the holder of the uploader's lock writes, or the holder of ``.lock`` after a restore.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
@@ -87,15 +87,15 @@ class Claims:
     # ------------------------------------------------------------------ reading
 
     def read(self) -> dict[TopicPartition, ClaimProof]:
-        """Return all proofs on this volume; empty if nothing was ever claimed. Raises CorruptionError."""
+        """Return the proofs of all partitions; an empty dict without the file. Raises CorruptionError."""
         with self._busy:
             self._refresh()
             return dict(self._proofs)
 
     def proof(self, tp: TopicPartition) -> ClaimProof:
-        """Return the proof of one partition, without values if it never claimed. Raises CorruptionError.
+        """Return the proof of one partition; NO_PROOF, whose values are None, if the file has none.
 
-        An unchanged file costs one ``stat``.
+        An unchanged file costs one ``stat``. Raises CorruptionError.
         """
         with self._busy:
             self._refresh()
@@ -176,18 +176,18 @@ class Claims:
         return CorruptionError(
             f"{self.path} cannot be read: {why}",
             path_or_key=str(self.path),
-            hint="restore the file from a current copy, or move it away and run `tiered repair rejoin`: the "
-            "file proves to the bucket which log directory this is",
+            hint="put back a current copy, or move the file away and run `tiered repair rejoin TOPIC:P`: the file "
+            "proves which log directory this is",
         )
 
     # ------------------------------------------------------------------ writing
 
     def write(self, tp: TopicPartition, **changes: Any) -> None:
-        """Change fields of one partition's proof (:class:`ClaimProof`), durably."""
+        """Set fields of one partition's :class:`ClaimProof` to the values in ``changes``, durably."""
         self._write({tp: lambda proof: replace(proof, **changes)})
 
     def keep(self, tp: TopicPartition, token: str | None, last_append: str | None) -> None:
-        """Store a catalog's proof (``remote.committer``), durably. None leaves that value as it is."""
+        """Store the token of a claim and the id of an append commit, durably. None leaves a value as it is."""
         given = {"token": token, "last_append": last_append}
         self.write(tp, **{name: id_ for name, id_ in given.items() if id_ is not None})
 
@@ -225,7 +225,9 @@ class Claims:
             error, ended = raised, True
         finally:
             if not ended:
-                error = LocalIOError(f"{self.path}: the write was interrupted")
+                error = LocalIOError(
+                    f"{self.path} may not be written: the thread that wrote it was interrupted", hint="try again"
+                )
             for waiting in batch:
                 waiting.done, waiting.error = True, error
 
@@ -263,7 +265,7 @@ def _line(proofs: Mapping[TopicPartition, ClaimProof | None]) -> bytes:
 
 
 def _parsed(line: bytes) -> Any:
-    """Return the entries of a line, None if it is not whole."""
+    """Return the entries of a line, None if the line is torn or damaged."""
     payload = line[_PAYLOAD_AT:-1]
     expected = b"%s%08x%s" % (_BEFORE_CRC, crc32c(payload), _BEFORE_SET)
     # mutant claim-line-has-crc
@@ -273,7 +275,7 @@ def _parsed(line: bytes) -> Any:
 
 
 def _version(line: bytes) -> int:
-    """Return the version in a first line, 0 without one."""
+    """Return the version in the first ``line`` of the file, 0 if it has none."""
     try:
         value = json.loads(line)
         return int(value["version"]) if "rewritten" in value and int(value["rewritten"]) > 0 else 0

@@ -57,9 +57,8 @@ The file is made before anything else in the directory, and removed once a promo
 STANDBY_VERSION = 1
 NO_ID = UUID(int=0)
 _WITHOUT_META = (
-    "it identifies this volume: put it back from a copy. Without one, move it away: `tiered.open`, "
-    "or `tiered append --create`, gives the directory another id. No record is lost with it, but a bucket takes the "
-    "directory for another volume: `tiered repair rejoin` lets its partitions go on there"
+    "put it back from a copy. Without one, move it away: the next `tiered.open` gives the directory another id. "
+    "No record is lost. A tiered partition then needs `tiered repair rejoin TOPIC:P`"
 )
 
 
@@ -76,9 +75,9 @@ class OffsetsFile:
         self._told: Exception | None = None
 
     def read(self) -> Mapping[TopicPartition, int]:
-        """Return the offsets.
+        """Return the offsets by partition; an empty mapping if the file is missing or damaged.
 
-        A missing or damaged file gives an empty result; damage sets ``damaged`` and is logged once.
+        Damage sets ``damaged`` and is logged once.
         """
         offsets, damage = self._load()
         self.damaged = damage is not None
@@ -88,7 +87,10 @@ class OffsetsFile:
         return offsets
 
     def read_whole(self, lost: str) -> Mapping[TopicPartition, int]:
-        """Return the offsets. Raises CorruptionError for a damaged file, with the text ``lost`` as its hint."""
+        """Return the offsets by partition; an empty mapping if the file is missing.
+
+        Raises CorruptionError for a damaged file, with the text ``lost`` as its hint.
+        """
         offsets, damage = self._load()
         if isinstance(damage, NewerFormatError):
             damage.hint = damage.hint or "upgrade tieredlog; nothing was changed"
@@ -99,7 +101,7 @@ class OffsetsFile:
         return offsets
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file, durably."""
+        """Replace the content of the file by ``offsets``, durably."""
         known = dict(offsets)
         self._file.store(encode_offsets(known).encode(), _CheckpointContent(MappingProxyType(known), None))
 
@@ -108,7 +110,7 @@ class OffsetsFile:
 
 
 class _CheckpointContent(NamedTuple):
-    """Offsets in a checkpoint file. ``damage``: why it cannot be read, None if it can."""
+    """Offsets in a checkpoint file. ``damage``: the error if the file is damaged, otherwise None."""
 
     offsets: Mapping[TopicPartition, int]
     damage: Exception | None
@@ -122,7 +124,10 @@ def _parse(data: bytes) -> _CheckpointContent:
 
 
 def read_volume(directory: Path, files: Files) -> MetaProperties | None:
-    """Return the content of ``meta.properties``, None if there is no such file. CorruptionError if it is unreadable."""
+    """Return the content of ``meta.properties``, None if there is no such file.
+
+    Raises CorruptionError if the content cannot be decoded.
+    """
     path = directory / META_PROPERTIES_NAME
     try:
         return decode_meta_properties(files.read(path).decode())
@@ -136,7 +141,10 @@ def read_volume(directory: Path, files: Files) -> MetaProperties | None:
 
 
 def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfig) -> UUID:
-    """Return the directory's id. A directory without an id gets a new one: it is new, or an old broker's."""
+    """Return the id in ``meta.properties``. A directory without an id gets a new one, written durably.
+
+    The directory is then new, or an old broker's. Raises CorruptionError if the file is unreadable.
+    """
     meta = read_volume(directory, files)
     if meta is not None and meta.directory_id is not None:
         return meta.directory_id
@@ -165,7 +173,10 @@ def read_broker_epoch(directory: Path, files: Files) -> int:
 
 
 def consume_clean_mark(directory: Path, files: Files) -> bool:
-    """Return True if the last shutdown was clean. Remove the mark, so that a crash while loading is unclean."""
+    """Return True if the last shutdown was clean. Remove its mark ``.kafka_cleanshutdown``, durably.
+
+    After a crash the next open thus finds no mark.
+    """
     path = directory / CLEAN_SHUTDOWN_NAME
     if files.state(path) is None:
         return False
@@ -176,7 +187,10 @@ def consume_clean_mark(directory: Path, files: Files) -> bool:
 
 
 class StandbyMark(NamedTuple):
-    """Content of the mark: the bucket that is followed, and when the last pull without an error ended (0: never)."""
+    """Content of ``tiered-standby.json``. ``remote``: URL of the bucket that the directory follows.
+
+    ``pulled_ms``: wall clock at the end of the last pull without an error, 0 if there was none.
+    """
 
     remote: str
     pulled_ms: int = 0
@@ -223,7 +237,10 @@ def usable_id(value: UUID) -> bool:
 
 
 def refuse_newer(path: Path, value: object, known: int) -> None:
-    """Raise NewerFormatError if ``value``, the parsed JSON of the file, has a version above ``known``."""
+    """Raise NewerFormatError if ``value``, the parsed JSON of the file ``path``, has a version above ``known``.
+
+    ``known``: the highest version that this release reads. All other values pass.
+    """
     version = value.get("version") if isinstance(value, dict) else None
     if isinstance(version, int) and not isinstance(version, bool) and version > known:
         raise NewerFormatError(
@@ -234,9 +251,10 @@ def refuse_newer(path: Path, value: object, known: int) -> None:
 
 
 def read_json(path: Path, files: Files, decode: Callable[[Any], T], hint: str) -> T | None:
-    """Parse the JSON of one of this product's small files. Return ``decode`` of it, None without a file.
+    """Read a small JSON file of this product. Return the result of ``decode`` for its value, None without a file.
 
-    Raises CorruptionError with ``hint`` for other content, LocalIOError, and errors of ``decode``.
+    Raises CorruptionError with ``hint`` if the content is no JSON or ``decode`` raises ValueError, KeyError or
+    TypeError. Raises LocalIOError, and all other errors of ``decode``.
     """
     try:
         return decode(json.loads(files.read(path)))

@@ -38,13 +38,13 @@ RESERVED_DESCRIPTORS = 256
 """Descriptors for the rest of the process: readers, sockets, locks, the application. Half of a smaller limit."""
 
 MOST_OPEN_FILES = 16_384
-"""Default where the system allows more, or sets no limit."""
+"""Largest default limit of open files, also if the system allows more or sets no limit."""
 
 LEAST_OPEN_FILES = 8
-"""Minimum for any system limit: an append may need a log and both of its indexes."""
+"""Smallest default limit of open files: an append may need a log and both of its indexes."""
 
 EVICTED_AT_ONCE = 16
-"""Descriptors that are given up together, so that one search serves several."""
+"""Number of descriptors that are closed together, so that one search serves several opens."""
 
 
 def default_open_files() -> int:
@@ -57,10 +57,12 @@ def default_open_files() -> int:
 
 @dataclass(slots=True)
 class Lease:
-    """One handle for writing. ``descriptor``: -1 while it is closed; ``closed``: state of the file at that time.
+    """One handle for writing. ``descriptor``: -1 while it is closed. ``closed``: state of the file at its last close.
 
-    ``lock`` is held during a write, never across a requested fsync. ``syncing`` allows one fsync at a time. It is taken
-    before ``lock``, and the descriptor stays open meanwhile. None: no fsync was requested so far.
+    ``used``: number of the last use; the lowest is the least recently used. ``dirty``: True if a write needs an fsync.
+    ``failed``: the error after which the handle is unusable. ``lock`` is held during a write, never across a requested
+    fsync. ``syncing`` allows one fsync at a time, and keeps the descriptor open. It is taken before ``lock``. None: no
+    fsync was requested so far.
     """
 
     number: int
@@ -77,8 +79,8 @@ class Lease:
 class PooledFiles:
     """Wrapper of :class:`tiered.local.disk.files.Files` that limits the descriptors for writing. Thread-safe.
 
-    The limit is exceeded only while more threads than that write at once. The tables need no lock: each change is a
-    single step of a dict, so a signal handler in between never waits.
+    At most ``limit`` descriptors are open, unless more threads than that write at once. The tables need no lock: each
+    change is a single step of a dict, so a signal handler in between never waits.
     """
 
     def __init__(self, inner: Files, limit: int) -> None:
@@ -191,7 +193,10 @@ class PooledFiles:
             self.inner.truncate(descriptor, size)
 
     def sync(self, handle: int) -> None:
-        """Fsync the file of ``handle``. After an error the handle is unusable. Concurrent writes need another fsync."""
+        """Fsync the file of ``handle``. After an error the handle is unusable.
+
+        A write that runs at the same time needs another fsync.
+        """
         if handle < FIRST_LEASE:
             self.inner.sync(handle)
             return
@@ -225,7 +230,7 @@ class PooledFiles:
             raise
 
     def _ready(self, lease: Lease) -> int:
-        """Return the lease's descriptor, opened again if it was closed. The caller holds the lease's lock."""
+        """Return the lease's descriptor; open it again if it was closed. The caller holds the lease's lock."""
         lease.used = next(self._uses)
         if lease.descriptor < 0 or lease.failed is not None:
             self._reopen(lease)
@@ -287,4 +292,4 @@ class PooledFiles:
 
 
 def _closed(handle: int) -> NoReturn:
-    raise LocalIOError(f"handle {handle} was closed before")
+    raise LocalIOError(f"file handle {handle} cannot be used: it was closed before", hint="open the log again")

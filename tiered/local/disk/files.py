@@ -34,19 +34,19 @@ MAX_SMALL_FILE_BYTES = 64 * 1024 * 1024
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _OPENING = ("open", "read", "list")
-"""Operations that begin with an open: without a descriptor nothing was done."""
+"""Operations that begin with an open. If that fails for want of a descriptor, nothing was done."""
 
 _BROKEN = frozenset(
     getattr(errno, name, errno.EIO)  # not every system has them all
     for name in ("EIO", "ENXIO", "ENODEV", "EROFS", "ESTALE", "EUCLEAN", "EREMOTEIO")
 )
-"""Errors of a disk that is not to be trusted any more."""
+"""Errors that show a failing disk."""
 
 
 TEMPORARY_SUFFIX = ".tmp"
 _TEMPORARY = re.compile(r"(?P<name>.+)\.\d+-\d+\.tmp", re.DOTALL)
 _TURN = itertools.count()
-"""Number of each call of ``replace`` in its temporary name: threads and processes may replace one file at a time."""
+"""Counter for temporary names, because several threads may replace one file at the same time."""
 
 
 class DiskSpace(NamedTuple):
@@ -57,7 +57,7 @@ class DiskSpace(NamedTuple):
 
 
 class FileState(NamedTuple):
-    """Size, time and inode of a small file. Another value shows that the file was replaced."""
+    """Size in bytes, modification time and inode of a file. A different value shows that the file was changed."""
 
     size: int
     modified_ns: int
@@ -71,7 +71,7 @@ class Files(Protocol):
         """Open a file for reading and writing, and return its handle. A missing file is created."""
 
     def open_read(self, path: Path) -> int:
-        """Open a file for reading, and return its handle. NotFoundError if there is no such file."""
+        """Open a file for reading, and return its handle. Raises NotFoundError if there is no such file."""
 
     def close(self, handle: int) -> None:
         """Close a handle."""
@@ -80,7 +80,10 @@ class Files(Protocol):
         """Write all of ``data`` at ``position``. On an error any part of it may have been written."""
 
     def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
-        """Fill ``buffer`` from ``position``; return the number of bytes (fewer only at the end of the file)."""
+        """Fill ``buffer`` with the bytes at ``position``. Return their number.
+
+        The number is lower than the length of ``buffer`` only at the end of the file.
+        """
 
     def size(self, handle: int) -> int:
         """Return the length of an open file."""
@@ -89,7 +92,10 @@ class Files(Protocol):
         """Set the file's length to ``size``. A shorter file is extended with zeros."""
 
     def sync(self, handle: int) -> None:
-        """Fsync the file: its data and length survive a power cut. After an error, never call it on that file again."""
+        """Fsync the file, so that its data and length survive a power cut.
+
+        After an error, never call this on the file again: the kernel may have dropped the data and report success.
+        """
 
     def sync_directory(self, path: Path) -> None:
         """Fsync the directory, so that created, renamed and removed names in it survive a power cut."""
@@ -101,7 +107,7 @@ class Files(Protocol):
         """Make ``target`` a hard link to ``source``. Raises NotFoundError; LocalIOError if ``target`` exists."""
 
     def unlink(self, *paths: Path) -> None:
-        """Remove files, one after the other. Missing ones are no error."""
+        """Remove files, one after the other. A missing file is no error."""
 
     def make_directory(self, path: Path) -> None:
         """Create a directory and its missing parents, durably. An existing directory is no error."""
@@ -110,7 +116,7 @@ class Files(Protocol):
         """Remove an empty directory. If ``path`` is a link to a directory, remove both."""
 
     def names(self, path: Path) -> list[str]:
-        """Return the names in a directory, sorted. NotFoundError if there is no such directory."""
+        """Return the names in a directory, sorted. Raises NotFoundError if there is no such directory."""
 
     def state(self, path: Path) -> FileState | None:
         """Return size, modification time and inode of a file, None if it does not exist."""
@@ -125,16 +131,23 @@ class Files(Protocol):
         """Return True if ``path`` is a directory. False if it is missing or a file."""
 
     def read(self, path: Path) -> bytes:
-        """Return a small file, whole. NotFoundError if there is none; LocalIOError above MAX_SMALL_FILE_BYTES."""
+        """Return the whole content of a small file.
+
+        Raises NotFoundError if there is no such file, LocalIOError if it is larger than MAX_SMALL_FILE_BYTES.
+        """
 
     def replace(self, path: Path, data: bytes) -> FileState:
-        """Replace the file by ``data``, durably. After an error it is unchanged. Return its new state.
+        """Replace the content of the file by ``data``, durably, and return its new state.
 
-        The data are written to a temporary file, which is fsynced and renamed; then the folder is fsynced.
+        A temporary file is written, fsynced and renamed, then the folder is fsynced. After an error the file has its
+        old content. Only if the last fsync failed, it has the new content, which a power cut may undo.
         """
 
     def patch(self, path: Path, data: bytes, position: int, *, sync: bool) -> None:
-        """Write ``data`` at ``position`` of a small file, and cut the file off after it. A missing file is created."""
+        """Write ``data`` at ``position`` of a small file, and end the file there. A missing file is created.
+
+        ``sync``: fsync the file afterwards.
+        """
 
     def open_lock(self, path: Path) -> int:
         """Open a file for :meth:`try_lock`, and return its handle. A missing file is created."""
@@ -288,7 +301,7 @@ class PosixFiles:
         if len(data) > MAX_SMALL_FILE_BYTES:
             raise LocalIOError(
                 f"cannot read {path}: it is larger than {MAX_SMALL_FILE_BYTES} bytes",
-                hint="restore the file from a copy: it is not what this log wrote",
+                hint="put the file back from a copy: this log never writes such a large one",
             )
         return data
 
@@ -349,7 +362,10 @@ class PosixFiles:
 
 
 class SmallFile(Generic[T]):
-    """Small file with a cache of its parsed content. It is parsed again after its size, time or inode changed."""
+    """Small file with a cache of its parsed content. The file is read again after its size, time or inode changed.
+
+    ``parse`` converts the bytes of the file to its content.
+    """
 
     def __init__(self, path: Path, files: Files, parse: Callable[[bytes], T]) -> None:
         self.path = path
@@ -379,10 +395,10 @@ class SmallFile(Generic[T]):
 
 
 def sweep_temporaries(files: Files, directory: Path, *, of: tuple[str, ...] = ("",), but: tuple[str, ...] = ()) -> None:
-    """Remove temporary files that a crash inside :meth:`Files.replace` left in a directory.
+    """Remove the temporary files that a crash inside :meth:`Files.replace` left in ``directory``.
 
-    ``of``: prefixes of the file names to clean up after. The caller holds the lock under which these files are
-    replaced. ``but``: prefixes of exceptions, which other processes replace.
+    ``of``: only those of files whose names begin with one of these prefixes. The caller has the lock under which these
+    files are replaced. ``but``: prefixes of files to skip, because other processes replace them.
     """
     for name in files.names(directory):
         found = _TEMPORARY.fullmatch(name)
@@ -391,7 +407,7 @@ def sweep_temporaries(files: Files, directory: Path, *, of: tuple[str, ...] = ("
 
 
 def translate(error: OSError, operation: str, path: Path | str) -> TieredError:
-    """Convert an OSError to an error of this product. ``operation`` and ``path`` appear in its message."""
+    """Return ``error`` as an error of this product. ``operation`` (a verb, as "open") and ``path`` name the failure."""
     found = _translation(error, operation, path)
     found.__cause__ = error
     return found
@@ -402,7 +418,7 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
     if error.errno in _NO_SPACE:
         return DiskFullError(text, hint="free some space: `tiered disk drop TOPIC` deletes local copies of uploads")
     if error.errno == errno.ENOTDIR:
-        return NotFoundError(text, hint="a part of this path is a file: correct the path")
+        return NotFoundError(text, hint="correct the path: a part of it is a file, not a directory")
     if error.errno == errno.ENOENT:
         return NotFoundError(text)
     if error.errno == errno.EEXIST and operation == "mkdir":  # a failed directory: of several, the others go on
@@ -412,16 +428,16 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
     if error.errno == errno.ENAMETOOLONG:
         return LocalIOError(text, hint="use a shorter path")
     if operation == "lock" and error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-        hint = "the file system has no flock: name a directory on one that has, as a local disk"
+        hint = "this file system has no flock: name a directory on another, such as a local disk"
         return LocalIOError(text, hint=hint)
     if operation == "fsync the directory" and error.errno == errno.EINVAL:
-        hint = "the file system cannot keep names over a power cut: name a directory on one that can, as a local disk"
+        hint = "this file system may lose file names at a power cut: name a directory on another, such as a local disk"
         return LocalIOError(text, hint=hint)
     if error.errno in (errno.EACCES, errno.EPERM):
         hint = f"check owner and mode of the file (this process runs as uid {os.geteuid()})"
         return LocalPermissionError(text, hint=hint)
     if error.errno == errno.EROFS:
-        hint = "mount the file system for writing; a kernel that met an error of the disk mounts it read-only by itself"
+        hint = "mount the file system for writing; a kernel makes it read-only after a disk error (see `dmesg`)"
         return LocalPermissionError(text, hint=hint)
     return LocalIOError(text)
 
@@ -434,16 +450,16 @@ def no_directory(files: Files, path: Path, *, hint: str) -> TieredError:
 
 
 def make_inside(files: Files, path: Path) -> None:
-    """Create a directory in an existing parent. Raises NotFoundError if the parent was removed."""
+    """Create the directory ``path`` in an existing parent, durably. Raises NotFoundError if the parent is missing."""
     if not files.is_directory(path.parent):
         raise NotFoundError(
-            f"cannot create {path}: its parent directory is missing", hint="put it back, then start again"
+            f"cannot create {path}: its parent directory is missing", hint="put that directory back, then try again"
         )
     files.make_directory(path)
 
 
 def is_another_disk(error: LocalIOError) -> bool:
-    """Return True if a rename failed because source and target are on different file systems."""
+    """Return True if ``error``, of a rename, means that source and target are on different file systems."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EXDEV, errno.EBUSY)
 
 
@@ -466,7 +482,7 @@ def _translated(operation: str, place: Path | int) -> Iterator[None]:
 
 
 def _name(handle: int) -> str:
-    """Return the path of a descriptor, if the system knows it."""
+    """Return the path of a descriptor; "descriptor N" if the system does not know the path."""
     try:
         return str(Path(f"/proc/self/fd/{handle}").readlink())
     except OSError:

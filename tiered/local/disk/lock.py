@@ -37,10 +37,10 @@ NOTE_BYTES = 4096
 """Length limit of a note."""
 
 LOOK_SECONDS = 0.02
-"""Interval between attempts at a lock whose holder is waited for."""
+"""Interval in seconds between attempts to take a lock that another process has."""
 
 UNTOLD_SECONDS = 0.2
-"""Wait in seconds for a holder that has not named itself."""
+"""Longest wait in seconds for a holder that wrote no note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class Holder:
 
 
 class LockTerms(NamedTuple):
-    """Terms of an acquisition. ``patience_seconds``: longest wait for a holder that is ``passing``.
+    """Options for taking a lock. ``patience_seconds``: longest wait for a holder that will release the lock soon.
 
-    ``passing``: True writes into the note that this holder releases the lock soon. ``standby``: True allows a directory
-    that follows a bucket, in order to promote it.
+    ``passing``: True writes into the note that this process will release the lock soon. ``standby``: True allows a
+    directory that follows a bucket, in order to promote it.
     """
 
     patience_seconds: float = 0.0
@@ -77,9 +77,9 @@ class LockTerms(NamedTuple):
 
 
 class DirectoryLock:
-    """Exclusive lock on the file ``name`` in ``directory``.
+    """Exclusive lock on the file ``name`` in ``directory``, between processes and between objects of one process.
 
-    An object acquires it once at a time; it is not reentrant.
+    It is not reentrant: a second :meth:`acquire` of the same object raises LockedError.
     """
 
     def __init__(self, directory: Path, files: Files, *, name: str = LOCK_NAME) -> None:
@@ -95,8 +95,9 @@ class DirectoryLock:
     def acquire(self, clock: Clock, terms: LockTerms = LockTerms()) -> None:  # noqa: B008 - it never changes
         """Take the lock or raise LockedError, which names the holder.
 
-        Waits for a ``passing`` holder as long as ``terms`` say, and up to ``UNTOLD_SECONDS`` for a holder without a
-        note: the note is being written, or a broker holds the lock and writes none. Waits for no other holder.
+        Waits up to ``terms.patience_seconds`` for a holder that is ``passing``. Waits at most ``UNTOLD_SECONDS`` of
+        this time for a holder without a note: it may be about to write one, or it is a broker, which writes none. Waits
+        for no other holder.
         """
         if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:
             raise LockedError(
@@ -143,7 +144,7 @@ class DirectoryLock:
         return len(data)
 
     def _try(self) -> int | None:
-        """Take the lock and return the file's handle; None if another handle has the lock."""
+        """Take the lock and return the file's handle; None if another process, object or this one has the lock."""
         if self._locked:
             return None
         self._release()  # the file of an acquire that an interrupt ended
@@ -166,7 +167,7 @@ class DirectoryLock:
     def check(self) -> None:
         """Raise LocalIOError if the directory was removed, or replaced by another, while this object holds the lock.
 
-        Without this check, writes to open files would go on after the files are deleted.
+        Do nothing without the lock. Without this check, writes would continue in open files that were deleted.
         """
         if not self._locked or self._state is None:
             return
@@ -204,7 +205,10 @@ class DirectoryLock:
             self.release()
 
     def release(self) -> None:
-        """Release the lock. The file stays: removing it would let two processes lock two files of one name."""
+        """Release the lock and empty the file. Do nothing without the lock.
+
+        The file stays: removing it would let two processes lock two files of one name.
+        """
         if self._handle is None:
             return
         try:
@@ -242,7 +246,10 @@ class DirectoryLock:
         return note if isinstance(note, dict) else {}
 
     def holder(self) -> Holder:
-        """Return the process that the note names. The note may be stale or half written."""
+        """Return the process that the note in the lock file names; an empty :class:`Holder` if it cannot be read.
+
+        The note may be of a process that has ended.
+        """
         try:
             note = self.note()
             return Holder(
@@ -284,7 +291,7 @@ def _program() -> str:
 
 
 def forked_error(what: object, pid: int) -> ForkedLogError:
-    """Return the error of a call, in a fork, on an object that process ``pid`` opened."""
+    """Return the error of a call in a forked process on ``what``, an object that process ``pid`` opened."""
     return ForkedLogError(
         f"{what} was opened by process {pid}; the forked process {os.getpid()} cannot use it",
         hint="open the log in the child, after the fork; the parent keeps writing",

@@ -25,7 +25,7 @@ PLAIN_NAME = "tiered-plain"
 """Empty file in a partition whose snapshots are all empty: no producer ever wrote."""
 
 SPARSE_NAME = "tiered-sparse"
-"""Empty file in a partition that legitimately has offsets without records: a missing record is then no damage."""
+"""Empty file in a partition that has offsets without records for a good reason. A missing record is then no damage."""
 
 EPOCHS_NAME = "leader-epoch-checkpoint"
 
@@ -54,7 +54,10 @@ def snapshot_offsets(files: Files, directory: Path) -> list[int]:
 
 
 def may_have_producers(files: Files, directory: Path) -> bool:
-    """Return True if a snapshot may hold producers. If ``tiered-plain`` exists, only a snapshot with entries counts."""
+    """Return True if producers may have written to the partition, by its snapshots.
+
+    Without the file ``tiered-plain`` any snapshot counts. With it, only a snapshot with entries counts.
+    """
     offsets = snapshot_offsets(files, directory)
     if files.state(directory / PLAIN_NAME) is None:
         return bool(offsets)
@@ -68,7 +71,10 @@ def lacks_producer_files(files: Files, directory: Path) -> bool:
 
 
 def newest_snapshot(files: Files, directory: Path, least: int, greatest: int) -> ProducerSnapshot | None:
-    """Return the newest snapshot that can be read, at an offset in this range (both ends count); None without any."""
+    """Return the newest readable snapshot whose offset is from ``least`` to ``greatest`` (inclusive), None without one.
+
+    An unreadable snapshot is logged and skipped.
+    """
     for offset in reversed(snapshot_offsets(files, directory)):
         if least <= offset <= greatest:
             try:
@@ -87,9 +93,9 @@ def remove_snapshots_above(files: Files, directory: Path, end_offset: int) -> li
 
 
 class LeaderEpochs:
-    """Leader epochs of a partition, ascending, each with its first offset.
+    """Leader epochs of a partition, ascending, each with its first offset (``leader-epoch-checkpoint``).
 
-    Every change is on disk when the call returns.
+    Every change is durable when the call returns. ``read_only``: changes stay in memory.
     """
 
     def __init__(self, directory: Path, files: Files, *, read_only: bool = False) -> None:
@@ -116,9 +122,9 @@ class LeaderEpochs:
             self.entries, self.damaged = (), True
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Begin ``epoch`` at ``start_offset``. Entries with a later offset or epoch are dropped.
+        """Begin ``epoch`` at ``start_offset``. Entries with an equal or later offset or epoch are dropped.
 
-        No change if it is current.
+        If ``epoch`` is the newest already and began at or before ``start_offset``, nothing changes.
         """
         entries = assigned(self.entries, epoch, start_offset)
         if entries != self.entries:
@@ -129,7 +135,7 @@ class LeaderEpochs:
         self._store(tuple(entry for entry in self.entries if entry.start_offset < offset))
 
     def truncate_from_start(self, offset: int) -> None:
-        """Let the epoch that covers ``offset`` begin at ``offset``. Remove the epochs before it."""
+        """Set the start of the epoch that covers ``offset`` to ``offset``, and remove all earlier epochs."""
         older = [entry for entry in self.entries if entry.start_offset <= offset]
         if older:
             newer = self.entries[len(older) :]
@@ -144,9 +150,9 @@ class LeaderEpochs:
         return tuple([entry for entry in self.entries if entry.start_offset < end_offset])
 
     def restore(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Replace the epochs by the earlier ``entries``.
+        """Replace the epochs by ``entries``, an earlier state, to undo a change.
 
-        Write the file even if they are equal: a write may have failed.
+        If the last write failed, the file is written again even if ``entries`` are the current ones.
         """
         self._store(entries)
 
@@ -158,9 +164,15 @@ class LeaderEpochs:
 
 
 def assigned(entries: tuple[EpochEntry, ...], epoch: int, start_offset: int) -> tuple[EpochEntry, ...]:
-    """Return ``entries`` with ``epoch`` beginning at ``start_offset``, by the rules of Kafka's ``assign``."""
+    """Return ``entries`` with ``epoch`` begun at ``start_offset``, by the rules of :meth:`LeaderEpochs.assign`.
+
+    Raises ConfigError for a negative epoch or offset.
+    """
     if epoch < 0 or start_offset < 0:
-        raise ConfigError(f"leader epoch {epoch} at offset {start_offset} is not possible")
+        raise ConfigError(
+            f"leader epoch {epoch} at offset {start_offset} is not possible: one of them is negative",
+            hint="pass an epoch and an offset of at least 0",
+        )
     if entries and entries[-1].epoch == epoch and start_offset >= entries[-1].start_offset:
         return entries
     kept = list(entries)

@@ -42,9 +42,8 @@ from tiered.model import TopicPartition
 TOPICS_NAME = "tiered-topics.json"
 VERSION = 1
 _WITHOUT_TOPICS = (
-    "put it back from a copy. Without one, move it away: topics, ids and records then come from the directories. "
-    "Lost with it are the topics' settings (`tiered topic set` sets them again), the knowledge that a missing "
-    "segment or partition is damage, and deletions that had begun"
+    "put it back from a copy. Without one, move it away: topics and records are then read from the directories. "
+    "Settings of topics are lost; `tiered topic set` sets them again. Missing partitions are no longer noticed"
 )
 PARTITION_METADATA_NAME = "partition.metadata"
 BROKER_OWN_DIRS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
@@ -69,14 +68,14 @@ class TopicInfo(NamedTuple):
 
     @property
     def here(self) -> Iterable[int]:
-        """Return the numbers of the partitions that this directory holds, ascending."""
+        """Return the numbers of the topic's partitions in this directory, ascending."""
         return range(self.partitions) if self.held is None else sorted(self.held)
 
 
 def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
-    """Return the topics in the file, by name. Without a file (a broker's directory) there are none.
+    """Return the topics in ``tiered-topics.json``, by name; an empty dict without the file (a broker's directory).
 
-    Raises CorruptionError, LocalIOError.
+    Raises CorruptionError if the file is damaged, LocalIOError.
     """
     path = directory / TOPICS_NAME
     try:
@@ -108,7 +107,7 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
 
 
 def _partitions(value: object) -> int:
-    """Return a number of partitions from the file. Raises ValueError if it is out of range: it bounds loops."""
+    """Return ``value``, a number of partitions from the file. Raises ValueError if it is out of range."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PARTITIONS:
         raise ValueError(f"{value!r} is not a number of partitions from 1 to {MAX_PARTITIONS}")
     return value
@@ -122,9 +121,9 @@ def _held(entry: Mapping[str, Any]) -> Iterable[int]:
 
 
 def read_leaving(directory: Path, files: Files) -> frozenset[str]:
-    """Return the topics whose deletion has begun and not ended.
+    """Return the names of the topics whose deletion has begun and not ended.
 
-    An unreadable file gives none; :func:`read_topics` raises.
+    A missing or damaged file gives an empty set. :func:`read_topics` raises for a damaged one.
     """
     try:
         return frozenset(str(name) for name in json.loads(files.read(directory / TOPICS_NAME)).get("leaving", ()))
@@ -133,7 +132,7 @@ def read_leaving(directory: Path, files: Files) -> frozenset[str]:
 
 
 def write_topics(directory: Path, files: Files, topics: Mapping[str, TopicInfo], leaving: Collection[str] = ()) -> None:
-    """Replace the file, durably. ``leaving``: topics that are being deleted."""
+    """Replace ``tiered-topics.json``, durably. ``leaving``: names of topics that are being deleted."""
     entries = {
         topic.name: {
             "topic_id": topic.topic_id.hex,
@@ -150,9 +149,9 @@ def write_topics(directory: Path, files: Files, topics: Mapping[str, TopicInfo],
 
 
 def read_topic_id(path: Path, files: Files) -> UUID | None:
-    """Return the topic id in a partition's ``partition.metadata``, None without the file.
+    """Return the topic id in ``partition.metadata`` of the partition directory ``path``, None without the file.
 
-    CorruptionError if unreadable.
+    Raises CorruptionError if the file is damaged, LocalIOError if it cannot be read.
     """
     file = path / PARTITION_METADATA_NAME
     try:
@@ -177,9 +176,10 @@ def read_topic_id(path: Path, files: Files) -> UUID | None:
 def read_topic_ids(
     directory: Path, files: Files, tps: Iterable[TopicPartition], broken: dict[TopicPartition, TieredError]
 ) -> dict[str, dict[int, UUID | None]]:
-    """Return the topic id of each partition, by topic and partition number. None: it has no ``partition.metadata``.
+    """Return the topic id of each partition in ``tps``, by topic and partition number.
 
-    A partition whose file is unreadable gets None and an entry in ``broken``. Within a topic, known ids come first.
+    The id is None without ``partition.metadata``. If the file is unreadable, the id is None and the error is added to
+    ``broken``. Within a topic, known ids come before None.
     """
     ids: dict[str, dict[int, UUID | None]] = {}
     unknown: list[TopicPartition] = []
@@ -204,10 +204,10 @@ def find_minority_ids(
     topics: Mapping[str, TopicInfo],
     broken: dict[TopicPartition, TieredError],
 ) -> None:
-    """Put into ``broken`` the partitions whose topic id differs from that of most partitions of the same topic name.
+    """Add to ``broken`` an error for each partition whose topic id differs from that of most partitions of its topic.
 
-    They exist if a broker was down while the topic was deleted and created again. Topics that this product created are
-    skipped; :func:`discovered` compares them with their own id.
+    Its id in ``ids`` becomes None. Such partitions exist if a broker was down while the topic was deleted and created
+    again. Topics that this product created are skipped: :func:`discovered` compares them with the id in ``topics``.
     """
     for name, here in ids.items():
         held = [topic_id for _, topic_id in sorted(here.items()) if topic_id is not None]
@@ -229,17 +229,20 @@ def find_minority_ids(
 
 
 def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:
-    """Write ``partition.metadata`` with the topic id, unless the file exists. Call it before the first record."""
+    """Write ``partition.metadata`` with the topic id, unless the file exists or the id is zero (unknown).
+
+    Call it before the first record of the partition directory ``path``.
+    """
     if topic_id.int and files.state(path / PARTITION_METADATA_NAME) is None:
         files.replace(path / PARTITION_METADATA_NAME, encode_partition_metadata(topic_id).encode())
         files.sync_directory(path.parent)
 
 
 def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
-    """Return the topics of ``tiered-topics.json``.
+    """Return the topics in ``tiered-topics.json``, with the partitions that must exist in this directory.
 
-    Adopted topics come without partitions: only the disk shows which exist. In a broker's directory every topic counts
-    as adopted, because Kafka's controller creates and deletes topics.
+    An adopted topic, one that a broker created, has none: only the disk shows which partitions exist. In a broker's
+    directory every topic counts as adopted, because Kafka's controller creates and deletes topics.
     """
     brokers = files.state(directory / BROKER_FILE) is not None
     topics = read_topics(directory, files)
@@ -254,10 +257,10 @@ def discovered(
 ) -> TopicInfo:
     """Return the topic ``name`` as the disk shows it. ``ids``: the topic id of each of its partitions on disk.
 
-    ``known``: its entry in ``tiered-topics.json``; without one (None) it is adopted. An adopted topic has only the
-    partitions on disk. If its id has changed, it was deleted and created again. Raises ConfigError if a directory
-    belongs to another topic of the same name, unless the topic is adopted and the partition not in ``tiered`` (known to
-    a bucket).
+    ``known``: its entry in ``tiered-topics.json``; without one (None) the topic is adopted. An adopted topic has only
+    the partitions on disk. If its id has changed, a broker deleted and created it again. ``tiered``: partitions that a
+    bucket knows. Raises ConfigError if a directory has another topic id, and the topic is not adopted or the partition
+    is in ``tiered``.
     """
     here = set() if known is None else set(known.here)
     for number, topic_id in ids.items():
@@ -274,7 +277,10 @@ def discovered(
             known, here = TopicInfo(name, topic_id or NO_ID, 0, config, frozenset(), adopted=True), set()
         here.add(number)
     if known is None:
-        raise ConfigError(f"topic {name} is listed, but none of its partitions was found")
+        raise ConfigError(
+            f"topic {name} is listed, but none of its partitions was found",
+            hint="put the partition directories back, then open the log again",
+        )
     partitions = max(known.partitions, max(here, default=-1) + 1)
     return known._replace(partitions=partitions, held=None if len(here) == partitions else frozenset(here))
 
@@ -282,9 +288,10 @@ def discovered(
 def find_topics(
     directory: Path, files: Files, present: Iterable[TopicPartition], *, tiered: Collection[TopicPartition] = ()
 ) -> tuple[dict[str, TopicInfo], dict[TopicPartition, TieredError]]:
-    """Return the topics of a directory, and the errors of the partitions ``present`` that are out of service.
+    """Return the topics of a directory by name, and the error of each partition that is out of service.
 
-    ``tiered``: the partitions that a bucket knows. Raises as :func:`read_topics` and :func:`discovered`.
+    ``present``: partitions that have a directory. ``tiered``: partitions that a bucket knows. Raises the errors of
+    :func:`read_topics` and :func:`discovered`.
     """
     topics, broken = expected_topics(directory, files), dict[TopicPartition, TieredError]()
     ids = read_topic_ids(directory, files, present, broken)

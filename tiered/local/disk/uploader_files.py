@@ -4,13 +4,13 @@
 file                                  written by          content
 ====================================  ==================  =====================================================
 ``tiered-offset-checkpoint``          the uploader        committed end, claim epoch, fenced flag of each partition
-``tiered-uploader.lock``              the uploader        the uploader's process (``local.lock.DirectoryLock``)
+``tiered-uploader.lock``              the uploader        the uploader's process (``disk.lock.DirectoryLock``)
 ``tiered-uploader.journal``           the uploader        uploads under way
 ``tiered-seal-request``               an uploader         "roll these partitions", once per id
 ``tiered-seal-answer``                the writer          the id of the last request that the writer carried out
 ``tiered-positions``                  the writer          positions of groups, to be copied to the bucket
-``tiered-pause``                      an operator         topics of which nothing is to be uploaded
-``tiered-pause.lock``                 an operator         lock of a change to them
+``tiered-pause``                      an operator         topics whose uploads are paused
+``tiered-pause.lock``                 an operator         lock for a change of ``tiered-pause``
 ``tiered-claims.json``                a committer         proof that this is the volume which the bucket knows
 ====================================  ==================  =====================================================
 
@@ -58,7 +58,7 @@ UPLOADER_FILES = (OFFSET_CHECKPOINT_NAME, CLAIMS_NAME, JOURNAL_NAME)
 """Files that the holder of the uploader's lock replaces."""
 
 PAUSE_PATIENCE_SECONDS = 10.0
-"""Wait in seconds for another change of the pauses."""
+"""Longest wait in seconds for the lock of ``tiered-pause``, while another process changes the file."""
 
 OLD_NS = 3_600_000_000_000
 """Age in nanoseconds of an abandoned temporary file: no process takes an hour to write a request."""
@@ -68,8 +68,9 @@ OLD_NS = 3_600_000_000_000
 class PartitionUpload:
     """State of one partition in the bucket. The uploader stores it after it has read the root back.
 
-    ``end_offset``: exclusive committed end. ``start_offset``: first offset in the bucket, -1 if unknown. ``fenced``:
-    True if a newer claim of another volume owns the partition.
+    ``end_offset``: exclusive end of the committed records. ``claim_epoch``: epoch of this volume's claim, -1 if none.
+    ``fenced``: True if a newer claim of another volume owns the partition. ``start_offset``: first offset in the
+    bucket, -1 if unknown.
     """
 
     end_offset: int
@@ -83,13 +84,16 @@ class PartitionUpload:
 
 
 def _json_file(path: Path, files: Files, take: Callable[[dict[str, Any]], T]) -> SmallFile[T]:
-    """Return the file as a cache of ``take(JSON object)``. Loading raises CorruptionError for other content."""
+    """Return a cached file whose content is the result of ``take`` for the JSON object in it.
+
+    Loading raises CorruptionError if the file has no JSON object of version 1, or if ``take`` fails.
+    """
 
     def corrupt(why: str) -> CorruptionError:
         return CorruptionError(
             f"{path} cannot be read: {why}",
             path_or_key=str(path),
-            hint="a running uploader rewrites the file; otherwise move it away",
+            hint="move the file away: the program that writes it makes a new one",
         )
 
     def parse(data: bytes) -> T:
@@ -126,7 +130,7 @@ class UploadCheckpoint:
         return self._file.load() or MappingProxyType({})
 
     def write(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
-        """Replace the whole file, durably. The caller must hold the uploader lock."""
+        """Replace all entries by ``uploads``, durably. The caller must have the uploader's lock."""
         lines = ", ".join([_entry(tp, upload) for tp, upload in sorted(uploads.items())])  # no object of each at once
         data = f'{{"partitions": [{lines}], "version": {VERSION}}}\n'.encode()
         self._file.store(data, MappingProxyType(dict(uploads)))
@@ -169,14 +173,14 @@ def _uploads(value: Mapping[str, Any]) -> Mapping[TopicPartition, PartitionUploa
 
 
 _Request = tuple[str, frozenset[TopicPartition] | None]
-"""An id, and the partitions to roll, None for all."""
+"""Request to roll: its id, and the partitions (None: all)."""
 
 
 class SealRequest:
     """File ``tiered-seal-request``: an uploader's request that the writer (the holder of ``.lock``) rolls partitions.
 
-    Each request has an id and is carried out once, even if the log is reopened in between. A newer request replaces the
-    older one.
+    Each request has an id. A request that was answered is not carried out again, even after the log is reopened. A
+    newer request replaces the older one.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
@@ -186,7 +190,7 @@ class SealRequest:
         self._answered: str | None = None
 
     def write(self, request_id: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Request a roll of ``partitions``, or of all (None). The caller makes a new ``request_id``."""
+        """Request that the writer rolls ``partitions``, or all (None). The caller makes a new ``request_id``."""
         names = None if partitions is None else [[tp.topic, tp.partition] for tp in partitions]
         aside = self._file.path.with_name(f"{SEAL_REQUEST_NAME}.{request_id}")  # no other process writes this one
         self._files.replace(aside, _bytes({"id": request_id, "partitions": names}))
@@ -194,9 +198,9 @@ class SealRequest:
         self._files.sync_directory(aside.parent)
 
     def pending(self) -> _Request | None:
-        """Return the request for the writer, None if there is none or it was carried out.
+        """Return the request that the writer has to carry out: its id, and the partitions to roll (None: all).
 
-        An unchanged file costs one ``stat``.
+        Return None if there is no request, or if it was carried out. An unchanged file costs one ``stat``.
         """
         request = self.read()
         if request is None:
@@ -221,7 +225,10 @@ class SealRequest:
                 self._files.unlink(path)
 
     def read(self) -> _Request | None:
-        """Return the last request, also if it was carried out. None if there never was one."""
+        """Return the last request, even if it was carried out: its id, and the partitions to roll (None: all).
+
+        Return None without a file.
+        """
         return self._file.load()
 
 
@@ -241,16 +248,20 @@ class PauseFile:
         self._changing = DirectoryLock(directory, files, name=PAUSE_LOCK_NAME)
 
     def read(self) -> Mapping[str, Pause]:
-        """Return the pauses by topic. The key ``ALL_TOPICS`` pauses all, and so does an unreadable file."""
+        """Return the pauses by topic. The key ``ALL_TOPICS`` pauses all topics.
+
+        A damaged file pauses all topics, too.
+        """
         try:
             return self._file.load() or {}
         except CorruptionError:
             return {ALL_TOPICS: Pause(0, f"{self._file.path} cannot be read")}
 
     def change(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]], clock: Clock) -> None:
-        """Replace the pauses by the result of ``edit``, which gets the current ones. Concurrent processes take turns.
+        """Replace the pauses by the result of ``edit``, which gets the current pauses, under the file's lock.
 
-        If ``edit`` raises, nothing is written. Raises LockedError if the file's lock stays taken.
+        If ``edit`` raises, nothing is written. Raises LockedError if another process keeps the lock for longer than
+        ``PAUSE_PATIENCE_SECONDS``.
         """
         self._changing.acquire(clock, LockTerms(PAUSE_PATIENCE_SECONDS, passing=True))
         try:
@@ -273,16 +284,20 @@ def _pauses(value: Mapping[str, Any]) -> Mapping[str, Pause]:
 
 
 class PositionsFile:
-    """File ``tiered-positions``: positions of groups in uploaded partitions.
+    """File ``tiered-positions``: positions of consumer groups in uploaded partitions.
 
-    Reading an unchanged file costs one ``stat``.
+    The writer of the log writes it, and the uploader copies it to the bucket. Reading an unchanged file costs one
+    ``stat``.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._file = _json_file(directory / POSITIONS_NAME, files, _positions)
 
     def read(self) -> Mapping[TopicPartition, Positions] | None:
-        """Return the positions, None if the file is missing or unreadable. The writer then makes a new file."""
+        """Return the positions by partition and group, None if the file is missing or damaged.
+
+        Damage is only logged, because the writer then makes a new file.
+        """
         try:
             return self._file.load()
         except CorruptionError as error:
@@ -290,7 +305,7 @@ class PositionsFile:
             return None
 
     def write(self, positions: Mapping[TopicPartition, Positions]) -> None:
-        """Replace all positions, durably. Only the writer calls it."""
+        """Replace all positions, durably. Only the writer of the log calls this."""
         entries = [[*tp, [[group, *astuple(at)] for group, at in groups.items()]] for tp, groups in positions.items()]
         self._file.store(_bytes({"partitions": entries}), positions)
 
@@ -310,7 +325,8 @@ def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
 def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> RootLowerBounds:
     """Return the lower bounds of one partition's root, from its checkpoint entry and its claim proof.
 
-    A root below them is outdated. ``made``: True if the topic's registry entry is known to exist.
+    A root below these bounds is outdated. ``upload``, ``proof``: None without an entry. ``made``: True if the topic's
+    registry entry says that the root was made with the topic.
     """
     upload, proof = upload or PartitionUpload(0), proof or ClaimProof()
     version, restored_end = proof.restored_from or (0, 0)
@@ -327,13 +343,16 @@ def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: 
 def known_partitions(
     uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[TopicPartition, RootLowerBounds]:
-    """Return :func:`known_of` for every partition in the checkpoint or the claims."""
+    """Return the lower bounds of the root of every partition in the checkpoint or the claims; see :func:`known_of`."""
     return {tp: known_of(uploads.get(tp), claims.get(tp)) for tp in {*uploads, *claims}}
 
 
 def known_topic(
     topic: str, uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[int, RootLowerBounds]:
-    """Return :func:`known_of` for each partition of one topic, by partition number."""
+    """Return the lower bounds of the roots of one topic, by partition number; see :func:`known_of`.
+
+    Only partitions in the checkpoint or the claims are included.
+    """
     named = {tp for each in (uploads, claims) for tp in each if tp.topic == topic}
     return {tp.partition: known_of(uploads.get(tp), claims.get(tp)) for tp in named}

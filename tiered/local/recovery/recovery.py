@@ -58,20 +58,21 @@ READ_BYTES = 512 * 1024
 COPY_BYTES = 1024 * 1024
 ZEROS = bytes(COPY_BYTES)
 NOTHING = -1
-"""Offset below every other: no snapshot outlives a log that starts again."""
+"""Offset below all others, to remove every snapshot of a log that starts again."""
 
 UNKNOWN_POINT = -1
-"""Recovery point of a partition that the checkpoint does not name, as that of a new one."""
+"""Recovery point of a partition that the checkpoint file does not name, such as a new one."""
 
 LOST_POINT = -2
-"""Recovery point of a partition whose checkpoint is gone or damaged."""
+"""Recovery point of all partitions if the checkpoint file is missing or damaged."""
 
 
 class Recovery:
-    """Loader of one partition directory for writing. ``now_ms`` only names the torn copies.
+    """Loader of one partition directory for writing. It recovers the directory if necessary.
 
-    ``dense``: every offset has a record, so that a hole between two segments is a loss. ``keeps_point``: each cut of
-    the log lowers its recovery point first, so that a log that ends below it has lost something. A broker does not.
+    ``interval_bytes``: ``index.interval.bytes``. ``now_ms``: wall clock, only for the names of torn copies. ``dense``:
+    True if every offset has a record, so that a hole between two segments is a loss. ``keeps_point``: True if each
+    truncation lowered the recovery point first, which a broker does not do. A log that ends below it has lost records.
     """
 
     def __init__(
@@ -102,8 +103,9 @@ class Recovery:
     def load(self, *, clean: bool, recovery_point: int, start_offset: int) -> list[FoundSegment]:
         """Recover the partition and return its segments. The last one becomes the active segment.
 
-        An empty partition gets one at ``start_offset``, whose file does not exist yet. ``clean``: the last shutdown was
-        clean. ``recovery_point`` may be UNKNOWN_POINT or LOST_POINT.
+        An empty partition gets a segment at ``start_offset``, whose file does not exist yet. So does a log that ends
+        below ``start_offset``; its segments are renamed aside. ``clean``: True if the last shutdown was clean.
+        ``recovery_point`` may be UNKNOWN_POINT or LOST_POINT.
         """
         self._clean, self._lost = clean, recovery_point == LOST_POINT
         segments = [self._found(base) for base in finish_replacements(self._files, self._directory)]
@@ -131,7 +133,10 @@ class Recovery:
         return segments
 
     def _forget_snapshots_above(self, end_offset: int) -> None:
-        """Remove producer snapshots above ``end_offset``. Note their producers: no other file may show them."""
+        """Remove producer snapshots above ``end_offset``.
+
+        Set ``met_producers`` if there may have been producers, because no other file may show them.
+        """
         had_producers = may_have_producers(self._files, self._directory)
         if remove_snapshots_above(self._files, self._directory, end_offset) and had_producers:
             self.met_producers = True
@@ -143,7 +148,7 @@ class Recovery:
     def _load_tail(self, tail: FoundSegment, recovery_point: int) -> bool:
         """Find the end of the last segment after a clean shutdown, from its last index entry.
 
-        Return False if it is torn, ends below the recovery point, or holds a batch that cannot be where it is.
+        Return False if it is torn, ends below the recovery point, or has a batch with an impossible offset.
         """
         order = BatchOrder(Offsets(tail.base_offset, NO_LIMIT), dense=self._dense, promised=recovery_point)
         with LogFile(self._files, self._directory / log_name(tail.base_offset)) as log:
@@ -226,7 +231,10 @@ class Recovery:
         return position == segment.size_bytes or not self._is_zero(path, position, segment.size_bytes)
 
     def _end_behind(self, segment: FoundSegment, position: int, offset: int) -> int:
-        """Return the end of the last whole batch anywhere after damage, where lengths are useless; -1 without any."""
+        """Return the end offset of the last intact batch after the damage at ``position``; -1 if there is none.
+
+        Batches are searched at every byte, because the length of a damaged batch leads nowhere.
+        """
         offsets = Offsets(offset, segment.base_offset + MAX_RELATIVE_OFFSET + 1)
         with LogFile(self._files, self._directory / log_name(segment.base_offset)) as log:
             return max(
@@ -234,19 +242,19 @@ class Recovery:
             )
 
     def _resume_at(self, tail: FoundSegment, recovery_point: int) -> int:
-        """Return where appends go on after a damaged last segment: above all offsets that were given out.
+        """Return the offset of the next append after a damaged last segment. It is above all offsets ever assigned.
 
-        A clean shutdown leaves a snapshot at the end of the log.
+        After a clean shutdown, a producer snapshot marks the end of the log.
         """
         known = snapshot_offsets(self._files, self._directory) if self._clean else []
         return max(recovery_point, tail.end_offset, *known, 0)
 
     def _recover_one(self, segment: FoundSegment, recovery_point: int, limit: int) -> tuple[int, int] | None:
-        """Read every batch, rebuild the indexes; return (position, offset) of the first damage, None without.
+        """Read every batch and rebuild the indexes. Return (position, offset) of the first damage, None without damage.
 
-        The part that valid indexes place below the recovery point is not read again (``local.recovery.prefix``).
-        ``segment.end_offset`` is the end of the good batches, those after the damage included; ``limit``, the base of
-        the next segment, is above all of them.
+        The part that valid indexes place below the recovery point is not read again (:func:`known_prefix`).
+        ``segment.end_offset`` becomes the end of the good batches, also of those after the damage. ``limit``: base
+        offset of the next segment, or NO_LIMIT for the last segment.
         """
         base = segment.base_offset
         promised = recovery_point if limit == NO_LIMIT else UNKNOWN_POINT
@@ -282,7 +290,10 @@ class Recovery:
         return damage
 
     def _read(self, log: LogFile, segment: FoundSegment, position: int, order: BatchOrder, learnt: Rebuilding) -> int:
-        """Read every good batch from ``position`` on, those after damage too; return where the last of them ends."""
+        """Read every good batch from ``position`` on, also after damage. Return the position where the last one ends.
+
+        ``order`` records the damage, ``learnt`` the index entries.
+        """
         reached = position
         try:
             walk = log.loose_walk(position)
@@ -319,7 +330,10 @@ class Recovery:
             self._transactional.add(base)
 
     def _rebuild_txn_indexes(self, segments: list[FoundSegment]) -> None:
-        """Rebuild those of sealed segments with transactions; the last segment's is settled later."""
+        """Rebuild the transaction indexes of sealed segments that have transactions.
+
+        The index of the last segment is rebuilt later.
+        """
         *sealed, tail = segments
         for segment in sealed:
             if segment.base_offset in self._transactional:
@@ -329,9 +343,9 @@ class Recovery:
         tail.aborted = None if tail.base_offset in self._transactional else []
 
     def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int, limit: int) -> bool:
-        """Copy the bytes after ``position`` aside, cut the file there, and read the rest again for its indexes.
+        """Copy the bytes after ``position`` to a torn file, truncate the segment there, and rebuild its indexes.
 
-        Return True for nothing but zeros, which are not copied.
+        Return True if all these bytes are zero; then they are not copied. ``offset``: where the damage begins.
         """
         path = self._directory / log_name(segment.base_offset)
         torn = segment.size_bytes - position
@@ -402,7 +416,10 @@ class Recovery:
         return target
 
     def _set_aside(self, segment: FoundSegment) -> None:
-        """Rename a later segment of a log that was cut: its bytes stay under another name."""
+        """Rename a segment that is no longer part of the log to ``.torn-{ms}``, and remove its index files.
+
+        A segment without bytes is removed.
+        """
         path = self._directory / log_name(segment.base_offset)
         if segment.size_bytes:
             target = self._torn_path(path)

@@ -1,4 +1,4 @@
-"""Recovery of one segment: judgement of its batches, search after damage, its indexes.
+"""Recovery of one segment: check of its batches, search for batches after damage, rebuild of its indexes.
 
 Base offsets are outside the CRC. A rotted one shows by its neighbours. It is below the end of the batch before it,
 beyond the segment, or after a hole where none can be. Or it is so high that the next batch goes back. Where lengths
@@ -49,11 +49,11 @@ _MAGIC = b"\x02"
 
 
 class BatchOrder:
-    """Check that batches of a segment follow each other. ``expected``: end offset of the good batches so far.
+    """Check that the offsets of a segment's batches follow each other. ``expected``: end of the good batches so far.
 
     ``damage``: (position, offset) of the first bad batch, None without one. ``dense``: every offset has a record.
-    ``promised``: an offset at which a batch ends if any batch follows it (the recovery point of the active segment), -1
-    if unknown.
+    ``promised``: the recovery point in the active segment, -1 if unknown. No gap may contain it, because some batch
+    ends there.
     """
 
     def __init__(self, offsets: Offsets, *, dense: bool, promised: int = -1) -> None:
@@ -65,16 +65,16 @@ class BatchOrder:
         self._before: tuple[int, int] | None = None
 
     def resume(self, expected: int) -> None:
-        """Begin at offset ``expected``. All batches below are known to be good."""
+        """Continue the check at offset ``expected``. All batches below it are known to be good."""
         self.expected = expected
 
     def bounds(self) -> tuple[int, int, int]:
-        """Return the offsets that a run of good batches may have: (lowest offset, end, offset to stop at)."""
+        """Return the limits of a run of good batches: (lowest offset, exclusive end, offset at which the run stops)."""
         limit = min(self._offsets.next, self._offsets.base + MAX_RELATIVE_OFFSET + 1)
         return self.expected, limit, self._promised if self.expected < self._promised else NO_LIMIT
 
     def accept(self, found: Survey, position: int) -> None:
-        """Record a run of good batches at ``position``. It is within :meth:`bounds`."""
+        """Add ``found``, a run of good batches at ``position`` within :meth:`bounds`, to the checked batches."""
         self._before = position + found.last_at, found.before
         self.expected = found.next
 
@@ -83,9 +83,10 @@ class BatchOrder:
         self.damage = self.damage or (position, self.expected)
 
     def fits(self, span: BatchPosition, first: int) -> bool:
-        """Check the next batch. Return True if it is good; the batch before it may then prove to be the wrong one.
+        """Check the next batch. Return True if it is good, False if it is recorded as damage.
 
-        ``first``: its first offset, which ``span`` lacks for a compressed v0/v1 message.
+        A good batch may show that the batch before it is the bad one, which is then recorded. ``first``: the first
+        offset of the batch, which ``span`` lacks for a compressed v0/v1 message.
         """
         position, _, base, last = span
         is_far = last - self._offsets.base > MAX_RELATIVE_OFFSET
@@ -105,7 +106,10 @@ class BatchOrder:
         return True
 
     def _is_hole(self, base: int) -> bool:
-        """Return True if a batch at ``base`` leaves out offsets of a dense log. After damage no gap counts."""
+        """Return True if the gap before a batch at ``base`` is a loss: in a dense log, or around ``promised``.
+
+        After damage no gap counts.
+        """
         if base <= self.expected or self.damage is not None:
             return False
         # mutant hole-is-below-recovery-point
@@ -113,9 +117,10 @@ class BatchOrder:
 
 
 def salvage(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Iterator[BatchPosition]:
-    """Yield v2 batches from ``position`` on, at any byte, in ``offsets`` and with a right CRC; ascending.
+    """Search a damaged file for v2 batches, at every byte from ``position`` on. Yield each one with a valid CRC.
 
-    A batch inside the value of a record counts, too: the question is whether bytes were written here.
+    Their offsets ascend within ``offsets``. A batch inside the value of a record counts, too: it shows that bytes were
+    written here.
     """
     expected = offsets.base
     while position + HEADER_BYTES <= size_bytes:
@@ -152,9 +157,9 @@ def _whole(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Ba
 
 
 class Prefix(NamedTuple):
-    """Part of a segment that need not be read. Recovery reads from ``position`` on, at the batch ``base_offset``.
+    """Start of a segment that recovery need not read. It reads from ``position`` on, at the batch ``base_offset``.
 
-    ``indexes`` cover the part before it.
+    ``first_timestamp``: of the first batch of the segment. ``indexes`` cover the part before ``position``.
     """
 
     position: int
@@ -164,7 +169,10 @@ class Prefix(NamedTuple):
 
 
 def known_prefix(files: Files, log: LogFile, base_offset: int, size_bytes: int, recovery_point: int) -> Prefix | None:
-    """Return the last indexed batch that ends below ``recovery_point``; None: read the segment from its start."""
+    """Return the start of the segment that need not be read: up to the last indexed batch below ``recovery_point``.
+
+    Return None if the segment must be read from its start.
+    """
     if recovery_point <= base_offset or size_bytes == 0:
         return None
     if files.state(log.path.with_suffix(TXN_INDEX_SUFFIX)) is not None:
@@ -190,7 +198,10 @@ def known_prefix(files: Files, log: LogFile, base_offset: int, size_bytes: int, 
 
 
 def _forget_untimed(indexes: SegmentIndexes, log: LogFile, size_bytes: int) -> None:
-    """Truncate offset entries after that of the last time entry; CorruptionError if the time entry is wrong."""
+    """Remove the offset entries after the batch of the last time entry.
+
+    Raises CorruptionError if that time entry does not fit the log.
+    """
     timestamp, at = indexes.last_time
     if timestamp < 0:
         indexes.truncate_to(at)
@@ -210,9 +221,9 @@ def _forget_untimed(indexes: SegmentIndexes, log: LogFile, size_bytes: int) -> N
 
 
 class Rebuilding:
-    """Index rebuild of one segment. ``indexes`` cover the good batches so far.
+    """Rebuild of the indexes of one segment. ``indexes`` cover the good batches so far.
 
-    ``epoch``: newest leader epoch known before.
+    ``epochs``: leader epochs that begin in the segment. ``epoch``: newest leader epoch known before.
     """
 
     def __init__(self, indexes: SegmentIndexes, *, interval_bytes: int, epoch: int) -> None:
@@ -237,7 +248,10 @@ class Rebuilding:
         return self.epochs[-1].epoch if self.epochs else self._known_epoch
 
     def add_run(self, walk: BatchWalk, piece: memoryview, order: BatchOrder) -> Survey | None:
-        """Add the ordinary good batches at the start of ``piece``; None if the first one is not ordinary."""
+        """Add the run of good batches at the start of ``piece`` in one call, and return its summary.
+
+        Return None if the first batch needs a check of its own: :meth:`BatchOrder.fits`, then :meth:`add`.
+        """
         base, position = self.indexes.base_offset, walk.position
         found = walk.survey(
             piece,
@@ -275,6 +289,9 @@ def rebuild_txn_index(files: Files, place: SegmentPlace) -> None:
 
 
 def has_entries(files: Files, directory: Path, base_offset: int) -> bool:
-    """Return True if the ``.txnindex`` has entries; one without its marker hides later committed records."""
+    """Return True if the ``.txnindex`` of the segment has entries.
+
+    An entry whose abort marker is missing would hide later committed records.
+    """
     state = files.state(directory / txn_index_name(base_offset))
     return state is not None and state.size > 0

@@ -58,7 +58,7 @@ def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) 
 
 
 def note_destroyed(topic_id: UUID, partition: int, fields: Mapping[str, object]) -> Steps[None]:
-    """Store the line that must exist before a partition, or a rest of it, is deleted.
+    """Store the audit line ``destroyed``, before a partition or its leftover objects are deleted.
 
     Raises RemoteUnavailableError, RemotePermissionError: nothing was deleted yet.
     """

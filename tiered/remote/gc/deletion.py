@@ -30,7 +30,10 @@ from tiered.store.steps import Listing, delete_keys
 
 
 def start_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
-    """Mark the entry first, so that no new work starts on the topic, then its roots. Repeat it after a failure."""
+    """Start the deletion of a topic: mark its entry, so that no new work starts, then its roots. Return the entry.
+
+    An entry that meanwhile has another topic id stays as it is. After a failure call this again.
+    """
 
     def marked(found: TopicEntry) -> TopicEntry:
         return replace(found, state=STATE_DELETING) if found.topic_id == entry.topic_id else found
@@ -67,10 +70,9 @@ def resume_topic_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
 def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
     """Delete all objects of a partition whose root is marked as deleted, the root last.
 
-    Does nothing before the end of the grace period, or while a pin protects the partition.
-
-    Repeats are harmless: each lists the rest. An object that arrives later is a stray (``remote.gc.orphans``). Raises
-    RemotePermissionError for a key that may not be deleted.
+    Before the end of the grace period, or while a pin or snapshot exists, nothing is deleted, and ``Collected.held`` is
+    1. After a failure call this again: it lists the remaining objects. An object that arrives later is a stray
+    (``remote.gc.orphans``). Raises RemotePermissionError for a key that may not be deleted.
     """
     pins = yield from read_pins(root)
     yield from drop_stale(pins)
@@ -93,5 +95,6 @@ def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
 def _delete(keys: list[str]) -> Steps[None]:
     for key, why in (yield from delete_keys(keys)):
         raise RemotePermissionError(
-            f"{key} was not deleted: {why}", hint="give the maintainer's role s3:DeleteObject on this prefix"
+            f"{key} was not deleted: {why}",
+            hint="allow s3:DeleteObject: `tiered iam-policy --role maintainer` prints the policy",
         )

@@ -39,10 +39,11 @@ from tiered.store.base import ACCESS_DENIED, Delete, Deleted, Get, Object, Steps
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Result of one collection cycle. ``entries``: number of trash entries removed; ``objects``: number of deleted
-    keys.
+    """Result of one collection cycle. ``floor``: root version up to which garbage was looked for.
 
-    ``held``: number of due entries that pins protect. ``failed``: keys that the store refused to delete, with reasons.
+    ``entries``: number of trash entries removed. ``objects``: number of deleted keys. ``pins``: number of pins and
+    snapshots. ``held``: number of due entries that they protect. ``failed``: keys that the store refused to delete,
+    with reasons. ``audit``: key of the audit line, empty without one.
     """
 
     floor: int = 0
@@ -90,7 +91,7 @@ class _Work:
             yield from self._send()
 
     def flush(self) -> Steps[None]:
-        """Send the rest. Raises RemotePermissionError if the role may not delete."""
+        """Send the requests for all keys that wait. Raises RemotePermissionError if the role may not delete."""
         while self.waiting:
             yield from self._send()
 
@@ -118,12 +119,13 @@ class _Work:
             if ACCESS_DENIED in why:
                 raise RemotePermissionError(
                     f"{key} was not deleted: {why}",
-                    hint="give the maintainer's role s3:DeleteObject on this prefix; the next run continues",
+                    hint="allow s3:DeleteObject, then run it again: `tiered iam-policy --role maintainer` prints the "
+                    "policy",
                 )
 
 
 class Collector:
-    """Garbage collection of one partition, whose maintainer role this process has claimed.
+    """Garbage collector of one partition, whose maintainer role this process has claimed.
 
     ``only``: ids (both halves) of the trashed objects to collect, without their grace period. None: all that are due.
     """
@@ -134,7 +136,11 @@ class Collector:
         self._only = only
 
     def run(self) -> Steps[Collected]:
-        """Run one collection cycle. Raises CorruptionError for an unreadable page, because its contents are unknown."""
+        """Run one collection cycle. The result is empty if nothing is due.
+
+        Raises CorruptionError for an unreadable page, because its contents are unknown. Raises RemotePermissionError
+        if the role may not delete or store audit lines. Other errors are those of ``Catalog.commit``.
+        """
         before = self._catalog.root
         now_ms = yield from self._catalog.now_ms()
         if before is None or not (len(self._due(before, before.version, now_ms)) or self._lists(before)):
@@ -173,10 +179,10 @@ class Collector:
         return replace(collected, audit=audit)
 
     def held(self) -> Steps[Collected | None]:
-        """Return the number of due entries, as a result, if pins protect all of them.
+        """Return a result with the number of due entries if pins or snapshots protect every one of them.
 
-        None: a cycle may delete something. Needs no claim and changes nothing. While a snapshot protects entries for
-        years, this avoids cycles, each of which would write a version and an audit line.
+        None: nothing is due, or a cycle may delete something. Needs no claim and changes nothing. While a snapshot
+        protects entries for years, this avoids cycles, each of which would write a version and an audit line.
         """
         root, now_ms = self._catalog.root, (yield from self._catalog.now_ms())
         due = NO_TRASH if root is None else self._due(root, root.version, now_ms)

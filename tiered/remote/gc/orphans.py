@@ -67,12 +67,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Swept:
-    """Result of a sweep for orphans. ``orphans``: the first ``MAX_DELETE_KEYS`` keys; ``count``, ``size_bytes``: totals
-    of all.
+    """Result of a sweep for orphans. ``orphans``: the first ``MAX_DELETE_KEYS`` keys of them.
 
-    ``strange``: number of foreign keys, which are left alone. ``failed``: refused deletions, with reasons. ``uploads``:
-    unfinished multipart uploads of dead epochs, by key and id. ``unlisted``: why the uploads are unknown. ``readers``:
-    number of pins because of which nothing was deleted.
+    ``count``, ``size_bytes``: totals of all orphans. ``strange``: number of foreign keys, which stay. ``failed``:
+    refused deletions, with reasons. ``uploads``: unfinished multipart uploads of dead epochs, by key and id.
+    ``unlisted``: why the uploads are unknown. ``readers``: number of pins because of which no orphan was deleted.
+    ``announced``: the audit line of the sweep is stored.
     """
 
     orphans: list[str] = field(default_factory=list)
@@ -93,9 +93,11 @@ class Swept:
 
 
 def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps[Swept]:
-    """Find the orphans of one partition. With ``delete``, delete them.
+    """Find the orphans and the abandoned multipart uploads of one partition. With ``delete``, delete them.
 
-    ``grace_ms``: how long a sink's staged objects wait for their commit. Raises CorruptionError.
+    ``delete`` also deletes expired pins and unfinished snapshots. While a reader has a pin, no orphan is deleted.
+    ``grace_ms``: how long a sink's staged objects wait for their commit. Raises CorruptionError for an unreadable page,
+    pin, snapshot or decision, and RemotePermissionError or RemoteUnavailableError if no audit line can be stored.
     """
     found = Swept()
     for folder in ("s/", "p/"):
@@ -249,7 +251,7 @@ def drop_kept(view: RootView, taken: KeptRoot, candidates: dict[str, T]) -> Step
     page.
 
     A missing page is no error in two cases: the snapshot is unfinished, so that garbage collection may have deleted the
-    page, or it was deleted since it was listed.
+    page, or the snapshot was deleted since it was listed.
     """
     try:
         yield from drop_named(CatalogView.from_root(taken.root), candidates)
@@ -287,7 +289,7 @@ def _drop_trash(root: Root, entry: TrashEntry, candidates: dict[str, T]) -> Step
 
 
 def sweep_strays(*, delete: bool) -> Steps[Swept]:
-    """Find the strays of the whole bucket; with ``delete`` delete them.
+    """Find the strays of the whole bucket: leftovers of destroyed partitions and of probes. ``delete``: delete them.
 
     Raises CorruptionError for an unreadable registry entry: its topic is unknown then, and nothing is deleted.
     """

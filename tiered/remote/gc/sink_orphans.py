@@ -58,8 +58,9 @@ Listed = dict[str, list[ListEntry]]
 
 
 def staged_objects(listing: Listing, most: int, grace_ms: int) -> Steps[tuple[Listed, int]]:
-    """Return about ``most`` staged objects that are at least ``grace_ms`` old, by uid, and the number of foreign
-    keys.
+    """Return about ``most`` staged segments whose objects are at least ``grace_ms`` old, by uid.
+
+    Also return the number of foreign keys. Reads pages of ``listing`` until then, or until its end.
     """
     found: Listed = {}
     strange = 0
@@ -104,7 +105,10 @@ def dead_of(root: Root, unnamed: Listed, *, abort: bool) -> Steps[list[ListEntry
 
 
 def delete_staged(entries: Sequence[ListEntry]) -> Steps[list[tuple[str, str]]]:
-    """Delete objects, each ``.log`` before its bundle. Return the refused keys with reasons."""
+    """Delete objects, every ``.log`` before any bundle. Return the refused keys with reasons.
+
+    If a ``.log`` is refused, no bundle is deleted.
+    """
     failed = yield from delete_keys([entry.key for entry in entries if entry.key.endswith(".log")])
     if not failed:  # the bundle last: it alone holds the transaction id
         failed = yield from delete_keys([entry.key for entry in entries if entry.key.endswith(".idx")])
@@ -141,7 +145,10 @@ def _decided_as(uid: str, decided: Sequence[DecisionKey]) -> str:
 
 
 def _undecided(root: Root, txn: str, batch: int, listed: Listed, *, abort: bool) -> Steps[set[str]]:
-    """Return the uids of a batch that its decisions leave out or abort. Abort the undecided ones now."""
+    """Return the uids in ``listed`` that can never be committed: the batch's decisions leave them out or abort them.
+
+    ``abort``: store a decision that aborts the undecided uids. Otherwise they count as aborted, and nothing is stored.
+    """
     left, dead, target = set(listed), set[str](), (root.topic_id, root.partition)
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     generation = 0
@@ -172,10 +179,9 @@ def _named(uid: str) -> Row:
 
 @dataclass(slots=True)
 class OldDecisions:
-    """Result of a sweep of sink decisions. ``keys``: obsolete decisions; ``kept``: number of others; ``damaged``:
-    unreadable ones.
+    """Result of a sweep of sink decisions. ``keys``: keys of obsolete decisions. ``kept``: number of all others.
 
-    ``failed``: refused deletions, with reasons.
+    ``damaged``: errors of unreadable decisions, by key. ``failed``: refused deletions, with reasons.
     """
 
     keys: list[str] = field(default_factory=list)

@@ -54,7 +54,10 @@ def erase(
     now: bool,
     task_bytes: int,
 ) -> int:
-    """Look, ask, rewrite, prove, print. Return the exit code. Raises UnknownTopicError, ConfigError, JobFailedError."""
+    """Find the records, ask the user, rewrite, verify and print. Return the exit code, 3 if records remain.
+
+    Raises UnknownTopicError, ConfigError, JobFailedError.
+    """
     app = runner.app
     entry = drive(runner.store, need_entry(topic))
     numbers = chosen_partitions(topic, entry.partitions, partition)
@@ -82,7 +85,7 @@ def erase(
 def _looked(
     runner: JobRunner, entry: TopicEntry, numbers: Sequence[int], blind: BlindSelection, *, now: bool, task_bytes: int
 ) -> list[ErasePlan]:
-    """Look at all parts of all partitions that have a catalog, and return their plans."""
+    """Search all partitions that have a catalog, in parts on Spark. Return a plan for each of them."""
 
     def cut(number: int) -> Any:
         tp = TopicPartition(entry.name, number)
@@ -100,7 +103,7 @@ def _looked(
 
 
 def _plan_task(plan: ErasePlan) -> Task:
-    """Return as JSON what :func:`erase_partition` makes the plan of."""
+    """Return the plan as JSON, from which :func:`erase_partition` rebuilds it."""
     return {
         "partition": plan.tp.partition,
         "version": plan.version,

@@ -43,7 +43,10 @@ _ALONE = (CorruptionError, FencedError, LogDestroyedError)
 
 @dataclass(frozen=True, slots=True)
 class JobScope:
-    """Partitions and kinds of maintenance, and the size from which a compaction is done in two phases."""
+    """Request of one job. ``selected``: ``TOPIC`` or ``TOPIC:P``; None: all topics. ``task_bytes``: bytes of one task.
+
+    ``two_phase_bytes``: compactions that write more are done in two phases. ``memory_bytes``: size of a map of keys.
+    """
 
     selected: str | None
     kinds: tuple[MaintenanceKind, ...]
@@ -71,8 +74,9 @@ class Due:
 
 
 def maintain(runner: JobRunner, wanted: JobScope) -> int:
-    """Run the job: plan, ask the user, carry out, and print the result. Return the exit code. Raises
-    UnknownTopicError.
+    """Plan the job, ask the user, run it and print the result. Return the exit code.
+
+    Raises UnknownTopicError for a selected topic that does not exist, and JobFailedError.
     """
     app = runner.app
     due = _due(runner.store, wanted)

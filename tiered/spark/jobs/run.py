@@ -162,18 +162,21 @@ class JobRunner:
         return self.waited(title, query, total=len(tasks))
 
     def numbered(self, tasks: Sequence[Task], numbers: Sequence[int] | None = None) -> DataFrame:
-        """Return a data frame with the columns ``number`` and ``task``, and one Spark partition for each task."""
+        """Return a data frame with the columns ``number`` and ``task``. ``numbers``: those of the tasks.
+
+        Without ``numbers`` tasks are counted from 0, and each task is one Spark partition.
+        """
         rows = list(zip(numbers or range(len(tasks)), map(json.dumps, tasks), strict=True))
         frame = self.session.createDataFrame(rows, "number int, task string")
         return frame if numbers is not None else frame.repartitionById(len(rows), "number")
 
     def call(self, work: Callable[..., Receipt]) -> Callable[..., Column]:
-        """Return ``work`` as a function of columns. Spark may not call it twice for a row, nor move it."""
+        """Return ``work`` as a Spark function of columns. Its optimizer must not repeat or move the call."""
         made = fn.udf(TaskCall(work, self.url, self.s3), "string", useArrow=False)
         return made.asNondeterministic()
 
     def waited(self, title: str, query: Callable[[], T], *, total: int = 0) -> T:
-        """Run ``query`` on a thread, so that this one receives signals; show how many tasks have ended.
+        """Run ``query`` on another thread, so that this one receives signals. Show progress. Return the result.
 
         Raises JobFailedError for Spark's errors, and errors of the library as they are.
         """
@@ -209,7 +212,7 @@ class JobRunner:
 
 
 class _Watch:
-    """Spark jobs of one query, by their group. Spark Connect reports no tasks."""
+    """Job group of one query: counts its tasks, and cancels its jobs. With Spark Connect it does nothing."""
 
     def __init__(self, session: SparkSession, group: str) -> None:
         self._group = group
@@ -268,7 +271,7 @@ def need_no_speculation(setting: str) -> None:
 
 
 def _failed_query(error: Exception) -> JobFailedError:
-    """Return Spark's error without its Java, with the exit code of the library's error that caused it."""
+    """Return a JobFailedError with Spark's message, without Java, or with the library's error that caused it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line.removeprefix(_ERRORS).partition(": ") for line in lines if line.startswith(_ERRORS)]
     if not ours:

@@ -108,9 +108,9 @@ def part_from_json(fields: Mapping[str, Any]) -> CompactionPart:
 
 
 def opened(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0) -> tuple[Catalog, Workshop]:
-    """Open a partition, to read, and with ``epoch`` to write under that claim.
+    """Return a partition's catalog and the access to its segments. ``epoch``: the claim for writing; 0: only read.
 
-    Raises ConditionalWritesUnsupportedError if it is to be written.
+    Raises ConditionalWritesUnsupportedError if ``epoch`` is set and the store lacks conditional writes.
     """
     tp = TopicPartition(entry.name, partition)
     shop = Workshop(
@@ -150,8 +150,10 @@ def compacted_entry(store: Store, topic: str) -> TopicEntry:
 
 
 def scan(store: Store, facts: Mapping[str, Any], number: int, part: CompactionPart) -> Generator[Pairs, None, Scanned]:
-    """Run phase 1 on one part: yield its pairs, in pieces, and return its counts and effects. ``number``: index of the
-    part.
+    """Run phase 1 on one part: yield pairs (key digest and code) in pieces; return counts and effects on transactions.
+
+    ``facts``: the JSON of :meth:`PlannedRound.as_json`. ``number``: index of the part. Raises NotFoundError if the
+    catalog has other rows now.
     """
     round_ = Round(**facts["round"])
     catalog, shop = opened(store, compacted_entry(store, round_.topic), round_.partition)
@@ -164,7 +166,8 @@ def scan(store: Store, facts: Mapping[str, Any], number: int, part: CompactionPa
 def rewrite(store: Store, task: Task, bitmap: bytes) -> Receipt:
     """Run phase 2 on one part: write new segments. The receipt has their rows, which the driver commits.
 
-    ``bitmap``: survivors of the part. Raises FencedError if the driver's claim is over.
+    If the catalog has other rows now, the receipt has only ``changed``, the reason. ``bitmap``: one bit for each offset
+    of the part, set for the records that stay. Raises FencedError if the driver's claim is over.
     """
     round_ = Round(**task["round"])
     name = f"the bitmap of part {task['part']}"
@@ -204,7 +207,7 @@ class KeyPartition(InputPartition):
 
 
 class KeySource(DataSource):
-    """Digests of the keys of a round, and codes. Options: ``url``, words of S3, ``round`` as JSON."""
+    """Spark data source with a digest and a code for each key of a round. Options: ``url``, ``round``, S3 settings."""
 
     @classmethod
     def name(cls) -> str:
@@ -280,7 +283,7 @@ class Shuffled:
             self._live.unpersist()
 
     def notes(self, title: str) -> list[dict[str, Any]]:
-        """Run phase 1 and the shuffle. Return the note of each part, with its number of ``survivors``.
+        """Run phase 1 and the shuffle. Return the note (counts, effects on transactions, ``survivors``) of each part.
 
         Raises NotFoundError if the catalog has other rows than the plan, CorruptionError if a part is missing: a part
         without a bitmap is not one without survivors.
@@ -351,7 +354,7 @@ def survivors(runner: JobRunner, planned: PlannedRound) -> DataFrame:
 
 
 def packer(bounds: Sequence[tuple[int, int]]) -> Callable[[Iterator[tuple[pa.Array, pa.Array]]], bytes]:
-    """Return the function that makes note and bitmap of a part from all its rows. ``bounds``: of all parts."""
+    """Return the function that makes a part's note and bitmap from its rows. ``bounds``: the offsets of each part."""
 
     def packed(rows: Iterator[tuple[pa.Array, pa.Array]]) -> bytes:
         return _pack(rows, bounds)  # by its name: Spark ships this function by value, and what it refers to
@@ -405,9 +408,10 @@ class RoundResult:
 def compact(
     runner: JobRunner, tp: TopicPartition, why: str, *, part_bytes: int, memory_bytes: int
 ) -> tuple[list[dict[str, Any]], str]:
-    """Compact one log. Return what was done, as JSON, and a note if others changed the log during every round.
+    """Compact one log. Return the JSON of the completed round, and a note.
 
-    ``why``: reason for the commits.
+    The list is empty if nothing was dirty. The note is empty, unless others changed the log in each of ``MAX_ROUNDS``
+    rounds. ``why``: reason for the commits.
     """
     most_keys = OffsetMap(memory_bytes).capacity
     for _ in range(MAX_ROUNDS):
@@ -526,7 +530,7 @@ class Rewriting:
                     self._keep(rows, Row(*made))
 
     def _inputs(self, snapshot: CatalogView, group: RowGroup) -> list[Row]:
-        """Return the rows that a group is to replace, none if a trim took them. Raises NotFoundError."""
+        """Return the rows that a group replaces, none if a trim removed them. Raises NotFoundError for other rows."""
         return drive(self._runner.store, inputs_of(snapshot, group))
 
     def _keep(self, rows: Sequence[Row], row: Row) -> None:

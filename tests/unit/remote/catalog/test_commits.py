@@ -107,7 +107,7 @@ def test_a_refusal_leaves_the_commit_in_doubt_until_a_claim(world: World, desk: 
     world.store.script.append("denied")
     with pytest.raises(RemotePermissionError):
         world.run(desk.catalog.append([desk.row(0, 10)]))
-    with pytest.raises(CommitUnknownError, match="was sent and is not settled"):
+    with pytest.raises(CommitUnknownError, match="was sent, and its outcome is unknown"):
         world.run(desk.catalog.append([desk.row(0, 10)]))
     desk.claim(desk.proof(end_offset=10))
     world.store.script.extend(["late", "denied"])

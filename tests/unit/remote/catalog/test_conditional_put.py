@@ -117,7 +117,7 @@ def test_a_look_that_fails_after_a_loss_leaves_the_outcome_unknown(world: World)
         world.store.fail_gets = 1000
 
     world.store.script.extend(["lost", goes_down, "ok"])
-    with pytest.raises(CommitUnknownError, match="the look at it failed"):
+    with pytest.raises(CommitUnknownError, match="reading it failed"):
         add(world, b"b")
     assert stored(world) == b"ab"
 
