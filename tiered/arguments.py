@@ -180,7 +180,10 @@ def paths(name: str, value: object) -> list[Path]:
 
 
 def url_or_none(name: str, value: object) -> str | None:
-    """Check that ``value`` is the text of a store's URL, or None. ``store.location`` parses it later."""
+    """Check that ``value`` is a store's URL or None, and return it. A path object is returned as text.
+
+    ``store.location`` parses the URL later.
+    """
     if value is None:
         return None
     return str(path(name, value)) if isinstance(value, os.PathLike) else text(name, value)
@@ -195,7 +198,11 @@ class StorePlace(NamedTuple):
 
     @classmethod
     def checked(cls, remote: object, deadline_seconds: object, s3: Mapping[str, object]) -> StorePlace:
-        """Check the keyword arguments of ``open`` and ``open_reader``. ``s3``: only the keywords that were given."""
+        """Check the keyword arguments of ``open`` and ``open_reader`` that describe a store, and return them.
+
+        ``s3``: only the keywords that were given. Raises TypeError for an unknown one. Raises ConfigError for a wrong
+        value, and for any of these arguments without ``remote``.
+        """
         for name in s3:
             if name not in S3_WORDS:
                 raise TypeError(f"unexpected keyword argument {name!r}; the S3 arguments are {', '.join(S3_WORDS)}")
@@ -211,7 +218,7 @@ class StorePlace(NamedTuple):
         return place
 
     def seconds(self, default: float) -> float:
-        """Return the seconds for which a request is retried. ``default``: if none were given."""
+        """Return the seconds for which a request is retried: ``deadline_seconds``, or ``default`` if it is None."""
         return default if self.deadline_seconds is None else self.deadline_seconds
 
 
@@ -231,7 +238,7 @@ def has(name: str, value: T, methods: Iterable[str], hint: str) -> T:
 
 
 def clock_and_ids(clock: object, ids: object) -> tuple[Clock, IdSource]:
-    """Return the sources of time and of random ids. None stands for the machine's."""
+    """Check the sources of time and of random ids, and return them. None is replaced by the machine's."""
     hint = "an object as tiered.clock describes it, or None"
     has("clock", clock, ("now_ms", "monotonic", "sleep", "wait"), hint)
     has("ids", ids, ("uuid", "uid", "random"), hint)
@@ -253,7 +260,7 @@ def topic_settings(value: object) -> dict[str, Any]:
 
 
 def selected(value: object) -> tuple[str | TopicPartition, ...]:
-    """Check names of topics, and partitions. Return them as a tuple. A single one need not be in a list."""
+    """Check topic names and TopicPartitions in a list. Return them as a tuple. ``value`` may also be a single one."""
     if isinstance(value, str | TopicPartition):
         return (value,)
     found = tuple(value) if isinstance(value, Iterable) else (value,)
@@ -263,7 +270,7 @@ def selected(value: object) -> tuple[str | TopicPartition, ...]:
 
 
 def selected_partitions(value: object) -> tuple[TopicPartition, ...]:
-    """Check partitions. Return them as a tuple. A single one need not be in a list."""
+    """Check a list of TopicPartitions, and return it as a tuple. ``value`` may be a single TopicPartition."""
     found = selected(value)
     partitions = tuple(each for each in found if isinstance(each, TopicPartition))
     if len(partitions) < len(found):
@@ -272,9 +279,9 @@ def selected_partitions(value: object) -> tuple[TopicPartition, ...]:
 
 
 def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int]:
-    """Return the number ``partition`` in a list, or those of all ``count`` partitions (None).
+    """Return the numbers of the partitions of ``topic`` to work on: ``[partition]``, or 0 to ``count - 1`` for None.
 
-    Raises UnknownTopicError if it is too high.
+    ``count``: number of partitions of the topic. Raises UnknownTopicError if ``partition`` is too high.
     """
     if partition is None:
         return list(range(count))
@@ -286,7 +293,7 @@ def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int
 
 
 def ends(value: object) -> dict[TopicPartition, int]:
-    """Check a mapping of offsets by partition, and return it."""
+    """Check a mapping from TopicPartition to an offset from 0, and return it as a dictionary."""
     hint = '{TopicPartition("orders", 0): 4711}'
     if not isinstance(value, Mapping) or not all(isinstance(tp, TopicPartition) for tp in value):
         raise wrong("ends", value, hint)
@@ -329,9 +336,10 @@ def records(value: object) -> Iterator[Any]:
 
 
 def record(given: NewRecord, index: int) -> NewRecord:
-    """Check the types of a record's parts, and refuse a timestamp in seconds. The log makes all other checks.
+    """Check the types of a record's parts and refuse a timestamp in seconds. Return the record with an int timestamp.
 
-    Return the record. Its timestamp is then an int.
+    ``index``: the record's position in the call, for the errors InvalidRecordError and InvalidTimestampError. The log
+    makes all other checks.
     """
     value, key_, timestamp, headers = given
     if value is not None and type(value) is not bytes:
@@ -354,9 +362,9 @@ def record(given: NewRecord, index: int) -> NewRecord:
 
 
 def place_in_call(records: Sequence[object], group: Sequence[object], index: int) -> int:
-    """Return the index in ``records``, those of the call, of the record ``group[index]``.
+    """Return the index of the record ``group[index]`` among all ``records`` of a call.
 
-    ``group``: those of one partition.
+    ``group``: the records of one partition, in the order of the call. An ``index`` after its end is returned unchanged.
     """
     if index >= len(group):
         return index
@@ -398,8 +406,8 @@ def _check_bytes(name: str, value: object, index: int) -> None:
 
 
 def wrong(name: str, value: object, expected: str) -> ConfigError:
-    """Return the error for a value of a wrong type. ``expected``: the right type in words."""
-    return ConfigError(f"{name}={_shown(value)} has the wrong type ({_kind(value)})", hint=f"{name} must be {expected}")
+    """Return the error for a wrong value or type of the argument ``name``. ``expected``: what is right, in words."""
+    return ConfigError(f"{name}={_shown(value)} ({_kind(value)}) is not allowed", hint=f"{name} must be {expected}")
 
 
 def _index(value: object) -> int | None:

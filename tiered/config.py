@@ -34,10 +34,10 @@ SAME_AS_TOPIC = -2
 """``local.retention.*``: the value of ``retention.*`` (Kafka's -2)."""
 
 OF_SEGMENT = -1
-"""``merge.min.bytes``: a quarter of ``segment.bytes``. ``merge.target.bytes``: all of it."""
+"""Value of ``merge.min.bytes`` for a quarter of ``segment.bytes``, and of ``merge.target.bytes`` for all of it."""
 
 MAX_RESERVE_BYTES = 256 * MIB
-"""Largest disk reserve in bytes. The reserve is otherwise one hundredth of the disk."""
+"""Largest default of the disk reserve, in bytes. The default is one hundredth of the disk, at most this."""
 
 
 class S3Keywords(TypedDict, total=False):
@@ -72,12 +72,13 @@ def parse_bytes(text: int | str) -> int:
 def parse_duration_ms(text: int | str, option: str = "") -> int:
     """Return milliseconds for ``"7d"``, ``"90s"``, ``"1.5h"`` or ``0``.
 
-    Raises ConfigError, also for a number without unit. ``option``: name for the error, ``""`` for none.
+    Raises ConfigError, also for a positive number without a unit. A negative number is returned unchanged. ``option``:
+    name for the error, ``""`` for none.
     """
     bare, place = str(text).strip(), f"{option}: " if option else ""
     # A number without a unit may be meant as seconds. Callers refuse a negative one, or read -1 as no limit.
     if bare.replace(".", "", 1).isdecimal() and float(bare) > 0:
-        raise ConfigError(f"{place}{bare} has no unit", hint=f"{bare}s")
+        raise ConfigError(f"{place}{bare} has no unit", hint=f"write {bare}s for seconds")
     try:
         return parse_milliseconds(text)
     except ConfigError as error:
@@ -85,7 +86,10 @@ def parse_duration_ms(text: int | str, option: str = "") -> int:
 
 
 def parse_milliseconds(text: int | str) -> int:
-    """Return milliseconds for a topic's setting: a number of them as in Kafka, or a duration such as ``"7d"``."""
+    """Return milliseconds for a topic's setting: a number of milliseconds, as in Kafka, or text such as ``"7d"``.
+
+    Raises ConfigError for other text, and for a fraction of a millisecond.
+    """
     return _quantity(text, {"": 1, **_TIME_UNITS}, "a duration", "7d")
 
 
@@ -193,7 +197,7 @@ class TopicConfig:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Return ``message.timestamp.type`` as the bit of the batch attributes."""
+        """Return ``message.timestamp.type`` as a TimestampType."""
         return (
             TimestampType.LOG_APPEND_TIME
             if self.message_timestamp_type == "LogAppendTime"
@@ -227,7 +231,10 @@ class TopicConfig:
         return dataclasses.replace(self, **changed)
 
     def named(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the values of the named settings, by dotted name. Names may also be in snake_case."""
+        """Return the values of the settings ``names``, by dotted name. ``names`` may also be in snake_case.
+
+        Raises KeyError for an unknown name.
+        """
         properties = self.to_properties()
         return {name: properties[name] for name in (_dotted(str(each).replace("-", "_")) for each in names)}
 
@@ -245,7 +252,7 @@ class TopicConfig:
 
 
 MEMORY_BYTES = 384 * MIB
-"""Default of the bytes that uploads, commits and maintenance of one process hold at once, together.
+"""Default limit, in bytes, of the memory that uploads, commits and maintenance of one process use together.
 
 Uploads hold bodies, parts and index bundles, commits roots and pages. Maintenance holds read-ahead of a rewrite and the
 key map of a compaction. Work that does not fit waits until other work ends.
@@ -286,8 +293,11 @@ class LogConfig:
     """Settings of a whole log directory while one process has it open.
 
     ``remote``: True if the directory is tiered; then no record is deleted from the disk before it is in the bucket. A
-    directory that was ever uploaded stays tiered. ``disk_reserve_bytes`` None: one hundredth of the disk, at most 256
-    MiB. ``cluster_id`` and ``node_id`` are written into ``meta.properties`` of a new directory. ``cleaner_threads``
+    directory that was ever uploaded stays tiered. ``disk_reserve_bytes``: free space at which appends are refused;
+    None: one hundredth of the disk, at most 256 MiB. ``disk_check_bytes``: bytes appended between two checks of the
+    free space. ``cluster_id`` and ``node_id`` are written into ``meta.properties`` of a new directory.
+    ``checkpoint_interval_ms``, ``retention_check_interval_ms``, ``producer_expiration_check_interval_ms``,
+    ``uploads_check_interval_ms``, ``cleaner_backoff_ms``: periods of the background tasks. ``cleaner_threads``
     (Kafka's ``log.cleaner.threads``) compact concurrently. They share ``cleaner_dedupe_buffer_bytes`` of memory and
     ``cleaner_max_bytes_per_second`` of reads and writes (None: no limit). ``initial_task_delay_ms``: delay of the first
     run of each background task, unless its period is shorter. ``close_timeout_ms``: longest wait of ``close`` for a
@@ -385,9 +395,9 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def unknown_key(key: str, known: Iterable[str], what: str) -> ConfigError:
-    """Return the error for an unknown name. Its hint suggests the most similar name in ``known``.
+    """Return the error for the unknown name ``key``. Its hint suggests the most similar name in ``known``.
 
-    ``what``: kind of name.
+    ``what``: kind of name in words, such as "topic setting".
     """
     names = list(known)
     # A broker's setting, such as log.retention.hours, is the default of a topic's retention.ms.

@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable, Iterable, Sequence
 
 MAX_ROWS = 100
-"""Most rows of a table; later ones are counted."""
+"""Largest number of rows that a table shows. A last line gives the number of the other rows."""
 
 
 def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -19,7 +19,7 @@ class TieredError(Exception):
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
     retriable: ClassVar[bool] = False
-    hint: str = "run the command with `-v` and read the message"
+    hint: str = "read the message; on the command line, run the command again with `-v`"
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -52,7 +52,8 @@ class ConfigError(TieredError):
 class InvalidRecordError(ConfigError):
     """Record that the log refuses. ``index``: its position in the call's records (0 for a single append).
 
-    ``indexes``: ascending positions of all records with a reason of their own. ``index`` is the first of them.
+    ``indexes``: ascending positions of all records that are wrong themselves. ``index`` is the first of them. Other
+    records of the call may be refused with them.
     """
 
     code = "invalid_record"
@@ -79,9 +80,9 @@ class RecordTooLargeError(InvalidRecordError):
 
 
 class OutOfOrderSequenceError(InvalidRecordError):
-    """A producer's batch that does not follow its last one: a batch is missing or came too late.
+    """Batch whose sequence number does not follow the producer's previous batch: one is missing, or this one is old.
 
-    Nothing was appended. ``expected`` is the sequence that was due, -1 if none was.
+    Nothing was appended. ``expected``: the sequence number that the log expects next, -1 if it expects none.
     """
 
     code = "out_of_order_sequence"
@@ -108,7 +109,7 @@ class NotFoundError(TieredError):
 
 
 class UnknownTopicError(NotFoundError):
-    """Topic or partition that exists neither on the disk nor in the bucket, as opened."""
+    """Topic or partition that is neither on the disk nor in the bucket that the log or reader has opened."""
 
     code = "unknown_topic"
     hint = "`tiered topic list` names the topics"
@@ -118,11 +119,14 @@ class LogDestroyedError(NotFoundError):
     """Partition or topic that existed and was deleted while it was in use, or whose root is gone from the bucket."""
 
     code = "log_destroyed"
-    hint = "`tiered check` shows what is left; `tiered repair` brings a lost root back"
+    hint = "`tiered check` or `tiered.admin.check()` shows what is left; `tiered repair` brings a lost root back"
 
 
 class LockedError(TieredError):
-    """Log directory that another process has locked. The message names that process."""
+    """Log directory that is open for writing elsewhere, in this process or another. The message names the holder.
+
+    A claim of an empty partition raises it, too, if the first records were appended at the same time.
+    """
 
     code = "locked"
     exit_code = 11
@@ -147,7 +151,10 @@ class ProducerFencedError(TieredError):
 
 
 class RemotePermissionError(TieredError):
-    """The store refuses ``operation`` on ``resource`` (credentials, policy, bucket owner, archived object)."""
+    """The store refuses ``operation`` on ``resource`` (credentials, policy, bucket owner, archived object).
+
+    ``is_archived``: the object is in an archive class, and must be restored in the store before it can be read.
+    """
 
     code = "permission"
     exit_code = 12
@@ -170,7 +177,7 @@ class CorruptionError(TieredError):
 
     code = "corruption"
     exit_code = 13
-    hint = "`tiered check` shows the damage; `tiered repair` plans its repair"
+    hint = "`tiered check` or `tiered.admin.check()` shows the damage; `tiered repair` plans its repair"
 
     def __init__(
         self, message: str, *, path_or_key: str = "", position: int = -1, offset: int = -1, hint: str = ""
@@ -197,7 +204,7 @@ class NewerFormatError(CorruptionError):
 
 
 class OffsetOutOfRangeError(TieredError):
-    """An offset ``requested`` outside ``earliest`` to ``latest`` (exclusive end) over both tiers."""
+    """Offset ``requested`` below ``earliest`` or above ``latest``, the end of the records in both tiers."""
 
     code = "offset_out_of_range"
     exit_code = 14
@@ -211,14 +218,14 @@ class OffsetOutOfRangeError(TieredError):
 
 
 class LogTruncatedError(TieredError):
-    """Group's position ``requested`` after which the log was truncated.
+    """Position ``requested`` of a group in a log that was truncated below that position.
 
-    Up to offset ``diverged`` the records are unchanged.
+    Records from offset ``diverged`` on are missing, or are not those that the group has read.
     """
 
     code = "log_truncated"
     exit_code = 14
-    hint = '`tiered group reset` sets the position, `on_truncated="rewind"` goes back by itself'
+    hint = '`tiered group reset` sets the position; a consumer with `on_truncated="rewind"` goes back by itself'
 
     def __init__(self, message: str, *, requested: int, diverged: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -231,7 +238,7 @@ class OffsetGapError(TieredError):
 
     code = "offset_gap"
     exit_code = 14
-    hint = "`tiered check` shows what is missing; `tiered repair` plans its repair"
+    hint = "`tiered check` or `tiered.admin.check()` shows what is missing; `tiered repair` plans its repair"
 
     def __init__(self, message: str, *, start: int, end: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -258,8 +265,8 @@ class RemoteUnavailableError(TieredError):
 class CommitUnknownError(TieredError):
     """A commit whose outcome is unknown. Nothing was deleted.
 
-    Upload: the PUT of a root was sent without an answer. The next claim finds out. Transaction: the fsync of the
-    decision failed. The next open of the log finds out.
+    Upload: the store gave no answer to the PUT of a root. The next claim finds out the outcome. Transaction: the fsync
+    of the commit failed. The next open of the log finds out the outcome.
     """
 
     code = "commit_unknown"
@@ -274,7 +281,7 @@ class PartitionLostError(TieredError):
     code = "partition_lost"
     exit_code = 75
     retriable = True
-    hint = "go on with the other partitions: the new owner starts at the committed position"
+    hint = "continue with the other partitions: the new owner starts at the committed position"
 
 
 class DiskFullError(TieredError):
@@ -287,7 +294,7 @@ class DiskFullError(TieredError):
 
 
 class DataLocalError(TieredError):
-    """Stop or time-out while some records exist only on this disk."""
+    """Stop of an uploader, or a wait that timed out, while some records exist only on this disk."""
 
     code = "data_local"
     exit_code = 75
@@ -296,22 +303,25 @@ class DataLocalError(TieredError):
 
 
 class AppendTimeoutError(TieredError):
-    """A buffered append that found no room in time and was not accepted. From a receipt: not written yet."""
+    """Buffered append that found no room in time. The record was not accepted.
+
+    A receipt raises it for a record that is not written yet. That record may still be written: do not append it again.
+    """
 
     code = "append_timeout"
     exit_code = 75
     retriable = True
-    hint = "append again later, or raise the limit of the buffer"
+    hint = "append again later, or raise `buffer_bytes` or `max_block_ms` of the appender"
 
 
 class AppendHaltedError(TieredError):
     """Record that was not written, because an earlier batch of its partition failed.
 
-    The appender's ``flush`` raises that failure, and then accepts records again. ``__cause__`` is that failure, too.
+    ``__cause__`` is the error of that batch. ``flush()`` of the appender raises it. Then the partition accepts records.
     """
 
     code = "append_halted"
-    hint = "call `flush()` of the appender: it raises the cause, and appends go on"
+    hint = "call `flush()` of the appender: it raises the cause, and later appends are accepted"
 
 
 class ConditionalWritesUnsupportedError(TieredError):
@@ -325,25 +335,25 @@ class LocalIOError(TieredError):
     """The operating system failed to read, write, rename or fsync a file of the log."""
 
     code = "local_io"
-    hint = "look at the kernel log: the disk or its file system refuses"
+    hint = "read the kernel log (`dmesg`): the disk or its file system reports an error"
 
 
 class MarkersPendingError(LocalIOError):
-    """A durably decided transaction with an unmarked partition. The next open of the log writes the marker."""
+    """Committed or aborted transaction with a partition that has no marker yet. The outcome itself is on disk."""
 
     code = "markers_pending"
     hint = "open the log again: the open writes the marker"
 
 
 class TooManyOpenFilesError(LocalIOError):
-    """A file that could not be opened: the process or the system has too many. The call had no effect on it."""
+    """File that could not be opened, because the process or the system has too many open files. It is unchanged."""
 
     code = "too_many_open_files"
     hint = "raise `ulimit -n`, or close files"
 
 
 class NotDurableError(LocalIOError):
-    """A flush that found no free descriptor. The records are in the log: do not append them again."""
+    """Flush without effect, because no file descriptor was free. The records are in the log, but not fsynced."""
 
     code = "not_durable"
     hint = "raise `ulimit -n` and flush again; do not append again"
@@ -400,7 +410,7 @@ class ErrorRow(NamedTuple):
 
 
 def error_rows() -> list[ErrorRow]:
-    """Return a row of facts for each error of this module, in the order of the exit codes."""
+    """Return one row for each error class of this module, in the order of exit codes and names."""
     found: list[ErrorRow] = []
     queue: list[type[TieredError]] = [TieredError]
     for error in queue:

@@ -74,7 +74,7 @@ from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction, checked_timeout_m
 TICK_S = 1.0
 """Seconds between two ticks: timers, the uploader's checkpoint and retention."""
 SYNC_RETRY_S = 1.0
-"""Seconds after which a sync with a timeout asks an unreachable store again."""
+"""Seconds after which a sync with a timeout sends a request to an unreachable store again."""
 LOCK_PATIENCE_S = 5.0
 """Seconds that ``open`` waits for an uploader which briefly holds the lock to seal segments."""
 CLOSE_TIMEOUT_S = 30.0
@@ -98,12 +98,14 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     """Open the log directory ``path`` for writing. With ``remote``, its records are also stored in that bucket.
 
     ``path``: a directory, or several for one log. Each is a volume in the bucket, with its own uploader. ``remote``:
-    ``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``. Credentials come from the AWS chain. ``uploader``:
-    uploader to run in this process. Without one ``sync()`` uploads, or waits for the daemon. ``deadline_seconds`` (30):
-    longest time for the retries of a request. ``s3``: :class:`tiered.config.S3Keywords`.
+    ``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``. Credentials come from the AWS chain. ``create``:
+    create a missing directory. ``uploader``: uploader to run in this process. Without one ``sync()`` uploads, or waits
+    for the daemon. ``deadline_seconds`` (30): longest time for the retries of a request. ``config``: settings of the
+    log directory. ``clock``, ``ids``: replacements for tests. ``s3``: :class:`tiered.config.S3Keywords`.
 
     Raises:
-        LockedError: another process has the directory open. For an uploader it first waits up to ``LOCK_PATIENCE_S``.
+        LockedError: the directory is open for writing already. An uploader may hold its lock for up to
+            ``LOCK_PATIENCE_S``: ``open`` waits for that long.
         NotFoundError: no log there and ``create=False``, or no such bucket. An unreachable store is no error.
         ConfigError, RemotePermissionError, CorruptionError.
     """
@@ -134,12 +136,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         # Tiered from the first record on: before the first sync, too, nothing may leave the disk that was not uploaded.
         config = dataclasses.replace(config, remote=config.remote or store is not None)
         local = LocalTier.open(
-            paths,
-            clock=clock,
-            ids=ids,
-            config=config,
-            workers=ThreadWorkers,
-            lock_patience_seconds=LOCK_PATIENCE_S,
+            paths, clock=clock, ids=ids, config=config, workers=ThreadWorkers, lock_patience_seconds=LOCK_PATIENCE_S
         )
     except BaseException:
         if store is not None:
@@ -206,7 +203,7 @@ class Log:
             self._local.close()
             if self._store is not None:
                 self._store.close()
-            hint = "open the log while the main thread lives, or let this process have more threads"
+            hint = "open the log before the main thread ends, or raise the process's limit of threads"
             raise TieredError(f"{self.directory} cannot be opened: {error}", hint=hint) from error
 
     @classmethod
@@ -264,9 +261,10 @@ class Log:
 
         Raises:
             UnknownTopicError: no such topic, and not ``create``.
-            ConfigError: fewer partitions or other settings than asked for, or another topic id in the bucket.
-            FencedError: another volume owns it.
-            RemoteUnavailableError: an empty directory cannot find out where to continue.
+            ConfigError: fewer partitions than ``partitions``, other settings than ``config``, or another topic id in
+                the bucket.
+            FencedError: another volume owns a partition of the topic in the bucket.
+            RemoteUnavailableError: the store does not answer, so an empty directory does not know where to continue.
         """
         name = arguments.text("topic", name)
         partitions = None if partitions is None else arguments.partition_count(name, partitions)
@@ -274,7 +272,7 @@ class Log:
         if is_state_log(name) and name not in self._local.topics():
             raise UnknownTopicError(
                 f"there is no {name} in {self.directory}",
-                hint="the first transaction, or the first commit of a consumer, makes it",
+                hint="the first transaction or the first commit of a consumer creates it",
             )
         with self._lock:
             opening = self._opening.setdefault(name, threading.RLock())
@@ -364,7 +362,10 @@ class Log:
         )
 
     def _partition_or_error(self, tp: TopicPartition) -> WriteLog | TieredError:
-        """Return a partition, or the error if it is out of service or on another broker. Others stay usable."""
+        """Return a partition, or the error with which it is out of service or on another broker.
+
+        The error is not raised, so that the other partitions of the topic stay usable.
+        """
         try:
             return self._local.partition(tp)
         except TieredError as error:
@@ -399,7 +400,10 @@ class Log:
         timeout: float = DEFAULT_TIMEOUT_S,
         durability: str = "disk",
     ) -> Transaction:
-        """Begin a transaction over topics of this log. Each append names its topic. See ``Topic.transaction``."""
+        """Begin a transaction over topics of this log. Each append names its topic.
+
+        ``topic``: topic of the appends that name none. Other arguments and errors are those of ``Topic.transaction``.
+        """
         if durability not in ("disk", "remote"):
             raise arguments.wrong("durability", durability, '"disk" or "remote": a transaction that ended is on disk')
         timeout_ms = checked_timeout_ms(transactional_id, timeout)
@@ -458,7 +462,7 @@ class Log:
         return ConsumerSteps(group, assignment, self._open_fresh_stream, self._followers, checked)
 
     def _refuse_shared(self, group: str) -> None:
-        """Raise ConfigError for a group of the bucket. An outage does not stop a consumer of the log."""
+        """Raise ConfigError if members share the group over the bucket. During an outage only log a warning."""
         if self._tiering is None:
             return
         try:
@@ -473,9 +477,9 @@ class Log:
         return stream
 
     def delete_topic(self, name: str) -> None:
-        """Delete the topic from this disk. Its files are unlinked after ``file.delete.delay.ms``.
+        """Delete a topic of a log without a bucket. Its files are unlinked after ``file.delete.delay.ms``.
 
-        Raises ConfigError for a tiered log, UnknownTopicError.
+        Raises UnknownTopicError, and ConfigError for a log with a bucket or an internal topic.
         """
         name = arguments.text("topic", name)
         with self._lock:
@@ -488,7 +492,7 @@ class Log:
                     f"there is no topic {name} in {self.directory}", hint=self._named(name) or "topics() names them"
                 )
             if self._store is not None:
-                hint = "`tiered topic delete --local-only` deletes the copy on this disk"
+                hint = f"`tiered topic delete {name} --local-only` deletes the copy on this disk"
                 raise ConfigError(
                     f"topic {name} is not deleted: it is tiered, and its records in {self.remote} would stay", hint=hint
                 )
@@ -505,7 +509,7 @@ class Log:
             raise
 
     def _uploader_ended(self, error: TieredError) -> None:
-        """Make the next append raise ``error``. Takes no lock, because ``close`` waits for this thread with one."""
+        """Make the next append raise ``error``. Takes no lock: ``close`` has it while it waits for this thread."""
         if self._closed.is_set():
             return
         self._unreported = error  # before the topics: a topic made meanwhile reads it
@@ -537,7 +541,7 @@ class Log:
     def flush(self) -> None:
         """Fsync every partition: records appended before the call survive a power cut of this machine.
 
-        Buffered records of appenders are written first. Their failures are raised by the appenders.
+        Buffered records of appenders are written first. If that fails, their ``flush`` raises the error, not this call.
         """
         self._appenders.drain()
         self._local.flush()
@@ -549,7 +553,7 @@ class Log:
         return {tp: at if why is None else dataclasses.replace(at, uploader_error=why) for tp, at in found}
 
     def metrics(self) -> list[Metric]:
-        """Return current figures of the disk, partitions, background tasks, compaction and requests to the store.
+        """Return current metrics of the disk, partitions, background tasks, compaction and requests to the store.
 
         ``tiered.metrics.render`` formats them for Prometheus. The names are those of the uploader's ``/metrics``.
         """
@@ -567,11 +571,14 @@ class Log:
         Raises:
             ConfigError: the log has no remote.
             DataLocalError: some records are still only local after ``timeout``.
-            FencedError, RemoteUnavailableError, RemotePermissionError, CommitUnknownError: the store refused or failed.
+            FencedError: another volume owns a partition.
+            RemoteUnavailableError, RemotePermissionError, CommitUnknownError: the store refused or failed.
             LocalIOError, CorruptionError: the disk failed, or a file is damaged.
         """
         if self._tiering is None:
-            raise ConfigError(f"{self.directory} has no remote to sync to", hint="open(path, remote=...)")
+            raise ConfigError(
+                f"{self.directory} has no remote to sync to", hint='open it with remote="s3://bucket/prefix"'
+            )
         timeout = arguments.seconds_or_none("timeout", timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         self._check_caller()
@@ -600,7 +607,10 @@ class Log:
                     raise
 
     def _seal_all(self) -> tuple[dict[TopicPartition, int], TieredError | None]:
-        """Seal all partitions. Return their sealed ends, and the first error of a partition that was left out."""
+        """Seal all partitions. Return their sealed ends, and the first error of those that failed, None without one.
+
+        A partition that failed has no end in the result.
+        """
         ends: dict[TopicPartition, int] = {}
         refused: TieredError | None = None
         with self._local.deferring_checkpoints():
@@ -624,10 +634,15 @@ class Log:
     def check_remote(self) -> None:
         """Raise ConfigError if the log has no bucket. Waits for a commit would never end."""
         if self._store is None:
-            raise ConfigError(f"{self.directory} has no remote to wait for", hint="open(path, remote=...)")
+            raise ConfigError(
+                f"{self.directory} has no remote to wait for", hint='open it with remote="s3://bucket/prefix"'
+            )
 
     def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Wait until each partition is committed in the bucket up to its offset in ``ends``. See ``engine.wait``."""
+        """Wait until each partition is committed in the bucket up to its offset in ``ends``. Seals no segment.
+
+        ``timeout_s`` None: no limit. Raises DataLocalError after the timeout, FencedError, and an uploader's error.
+        """
         wait_uploaded(
             self._local,
             arguments.ends(ends),

@@ -44,7 +44,7 @@ HELP: Mapping[str, str] = {
     "fenced": "1 if a newer claim owns the partition.",
     "flushed_offset": "End of the records that are fsynced.",
     "group_lag_records": "Offsets between the position of a group and the end of the partition.",
-    "group_lag_seconds": "Age of the batch, in a bucket of the segment, with the next record of a group; 0 at the end.",
+    "group_lag_seconds": "Age of the batch (in a bucket: segment) with the next record of a group; 0 at the end.",
     "local_bytes": "Bytes of the partition's segments on this disk.",
     "local_segments": "Segments of the partition on this disk, including the active one.",
     "local_start_offset": "First offset on this disk.",
@@ -78,11 +78,14 @@ HELP: Mapping[str, str] = {
     "task_runs_total": "Runs of the background task.",
     "uploaded_offset": "End of the records that are committed in the bucket.",
 }
-"""Help text of each figure. The reference is generated from this table."""
+"""Help text of each metric, by name without ``PREFIX``. The reference is generated from this table."""
 
 
 class Metric(NamedTuple):
-    """One figure. ``labels`` have a fixed order. A name ending in ``_total`` only grows while the log is open."""
+    """Value of a metric for one set of labels, which have a fixed order.
+
+    The value of a metric whose name ends in ``_total`` only grows while the log is open.
+    """
 
     name: str
     value: float
@@ -98,12 +101,12 @@ def metric(name: str, value: float, labels: Mapping[str, str] | None = None) -> 
 
 
 def help_text(name: str) -> str:
-    """Return the help text of a metric, by its full name."""
+    """Return the help text of the metric ``name``, which may begin with ``tiered_``. Raises KeyError."""
     return HELP[name.removeprefix(PREFIX)]
 
 
 def render(metrics: Iterable[Metric]) -> str:
-    """Return the figures in Prometheus's text format (0.0.4), with a help and a type line for each name."""
+    """Return the metrics in Prometheus's text format (0.0.4), with a help and a type line for each name."""
     by_name: dict[str, list[Metric]] = {}
     for each in metrics:
         by_name.setdefault(each.name, []).append(each)

@@ -62,9 +62,10 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Position of appended records (Kafka's name).
+    """Position of appended records (Kafka's name). ``offset``: that of the first record.
 
-    The call appended ``end_offset - offset`` records from ``offset`` on.
+    ``timestamp``: that of the first record; after ``append_batches`` the largest one. The call appended ``end_offset -
+    offset`` records.
     """
 
     topic: str
@@ -116,8 +117,8 @@ class Positions:
 class Position:
     """Position of a group in one partition (Kafka's ``OffsetAndMetadata``).
 
-    ``offset``: the next offset to read. ``leader_epoch``: epoch of the last record that was read. ``metadata``: text
-    from the application. ``committed_ms``: time of the commit.
+    ``offset``: the next offset to read. ``leader_epoch``: epoch of the last record that was read, -1 if unknown.
+    ``metadata``: text from the application. ``committed_ms``: time of the commit, -1 if unknown.
     """
 
     offset: int
@@ -240,10 +241,11 @@ class SealedSegment(Protocol):
 
 
 class Row(NamedTuple):
-    """One remote segment in the catalog (96 bytes in the root; see ``format.root``).
+    """One remote segment in the catalog. ``format.rows`` shows the layout of its 96 bytes.
 
-    ``max_ts``: largest record timestamp. ``appended_ms``: time of the last append, -1 if unknown. It never decreases
-    from row to row.
+    ``base``, ``next``: half-open range of offsets. ``max_ts``: largest record timestamp. ``id_hi``, ``id_lo``: halves
+    of the uid in the object keys. ``idx_len``: bytes of the index bundle. ``flags``: ``FLAG_*`` of ``format.keys``.
+    ``appended_ms``: time of the last append, -1 if unknown. Later rows never have an earlier ``appended_ms``.
     """
 
     base: int
@@ -268,7 +270,10 @@ TRASH_OBJECT = 0
 TRASH_TREE = 1
 """Trash kind: a page and everything it names. The page is deleted last, so that a crash never loses the list."""
 TRASH_ROWS = 2
-"""Trash kind: the rows of a leaf with ``base < next <= end``. The entry has the leaf's id; the page itself stays."""
+"""Trash kind: segments of a leaf page, those that end above ``base`` and at or below ``end`` of the entry.
+
+The entry has the id of the page. The page itself stays.
+"""
 TRASH_PAGE = 3
 """Trash kind: a page alone; a newer page names its entries."""
 TRASH_LIST = 4
@@ -286,6 +291,8 @@ class TrashEntry(NamedTuple):
     """Object that a committed root no longer names and that waits for its deletion.
 
     ``removed_version``, ``removed_ms``: version and ``ts_ms`` of the first root that did not name the object.
+    ``id_hi``, ``id_lo``, ``epoch``: uid and claim epoch in the object's key. ``kind``: a ``TRASH_*`` constant with
+    bits of ``KEY_BITS``.
     """
 
     id_hi: int

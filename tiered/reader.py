@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tiered.remote.topics import TopicEntry
 
 ASK_AGAIN_SECONDS = 1.0
-"""Seconds for which the streams of a topic that is only on the disk share one answer of the bucket."""
+"""Least seconds between two requests for a topic that the bucket did not have at the last one."""
 
 
 def open_reader(
@@ -75,7 +75,7 @@ def open_reader(
         s3: keywords such as ``endpoint_url``, see :class:`tiered.config.S3Keywords`.
 
     Raises:
-        ConfigError: neither place is given, or a bad URL.
+        ConfigError: neither place is given, the URL is wrong, or arguments exclude each other.
         NotFoundError: no such directory, or a ``file://`` folder that is no store. The first read finds a missing
             bucket.
         RemotePermissionError.
@@ -90,7 +90,7 @@ def open_reader(
     clock, ids = arguments.clock_and_ids(clock, ids)
     if arguments.flag("pin", pin) and remote is None:
         raise ConfigError(
-            "pin needs a bucket, and this reader has only a log directory", hint="name the bucket, or leave pin out"
+            "pin needs a bucket, and this reader has only a log directory", hint="pass a bucket's URL, or leave it out"
         )
     if as_of is not None and (remote is None or log_dir is not None):
         raise ConfigError(
@@ -118,7 +118,11 @@ def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, p
 
 @dataclass(slots=True)
 class FindReport:
-    """Counts of a search. ``complete``: True only after the search ended and read everything that it had to read."""
+    """Counts of a search. ``complete``: True only after the search read everything that it had to read.
+
+    ``segments_pruned``: segments in the bucket that were skipped because of their timestamps. ``bytes_read``: bytes
+    that the reader received from the store during the search.
+    """
 
     topic: str
     partitions: int = 0
@@ -142,9 +146,10 @@ class FindResult:
 
 @dataclass(slots=True)
 class _TopicState:
-    """Last known state of a topic: its id ``on_disk``, its entry in the bucket, the disk's notes of its roots.
+    """Last known state of a topic: its id ``on_disk`` and its ``entry`` in the bucket, None where it is not.
 
-    ``asked``: monotonic seconds at which a stream last asked the bucket for it.
+    ``known``: lower bounds of its roots from the disk, by partition. ``asked``: monotonic seconds of the last request
+    for its entry; None: no request was made.
     """
 
     on_disk: UUID | None
@@ -193,7 +198,7 @@ class Reader:
         return places + ([("remote", self._bucket.store.url)] if self._bucket is not None else [])
 
     def topics(self, unreadable: dict[str, TieredError] | None = None) -> dict[str, TopicInfo]:
-        """Return the topics of both tiers by name. Over a bucket this lists ``topics/``, a reader's only listing.
+        """Return the topics of both tiers by name. In a bucket this lists the objects below ``topics/``.
 
         ``unreadable``: a dictionary that gets the errors of damaged registry entries by name. All other topics are
         returned. Without it such an error is raised: CorruptionError, or ConfigError for the entry of a newer release.
@@ -211,19 +216,20 @@ class Reader:
         return dict(sorted(found.items()))
 
     def _names_steps(self) -> Steps[list[str]]:
-        """Return all names for a suggestion. Unreadable entries are left out."""
+        """Return the names of all topics, for a suggestion. They include topics with an unreadable entry."""
         names = set((yield Blocking(self._local.topics)) if self._local is not None else ())
         if self._bucket is not None:
             names.update((yield from self._bucket.names()))
         return sorted(names)
 
     def topic(self, name: str) -> TopicReads:
-        """Return the topic ``name``.
+        """Return the topic ``name``, to read from.
 
         Raises:
-            UnknownTopicError.
-            ConfigError: the tiers hold different topics of that name.
-            LogDestroyedError, CorruptionError: the bucket holds less of it than the disk, or this reader, has seen.
+            UnknownTopicError: neither the bucket nor the disk has it.
+            ConfigError: the bucket and the disk have different topics of that name.
+            LogDestroyedError: the topic was deleted, or is gone from the bucket although it was there.
+            CorruptionError: its entry in the bucket is damaged, or older than one that was there.
         """
         return self._runner.run(self._topic_steps(name))
 
@@ -256,7 +262,7 @@ class Reader:
         )
 
     def _count_steps(self, name: str, seen: _TopicState) -> Steps[int]:
-        """Return the number of partitions now. Raises LogDestroyedError if the topic was made again."""
+        """Return the number of partitions now. Raises LogDestroyedError if the topic was deleted and created again."""
         if self._local is not None:
             info, _ = yield Blocking(partial(self._on_disk, self._local, name))
             if info is not None and seen.on_disk is not None:
@@ -289,7 +295,10 @@ class Reader:
     def _find_in_bucket(
         self, local: LogView, bucket: BucketReads, name: str, seen: _TopicState
     ) -> Steps[tuple[TopicEntry | None, dict[int, RootLowerBounds]]]:
-        """Look for a topic that was only on the disk. It may have been uploaded and have left the disk since."""
+        """Return the bucket's entry, if any, of a topic that was only on the disk, and the lower bounds of its roots.
+
+        The topic may have been uploaded meanwhile, and its segments deleted from the disk.
+        """
         known = yield Blocking(partial(_known_on_disk, local, name))
         if not known and seen.asked is not None and self._clock.monotonic() - seen.asked < ASK_AGAIN_SECONDS:
             return None, known  # no claim, no upload: nothing has left the disk
@@ -302,7 +311,7 @@ class Reader:
         return entry, known
 
     def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, KeptRoot]:
-        """Return the past version that a reader with ``as_of`` reads, for each partition, or for one.
+        """Return the past version that a reader with ``as_of`` reads, of each partition. ``partition``: of one alone.
 
         Raises NotFoundError if no stored version matches or its objects were deleted, ConfigError without ``as_of``.
         """
@@ -343,9 +352,10 @@ class Reader:
         until: Time | None = None,
         partition: int | None = None,
     ) -> FindResult:
-        """Return the records with this key between two times, of all partitions or one, and a report of the search.
+        """Return an iterator of the records with this key, and a report of the search, which runs as you iterate.
 
-        Segments whose timestamps lie outside the range are never fetched. All others are, whatever their keys.
+        ``since``, ``until``: half-open range of times; None: no bound. ``partition`` None: all. Segments whose
+        timestamps lie outside the range are never fetched. All others are, whatever their keys.
         """
         report = FindReport(topic)
         opened: list[TierStream] = []
@@ -410,9 +420,10 @@ class Reader:
         until: Time | None = None,
         columns: list[str] | None = None,
     ) -> pyarrow.Table:
-        """Return all records as a ``pyarrow.Table`` with Kafka's columns. Columns not in ``columns`` are not decoded.
+        """Return the records as a ``pyarrow.Table`` with Kafka's columns. Columns not in ``columns`` are not decoded.
 
-        Needs the extra ``arrow``. The whole table is in memory: for larger topics use Spark or ``read``.
+        ``since``, ``until``: half-open range of times; None: no bound. ``partition`` None: all. Needs the extra
+        ``arrow``. The whole table is in memory: for larger topics use Spark or ``Topic.read_batches``.
         """
         opened: list[TierStream] = []
         names, steps = self._arrow_steps(opened, topic, partition=partition, since=since, until=until, columns=columns)
@@ -463,8 +474,9 @@ class Reader:
     ) -> Consumer:
         """Return a consumer that shares the partitions of ``topics`` with all members of ``group``. Use ``with``.
 
-        Positions are kept in the bucket. ``member``: a name for people, by default host and process. ``times``: of
-        heartbeats and leases, the same for all members. ``options``: :class:`tiered.consumer.steps.ConsumerKeywords`.
+        Positions are stored in the bucket. ``member``: a name for people, by default host and process. ``times``:
+        intervals of heartbeats and leases, equal for all members. ``options``:
+        :class:`tiered.consumer.steps.ConsumerKeywords`.
 
         Raises UnknownTopicError, ConfigError (a reader of a disk or of a past version), RemotePermissionError.
         """

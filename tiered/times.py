@@ -46,8 +46,10 @@ _FORMS = "write 2013-01-01, 2013-01-01T05:00:00Z, milliseconds since 1970, -3d o
 def parse_time(value: Time | SupportsIndex, *, now_ms: int) -> int:
     """Return ``value`` as milliseconds since 1970 UTC, 0 to :data:`MAX_TIME_MS`.
 
-    A relative time before 1970 becomes 0. Raises ``InvalidTimestampError`` for naive datetimes, times outside the range
-    and text in no known form.
+    ``now_ms``: the time that relative times count from. A relative time before 1970 becomes 0.
+
+    Raises InvalidTimestampError for a naive datetime, a time outside the range, a number that must be seconds, a
+    four-digit year, and any other text or type.
     """
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         raise InvalidTimestampError(f"{value!r} is not a time", hint=_FORMS)
@@ -64,7 +66,7 @@ def parse_time(value: Time | SupportsIndex, *, now_ms: int) -> int:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Return a duration such as "500ms", "5s" or "1m30s" in milliseconds; None for other text."""
+    """Return a duration such as "500ms", "5s" or "1m30s" in milliseconds; None for other text, also with a sign."""
     span = _SPAN.fullmatch(text)
     if span is None or span[1] is not None or text.startswith("now"):
         return None
@@ -72,7 +74,10 @@ def parse_duration_ms(text: str) -> int | None:
 
 
 def format_time(timestamp_ms: int) -> str:
-    """Return ISO 8601 in UTC, with milliseconds if there are any. ``-`` for "none" (negative) and absurd times."""
+    """Return the time as ISO 8601 in UTC, with milliseconds unless they are 0.
+
+    Return ``-`` for a negative time, which means "none", and for one after the year 9999.
+    """
     if not 0 <= timestamp_ms <= MAX_TIME_MS:
         return "-"
     moment = _EPOCH + dt.timedelta(milliseconds=timestamp_ms)
@@ -131,7 +136,8 @@ def _from_datetime(moment: dt.datetime, shown: object) -> int:
 def check_no_seconds(number: int, shown: object = None, what: str = "", index: int = 0) -> None:
     """Raise InvalidTimestampError for a number that must be seconds instead of milliseconds.
 
-    The message begins with ``what`` and shows ``shown``. ``index``: the record's position in the call.
+    ``shown``: the value to show in the message; None: ``number``. ``what``: beginning of the message. ``index``: the
+    record's position in the call, for the error.
     """
     if SECONDS_FROM <= number < SECONDS_END:
         raise InvalidTimestampError(

@@ -36,7 +36,7 @@ DEFAULT_REMOTE_TIMEOUT_S = 900.0
 
 
 class _Waiter(Protocol):
-    """Methods of a log that its topics call."""
+    """Log to which a topic belongs: the methods that the topic calls."""
 
     def wait_uploaded(self, ends: dict[TopicPartition, int], timeout_s: float) -> None:
         """Wait until the committed ends reach ``ends``. Raises DataLocalError, FencedError."""
@@ -98,7 +98,7 @@ class Topic(TopicReads):
     __dir__ = names_without("check_partition", "chosen", "log", "stream")
 
     def _repr_html_(self) -> str:
-        """Return the positions of each partition, which this disk knows without a request."""
+        """Return an HTML table with the positions of each partition. No request is made."""
         rows: list[tuple[object, ...]] = []
         for number, log in enumerate(self._logs):
             if isinstance(log, TieredError):
@@ -110,7 +110,10 @@ class Topic(TopicReads):
         return html_table(f"Topic {self.name}, {self.partitions} partitions", header, rows)
 
     def _spread(self, logs: Sequence[WriteLog | TieredError]) -> None:
-        """Set the logs (or errors) of the topic's partitions, after partitions were added. Other threads may append."""
+        """Replace the topic's partitions by ``logs``: a log, or the error with which a partition is out of service.
+
+        Called when the topic is opened and after partitions were added. Other threads may append meanwhile.
+        """
         # In this order: a partition that was checked or chosen, before or meanwhile, is in both lists.
         self._writers = [None if self._is_internal else _appender_of(log) for log in logs]
         self._logs = logs
@@ -118,7 +121,7 @@ class Topic(TopicReads):
         self._partitioner = Partitioner(len(logs), kernels.murmur2)
 
     def _count_steps(self) -> Steps[int]:
-        """Return the number of partitions. A read that follows asks from time to time."""
+        """Return the number of partitions, as steps. A read with ``follow=True`` runs them once in a while."""
         yield from ()
         return self.partitions
 
@@ -135,13 +138,15 @@ class Topic(TopicReads):
         """Append one record and return its place. Its offset is known when the call returns.
 
         Args:
-            partition: None: the key decides (murmur2, as in Kafka). Records without a key take turns.
+            partition: None: the key decides (murmur2, as in Kafka). Records without a key go to each partition in turn.
             timestamp: None for now.
             durability: the call waits for "memory" (page cache), "disk" (fsync) or "remote" (seal and commit). "remote"
                 does not force a seal, so it may take ``seal.ms``; ``sync`` forces one.
 
         Raises:
             InvalidRecordError, RecordTooLargeError, ConfigError: the record or the call is refused.
+            UnknownTopicError: the topic has no such partition.
+            DataLocalError: with durability "remote", no commit within ``DEFAULT_REMOTE_TIMEOUT_S``.
             DiskFullError, FencedError, LocalIOError, ForkedLogError, ClosedError.
         """
         if (
@@ -171,7 +176,8 @@ class Topic(TopicReads):
         """Append ``records``: one atomic batch for each partition, in the order of partitions.
 
         A record is a ``NewRecord``, a (value, key) pair, or a value. Returns one RecordMetadata for each partition.
-        Raises as :meth:`append`. ``InvalidRecordError.index`` is the record's place in the call.
+        Raises as :meth:`append`. ``InvalidRecordError.index`` is the record's place in the call. After an error the
+        batches of lower partitions may be appended.
         """
         self._check_append(durability)
         partition = None if partition is None else self.check_partition(partition)
@@ -205,9 +211,9 @@ class Topic(TopicReads):
 
         The columns are those of a read: ``value`` and optionally ``key``, ``timestamp``, ``headers``, ``partition``.
         ``tiered.arrow.rows`` lists their types; ``topic``, ``offset`` and ``timestampType`` are ignored. All rows are
-        checked first: one bad row refuses the call, and ``index`` is its place. Then atomic batches of at most 1 MiB
-        are written. After an error of the disk the earlier batches stay. Returns their RecordMetadata. Needs the extra
-        ``arrow``. Raises as :meth:`append`, and ConfigError.
+        checked first: one bad row refuses the call. Then atomic batches of at most 1 MiB are written. After an error of
+        the disk the earlier batches stay. Returns one RecordMetadata for each batch. Needs the extra ``arrow``. Raises
+        as :meth:`append`, and ConfigError for wrong columns.
         """
         from tiered.arrow.rows import ArrowRows, pieces  # noqa: PLC0415  with numpy and pyarrow
 
@@ -265,14 +271,15 @@ class Topic(TopicReads):
                 log.flush()
 
     def log(self, partition: int) -> WriteLog:
-        """Return one partition of this disk, for a broker's operations: raw appends, fetches, truncation, producers.
+        """Return one partition on this disk, with a broker's operations: raw appends, fetches, truncation, producers.
 
-        Raises ConfigError for the coordinator's own topic, and the error of a partition that is out of service.
+        Raises ConfigError for an internal topic such as ``__transaction_state``, and the error of a partition that is
+        out of service.
         """
         if self._is_internal:
             raise ConfigError(
                 f"{self.name} is internal: only transactions and groups append to it",
-                hint="`tiered inspect` shows what it holds",
+                hint=f"`tiered inspect {self.name}-0 --log-dir DIR` shows its records",
             )
         return self._usable(partition)
 
@@ -313,7 +320,10 @@ class Topic(TopicReads):
     def _group(
         self, records: Iterable[AppendRecord], partition: int | None
     ) -> tuple[Sequence[object], list[tuple[int, Sequence[object]]]]:
-        """Return all records of a call, and by partition, in order, those that fall into it, as they were given."""
+        """Return all records of a call, and (partition, its records) in the order of partitions.
+
+        Records are returned as they were given, or as NewRecords.
+        """
         partition = None if partition is None else self.check_partition(partition)
         keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
         quickly = kernels.group(records, self._partitions, -1 if partition is None else partition, keyless)
@@ -339,7 +349,10 @@ class Topic(TopicReads):
         return written
 
     def _append_given(self, partition: int, records: Sequence[object]) -> RecordMetadata | None:
-        """Append arguments of :meth:`append_many`. Return None, and append nothing, if one needs a closer check."""
+        """Append records of any form that :meth:`append_many` accepts, by the fast path.
+
+        Return None, and append nothing, if the fast path does not take one of them.
+        """
         writer = self._writers[partition]
         return None if writer is None else writer.append(records, given=True)
 
@@ -350,7 +363,7 @@ class Topic(TopicReads):
         return found
 
     def _check_durability(self, durability: str) -> None:
-        """Raise ConfigError, before any append, for a wait that could never end."""
+        """Raise ConfigError for an unknown durability, and for "remote" in a log without a bucket."""
         arguments.one_of("durability", durability, DURABILITIES)
         if durability == "remote":
             self._waiter.check_remote()
@@ -367,7 +380,7 @@ class Topic(TopicReads):
         self._waiter._check_caller()
 
     def _go_slowly(self, slowly: bool) -> None:
-        """Switch the fast path of :meth:`append` off (``slowly``) or on. It checks nothing but the partition."""
+        """Switch the fast path of :meth:`append` off (``slowly``) or on. The fast path checks only the partition."""
         self._is_slow = slowly
 
     def _wait(self, ends: dict[int, int], durability: str) -> None:

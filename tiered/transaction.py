@@ -90,7 +90,7 @@ class TransactionTarget(ProducerTarget, Protocol):
     def _group(
         self, records: Iterable[AppendRecord], partition: int | None
     ) -> tuple[Sequence[object], list[tuple[int, Sequence[object]]]]:
-        """Return all records, and by partition those that fall into it."""
+        """Return all records, and (partition, its records) in the order of partitions."""
 
 
 class Transaction:
@@ -149,7 +149,7 @@ class Transaction:
 
         Raises:
             ProducerFencedError: another transaction of this id has begun, or the timeout has passed.
-            InvalidTxnStateError: the transaction has ended.
+            InvalidTxnStateError: the transaction has ended, or one of its appends failed.
             All errors of ``Topic.append``.
         """
         target = self._target(topic)
@@ -159,7 +159,7 @@ class Transaction:
     def append_many(
         self, records: Iterable[AppendRecord], *, partition: int | None = None, topic: str | None = None
     ) -> list[RecordMetadata]:
-        """Append ``records``, one batch for each partition; see ``Topic.append_many``."""
+        """Append ``records``, one batch for each partition, like ``Topic.append_many``. Raises as :meth:`append`."""
         target = self._target(topic)
         given, groups = target._group(records, partition)
         written = []
@@ -177,8 +177,9 @@ class Transaction:
     def commit_positions(self, consumer: AnyConsumer) -> None:
         """Commit the positions of a consumer of the same log with this transaction: Kafka's ``TxnOffsetCommit``.
 
-        Reads, appends and positions count together or not at all. After an abort the consumer goes on where it is:
-        ``seek`` back, or make another one. Raises ConfigError for a consumer whose positions are kept elsewhere.
+        Appends and positions are committed together or not at all. After an abort the consumer continues at its current
+        position. To read the records again, call its ``seek`` or open another consumer. Raises ConfigError for a
+        consumer whose positions are not stored in this log, and the errors of :meth:`append`.
         """
         logged, core = self._coordinator.positions, consumer.core
         if not core.is_kept_in(logged):
@@ -198,10 +199,13 @@ class Transaction:
         An interrupt (KeyboardInterrupt) leaves ``state`` "unknown". The next transaction of the id resolves it.
 
         Raises:
-            LocalIOError, DiskFullError: it is aborted, because the decision could not be written.
-            ProducerFencedError: it was aborted before.
-            CommitUnknownError: the decision may or may not be on disk. The next open of the log resolves it.
-            MarkersPendingError: it is committed. A partition whose disk failed shows it only after the next open.
+            InvalidTxnStateError: the transaction has ended, or one of its appends failed.
+            LocalIOError, DiskFullError: the commit could not be written, and the transaction is aborted.
+            ProducerFencedError: the transaction was aborted before, by its timeout or by a newer one of the same id.
+            CommitUnknownError: the commit may or may not be on disk. The next open of the log resolves it.
+            MarkersPendingError: the transaction is committed. A partition whose disk failed shows it only after the
+                next open.
+            DataLocalError: with durability "remote", committed on disk, but not in the bucket in time.
         """
         with self._locked():
             self._check_usable()
@@ -250,7 +254,10 @@ class Transaction:
             self._abort_after_error()
 
     def _abort_after_error(self) -> None:
-        """Abort, and only log a failure of it, which must not hide the first error. The next open aborts, too."""
+        """Abort the transaction. A failure is only logged, so that it does not hide the first error.
+
+        The next open of the log aborts the transaction then.
+        """
         try:
             self.abort()
         except TieredError as error:
@@ -302,7 +309,10 @@ class Transaction:
         if topic is not None and (self._default is None or topic != self._default.name):
             return self._find(topic)
         if self._default is None:
-            raise ConfigError("no topic was named", hint='txn.append(value, topic="orders")')
+            raise ConfigError(
+                "the append names no topic, and the transaction has no default topic",
+                hint='txn.append(value, topic="orders")',
+            )
         return self._default
 
     def _check_usable(self) -> None:

@@ -40,7 +40,7 @@ def test_a_duration_without_a_unit_is_refused_but_in_a_setting_of_a_topic(text: 
     bare = str(text).strip()
     with pytest.raises(ConfigError) as raised:
         parse_duration_ms(text)
-    assert (raised.value.message, raised.value.hint) == (f"{bare} has no unit", f"{bare}s")
+    assert (raised.value.message, raised.value.hint) == (f"{bare} has no unit", f"write {bare}s for seconds")
     assert TopicConfig.from_properties({"seal.ms": "30", "flush.ms": 30}).to_properties(changed_only=True) == {
         "seal.ms": 30,
         "flush.ms": 30,

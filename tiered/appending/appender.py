@@ -63,7 +63,7 @@ _logger = logging.getLogger("tiered")
 
 
 class AppenderLimits(NamedTuple):
-    """Checked arguments of ``Topic.appender``."""
+    """Checked arguments of ``Topic.appender``. ``max_bytes``: largest batch. ``buffer_bytes``: most buffered bytes."""
 
     linger_ms: int = LINGER_MS
     max_bytes: int = BATCH_BYTES
@@ -90,13 +90,15 @@ class AppenderLimits(NamedTuple):
             arguments.one_of("durability", durability, APPENDER_DURABILITIES),
         )
         if found.buffer_bytes < found.max_bytes:
-            hint = f"max_bytes={found.max_bytes} is one batch: it has to fit"
-            raise ConfigError(f"buffer_bytes={found.buffer_bytes}", hint=hint)
+            hint = "raise buffer_bytes, or lower max_bytes"
+            raise ConfigError(
+                f"buffer_bytes={found.buffer_bytes} has no room for one batch of max_bytes={found.max_bytes}", hint=hint
+            )
         return found
 
 
 class AppendTarget(Protocol):
-    """Topic as an appender uses it."""
+    """Topic that an appender writes to."""
 
     @property
     def name(self) -> str:
@@ -120,7 +122,7 @@ class AppendTarget(Protocol):
         """Return the partition of a record, and the record."""
 
     def _place(self, key: bytes | None, partition: int | None) -> int:
-        """Return the partition that the caller named, otherwise that of the key."""
+        """Return ``partition`` if it is given, otherwise the partition of ``key``."""
 
     def log(self, partition: int) -> WriteLog:
         """Return one partition of the topic, for writing."""
@@ -136,7 +138,7 @@ class AppendTarget(Protocol):
 
 
 class Appender(Accumulator[Receipt]):
-    """Buffer of one topic's records, made by ``Topic.appender``; a context manager. Thread-safe.
+    """Buffered writer of one topic, made by ``Topic.appender``; a context manager. Thread-safe.
 
     Within a partition, the records of one thread keep their order. If the log refuses a record, only this record fails.
     If a batch fails for another reason (disk full, fenced, offline), its partition halts. Later records of the
@@ -193,15 +195,15 @@ class Appender(Accumulator[Receipt]):
 
     @property
     def _failures(self) -> tuple[int, TieredError | None]:
-        """Return how many records failed since :meth:`flush` or :meth:`close` raised why, and the first error."""
+        """Return (number, first error or None) of the records that failed since the last :meth:`flush`."""
         with self._lock:
             return self._failed, next(iter(self._halted.values()), None) or self._refused
 
     def flush(self, *, durability: str | None = None) -> None:
-        """Write all records appended so far, and wait for ``durability`` of them (None: the appender's).
+        """Write all buffered records, and wait until they have ``durability``. None: that of the appender.
 
-        Raises the first error since the last flush. An error that halted a partition has priority over that of a
-        refused record. Afterwards halted partitions accept records again. Each receipt has its own error.
+        Raises the first error of a record since the last flush, an error that halted a partition before others.
+        Afterwards halted partitions accept records again. Raises ClosedError for a closed appender.
         """
         if durability is not None:
             self._topic._check_durability(durability)
@@ -236,7 +238,7 @@ class Appender(Accumulator[Receipt]):
     # -- what the thread of the log calls ------------------------------------------------------------------------------
 
     def _write_due(self, now_s: float) -> float | None:
-        """Write the batches that are due. Return when the next one is (monotonic seconds), None if no batch waits."""
+        """Write the batches that are due. Return when the next batch is due (monotonic seconds), None without one."""
         with self._lock:
             for batch in list(self._open.values()):
                 if batch.due > now_s:
@@ -247,11 +249,12 @@ class Appender(Accumulator[Receipt]):
             return next((batch.due for batch in self._open.values()), None)
 
     def _spread(self, partitions: int) -> None:
+        """Set the number of partitions to which records without a key are spread."""
         with self._lock:
             self._partitions = partitions
 
     def _drain(self) -> None:
-        """Write all buffered records. Receipts and :meth:`flush` report failures."""
+        """Write all buffered records. It raises no failures: receipts and :meth:`flush` do."""
         with self._lock:
             self._seal_all()
         self._write_ready()
@@ -266,7 +269,7 @@ class Appender(Accumulator[Receipt]):
         timestamp: Time | None,
         headers: Headers | None,
     ) -> Receipt | None:
-        """Buffer a record and return its receipt. Return None if there is no room; all batches are sealed then."""
+        """Buffer a record and return its receipt. Without room seal all batches for writing, and return None."""
         if self._pid != os.getpid():
             self._check_process()
         keyless = key is None and partition is None
@@ -326,9 +329,7 @@ class Appender(Accumulator[Receipt]):
         raise self._full()
 
     def _put(self, partition: int, record: NewRecord, size: int) -> tuple[Receipt, bool]:
-        """Add a record to its partition's open batch, with the lock held. Return the receipt, True to wake the
-        thread.
-        """
+        """Add a record to its partition's open batch. Return (receipt, True to wake the thread). Needs the lock."""
         batch = self._open.get(partition)
         wakes = False
         if batch is not None and batch.size + size > self._batch_bytes:
@@ -415,7 +416,10 @@ class Appender(Accumulator[Receipt]):
             )
 
     def _append(self, batch: PendingBatch, start: int, end: int, pieces: list[tuple[int, Outcome]]) -> None:
-        """Write records ``start`` to ``end`` of a batch. Bisect a refused range until the refused record is alone."""
+        """Write records ``start`` to ``end`` of a batch, and add the outcomes to ``pieces``.
+
+        If the log refuses a record, halve the range until the record is alone, so that only this record fails.
+        """
         before = _halting(pieces)
         if before is not None:
             pieces.append((start, self._behind_error(batch.partition, before)))
@@ -449,7 +453,7 @@ class Appender(Accumulator[Receipt]):
                 self._halted.setdefault(batch.partition, halting)
 
     def _complete(self, batch: PendingBatch, pieces: list[tuple[int, Outcome]]) -> None:
-        """Record the outcome of a batch, wake those who wait for it, and free its room in the buffer."""
+        """Store the outcome of a batch, wake threads that wait for it, and free its room in the buffer."""
         self._halt(batch, pieces)
         count, failed = batch.count, 0
         for (start, found), end in zip(pieces, [*(at for at, _ in pieces[1:]), count], strict=True):
@@ -485,14 +489,17 @@ class Appender(Accumulator[Receipt]):
         return self._clock.wait(event, timeout_s)
 
     def _when_done(self, batch: PendingBatch, callback: Callable[[], None]) -> bool:
-        """Call back from another thread once the batch is done. Return False, without a call, if it is done already."""
+        """Call ``callback`` from another thread once the batch is done. Return False, without a call, if it is done."""
         with self._lock:
             if not batch.done:
                 batch.callbacks.append(callback)
             return not batch.done
 
     def _raise_failed(self) -> None:
-        """Raise the first error since the last call and resume halted partitions. Fail what waits in them first."""
+        """Raise the first error since the last call, and let halted partitions accept records again.
+
+        Buffered records of halted partitions fail first.
+        """
         with self._writing:  # so that no batch that follows a halted one is being written
             with self._lock:
                 self._seal_all()
@@ -545,9 +552,9 @@ class Appender(Accumulator[Receipt]):
 
 
 def _own(record: NewRecord, clock: Clock) -> tuple[NewRecord, int]:
-    """Return a copy of the record that its caller cannot change, with a time, and its largest size in a batch.
+    """Return (copy of the record with a timestamp, its largest size in a batch). The caller cannot change the copy.
 
-    Fields that are not plain bytes are encoded once here, so that a record that no batch can hold is refused at once.
+    Fields that are not plain bytes are encoded once, so that a wrong record is refused at once.
     """
     value, key, timestamp, headers = record
     if timestamp == NO_TIMESTAMP:
@@ -567,7 +574,7 @@ def _copy(field: bytes | None) -> bytes | None:
 
 
 def _halting(pieces: Sequence[tuple[int, Outcome]]) -> TieredError | None:
-    """Return the first failure that is not a refusal of a record."""
+    """Return the first error that halts a partition: one that is no refusal of a record. None without one."""
     failures = (found for _, found in pieces if isinstance(found, TieredError))
     return next((found for found in failures if not isinstance(found, InvalidRecordError)), None)
 

@@ -20,11 +20,14 @@ BATCH_OVERHEAD_BYTES = 61
 """Size of a batch header."""
 
 Outcome = RecordMetadata | TieredError
-"""Result of a run of records: the position of its first record, or the error."""
+"""Result of consecutive records of a batch: the position of the first one, or the error of all."""
 
 
 class PendingBatch(AccumulatedBatch):
-    """Records of one partition that wait for their write. ``pieces``: (first index, outcome), None until it is done."""
+    """Batch of one partition that waits to be written at ``due`` (monotonic seconds).
+
+    ``pieces``: (index of the first record, outcome) of each run of records; empty until the batch is done.
+    """
 
     __slots__ = ("callbacks", "done", "due", "event", "log", "partition", "pieces")
 
@@ -39,7 +42,7 @@ class PendingBatch(AccumulatedBatch):
         self.callbacks: list[Callable[[], None]] = []
 
     def complete(self, pieces: list[tuple[int, Outcome]]) -> None:
-        """Mark the batch as done and drop its records, so that a receipt keeps no values in memory."""
+        """Mark the batch as done, with the outcomes ``pieces``, and drop its records from memory."""
         self.pieces = pieces
         self.release()
         self.done = True
@@ -68,18 +71,18 @@ class Receipt(AccumulatedRecord):
 
     @property
     def partition(self) -> int:
-        """Return the partition, which is known at once."""
+        """Return the record's partition, which is known before the record is written."""
         return self._batch.partition
 
     @property
     def offset(self) -> int | None:
-        """Return the offset. None until the record is in the log, and if it failed."""
+        """Return the offset, None until the record is in the log. It stays None if the record failed."""
         known = self._known()
         return None if known is None else known.offset
 
     @property
     def timestamp(self) -> int | None:
-        """Return the timestamp in ms. None until the record is in the log, and if it failed."""
+        """Return the timestamp in ms, None until the record is in the log. It stays None if the record failed."""
         known = self._known()
         return None if known is None else known.timestamp
 
@@ -99,15 +102,15 @@ class Receipt(AccumulatedRecord):
         return outcome
 
     def exception(self, timeout: float | None = None) -> TieredError | None:
-        """Wait as :meth:`result`. Return the error of the record, None if the record is in the log.
+        """Wait like :meth:`result`. Return the error of the record, None if the record is in the log.
 
-        Raises AppendTimeoutError.
+        Raises AppendTimeoutError after ``timeout`` seconds.
         """
         outcome = self._wait(timeout)
         return outcome if isinstance(outcome, TieredError) else None
 
     def _when_done(self, callback: Callable[[], None]) -> bool:
-        """Call back from another thread once the record is done. Return False, without a call, if it already is."""
+        """Call ``callback`` from another thread once the record is done. Return False, without a call, if it is."""
         return self._appender._when_done(self._batch, callback)
 
     def _known(self) -> RecordMetadata | None:

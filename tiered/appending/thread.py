@@ -1,4 +1,4 @@
-"""Writer thread of a log for buffered records. It starts with the first record and ends when idle."""
+"""Writer thread of a log's appenders. It starts with the first buffered record and ends when idle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _logger = logging.getLogger("tiered")
 
 @dataclass(slots=True)
 class Counts:
-    """Total counts of one topic's appenders since the log was opened."""
+    """Total counts of one topic's appenders since the log was opened. ``waits``: appends that waited for room."""
 
     records: int = 0
     failed: int = 0
@@ -41,7 +41,7 @@ class Counts:
 class AppenderThread:
     """Writer thread of a log's appenders. Thread-safe.
 
-    It refers to an appender with unwritten records, so that they are written even if the user has dropped it.
+    It has a reference to each appender with unwritten records, so that they are written even if no caller has one.
     """
 
     def __init__(self, clock: Clock, workers: Workers) -> None:
@@ -78,7 +78,7 @@ class AppenderThread:
             self._pending.pop(appender, None)
 
     def wake(self, appender: Appender) -> None:
-        """Schedule an appender's records. If no thread can start (the interpreter ends), write them in this call."""
+        """Schedule the write of an appender's records. Write them in this call if no thread can start at exit."""
         if self._ends:
             appender._drain()
             return
@@ -174,7 +174,7 @@ class AppenderThread:
                         return
 
     def _round(self) -> float | None:
-        """Let each appender write what is due. Return when the next batch is due (monotonic seconds), None if none."""
+        """Write the due batches of each appender. Return when the next is due (monotonic seconds), None without one."""
         with self._lock:
             pending, self._pending = list(self._pending), {}
         nearest: float | None = None

@@ -35,7 +35,7 @@ RECORD_BATCH_ROWS = 65_536
 """Most rows of one record batch."""
 
 FIRST_ROWS = 16_384
-"""Length at which a column of equal values is first built."""
+"""Least number of rows with which a column of equal values is built. Shorter columns are slices of it."""
 
 _PARSED = frozenset({"key", "value", "timestamp", "headers"})
 _MAX_US = np.int64((2**63 - 1) // 1000)
@@ -54,10 +54,11 @@ class RecordBounds(NamedTuple):
 
 
 class ArrowDecoder:
-    """Decoder of one partition's batches, in order, into record batches with ``columns``. Skips control batches.
+    """Decoder of one partition's Kafka batches, in order, into Arrow record batches. Skips control batches.
 
-    Only records inside ``bounds`` are kept. ``schema``: the same columns with the receiver's names and nullability. A
-    null in a column that it declares not nullable raises ConfigError, because a receiver would read it as a value.
+    Only ``columns``, and records inside ``bounds``, are decoded. ``timestamp_unit``: "ms" or "us". ``batch_bytes``:
+    target size of a record batch. ``schema``: the same columns with the receiver's names and nullability. A null in a
+    column that ``schema`` declares not nullable raises ConfigError, because a receiver would read it as a value.
     """
 
     def __init__(
@@ -95,7 +96,10 @@ class ArrowDecoder:
         yield from self.finish()
 
     def add(self, header: BatchHeader, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
-        """Decode one Kafka batch. Yield the Arrow record batches that are full."""
+        """Decode one Kafka batch, and yield the Arrow record batches that are full.
+
+        The batch is decoded only while the result is iterated. Raises CorruptionError, and ConfigError for ``schema``.
+        """
         if header.is_control or header.records_count == 0:
             return
         buffers = self._buffers
@@ -115,7 +119,7 @@ class ArrowDecoder:
             yield self._rows_from_records()
 
     def add_run(self, run: memoryview) -> Iterator[pa.RecordBatch]:
-        """Decode the Kafka batches in ``run``, which were verified. Yield the Arrow record batches that are full."""
+        """Decode the consecutive verified v2 batches in ``run``, like :meth:`add`."""
         buffers = self._buffers
         for batch in cut(run):
             if buffers is None or not buffers.add(batch):
@@ -124,14 +128,17 @@ class ArrowDecoder:
                 yield from self._rows_from_buffers(buffers)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are left as Arrow record batches. Call it after the last batch."""
+        """Yield the decoded rows that :meth:`add` has not yielded, as Arrow record batches. Call it at the end."""
         if self._buffers is not None:
             yield from self._rows_from_buffers(self._buffers)
         if self._records:
             yield self._rows_from_records()
 
     def _is_full(self, size_bytes: int, rows: int, more: int = 0) -> bool:
-        """Return True if one more batch of ``more`` bytes would miss the target size by more than stopping does."""
+        """Return True if a record batch of ``size_bytes`` is closer to the target size than with ``more`` bytes.
+
+        Return True also for ``RECORD_BATCH_ROWS`` rows.
+        """
         return size_bytes + more // 2 >= self._batch_bytes or rows >= RECORD_BATCH_ROWS
 
     def _rows_from_buffers(self, held: ArrowColumns) -> Iterator[pa.RecordBatch]:
@@ -162,7 +169,7 @@ class ArrowDecoder:
             raise
 
     def _whole(self, header: BatchHeader, data: bytes | memoryview) -> Iterable[Record]:
-        """Return the records of one batch. Offsets alone come from its header, if compaction removed none."""
+        """Return the records of one batch. If only offsets are wanted, they come from the header where it suffices."""
         count = header.records_count
         if self._parses or header.magic < _V2 or count != header.last_offset_delta + 1:
             return decode_records(data)
@@ -172,14 +179,14 @@ class ArrowDecoder:
         return (Record(offset, 0, None, None, ()) for offset in range(header.base_offset, header.next_offset))
 
     def _rows_from_records(self) -> pa.RecordBatch:
-        """Return the rows that were decoded record by record: those of odd batches, or all without the kernels."""
+        """Return the rows that were decoded record by record: the compiled kernels do not take all batches."""
         found, kinds = self._records, self._kinds
         self._records, self._kinds, self._size = [], [], 0
         offsets = np.array([record.offset for record in found], np.int64)
         return self._record_batch([self._array(name, found, kinds) for name in self._columns], offsets)
 
     def _pieces(self, rows: Int64s, size_bytes: int) -> Iterator[Int64s]:
-        """Split row numbers into record batches where one Kafka batch is much larger than a record batch."""
+        """Yield ``rows`` in one piece, or in several if they are much more than one record batch."""
         pieces = max(1, size_bytes // (2 * self._batch_bytes), -(-len(rows) // (2 * RECORD_BATCH_ROWS)))
         if pieces == 1:
             return iter((rows,)) if len(rows) else iter(())

@@ -40,7 +40,10 @@ CHUNK_ROWS = 65_536
 
 
 class RowSlice(NamedTuple):
-    """Consecutive rows of a call, from row ``first``. ``partitions``: the target of each row, -1: any."""
+    """Consecutive rows of a call, from row ``first``.
+
+    ``partitions``: target of each row. -1: the row has no key, and names no partition.
+    """
 
     first: int
     records: RecordColumns
@@ -48,7 +51,10 @@ class RowSlice(NamedTuple):
 
 
 class ArrowRows:
-    """Checked rows of a table, a record batch, or any object with Arrow's C interface (which is read whole)."""
+    """Rows to append: a table, a record batch, or any object with Arrow's C interface, which is read at once.
+
+    ``partition``: target of all rows; None: see the table above. A wrong type or column raises ConfigError.
+    """
 
     def __init__(self, data: object, *, config: TopicConfig, partitions: int, partition: int | None) -> None:
         self._arrow = pyarrow("input")
@@ -60,9 +66,10 @@ class ArrowRows:
         self._check_schema(self._table.schema)
 
     def checked(self, now_ms: int) -> list[RowSlice]:
-        """Return all rows in chunks, which share the caller's memory where the layouts agree.
+        """Check all rows, and return them in chunks, which share the caller's memory where the layouts agree.
 
-        Raises ConfigError, InvalidRecordError, InvalidTimestampError, UnknownTopicError with the first bad row.
+        ``now_ms``: time of rows without a timestamp. Raises ConfigError, InvalidRecordError, RecordTooLargeError,
+        InvalidTimestampError or UnknownTopicError for a bad row. No row is appended.
         """
         found: list[RowSlice] = []
         first = 0
@@ -136,7 +143,8 @@ class ArrowRows:
             given = given if given is None else given.cast(arrow.int64())
         except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, arrow.ArrowTypeError) as error:
             raise ConfigError(
-                f"rows {first} to {first + batch.num_rows}: {error}", hint="cast the column first"
+                f"rows {first} to {first + batch.num_rows}: {error}",
+                hint="cast the column to a type that `append_arrow` accepts",
             ) from error
         check_columns(self._config, records, now_ms, first)
         _check_header_names(records, first)
@@ -153,7 +161,7 @@ class ArrowRows:
             size = len(encode_columns(records.slice(at, at + 1), codec=rules.codec, level=rules.level))
             if size > rules.max_bytes:
                 raise RecordTooLargeError(
-                    f"row {first + at} is a batch of {size} bytes, {rules.limit_name} is {rules.max_bytes}",
+                    f"row {first + at} is a batch of {size} bytes, but {rules.limit_name} is {rules.max_bytes}",
                     index=first + at,
                     hint=f"raise {rules.limit_name}, or leave such rows out",
                 )
@@ -202,9 +210,10 @@ class ArrowRows:
 
 
 def check_columns(config: TopicConfig, records: RecordColumns, now_ms: int, first: int = 0) -> None:
-    """Check the times and keys of ``records`` against the topic's settings. ``first``: row number of the first one.
+    """Check the timestamps and keys of ``records`` against the topic's settings.
 
-    Raises InvalidTimestampError or InvalidRecordError with the number of the first refused row.
+    ``now_ms``: the log's clock. ``first``: row number of the first record, for errors. Raises InvalidTimestampError or
+    InvalidRecordError for the first refused row.
     """
     times = records.timestamps
     if not config.timestamp_type:
@@ -213,7 +222,7 @@ def check_columns(config: TopicConfig, records: RecordColumns, now_ms: int, firs
             wrong = np.flatnonzero((times < 0) | (times < least) | (times > most))
             at = first + int(wrong[0])
             raise InvalidTimestampError(
-                f"row {at} has timestamp {times[wrong[0]]}, the log's clock says {now_ms}",
+                f"row {at} has timestamp {times[wrong[0]]}, outside the range around the log's clock, {now_ms}",
                 index=at,
                 hint="correct it, or raise message.timestamp.before.max.ms or message.timestamp.after.max.ms",
             )
@@ -226,9 +235,10 @@ def check_columns(config: TopicConfig, records: RecordColumns, now_ms: int, firs
 
 
 def pieces(rows: RowSlice, keyless: int, room: int) -> Iterator[tuple[int, RecordColumns]]:
-    """Yield (partition, records) in order, each run small enough for a batch of ``room`` bytes (at least one row).
+    """Yield (partition, records) in the order of partitions. The records are consecutive rows of that partition.
 
-    ``keyless``: the partition for rows with neither a partition nor a key.
+    They fit into a batch of ``room`` bytes, or are one row. ``keyless``: partition of rows with neither a partition
+    nor a key.
     """
     given = rows.partitions
     if len(given) and given.min() == given.max():

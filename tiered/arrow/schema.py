@@ -24,7 +24,10 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 
 def arrow_schema(columns: Sequence[str] = COLUMNS, *, timestamp_unit: str = "ms") -> pa.Schema:
-    """Return the schema with these columns, in this order. Raises ConfigError for an unknown column."""
+    """Return the schema with these columns, in this order. ``timestamp_unit``: "ms" or "us".
+
+    Raises ConfigError for an unknown column.
+    """
     arrow = pyarrow()
     types = {
         "key": arrow.binary(),
@@ -43,7 +46,7 @@ def arrow_schema(columns: Sequence[str] = COLUMNS, *, timestamp_unit: str = "ms"
 
 
 def arrow_table(pieces: Iterable[pa.RecordBatch], columns: Sequence[str] = COLUMNS) -> pa.Table:
-    """Return one table with the rows of all record batches, without rows if there are none."""
+    """Return the rows of all record batches as one table with ``columns``. Without batches it has no rows."""
     return pyarrow().Table.from_batches(pieces, schema=arrow_schema(columns))
 
 
@@ -67,7 +70,7 @@ class RecordBatches:
 
 
 def pyarrow(way: str = "output") -> Any:
-    """Import and return pyarrow. Raises ConfigError without it. ``way``: the feature that the error names."""
+    """Import and return pyarrow. Raises ConfigError if it is missing. ``way``: "input" or "output", for the error."""
     try:
         import pyarrow as module  # noqa: PLC0415  an optional and slow import, owned by this file
     except ImportError as error:

@@ -3,8 +3,8 @@
 ::
 
     consumer = log.consumer("billing", "orders")
-       ├── Assignment: its partitions, and the store of their positions        consumer.position
+       ├── Assignment: its partitions, and the store of their positions        consumer.assignment
        └── fetches of both tiers, one per partition                            read.fetch
 
-``Log.consumer`` reads all partitions of its topics and stores its positions in the log.
+A consumer of ``Log.consumer`` reads all partitions of its topics, and its positions are stored in the log.
 """

@@ -27,9 +27,9 @@ class Changes:
 
     ``assigned``: partitions to read from now on, with their positions. None: begin at the committed position, or at
     ``start=`` without one. ``lost``: partitions that another member reads now; their positions are dropped. ``stop``:
-    partitions to give up; no further record of them is handed out. ``wait``: True if no record may be handed out until
-    a later poll returns False. ``incomplete``: True if other members still own partitions of this member's share, so a
-    read with ``stop_at`` must not end.
+    partitions to give up: none of their records may be returned any more. ``wait``: True if no record at all may be
+    returned until a later poll returns False. ``incomplete``: True if other members still own partitions of this
+    member's share, so a read with ``stop_at`` must not end.
     """
 
     assigned: Mapping[TopicPartition, Position | None] = field(default_factory=dict)
@@ -50,21 +50,22 @@ class Assignment(Protocol):
     """Seconds after which a consumer that waits for records calls :meth:`poll` again."""
 
     commit_interval_s: float
-    """Least seconds between two commits without a waiting caller. What comes sooner is stored together."""
+    """Least seconds between two commits for which no caller waits. Positions that come sooner are stored together."""
 
     outlives_topics: bool
-    """True if a topic that is gone makes its partitions ``lost``, and is no error."""
+    """True if the deletion of a topic makes its partitions ``lost``. False if it is an error."""
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """Read these topics instead of the present ones, from the next poll on."""
+        """Read the partitions of ``topics`` instead of the present ones, from the next poll on."""
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions from the next poll on. Raises ConfigError where members share the partitions."""
+        """Read these partitions instead of the present ones, from the next poll on.
+
+        Raises ConfigError if the members of a group share the partitions.
+        """
 
     def poll(self, busy: Collection[TopicPartition]) -> Changes:
-        """Return the changes since the last call. ``busy``: partitions with records that were handed out and are not
-        committed.
-        """
+        """Return the changes since the last call. ``busy``: partitions with returned records that are not committed."""
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Mapping[TopicPartition, TieredError]:
         """Store positions. Return the error of each partition whose position was not stored."""
@@ -82,14 +83,14 @@ MAX_GROUP_BYTES = 249
 Load = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, "Position | int"]]
 Store = Callable[[Mapping[TopicPartition, Position]], object]
 CallersPositions = MutableMapping[TopicPartition, Position] | tuple[Load, Store]
-"""Positions that the program keeps: a mapping, or a function that loads some and one that stores some."""
+"""Positions that the application stores: a mapping, or a pair of functions (load, store)."""
 
 
 class PositionStore(Protocol):
     """Store of the positions of one group."""
 
     def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Return the stored positions of these partitions."""
+        """Return the stored positions of these partitions. Partitions without one are left out."""
 
     def store(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Store positions, all or none."""
@@ -110,7 +111,10 @@ class LoggedPositions:
 
 
 class ProgramPositions:
-    """Positions that the application stores by its own functions. Their exceptions reach the caller of the consumer."""
+    """Positions that the application stores in its own mapping, or by its own functions.
+
+    Exceptions of these functions reach the caller of the consumer.
+    """
 
     def __init__(self, given: CallersPositions) -> None:
         if isinstance(given, tuple):
@@ -131,7 +135,7 @@ class ProgramPositions:
 
 
 class LogAssignment:
-    """Assignment of all partitions of the subscribed topics, or of the partitions that the application names."""
+    """Assignment of a log's consumer: all partitions of its topics, or those that the application names."""
 
     poll_interval_s = 1.0
     commit_interval_s = 0.0
@@ -168,7 +172,7 @@ class LogAssignment:
         self._names, self._chosen = names, None
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions from the next poll on. Raises UnknownTopicError."""
+        """Read these partitions instead of the present ones, from the next poll on. Raises UnknownTopicError."""
         chosen = frozenset(map(TopicPartition._make, partitions))
         for topic, number in chosen:
             self._find(topic)
@@ -180,9 +184,10 @@ class LogAssignment:
         self._names, self._chosen = (), chosen
 
     def poll(self, busy: Collection[TopicPartition]) -> Changes:
-        """Return the partitions added, those of topics that were created again, and those no longer read.
+        """Return the partitions that were added or removed since the last call.
 
-        Raises ConfigError while another consumer of this log reads a partition for the same group.
+        A partition of a topic that was created again is both. Raises ConfigError while another consumer of this log
+        reads a partition for the same group.
         """
         wanted = dict(self._wanted())
         if wanted == self._ids:
@@ -210,7 +215,7 @@ class LogAssignment:
                 yield from ((TopicPartition(name, number), info.topic_id) for number in range(info.partitions))
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Mapping[TopicPartition, TieredError]:
-        """Store positions. Return the error of each that was not stored.
+        """Store positions. Return the error of each partition whose position was not stored.
 
         A position in a topic that was deleted meanwhile is refused, because a new topic of its name has other records.
         """

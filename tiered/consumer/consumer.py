@@ -37,9 +37,10 @@ _logger = logging.getLogger("tiered.consumer")
 
 
 class Consumer:
-    """A consumer of a group, and a context manager. Leaving the block closes it, and commits nothing by itself.
+    """Consumer of a group, and a context manager. Leaving the block closes it.
 
-    One thread at a time calls it. Another one may call :meth:`close`, which ends a waiting call with ClosedError.
+    Only with ``commit_every``, and without an exception, leaving the block also commits. Use it from one thread at a
+    time. Another thread may call :meth:`close`, which ends a waiting call with ClosedError.
     """
 
     def __init__(self, core: ConsumerSteps, runner: Runner) -> None:
@@ -76,7 +77,10 @@ class Consumer:
     # -- records -----------------------------------------------------------------------------------------------------
 
     def poll(self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = None) -> list[ConsumerRecord]:
-        """Return up to ``max_records`` records as soon as there are any; an empty list after ``timeout`` seconds.
+        """Return up to ``max_records`` records as soon as there are any; an empty list after ``timeout``.
+
+        ``timeout``: seconds or text such as "5s"; None: no limit. After the end by ``stop_at`` or ``idle_timeout`` the
+        list is empty, too.
 
         The positions move to after the returned records. Raises OffsetOutOfRangeError, LogTruncatedError,
         CorruptionError, ClosedError. After an error the next call continues at the positions, so no record is skipped.
@@ -88,7 +92,7 @@ class Consumer:
             return taken(self._next(request) or (), request.most)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Return an iterator over the records. It ends with ``stop_at`` or ``idle_timeout``, otherwise never."""
+        """Return an iterator over the records. It ends only by the options ``stop_at`` and ``idle_timeout``."""
         request = Request()
         interval_s = self.core.assignment.poll_interval_s
         while True:
@@ -110,9 +114,9 @@ class Consumer:
         yield from self._lists(Request(most, arguments.duration_s("timeout", timeout), fill=True))
 
     def record_batches(self) -> RecordBatches:
-        """Return Arrow record batches of about 1 MiB, with all columns.
+        """Return an iterator over Arrow record batches of about 1 MiB, with all columns.
 
-        They end with ``stop_at`` or ``idle_timeout``.
+        It ends only by the options ``stop_at`` and ``idle_timeout``.
         """
         return RecordBatches(arrow_schema(COLUMNS), (found[0] for found in self._lists(Request(1, emit=ARROW))))
 
@@ -127,7 +131,10 @@ class Consumer:
                 return
 
     def _next(self, request: Request) -> list[PartitionFetch] | None:
-        """Run the loop of steps to its next answer. An error ends the loop, and the next call begins another one."""
+        """Run the consumer's loop to its next answer: fetches with records, ``[]`` after the timeout, None at the end.
+
+        An error ends the loop, and the next call begins another one.
+        """
         self.core.request = request
         if self._stream is None:
             self._stream = self._runner.stream(self.core.loop())
@@ -145,12 +152,18 @@ class Consumer:
     # -- partitions --------------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: str | Iterable[str]) -> None:
-        """Read these topics instead of the present ones. Partitions added to them later are read from their start."""
+        """Read these topics instead of the present ones. Partitions that a topic gets later are read, too.
+
+        Raises UnknownTopicError.
+        """
         with self._lock:
             self.core.assignment.subscribe([topics] if isinstance(topics, str) else list(topics))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions instead of the present ones."""
+        """Read these partitions instead of the present ones. Raises UnknownTopicError.
+
+        Raises ConfigError in a group whose members share the partitions.
+        """
         with self._lock:
             self.core.assignment.assign(list(partitions))
 
@@ -171,11 +184,14 @@ class Consumer:
     # -- positions ---------------------------------------------------------------------------------------------------
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record to be returned from this partition."""
+        """Return the offset of the next record to be returned from this partition.
+
+        Raises UnknownTopicError if the partition is not assigned to this consumer.
+        """
         return self._run(self.core.positions([partition]))[TopicPartition(*partition)]
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at ``offset``. The committed position stays until the next commit."""
+        """Continue at ``offset`` of this partition. The committed position stays until the next commit."""
         self._run(self.core.seek(TopicPartition(*partition), offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -187,11 +203,14 @@ class Consumer:
         self._run(self.core.seek_to(partitions or None, end=True))
 
     def offsets_for_times(self, times: Mapping[TopicPartition, Time]) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Return each partition's first (offset, timestamp) at or after a time, None if there is none."""
+        """Return for each partition (offset, timestamp) of its first record at or after the time, None without one."""
         return self._run(self.core.offsets_for_times(times))
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return the number of offsets between the position and the end of each partition."""
+        """Return the number of offsets between the position and the end of each partition.
+
+        With ``isolation="read_committed"`` the end is the last stable offset.
+        """
         return self._run(self.core.lag())
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, Position]:
@@ -201,8 +220,9 @@ class Consumer:
     def commit(self, positions: Mapping[TopicPartition, Position | int] | None = None, *, async_: bool = False) -> None:
         """Store the positions after the last returned records, or ``positions``.
 
-        ``async_``: return at once. The error of such a commit is raised by the next commit, or by ``close``. Positions
-        in a bucket are stored at most once a second: by a later poll or commit, or by ``close``.
+        Raises the first error after all partitions were tried. ``async_``: return at once. The error of such a commit
+        is raised by the next commit, or by :meth:`close`. In a bucket, positions of such commits are stored at most
+        once a second: by a later poll or commit, or by :meth:`close`.
         """
         with self._lock:
             self.core.check_open()
@@ -218,14 +238,17 @@ class Consumer:
             self.core.committing = self._committing = self._pool.submit(self._runner.run, storing)
 
     def _await_commit(self) -> None:
-        """Wait for the commit that is under way. Raises its error, or that of a deferred one."""
+        """Wait for the running commit. Raise its error, or that of an earlier deferred commit."""
         committing, self._committing = self._committing, None
         if committing is not None:
             committing.result()
         self.core.raise_failure()
 
     def close(self) -> None:
-        """Leave the group. Commits nothing, but ends commits that were begun. Safe to call again, from any thread."""
+        """Leave the group, without a new commit. Safe to call again, and from any thread.
+
+        Commits with ``async_`` are completed first, and their error is raised.
+        """
         self.core.wake()
         with self._lock:
             if self.core.left:
@@ -243,7 +266,7 @@ class Consumer:
 
 
 def taken(fetches: Iterable[PartitionFetch], most: int) -> list[Any]:
-    """Take up to ``most`` items from these fetches and return them. The positions move past them."""
+    """Return up to ``most`` items of these fetches, and move the positions to after them."""
     found: list[Any] = []
     for fetch in fetches:
         if fetch.ready and len(found) < most:

@@ -1,9 +1,9 @@
-"""Consumer as steps functions, for threads and for asyncio: its partitions, its positions, its commits.
+"""Consumer as steps functions, for threads and for asyncio: partitions, positions and commits.
 
 ::
 
     assignment.poll ──> partitions ──> position: the committed one, else start= ──> compared with the lineage
-    fetches ──> decoded records ──> handed out: the position moves ──> commit: assignment.commit
+    fetches ──> decoded records ──> returned: the position moves ──> commit: assignment.commit
 """
 
 from __future__ import annotations
@@ -127,7 +127,10 @@ def _ignore(_: Collection[TopicPartition]) -> None:
 
 @dataclass(slots=True)
 class Request:
-    """Request of a poll: at most ``most`` items within ``timeout_s``. ``fill``: wait until there are so many."""
+    """Request of a poll: at most ``most`` items within ``timeout_s``. ``fill``: wait for ``most`` items.
+
+    ``emit``: form of the items, such as records or Arrow batches.
+    """
 
     most: int = MAX_POLL_RECORDS
     timeout_s: float = math.inf
@@ -149,7 +152,11 @@ class AnyConsumer(Protocol):
 
 
 class ConsumerSteps:
-    """State of one consumer, and its operations as steps. Not thread-safe, except :meth:`wake`."""
+    """State of one consumer, and its operations as steps functions. Not thread-safe, except :meth:`wake`.
+
+    ``request``: request that :meth:`loop` answers. ``closed``: no further call may begin. ``left``: it has left the
+    group.
+    """
 
     def __init__(
         self, group: str, assignment: Assignment, opener: StreamOpener, followers: Followers, options: Options
@@ -184,7 +191,7 @@ class ConsumerSteps:
     # -- records -----------------------------------------------------------------------------------------------------
 
     def loop(self) -> Steps[None]:
-        """Emit answers to ``request``: fetches with records, an empty list after the time-out, None at the end.
+        """Emit answers to :attr:`request`: fetches with items, ``[]`` after the timeout, None at the end.
 
         An error ends the loop. A new loop continues at the positions.
         """
@@ -196,7 +203,7 @@ class ConsumerSteps:
                 fetch.drop()
 
     def _poll(self, request: Request) -> Steps[list[PartitionFetch] | None]:
-        """Return fetches with records to hand out, none after the timeout. None: the consumer has ended."""
+        """Return fetches with items, ``[]`` after the timeout. None: the consumer has reached its end."""
         now_s = yield from monotonic_s()
         deadline = now_s + request.timeout_s
         if self._last_s == -math.inf:  # the time of the caller is no silence
@@ -234,7 +241,7 @@ class ConsumerSteps:
                 now_s = yield from monotonic_s()
 
     def _commit_due(self, now_s: float) -> Steps[None]:
-        """Commit what earlier calls handed out after ``commit_every``, and what an earlier commit deferred."""
+        """Commit the positions after returned records if ``commit_every`` has passed, and deferred positions if due."""
         if self._is_committing:
             return
         if now_s - self._commit_s >= self._commit_every_s:
@@ -247,7 +254,7 @@ class ConsumerSteps:
                 self._failure = error  # of the commit that deferred it, not of this poll
 
     def _round(self, request: Request, now_s: float) -> Steps[bool]:
-        """Look at each partition once. Return True if something was found."""
+        """Read from each partition once, until there are enough items. Return True if a partition made progress."""
         moved, count = False, 0
         for fetch in self._readable():
             fetch.fill(request.most)
@@ -278,7 +285,7 @@ class ConsumerSteps:
         return found
 
     def hand_out(self, fetches: Sequence[PartitionFetch]) -> Any:
-        """Take the next item of these fetches, and move the position past it. None without an item."""
+        """Return the next item of these fetches, and move the position to after it. None without an item."""
         for fetch in fetches:
             if fetch.ready and fetch.tp not in self._paused and fetch.tp not in self._stopped and not self._waits:
                 return fetch.next_item()
@@ -314,7 +321,11 @@ class ConsumerSteps:
         self._followers.check_open()
 
     def apply_changes(self) -> Steps[None]:
-        """Poll the assignment and apply its changes. A partition that cannot be opened is retried later."""
+        """Poll the assignment, and open or close partitions by its changes. Raises ClosedError.
+
+        If a partition cannot be opened, the others are read, and it is retried later. Raises the error if no partition
+        is open.
+        """
         self.check_open()
         yield from self._poll_assignment()
         if not self._new:
@@ -352,7 +363,7 @@ class ConsumerSteps:
             self._stopped.add(tp)
 
     def _drop(self, fetch: PartitionFetch) -> Steps[None]:
-        """Forget a partition. Its committed position stays."""
+        """Close a partition. Its stored position stays."""
         tp = fetch.tp
         del self._fetches[tp]
         self._stopped.discard(tp)
@@ -362,7 +373,7 @@ class ConsumerSteps:
         yield from fetch.stream.release()
 
     def _start_partition(self, tp: TopicPartition, position: Position | None) -> Steps[None]:
-        """Open a partition at its position, or at ``start=`` without one."""
+        """Open a partition at ``position``; None: at the option ``start``."""
         fetch = yield from PartitionFetch.open(tp, self._opener, self._signal, isolation=self._options.isolation)
         if position is None:
             fetch.seek((yield from self._start_of(fetch)))
@@ -387,7 +398,10 @@ class ConsumerSteps:
         return (yield from fetch.stream.last_stable_offset() if committed else fetch.stream.latest())
 
     def _check_lineage(self, fetch: PartitionFetch) -> Steps[None]:
-        """Compare what was read up to the position with the log as it is now."""
+        """Do nothing if the log still has the records that were read up to the position, by its leader epochs.
+
+        Otherwise rewind the position with ``on_truncated="rewind"``, or raise LogTruncatedError.
+        """
         epochs, end = (yield from fetch.stream.leader_epochs()), (yield from fetch.stream.latest())
         same = common_end(epochs, fetch.epoch, end)
         same = end if same is None else min(same, end)
@@ -396,7 +410,7 @@ class ConsumerSteps:
         if self._options.on_truncated != "rewind":
             raise LogTruncatedError(
                 f"{fetch.tp}: the log was truncated: group {self.group!r} is at offset {fetch.position}, and "
-                f"the records from offset {same} on are other ones or missing",
+                f"the records from offset {same} on were replaced or removed",
                 requested=fetch.position,
                 diverged=same,
             )
@@ -406,7 +420,10 @@ class ConsumerSteps:
         fetch.seek(same, epoch_at(epochs, same - 1))
 
     def _move_into_range(self, fetch: PartitionFetch, error: OffsetOutOfRangeError) -> Steps[None]:
-        """Go on after an offset that no tier has: after a jump or a rewind, if the options allow it."""
+        """Move a position that is outside the log: to the earliest offset, or back after a truncation.
+
+        Raises ``error`` or LogTruncatedError if the options do not allow it.
+        """
         earliest, position = (yield from fetch.stream.earliest()), fetch.position
         if position >= earliest:
             yield from self._check_lineage(fetch)
@@ -428,7 +445,7 @@ class ConsumerSteps:
     # -- positions ---------------------------------------------------------------------------------------------------
 
     def handed_out(self) -> dict[TopicPartition, Position]:
-        """Return the positions after handed-out records that are not committed yet."""
+        """Return the positions of partitions whose position has changed since the last commit."""
         return {
             tp: Position(fetch.position, fetch.epoch)
             for tp, fetch in self._fetches.items()
@@ -463,7 +480,7 @@ class ConsumerSteps:
             raise failure
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Steps[None]:
-        """Store positions. The first error is raised after all partitions were tried."""
+        """Store positions with the time of now. Raise the first error after all partitions were tried."""
         if not positions:
             return
         clocks: Clocks = yield Now()
@@ -493,7 +510,7 @@ class ConsumerSteps:
         )
 
     def checked(self, positions: Mapping[TopicPartition, Position | int]) -> dict[TopicPartition, Position]:
-        """Check positions that a caller gave, and convert offsets to positions. Raises ConfigError."""
+        """Return the positions that a caller gave, with offsets converted to positions. Raises ConfigError."""
         found = {}
         for tp, given in arguments.instance("positions", positions, dict, "{TopicPartition: offset}").items():
             position = given if isinstance(given, Position) else Position(arguments.whole("offset", given, least=0))
@@ -513,11 +530,14 @@ class ConsumerSteps:
         return [self._fetches[TopicPartition(*tp)] for tp in partitions]
 
     def assigned(self) -> Iterator[TopicPartition]:
-        """Return the partitions that this consumer reads now."""
+        """Iterate over the partitions that this consumer reads now."""
         return iter(tuple(self._fetches))
 
     def seek(self, tp: TopicPartition, offset: int) -> Steps[None]:
-        """Set the position to ``offset``. This also works for a partition whose start position could not be found."""
+        """Set the position of ``tp`` to ``offset``. It also works if the start position cannot be found.
+
+        Raises UnknownTopicError if the partition is not assigned.
+        """
         offset = arguments.whole("offset", offset, least=0)
         yield from self._poll_assignment()
         if tp in self._new:
@@ -544,11 +564,11 @@ class ConsumerSteps:
         return found
 
     def positions(self, partitions: Collection[TopicPartition] | None = None) -> Steps[dict[TopicPartition, int]]:
-        """Return the offset of the next record of each partition."""
+        """Return the offset of the next record of these partitions, or of all."""
         return {fetch.tp: fetch.position for fetch in (yield from self.each(partitions))}
 
     def committed(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, Position]]:
-        """Return the stored positions of these partitions, or of all."""
+        """Return the stored positions of these partitions, or of all. Partitions without one are left out."""
         wanted = list(map(TopicPartition._make, partitions)) or [fetch.tp for fetch in (yield from self.each())]
         return dict((yield Blocking(partial(self.assignment.committed, wanted))))
 
@@ -561,7 +581,7 @@ class ConsumerSteps:
         return found
 
     def pause(self, partitions: Collection[TopicPartition], *, paused: bool) -> None:
-        """Hand out no more records of these partitions, or with ``paused`` False hand them out again."""
+        """Return no more records of these partitions, or with ``paused`` False return them again."""
         (self._paused.update if paused else self._paused.difference_update)(map(TopicPartition._make, partitions))
 
     # -- the end -----------------------------------------------------------------------------------------------------

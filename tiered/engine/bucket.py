@@ -1,4 +1,4 @@
-"""The steps of one log directory as coroutines: on an asyncio store, or on a sync store in threads of the engine."""
+"""The engine's operations on a bucket as coroutines, for one log directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ T = TypeVar("T")
 
 
 class StepBucket(ABC):
-    """Base of the engine's steps, each a coroutine that raises ``TieredError``. A subclass implements :meth:`drive`."""
+    """Base class of the engine's operations on a bucket. They are coroutines and raise ``TieredError``.
+
+    A subclass implements :meth:`drive`.
+    """
 
     def __init__(self, steps: BucketSteps, memory: Slots | None) -> None:
         """``memory``: shared limit of the bytes in memory for uploads and commits; None: not counted."""
@@ -48,21 +51,21 @@ class StepBucket(ABC):
         return self.steps.capabilities is not None
 
     def rest(self, tp: TopicPartition) -> None:
-        """Note that a partition is idle, so that most of its catalog may leave the memory."""
+        """Record that a partition is idle, so that most of its catalog may be dropped from memory."""
         self.steps.rest(tp)
 
     def upload_deadline_seconds(self) -> float:
-        """Return how long the upload of each object may be retried."""
+        """Return the seconds for which the upload of each object may be retried."""
         return PUT_DEADLINE_SECONDS
 
     async def probe(self) -> None:
-        """Check the store's capabilities, once. All other steps need the result."""
+        """Find out the store's capabilities, unless they are known. All other operations need them."""
         if self.steps.capabilities is None:
             async with self._probing:
                 await self.drive(self.steps.probe())
 
     async def register(self, topic: str) -> None:
-        """Create the topic's registry entry, or adopt an entry with the same id."""
+        """Create the topic's registry entry in the bucket, or adopt an entry with the same topic id."""
         await self.probe()
         await self.drive(self.steps.register(topic), together=REGISTRATION_REQUESTS)
 
@@ -112,7 +115,7 @@ class StepBucket(ABC):
 
 
 class Bucket(StepBucket):
-    """The steps of one log directory on one asyncio store and one event loop."""
+    """The engine's operations for one log directory, on an asyncio store and one event loop."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""The log directory as the engine needs it, in two kinds with one protocol.
+"""Log directory as the engine sees it: the protocol :class:`Disk` and two classes for it.
 
-:class:`OpenDisk` is a log that this process writes. :class:`LogDirectory` is for a process that does not hold
-``.lock``. It writes only the uploader's own files, or under ``.lock``.
+:class:`OpenDisk` is a log that this process writes. :class:`LogDirectory` is for an uploader beside another writer. It
+writes only the uploader's own files. For other changes it takes ``.lock``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Granted:
 
 
 class Disk(Protocol):
-    """One log directory. Thread-safe. Methods that wait for the disk are called through ``Blocking``."""
+    """Log directory, as the engine uses it. Thread-safe. The engine calls methods that read the disk on threads."""
 
     @property
     def path(self) -> Path:
@@ -100,23 +100,26 @@ class Disk(Protocol):
         """Return a sealed segment for reading."""
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
-        """Add to an error a hint for the owner of the files: damage, a refused claim, or a missing topic."""
+        """Add a hint for the owner of the files to an error: damage, a refused claim, or a missing topic."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Return the leader epochs of a partition."""
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
-        """Return the start and end of the local log now. ``exact`` False: the end may be a lower bound."""
+        """Return start and end of the local log as they are now. ``exact`` False: the end may be a lower bound."""
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
-        """Return the checkpoint's entry of each partition."""
+        """Return the upload checkpoint: committed end and claim of each partition."""
 
     def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Let the log begin or continue under the claim. Return True if a log that resumes must still begin later."""
+        """Prepare the log for appends under a granted claim. Return False if it is ready.
+
+        Return True if a log without records must still be moved to the bucket's end (``Granted.resumes``).
+        """
 
 
 class OpenDisk:
-    """Directory of a log that this process has open for writing."""
+    """Log directory that this process has open for writing, as a :class:`Disk`."""
 
     def __init__(self, local: LocalLog) -> None:
         self._local = local
@@ -153,10 +156,7 @@ class OpenDisk:
         return self._local.uploads.read()
 
     def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Let the log begin or continue under the claim, before the next append.
-
-        Return False: nothing is left to do.
-        """
+        """Prepare the log for appends under a granted claim. Always return False: the log is ready."""
         log = self._local.partition(tp)
         if granted.resumes:
             log.start_at(granted.next_offset, granted.leader_epoch, granted.producers)
@@ -166,7 +166,7 @@ class OpenDisk:
         return False
 
     def lead(self, tp: TopicPartition, leader_epoch: int) -> None:
-        """Use this leader epoch for later records, if it is higher than the log's own."""
+        """Write later records under ``leader_epoch``, if it is higher than the log's newest epoch."""
         log = self._local.partition(tp)
         epochs = log.leader_epochs()
         if not epochs or leader_epoch > epochs[-1].epoch:
@@ -174,7 +174,7 @@ class OpenDisk:
 
 
 class LogDirectory:
-    """One log directory, for an uploader that is not its writer. Thread-safe.
+    """Log directory of an uploader that is not its writer, as a :class:`Disk`. Thread-safe.
 
     It holds ``tiered-uploader.lock`` between :meth:`acquire` and :meth:`release`.
     """
@@ -196,7 +196,10 @@ class LogDirectory:
         self._resuming: dict[TopicPartition, Granted] = {}  # empty logs that will begin where the bucket ends
 
     def acquire(self) -> None:
-        """Take the uploader's lock. Raises NotFoundError (no log), ConfigError (a file, a standby), LockedError."""
+        """Take the uploader's lock. Raises LockedError if another uploader has it.
+
+        Raises NotFoundError if the path is no log directory, ConfigError for a file or a standby.
+        """
         if not self.files.is_directory(self.path):
             raise no_directory(self.files, self.path, hint="check --log-dir, or start the application")
         refuse_standby(self.path, self.files)
@@ -204,7 +207,7 @@ class LogDirectory:
         try:
             self._lock.acquire(self._clock)
         except LockedError as error:
-            error.hint = "one is enough: `tiered-uploader sync` waits for it, `tiered status` shows its work"
+            error.hint = "`tiered-uploader sync` waits for the running uploader, `tiered status` shows its work"
             raise
         sweep_temporaries(self.files, self.path, of=UPLOADER_FILES)
 
@@ -213,11 +216,11 @@ class LogDirectory:
         return living(self._lock.holder())
 
     def note_http(self, address: str) -> None:
-        """Store in the lock's note the address of this uploader's HTTP status. ``""``: it has none."""
+        """Store the address of this uploader's HTTP status in the lock file. ``""``: it has none."""
         self._lock.add_note(http=address)
 
     def note_trouble(self, trouble: str) -> None:
-        """Store in the lock's note why records do not reach the bucket, as JSON. ``""``: no problem."""
+        """Store in the lock file, as JSON, why records do not reach the bucket. ``""``: no problem."""
         self._lock.add_note(trouble=trouble)
 
     def check_place(self) -> None:
@@ -241,9 +244,10 @@ class LogDirectory:
         return self._scanner.volume_id
 
     def scan(self, *, whole: bool = True) -> Look:
-        """Return the changes since the last scan. Raises LocalIOError if the directory was removed or replaced.
+        """Scan the directory. Return the changes since the last scan.
 
-        ``whole`` False: faster, but the growth of an active segment may be found up to a dozen scans later.
+        ``whole`` False: faster, but the growth of an active segment may be found up to a dozen scans later. Raises
+        LocalIOError if the directory was removed or replaced.
         """
         with self._busy:
             self._lock.check()
@@ -251,9 +255,9 @@ class LogDirectory:
             return self._scanner.scan(whole=whole)
 
     def has_news(self) -> bool:
-        """Return True if topics were made, changed, deleted, paused or resumed since the last scan; two ``stat``.
+        """Return True if topics were created, changed, deleted, paused or resumed since the last scan.
 
-        An application that makes a topic waits until its partitions are claimed, and must not wait for the next scan.
+        An application that creates a topic waits until its partitions are claimed: a scan should follow at once.
         """
         return self._news() != self._seen
 
@@ -276,9 +280,9 @@ class LogDirectory:
         return dict(self._scanner.broken)
 
     def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
-        """Return (base, end) of each sealed segment.
+        """Return (base, end) of each sealed segment. A segment ends at the next base.
 
-        ``bases``: of all ``.log`` files; a segment ends at the next base.
+        ``bases``: bases of all ``.log`` files, ascending; the last one is the active segment.
         """
         del tp
         return itertools.pairwise(bases)
@@ -304,9 +308,9 @@ class LogDirectory:
         return self._scanner.leader_epochs(tp)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
-        """Return the start and end of the local log now. The last scan may be from before its first records.
+        """Return start and end of the local log, read from the disk now.
 
-        ``exact``: read the active segment for the end, if the log has no writer.
+        ``exact``: read the active segment to find the end; without effect while another process writes the log.
         """
         if exact and not self._scanner.writer():
             with LogView.open(self.path, clock=self._clock, files=self.files) as view:
@@ -315,7 +319,10 @@ class LogDirectory:
         return LogExtent(*self._scanner.extent(tp))
 
     def seal(self) -> bool:
-        """Roll every active segment. Return True if a writer was asked to do it, False if it is done."""
+        """Seal every active segment, and return False. Return True if another process must do it, and was asked to.
+
+        Raises the first error after all partitions were tried. Fenced partitions are left out.
+        """
         try:
             log = self._open()
         except LockedError:
@@ -340,17 +347,17 @@ class LogDirectory:
         return False
 
     def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Remember an empty log that must begin at the bucket's end, for :meth:`resume`. Return True if it is one."""
+        """Return True if this log must still be moved to the bucket's end. :meth:`resume` then moves it."""
         if granted.resumes:
             with self._noting:
                 self._resuming[tp] = granted
         return granted.resumes
 
     def resume(self) -> bool:
-        """Begin all waiting empty logs where the bucket ends. Return False if a writer has the directory: it does so.
+        """Move all empty logs of :meth:`start_log` to the bucket's end. Return True if that is done.
 
-        A log that got records stays: the engine sees that it has diverged. Raises the first error after the last log.
-        The next call retries those that failed.
+        Return False if another process writes the directory: it moves them itself. A log that got records meanwhile is
+        left as it is. Raises the first error after all logs were tried; the next call tries again.
         """
         with self._noting:
             resuming = dict(self._resuming)
@@ -383,9 +390,9 @@ class LogDirectory:
             self._resuming = {tp: each for tp, each in self._resuming.items() if done.get(tp) is not each}
 
     def note(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> int:
-        """Store committed ends in the checkpoint that the writer reads, durably. Return its number of partitions.
+        """Store the committed ends of ``uploads`` in the upload checkpoint, durably. The writer reads it.
 
-        The file is written whole, so its cost grows with that number. Concurrent calls take turns.
+        Return the number of partitions in the checkpoint. Each call writes the whole file.
         """
         with self._noting:
             self._lock.check()
@@ -393,7 +400,7 @@ class LogDirectory:
             return len(self._checkpoint.read())
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
-        """Return the checkpoint's entry of each partition."""
+        """Return the upload checkpoint: committed end and claim of each partition."""
         return self._checkpoint.read()
 
     def disk(self) -> tuple[int, int] | None:

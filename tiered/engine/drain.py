@@ -1,4 +1,4 @@
-"""The end of a run: which records must be in the bucket, the seals that no writer makes, and the exit status."""
+"""End of a run of the uploader: the drain of a log, the sealing of segments without a writer, and the exit status."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WRITER_GONE_MS = 500
 
 
 class DrainMode(enum.Enum):
-    """Which records a drain uploads: uploads in progress, all sealed segments, or the active segments, too."""
+    """Choice of the records that a drain uploads."""
 
     INFLIGHT = "inflight"  # uploads under way
     SEALED = "sealed"  # every sealed segment
@@ -57,8 +57,8 @@ class DrainRequested:
 class Drain:
     """Drain in progress. ``targets``: the committed end that each partition must reach.
 
-    ``ends``: the end of each partition on this disk, only for the last drain. Both are from the start of the drain;
-    :meth:`follow` raises them.
+    ``ends``: the end of each partition on this disk; empty unless ``request.last``. Both are measured at the start of
+    the drain, and :meth:`follow` raises them.
     """
 
     request: DrainRequested
@@ -73,7 +73,7 @@ class Drain:
         return Drain(request, targets, ends)
 
     def follow(self, p: Partition) -> bool:
-        """Raise the targets to include records that were found since. Return True if there are some.
+        """Raise the partition's target to records that were found since the start. Return True if it rises.
 
         Call it only without a writer: the drain of a log that grows would not end.
         """
@@ -89,7 +89,10 @@ class Drain:
         return base < self.targets.get(p.tp, 0)
 
     def left(self, partitions: Mapping[TopicPartition, Partition]) -> list[Partition]:
-        """Return the partitions that have not reached their targets, by name."""
+        """Return the unfinished partitions, sorted by name.
+
+        A partition is unfinished below its target, or while positions of consumer groups are to be copied.
+        """
         copies = self.request.mode is not DrainMode.INFLIGHT
         left = [
             p
@@ -116,7 +119,8 @@ class Drain:
     ) -> Exit | None:
         """Return the exit of a drain that cannot finish: its deadline passed, or all partitions ``left`` are blocked.
 
-        None: it continues. ``obstacle`` returns the failure that blocks a partition, or None.
+        None: the drain continues. ``left``: unfinished partitions. ``obstacle``: returns the failure that blocks a
+        partition, or None.
         """
         if self.is_over(now_ms):
             what = "wait" if self.request.oneshot else "drain"
@@ -134,10 +138,7 @@ class Drain:
         return Exit(code, f"{_names(left)} only on this disk: {first.message}", first.hint or LEFT_HINT)
 
     def all_sent(self, partitions: Mapping[TopicPartition, Partition]) -> Exit:
-        """Return the exit of a drain that reached its targets.
-
-        If records stay on the disk, the exit status reports them.
-        """
+        """Return the exit of a drain that reached its targets: status 0 unless records are only on this disk."""
         kept = [p for p in partitions.values() if p.known_committed < self.ends.get(p.tp, 0)]
         if not kept:
             return Exit(0, DONE)
@@ -173,7 +174,10 @@ def _names(left: Sequence[Partition]) -> str:
 
 
 class Ending:
-    """End of a run: it waits until the engine has uploaded the records of a drain."""
+    """Waiter for the end of a run: :meth:`run` returns once a drain has ended. One event loop.
+
+    ``look``: scans the log directory.
+    """
 
     def __init__(self, engine: Engine, sealer: Sealer, look: Callable[[], Awaitable[None]]) -> None:
         self.drain: Drain | None = None
@@ -199,18 +203,15 @@ class Ending:
         self._changed.set()
 
     def writer_is(self, holder: str) -> None:
-        """Set the process that writes the log, ``""`` for none.
-
-        Once it is gone, this program uploads its last records.
-        """
+        """Record which process writes the log, ``""`` for none. Once it is gone, a drain uploads its last records."""
         self._sealer.writer_is(holder)
         if self.drain is not None and not holder:
             self._engine.scan_now()
 
     async def run(self) -> Exit:
-        """Wait until a drain has ended: all is uploaded, the rest is blocked, or the deadline has passed.
+        """Wait until a drain has ended, and return its exit.
 
-        Return the exit.
+        It ends when all is uploaded, when everything left is blocked, or at the deadline.
         """
         engine = self._engine
         while True:
@@ -227,7 +228,7 @@ class Ending:
             await self._wait()
 
     def _judge(self) -> Exit | None:
-        """Return the exit if the end has come. Update the sealer's work."""
+        """Return the exit if the drain has ended, otherwise None. Request seals from the sealer."""
         drain, partitions = self.drain, self._engine.partitions
         if drain is None:
             return None
@@ -239,8 +240,8 @@ class Ending:
         return drain.ending(left, self._engine.now_ms(), obstacle=self._obstacle)
 
     async def _scan_last(self, drain: Drain) -> Exit | None:
-        """Return the exit if a scan finds no more to send; None if it does, or cannot run yet."""
-        late = "ended before a last look at the log directory: whether the bucket holds it all is not known"
+        """Scan once more. Return the exit if nothing is left to upload; None to continue the drain."""
+        late = "ended before a last scan of the log directory: it is unknown whether the bucket has every record"
         if drain.is_over(self._engine.now_ms()):
             return Exit(DataLocalError.exit_code, late, LEFT_HINT)
         if self._sealer.is_at_work():
@@ -257,7 +258,7 @@ class Ending:
         error = look.exception()
         if isinstance(error, (TieredError, OSError)):
             failure = Failure.from_error(error)
-            reason = f"the log directory cannot be read before the end: {failure.message}"
+            reason = f"the last scan of the log directory failed: {failure.message}"
             return Exit(DataLocalError.exit_code, reason, failure.hint or LEFT_HINT)
         if error is not None:
             raise error
@@ -265,7 +266,7 @@ class Ending:
         return None if self._sealer.is_at_work() else self._judge()
 
     async def _wait(self) -> None:
-        """Wait for a change, or for the end of the time."""
+        """Wait for a change, or for the drain's deadline."""
         drain, seconds = self.drain, None
         if drain is not None and drain.request.deadline_ms is not None:
             seconds = (drain.request.deadline_ms - self._engine.now_ms()) / 1000
@@ -298,7 +299,7 @@ class Ending:
 class Sealer:
     """Loop that seals active segments when it is due.
 
-    ``seal`` rolls them and returns False, or requests it from the writer and returns True. Then it scans the disk.
+    ``seal``: seals them and returns False, or requests it from the writer and returns True. It then scans the disk.
     """
 
     def __init__(self, engine: Engine, seal: Callable[[], Awaitable[bool]]) -> None:
@@ -318,14 +319,14 @@ class Sealer:
         return self._at_work
 
     def writer_is(self, holder: str) -> None:
-        """Set the process that writes the log, ``""`` for none."""
+        """Record which process writes the log, ``""`` for none."""
         if self._draining and self.writer and not holder:
             self._not_before_ms = self._engine.now_ms()  # the writer was asked to roll and is gone: now roll here
         self.writer = holder
         self._changed.set()
 
     def drain(self) -> None:
-        """Switch to a drain: from now on seal only for the drain, and then at once."""
+        """Switch to a drain: from now on seal only if ``needs_seal`` is set, but without a delay."""
         self._draining = True
         self.seal_now()
 

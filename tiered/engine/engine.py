@@ -31,17 +31,17 @@ from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.plan.pacing import ALL_TOPICS, Pause
 
-REJOIN_HINT = "`tiered repair rejoin` moves this log's own tail aside and resumes at the bucket's end"
+REJOIN_HINT = "`tiered repair rejoin` sets this log's files aside and continues at the bucket's end"
 
 FRESH_WORKERS = 64
-"""Coroutines that begin at once with a claim. Other partitions are entries in a line until one has claimed or waits."""
+"""Limit of coroutines that have neither claimed nor waited yet. Other partitions are queued without a coroutine."""
 
 T = TypeVar("T")
 Note = Callable[[TopicPartition, PartitionUpload], None]
 
 
 class Engine:
-    """Uploader of the sealed segments of the partitions in its table. Call it only on its event loop."""
+    """Uploader of sealed segments. It has a table of partitions, each with its work. Call it only on its event loop."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Engine:
         """Start with an empty table.
 
         ``note`` gets the state of a partition from a root that was read back, for the checkpoint. ``in_call``: the run
-        is one call of an application. Then a failed partition is not retried and work in progress is not cancelled,
-        because the caller decides about waits. ``views`` has no wait times in that case.
+        is one call of an application. A failed partition is then not retried, because the caller decides about waits,
+        and :meth:`views` has no wait times.
         """
         self.bucket = bucket
         self.now_ms = now_ms
@@ -142,7 +142,10 @@ class Engine:
             self.changed(p)
 
     def copy(self, positions: Mapping[TopicPartition, Positions]) -> None:
-        """Copy these positions of groups to the bucket, each once the root that covers it was read back."""
+        """Set the positions of consumer groups to copy to the bucket.
+
+        A position is copied after the root that covers its offset was read back.
+        """
         self._positions = positions
         for tp, groups in positions.items():
             p = self.partitions.get(tp)
@@ -154,7 +157,7 @@ class Engine:
         return self.pauses.get(p.tp.topic) or self.pauses.get(ALL_TOPICS)
 
     def scan_now(self, *, refused: bool = False) -> None:
-        """Retry at once after failures that pass by themselves. ``refused``: also retry work that the store refused."""
+        """End the waits for retries after failures that time cures. ``refused``: also retry work that was refused."""
         now_ms = self.now_ms()
         for topic in self.topics:
             topic.trouble = topic.trouble.retry_now(now_ms, refused=refused)
@@ -193,7 +196,7 @@ class Engine:
         return partition.has_work(p, self.wanted, lazy=self.lazy)
 
     def is_alone(self) -> bool:
-        """Return True if no other step can run beside the one that begins now. It may then block the event loop."""
+        """Return True if the step that begins now is the only one. It may then block the event loop."""
         workers = list(self._workers.values())
         if self._line or len(workers) + len(self.topics.tasks()) != 1:
             return False
@@ -231,13 +234,13 @@ class Engine:
                 self._start(p)
 
     def release_claim_slot(self, p: Partition) -> None:
-        """Let the next partition claim. This one has made its claim, or waits for something else."""
+        """Free the partition's place among the ``FRESH_WORKERS``, and start the next partition in the queue."""
         if p.tp in self._fresh:
             self._fresh.discard(p.tp)
             self._start_claims()
 
     def _start_claims(self) -> None:
-        """Begin coroutines of a few partitions in line for a claim: at a start thousands are in it."""
+        """Start coroutines for queued partitions while fewer than ``FRESH_WORKERS`` run."""
         while self._line and len(self._fresh) < FRESH_WORKERS:
             tp = next(iter(self._line))
             p = self._line.pop(tp)
@@ -252,7 +255,7 @@ class Engine:
         worker.task.add_done_callback(partial(self._ended, worker))
 
     def _ended(self, worker: Worker, task: asyncio.Task[None]) -> None:
-        """Remove the worker. Changes of the same turn of the loop begin another coroutine."""
+        """Remove a worker that ended. Start another one if there is new work."""
         if self._workers.get(worker.p.tp) is worker:
             del self._workers[worker.p.tp]
             self.release_claim_slot(worker.p)
@@ -265,7 +268,7 @@ class Engine:
             self.changed(worker.p)
 
     def rest(self, p: Partition) -> None:
-        """Note that a partition is idle, so that most of its catalog may leave the memory."""
+        """Record that a partition is idle, so that most of its catalog may be dropped from memory."""
         if self.retries:
             self.bucket.rest(p.tp)
 
@@ -280,9 +283,9 @@ class Engine:
         work: Callable[[], Awaitable[T]],
         room: contextlib.AbstractAsyncContextManager[None] | None = None,
     ) -> T | Failure:
-        """Run one attempt of a step. Return its result, or its failure. A time-out and a bug are failures, too.
+        """Run one attempt of a step. Return its result, or a Failure for any error, a time-out or a bug.
 
-        ``room``: reservation of memory, entered first. The time limit starts after it.
+        ``room``: reservation of memory, entered before the time limit starts.
         """
         begun = self._monotonic()
         seconds = self.seconds_of(step)
@@ -313,7 +316,7 @@ class Engine:
     # ------------------------------------------------------------------ outcomes
 
     def failed(self, p: Partition, failure: Failure, doing: str) -> None:
-        """Record a failure of one partition, which is retried later. The others continue.
+        """Record the failure of a step of one partition. It is retried later, except with ``in_call``.
 
         ``doing``: the step, in words.
         """
@@ -322,7 +325,7 @@ class Engine:
         self.changed(p)
 
     def succeeded(self, p: Partition, doing: str) -> None:
-        """Record that a step succeeded. A refused commit stays the failure until the root is beyond it."""
+        """Record that a step succeeded. The failure of a refused commit stays until the root ends above it."""
         refused = p.refused
         p.trouble = p.still_refused(refused) if refused else self.success_noted(p.trouble, doing, p.tp)
 
@@ -344,7 +347,7 @@ class Engine:
     def _reported(
         self, before: FailureStreak, level: Level, code: str, text: str, tp: TopicPartition | None
     ) -> FailureStreak:
-        """Return the record after a report, unless the same was reported lately."""
+        """Report ``text``, unless the same code was reported lately. Return the failure record after it."""
         repeat_ms = self.limits.repeat_report_ms
         after, report = before.after_report(level, code, text, tp, now_ms=self.now_ms(), repeat_ms=repeat_ms)
         if report is not None:
@@ -370,16 +373,16 @@ class Engine:
         self.changed(p)
 
     def drop_claim(self, p: Partition) -> None:
-        """Give up the claim: cancel its uploads. The next claim begins when they have ended."""
+        """Give up the claim of a partition and cancel its uploads. The next claim begins when they have ended."""
         p.drop_claim()
         worker = self._workers.get(p.tp)
         if worker is not None:
             worker.cancel_uploads()
 
     def note(self, p: Partition) -> None:
-        """Report the committed end to the checkpoint, which permits local deletion.
+        """Write the committed end to the checkpoint, which permits the deletion of local records.
 
-        A log that must still begin is left out.
+        Do nothing for an empty log that must still be moved to the bucket's end.
         """
         if p.resume_at < 0:
             self._note(p.tp, PartitionUpload(p.committed, p.claim_epoch, False, p.remote_start))
@@ -463,10 +466,7 @@ class Topics:
                 topic.task.cancel()
 
     def registered(self, p: Partition) -> bool:
-        """Return True if the topic is registered in the bucket under this id.
-
-        If not, start an attempt, unless one runs.
-        """
+        """Return True if the partition's topic is registered in the bucket. If not, start a registration."""
         topic = self.find(p)
         if not topic.registered and topic.task is None:
             topic.task = asyncio.get_running_loop().create_task(self._register(topic))

@@ -1,4 +1,4 @@
-"""A failure as data, and the record of failures in a row: when to retry, and what to report."""
+"""Failure of a step as data, and the record of consecutive failures: when to retry, and when to report."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Failure:
     def from_error(error: BaseException) -> Failure:
         """Return the failure for ``error``.
 
-        An exception that is no TieredError, time-out or I/O error is reported as a bug.
+        An exception that is no TieredError, time-out or connection error counts as a bug.
         """
         if isinstance(error, (TimeoutError, ConnectionError)):
             return Failure(FailureKind.RETRIABLE, "timeout", str(error) or "timed out", exit_code=75)
@@ -92,9 +92,10 @@ REFUSED = frozenset({FailureKind.PERMISSION, FailureKind.FATAL})
 
 @dataclass(frozen=True, slots=True)
 class FailureStreak:
-    """Record of consecutive failures of one retried task.
+    """Record of consecutive failures of one retried task. ``failure``: the last one, None without any.
 
-    ``reported_*``: the last report of them; -1 and ``""``: none.
+    ``doing``: the failed step, in words. ``reported_ms``, ``reported_code``: time and code of the last report; -1 and
+    ``""``: none.
     """
 
     failure: Failure | None = None
@@ -113,7 +114,7 @@ class FailureStreak:
     def after_report(
         self, level: Level, code: str, text: str, tp: TopicPartition | None, *, now_ms: int, repeat_ms: int
     ) -> tuple[FailureStreak, Report | None]:
-        """Return the report of the first failure of its kind, then one every ``repeat_ms``, and the new streak."""
+        """Return (streak, report). The report is None if the same ``code`` was reported within ``repeat_ms``."""
         repeat = self.reported_code == code and self.reported_ms != NONE_MS
         if repeat and now_ms < self.reported_ms + repeat_ms:
             return self, None
@@ -122,7 +123,7 @@ class FailureStreak:
         return replace(self, reported_code=code, reported_ms=now_ms), report
 
     def after_success(self, doing: str, tp: TopicPartition | None) -> tuple[FailureStreak, Report | None]:
-        """Return the streak after a success, and the report of the recovery from a reported failure."""
+        """Return (streak, report) after a success. The report is None unless a failure was reported before."""
         if self.failure is None:
             return replace(self, attempts=0, retry_at_ms=0) if self.attempts or self.retry_at_ms else self, None
         if self.reported_ms == NONE_MS:
@@ -131,9 +132,9 @@ class FailureStreak:
         return NO_FAILURES, Report(Level.INFO, "recovered", text, tp)
 
     def retry_now(self, now_ms: int, *, refused: bool = False) -> FailureStreak:
-        """End the wait for a retry where time alone cures the failure: a caller waits for the upload.
+        """Return the streak with the next attempt at ``now_ms``, if time alone cures the failure.
 
-        ``refused``: clear a refusal, too. It may have been corrected, and the run ends by a current answer.
+        ``refused``: also for a refused operation, whose failure is removed, because its cause may be corrected.
         """
         if self.failure is not None and self.failure.kind in PASSING:
             return replace(self, retry_at_ms=now_ms)

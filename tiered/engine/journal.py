@@ -27,7 +27,7 @@ from tiered.local.disk.uploader_files import JOURNAL_NAME
 from tiered.model import TopicPartition
 
 COMPACT_LINES = 1_000
-"""Limit of the lines: a longer file, three quarters of it done, is written again."""
+"""Lines above which the file is rewritten, if at least three quarters of them are of finished uploads."""
 
 UID_CHARS = 32
 
@@ -95,7 +95,7 @@ class Journal:
         self._inode = state.inode if state is not None else 0
 
     def refresh(self) -> None:
-        """Read the lines of other processes after the uploader's lock was taken again; one ``stat`` if none."""
+        """Read the file again if another process has changed it. Call it after the uploader's lock was taken again."""
         with self._lock:
             state = self._files.state(self._path)
             self._need_open()
@@ -112,14 +112,20 @@ class Journal:
             self._put(entry)
 
     def part(self, log_key: str, upload_id: str) -> None:
-        """Write the id of a multipart upload, durably, before its first part is sent. Call :meth:`put` first."""
+        """Write the id of a multipart upload, durably, before its first part is sent.
+
+        ``log_key``: key of an upload that :meth:`put` has written.
+        """
         with self._lock:
             self._need_open()
             self._append([_part(log_key, upload_id)], sync=True)
             self._put(self._entries[log_key].with_part(upload_id))
 
     def done(self, log_keys: Iterable[str]) -> None:
-        """Mark uploads as committed or deleted. No fsync: for a lost line the next start checks the upload again."""
+        """Mark uploads as finished: committed or deleted. Unknown keys are ignored.
+
+        The lines are not fsynced: if one is lost, the next start checks its upload again.
+        """
         with self._lock:
             if known := [key for key in log_keys if key in self._entries]:
                 self._need_open()
@@ -133,14 +139,14 @@ class Journal:
             return log_key in self._entries
 
     def before(self, tp: TopicPartition, epoch: int) -> list[Entry]:
-        """Return the uploads of ``tp`` from claims before ``epoch``, by base offset."""
+        """Return the unfinished uploads of ``tp`` under claim epochs below ``epoch``, by base offset."""
         with self._lock:
             entries = self._by_partition.get(tp, {}).values()
             found = [entry for entry in entries if entry.epoch < epoch]
         return sorted(found, key=lambda entry: entry.base)
 
     def between(self, tp: TopicPartition, start_offset: int, end_offset: int) -> list[Entry]:
-        """Return the unfinished uploads of ``tp`` with a base offset from ``start_offset`` to ``end_offset``."""
+        """Return the unfinished uploads of ``tp`` with ``start_offset`` <= base offset < ``end_offset``."""
         with self._lock:
             entries = self._by_partition.get(tp, {}).values()
             return [entry for entry in entries if start_offset <= entry.base < end_offset]
@@ -159,7 +165,7 @@ class Journal:
     def _need_open(self) -> None:
         """Open the file if an earlier attempt failed, for example for want of file handles."""
         if self._closed:
-            raise ClosedError(f"{self._path} was closed before")
+            raise ClosedError(f"the upload journal {self._path} is closed")
         if self._handle is None:
             self._open()
 
@@ -179,7 +185,7 @@ class Journal:
 
     def _append(self, lines: list[dict[str, Any]], *, sync: bool) -> None:
         if self._handle is None:
-            raise ClosedError(f"{self._path} was closed before")
+            raise ClosedError(f"the upload journal {self._path} is closed")
         data = b"".join([json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines])
         self._files.write_at(self._handle, data, self._end)
         if sync:

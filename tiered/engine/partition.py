@@ -1,4 +1,4 @@
-"""The row of one partition, the limits of the engine, and the decisions about a row. No effect, no clock.
+"""State of one partition in the engine, the engine's limits, and the decisions about due work. No I/O, no clock.
 
 ::
 
@@ -36,9 +36,10 @@ SEAL_IDLE_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Limits of the engine. ``uploads``: number at the same time.
+    """Limits of the engine. ``uploads``, ``claims``, ``commits``: numbers at the same time.
 
-    One partition gets more than a quarter of them only if no other waits. ``seal_idle_ms``: age of the first record at
+    One partition gets more than a quarter of the uploads only if no other waits. ``commit_wait_ms``: wait of a stored
+    segment for more segments. ``seal_idle_ms``: age of the first record at
     which the uploader seals an active segment, if the log has no writer. -1: never.
     """
 
@@ -87,7 +88,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSeen:
-    """State of a partition that a scan found changed. ``sealed``: the newly found sealed segments.
+    """State of a changed partition, as found by a scan. ``sealed``: the newly found sealed segments.
 
     ``end_offset``: a lower bound, because the active segment is not read and counts as one record. ``active_since_ms``:
     -1 if the active segment is empty. ``noted_offset``: committed end in the checkpoint of an earlier run, -1 if none.
@@ -181,7 +182,7 @@ class Partition:
     # ------------------------------------------------------------------ what is on the disk
 
     def see(self, seen: PartitionSeen) -> None:
-        """Update the offsets of the local log from a scan, and add newly sealed segments."""
+        """Update the local log's offsets from the result of a scan, and add its sealed segments."""
         self.local_start, self.flushed, self.end = seen.local_start_offset, seen.flushed_offset, seen.end_offset
         self.active_bytes, self.active_since_ms = seen.active_bytes, seen.active_since_ms
         self.seal_ms = seen.seal_ms
@@ -229,13 +230,13 @@ class Partition:
 
     @property
     def moves(self) -> bool:
-        """Return True if the partition makes progress: an upload or commit runs, or a segment can be committed."""
+        """Return True if the partition makes progress: an upload or commit runs, or a commit is possible now."""
         first = self.works.get(self.committed)
         return self.at_work or (self.trouble.failure is None and first is not None and first.row is not None)
 
     @property
     def known_committed(self) -> int:
-        """Return the end of the root. If it was not read yet, the end in the checkpoint of an earlier run, or 0."""
+        """Return the end of the root; before it is read, the end in the checkpoint of an earlier run, or 0."""
         return max(self.noted, 0) if self.committed < 0 else self.committed
 
     @property
@@ -258,7 +259,7 @@ class Partition:
     def next_upload(self) -> SegmentUpload | None:
         """Return the next segment to upload, None if there is none.
 
-        At most one commit's segments are uploaded ahead.
+        It is at most ``MAX_COMMIT_SEGMENTS`` segments after the committed end.
         """
         at = self.committed
         for _ in range(MAX_COMMIT_SEGMENTS):
@@ -271,9 +272,9 @@ class Partition:
         return None
 
     def positions_to_copy(self) -> Positions | None:
-        """Return the positions of groups to copy to the bucket, at most up to the committed end.
+        """Return the positions of consumer groups to copy to the bucket, None if there is nothing to copy.
 
-        None: nothing to copy.
+        A position above the committed end is lowered to it.
         """
         if self.positions is None or self.pause is not None or self.phase is Phase.FENCED:
             return None
@@ -314,7 +315,7 @@ class Partition:
         self.forget_committed()
 
     def drop_claim(self) -> None:
-        """Give up the claim and forget its uploads, because a later claim cannot commit them."""
+        """Give up the claim. Its uploaded segments count as not uploaded, because a later claim cannot commit them."""
         self.phase = Phase.NEW
         for work in self.works.values():
             work.uploading, work.row, work.stored_ms = False, None, NONE_MS
@@ -324,7 +325,10 @@ class Partition:
         self.works = {base: work for base, work in self.works.items() if work.segment.end > self.committed}
 
     def refuse_commit(self, failure: Failure, end: int) -> None:
-        """Record that the commit up to offset ``end`` is proven not to be in the catalog. Its retries become rarer."""
+        """Record that the commit up to offset ``end`` is proven not to be in the catalog.
+
+        Each further refusal makes its retries rarer.
+        """
         times = 0 if self.refused is None else self.refused.times
         self.trouble = replace(self.trouble, attempts=times)
         self.refusal = RefusedCommit(self.committed, end, times + 1, failure)
@@ -356,7 +360,7 @@ class Partition:
 
 
 Wanted = Callable[[Partition, int], bool]
-"""Predicate: True if the segment of a partition at this base offset will be uploaded. A drain wants only some."""
+"""Predicate: True if this run uploads the segment of the partition at this base offset."""
 
 
 def has_work(p: Partition, wanted: Wanted, *, lazy: bool = False) -> bool:
@@ -391,7 +395,10 @@ def upload_due(p: Partition, wanted: Wanted) -> SegmentUpload | None:
 
 
 def rows_due(p: Partition, limits: EngineLimits, now_ms: int) -> tuple[Row, ...]:
-    """Return the rows to commit now. They are due if a commit is full, a row waited long enough, or no upload runs."""
+    """Return the rows to commit now, () if none is due.
+
+    Rows are due if they fill a commit, if the first has waited long enough, or if no upload runs.
+    """
     most = 1 if p.one_by_one else limits.commit_segments
     prefix = p.prefix()[:most]
     if not prefix or (len(prefix) < most and now_ms < commit_at_ms(p, limits)):
@@ -400,7 +407,7 @@ def rows_due(p: Partition, limits: EngineLimits, now_ms: int) -> tuple[Row, ...]
 
 
 def commit_at_ms(p: Partition, limits: EngineLimits) -> int:
-    """Return when the stored segments are to be committed: 0 for at once, -1 if there are none."""
+    """Return the time in ms at which the stored segments are committed: 0 for at once, -1 if there are none."""
     first = p.works.get(p.committed)
     if first is None or first.row is None:
         return NONE_MS
@@ -408,7 +415,7 @@ def commit_at_ms(p: Partition, limits: EngineLimits) -> int:
 
 
 def copy_due(p: Partition, wanted: Wanted, *, has_committed: bool) -> bool:
-    """Return True if positions are to be copied now: after a commit, or if none is on its way that covers more."""
+    """Return True if positions of consumer groups are copied now: after a commit, or if no commit is expected."""
     if p.phase is not Phase.CLAIMED or p.positions_to_copy() is None:
         return False
     return has_committed or not (p.uploading or upload_due(p, wanted))
@@ -420,7 +427,7 @@ def dead_upload_sweep_due(p: Partition, now_ms: int) -> bool:
 
 
 def next_ms(p: Partition, limits: EngineLimits) -> int:
-    """Return the time at which something becomes due without another event; -1: never."""
+    """Return the time in ms at which a commit or a deletion becomes due without another event; -1: never."""
     times = [commit_at_ms(p, limits), NONE_MS if p.settled else p.sweep.retry_at_ms]
     return min((at_ms for at_ms in times if at_ms != NONE_MS), default=NONE_MS)
 

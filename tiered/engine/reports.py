@@ -19,7 +19,7 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Message for the operator. ``event``: its stable name."""
+    """Message for the operator. ``event``: stable name of its kind. ``fields``: named values for logs."""
 
     level: Level
     event: str
@@ -76,7 +76,7 @@ class Listener(Protocol):
 
 
 class DaemonListener(Listener, Protocol):
-    """Callbacks of a daemon: as a Listener, and for the disk, the loop, and failures outside of steps."""
+    """Callbacks of a daemon: those of a Listener, and more for the disk, the ticks and failures outside of steps."""
 
     def disk(self, free_bytes: int, used_percent: int) -> None:
         """Called with the free bytes and the used percentage of the log's disk."""

@@ -42,7 +42,7 @@ UPLOAD_BYTES_PER_SECOND = 50_000
 
 NOTE_RETRY_SECONDS = 1.0
 NOTE_PAUSE_SECONDS = 0.000_2
-"""Pause after a write of the checkpoint, for each partition that it names: about ten times the cost of one."""
+"""Pause after a write of the checkpoint, for each partition in it: about ten times the cost of its write."""
 RESUME_RETRY_SECONDS = 10.0
 SCAN_PAUSES = 9
 """Length of the pause between scans in a drain, as a multiple of a scan's duration: at most a tenth of the time."""
@@ -54,7 +54,7 @@ SEEN_AT_ONCE = 256
 T = TypeVar("T")
 
 DIRECTORY_THREADS = 2
-"""Threads of what reads or writes all partitions. The memory allocator keeps such large buffers in each thread."""
+"""Threads for work on all partitions, few because the memory allocator keeps large buffers in each thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,7 @@ class DirectoryRun:
         timing: Timing | None = None,
         lazy: bool = False,
     ) -> None:
-        """Make a run.
-
-        ``lazy`` (one-shot runs): claim no partition whose records are all committed, by the checkpoint.
-        """
+        """``lazy`` (one-shot runs): claim no partition whose records are all committed, as the checkpoint shows."""
         self._directory = directory
         self._threads = ThreadPool(DIRECTORY_THREADS, "tiered-directory")
         self._clock = clock
@@ -147,9 +144,9 @@ class DirectoryRun:
         return wall_ms + int((self._clock.monotonic() - monotonic) * 1000)
 
     def _catch_up(self) -> None:
-        """Apply the wall clock where it is ahead: the machine slept, or its clock was set.
+        """Move the run's time forward to the wall clock, if the machine slept or its clock was set.
 
-        Files and waits in the status have its time. A deadline stops this.
+        Not during a drain, because its deadline would come too early.
         """
         ahead_ms = self._clock.now_ms() - self.now_ms()
         if ahead_ms > 0 and self.has_scanned and not self.is_draining:
@@ -163,7 +160,7 @@ class DirectoryRun:
     # ------------------------------------------------------------------ the run and its end
 
     async def run(self, *, first: DrainRequested | None = None) -> Exit:
-        """Scan and work until a drain has ended. ``first`` begins after the first scan."""
+        """Scan and upload until a drain has ended, and return its exit. ``first`` starts after the first scan."""
         self._running = True
         loops = (self._keep_noting(), self._keep_ticking(), self._keep_resuming(), self._sealer.run())
         background: list[asyncio.Task[Any]] = [asyncio.create_task(loop) for loop in loops]
@@ -187,7 +184,7 @@ class DirectoryRun:
             await self._stop([*background, *self._draining])
 
     def scan_now(self) -> None:
-        """Scan the disk now, and retry at once after failures that pass by themselves."""
+        """Scan the disk now, and end the waits for retries after failures that time cures."""
         self.engine.scan_now()
         self._scan_now.set()
 
@@ -197,7 +194,10 @@ class DirectoryRun:
         return self._ending.drain is not None or bool(self._drains or self._draining or self._early)
 
     def drain(self, mode: DrainMode, wait_ms: int) -> None:
-        """Begin the last drain. A scan comes first, so that all records appended before this call are included."""
+        """Scan, then upload the records of ``mode`` and end the run, within ``wait_ms``.
+
+        All records that were appended before this call are included.
+        """
         self._drains.append((mode, self.now_ms() + wait_ms))
         if self._running and self.has_scanned:
             self._start_drains()
@@ -212,7 +212,7 @@ class DirectoryRun:
         self._drain_later(DrainRequested(DrainMode.INFLIGHT, until_ms))
 
     def _drain_later(self, request: DrainRequested) -> None:
-        """Begin a drain now, or once there is a run that it can end."""
+        """Start a drain now, or once :meth:`run` is called."""
         if self._running:
             self._ending.start_drain(request)
         else:
@@ -233,7 +233,7 @@ class DirectoryRun:
         self._scan_now.set()  # the pause between two scans is short from now on
 
     async def _stop(self, background: list[asyncio.Task[Any]]) -> None:
-        """Cancel the work in progress (the journal names it for the next start) and write the last notes."""
+        """Cancel the work in progress, and write the last committed ends. The journal names cancelled uploads."""
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
@@ -326,10 +326,10 @@ class DirectoryRun:
         self._noted.set()
 
     async def _keep_noting(self) -> None:
-        """Write the notes. A failed write is retried.
+        """Write new committed ends to the checkpoint, for ever. A failed write is retried.
 
-        The file names every partition, so a pause follows that grows with their number. Notes in the pause share the
-        next write, and the cost of a commit does not grow with the number of partitions.
+        The file names every partition, so a pause follows that grows with their number. Changes in the pause share the
+        next write.
         """
         while True:
             await self._noted.wait()
@@ -341,7 +341,7 @@ class DirectoryRun:
                 await asyncio.sleep(named * NOTE_PAUSE_SECONDS)
 
     async def _write_notes(self) -> int:
-        """Write the checkpoint. Return how many partitions it names, -1 if that failed."""
+        """Write new committed ends to the checkpoint. Return its number of partitions, -1 if the write failed."""
         notes = dict(self._notes)
         if not notes:
             return 0
@@ -360,9 +360,9 @@ class DirectoryRun:
             self._resuming.set()
 
     async def _keep_resuming(self) -> None:
-        """Begin empty logs where the bucket ends: all that wait, for the directory is opened as a whole.
+        """Move empty logs to the bucket's end after their claims, for ever. A failure is retried.
 
-        A writer of the directory does so itself. A failure is retried.
+        If another process writes the directory, it moves them itself.
         """
         while True:
             await self._resuming.wait()

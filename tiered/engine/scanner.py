@@ -35,7 +35,7 @@ from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.pacing import Pause
 
 LOOKS = 4
-"""Attempts at a partition whose active segment is renamed between the listing and its ``stat``."""
+"""Attempts to read a partition whose active segment is renamed between the listing and its ``stat``."""
 COLD_LOOKS = 12
 """Scans in which the active segment of each partition that does not grow is read once."""
 NO_TOPIC_SEAL_MS = -1
@@ -44,10 +44,11 @@ NO_TOPIC_SEAL_MS = -1
 
 @dataclass(slots=True)
 class Look:
-    """Changes of a log directory since the last scan. Apply ``gone`` first: a partition in it may exist again.
+    """Changes of a log directory since the last scan. ``gone``: removed partitions. ``seen``: new or changed ones.
 
-    ``writer``: the holder of ``.lock`` in words, ``""`` if none. ``pauses``: the paused topics; ``ALL_TOPICS`` pauses
-    all. ``positions``: those of groups, by partition. Each of the three is None if it has not changed.
+    Apply ``gone`` first: a partition may be in both. ``writer``: the holder of ``.lock`` in words, ``""`` if none.
+    ``pauses``: the paused topics; ``ALL_TOPICS`` pauses all. ``positions``: those of consumer groups, by partition.
+    The last three are None if they have not changed.
     """
 
     gone: list[TopicPartition] = field(default_factory=list)
@@ -89,7 +90,7 @@ class FolderWatch:
         self.turn = 0
 
     def whole(self, look: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-        """Return all partitions, so that the scan reads each one. ``look`` lists them."""
+        """List all partitions with ``look`` and return them, so that the scan reads each one."""
         self._names = self._files.names(self._directory)  # first: a later change is seen the next time
         self._tps = look()
         listed = {name: name for name in self._names}  # one string for each name
@@ -141,7 +142,7 @@ def _noted_anew(
 class Scanner:
     """Finder of changes in a log directory since the last scan. One thread at a time.
 
-    ``segments``: returns the sealed ones of a partition, as (base, end), for ``.log`` files at these bases.
+    ``segments``: returns (base, end) of a partition's sealed segments, given the bases of its ``.log`` files.
     """
 
     def __init__(
@@ -175,7 +176,10 @@ class Scanner:
 
     @property
     def volume_id(self) -> str:
-        """Return ``directory.id`` from ``meta.properties``. Raises NotFoundError if this is no log directory."""
+        """Return ``directory.id`` from ``meta.properties``.
+
+        Raises NotFoundError if this is no log directory, ConfigError if the file has no id.
+        """
         path = self.directory / META_PROPERTIES_NAME
         try:
             meta = decode_meta_properties(self._files.read(path).decode())
@@ -186,7 +190,7 @@ class Scanner:
             ) from None
         if meta.directory_id is None:
             raise ConfigError(
-                f"meta.properties of {path} has no directory.id",
+                f"{path} has no directory.id",
                 hint="open the log once with tiered.open: it writes the id",
             )
         return str(meta.directory_id)
@@ -237,16 +241,13 @@ class Scanner:
         return look
 
     def forget(self, tp: TopicPartition) -> bool:
-        """Make the next scan report the partition as new. Return True if it was reported before."""
+        """Make the next scan report the partition as new. Return True if an earlier scan reported it."""
         self._watch.forget()
         self._since_ms = {key: ms for key, ms in self._since_ms.items() if key[0] != tp}
         return self._known.pop(tp, None) is not None
 
     def _read_settings(self) -> list[TopicPartition]:
-        """Read the topics' settings. Return the partitions of a topic that was deleted and made again since.
-
-        One ``stat`` while the file stays.
-        """
+        """Read the topics' settings if they changed. Return the known partitions of topics that were created again."""
         state = self._files.state(self.directory / TOPICS_NAME)
         if state == self._topics_seen:
             return []
@@ -261,9 +262,9 @@ class Scanner:
         return [tp for tp in again if self.forget(tp)]  # the next report is of the new topic
 
     def writer(self) -> str:
-        """Return the holder named in the note of ``.lock``, ``""`` if there is none or its process is gone.
+        """Return the holder that is named in ``.lock``, ``""`` if there is none or its process is gone.
 
-        The note may be stale.
+        The name may be out of date.
         """
         return living(DirectoryLock(self.directory, self._files).holder())
 
@@ -379,7 +380,7 @@ class Scanner:
         return seen if seen != before else None
 
     def _watch_active(self, tp: TopicPartition, known: _LastScan, base: int, size: int, modified_ms: int) -> None:
-        """Note about when the first byte came: the file itself has only the time of the last one."""
+        """Record the approximate time of the first byte: the file itself has only the time of the last one."""
         if base != known.active_base:
             if known.active_since_ms >= 0:
                 self._since_ms[tp, known.active_base] = known.active_since_ms

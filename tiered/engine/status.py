@@ -13,7 +13,10 @@ from tiered.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Reason why a partition waits. ``code``: a stable word. ``since_ms``: wall-clock time, -1 if unknown."""
+    """Reason why a partition waits. ``code``: a stable word. ``since_ms``: wall-clock time, -1 if unknown.
+
+    ``unblocks``: the event or command that ends the wait.
+    """
 
     code: str
     reason: str
@@ -27,7 +30,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """Status of one partition. Offsets are exclusive ends, -1 if unknown. Ages are in ms, 0 if nothing waits."""
+    """Status of one partition. Ends are exclusive. ``lag_bytes``: bytes that only this disk has.
+
+    ``lag_ms``: age of the oldest append in a sealed segment that the bucket lacks. ``oldest_unuploaded_ms``: the same,
+    with the active segment. Both are 0 if the bucket lacks nothing.
+    """
 
     tp: TopicPartition
     topic_id: UUID
@@ -73,11 +80,11 @@ def segments_are(count: int) -> str:
 
 
 def wait_of(p: Partition, topic_failure: Failure | None, topic_registered: bool) -> tuple[str, str, str]:
-    """Return (code, reason, unblocking event) for the wait of ``p``; all ``""`` if it does not wait."""
+    """Return (code, reason, event that ends the wait) for ``p``; all ``""`` if it does not wait."""
     failure = p.trouble.failure or topic_failure
     if p.phase is Phase.FENCED:
         message = failure.message if failure else "a newer claim owns the partition"
-        hint = (failure.hint if failure else "") or "`tiered repair rejoin` makes this log a fresh volume"
+        hint = (failure.hint if failure else "") or "`tiered repair rejoin` starts again at the bucket's end"
         return "fenced", message, hint
     if failure is not None:
         return _failure_wait(failure, p.trouble.doing or "registering the topic")
@@ -109,14 +116,14 @@ def wait_of(p: Partition, topic_failure: Failure | None, topic_registered: bool)
 def _failure_wait(failure: Failure, doing: str) -> tuple[str, str, str]:
     reason = f"{doing}: {failure.message}"
     if failure.kind is FailureKind.PERMISSION:
-        return "permission", reason, failure.hint or "a policy that allows it; looked at again every minute"
+        return "permission", reason, failure.hint or "a policy that allows it; retried every minute"
     if failure.kind is FailureKind.FATAL:
-        return failure.code, reason, failure.hint or "a correction by hand; looked at again within ten minutes"
+        return failure.code, reason, failure.hint or "a correction by hand; retried within ten minutes"
     return "retry", reason, failure.hint or "a store that answers; tried again within a minute"
 
 
 def track(p: Partition, topic_failure: Failure | None, topic_registered: bool, now_ms: int) -> None:
-    """Record since when ``p`` waits for its current reason."""
+    """Set the start of the current wait of ``p`` to ``now_ms`` if the reason of the wait has changed."""
     code = wait_of(p, topic_failure, topic_registered)[0]
     if code != p.wait_code:
         p.wait_code, p.wait_since_ms = code, now_ms

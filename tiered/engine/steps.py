@@ -80,10 +80,10 @@ CATALOGS_HELD = 256
 """Catalogs of idle partitions that stay in memory. A commit of another one reads its root first."""
 
 READ_BACK_ATTEMPTS = 5
-"""GETs of a root that was just committed; after them a new claim reads it."""
+"""Attempts to read back a root that was just committed. If all fail, the next claim reads it."""
 
 READ_BACK_SECONDS = 30.0
-"""Time limit for the start of such a GET, after the first has failed."""
+"""Time after the first failed attempt in which further attempts may start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Multipart upload to which the store stopped answering. A retry of the segment under the same claim resumes it."""
+    """Multipart upload that failed because the store did not answer. A retry under the same claim resumes it."""
 
     segment: SegmentRef
     claim_epoch: int
@@ -115,10 +115,10 @@ class Unfinished:
 
 
 class BucketSteps:
-    """Steps on the bucket for one log directory. Steps of different partitions may run at the same time.
+    """Operations on the bucket for one log directory, as steps functions. They may run at once for several partitions.
 
-    ``capabilities`` is None until ``probe`` has run; claims and uploads need it. ``sizes`` may change: a multipart
-    upload in progress keeps its own part size.
+    ``capabilities``: result of :meth:`probe`, None before. ``sizes``: part sizes of new multipart uploads.
+    ``registered``: registry entries of the topics that this process has registered.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class BucketSteps:
     # ------------------------------------------------------------------ the store, topics
 
     def probe(self) -> Steps[Capabilities]:
-        """Return the store's capabilities. Raises ConditionalWritesUnsupportedError, and the store's errors."""
+        """Return the store's capabilities; the first call finds them out. Raises ConditionalWritesUnsupportedError."""
         if self.capabilities is None:
             found = yield from probe()
             check_capabilities(found, self._url)
@@ -154,10 +154,10 @@ class BucketSteps:
         return self.capabilities
 
     def register(self, topic: str, partitions: int = 0) -> Steps[TopicEntry]:
-        """Create the registry entry, or adopt one with the same id and add its missing partitions.
+        """Create the topic's registry entry, or adopt an entry with the same topic id. Add missing partitions to it.
 
-        The entry gets as many partitions as the disk has, or ``partitions`` if that is more. Raises ConfigError for
-        another id, LogDestroyedError, CorruptionError for lost objects.
+        The entry gets as many partitions as the disk has, or ``partitions`` if that is more. Raises ConfigError if the
+        bucket has another topic of this name, LogDestroyedError if it lost the topic, CorruptionError for lost objects.
         """
         disk = self._disk
         info = (yield Blocking(disk.topics))[topic]
@@ -182,7 +182,7 @@ class BucketSteps:
         return entry
 
     def check_uploaded(self) -> Steps[None]:
-        """Raise LogDestroyedError if the bucket lacks a topic that this volume claimed. One GET each."""
+        """Raise LogDestroyedError if the bucket lacks a topic that this volume has claimed. One GET for each topic."""
         proofs = yield Blocking(self._disk.claims.read)
         for topic in sorted({tp.topic for tp, proof in proofs.items() if proof.token or proof.restored_from}):
             yield from self._need_topic(topic)
@@ -215,7 +215,7 @@ class BucketSteps:
         return catalog
 
     def _catalog(self, tp: TopicPartition) -> Catalog:
-        """Return the catalog in memory, or one from its rest, or a new one. No I/O."""
+        """Return the partition's catalog object: from memory, from its stored values, or a new one. No I/O."""
         catalog = self._catalogs.get(tp)
         if catalog is None:
             disk = self._disk
@@ -232,9 +232,9 @@ class BucketSteps:
         return catalog
 
     def held(self, tp: TopicPartition) -> Catalog | None:
-        """Return the catalog object if its claim is still valid, otherwise None.
+        """Return the partition's catalog object if this process has a valid claim in it, otherwise None.
 
-        A claim ends with a commit of unknown outcome, or when another process claims for this directory.
+        A commit of unknown outcome makes a claim invalid, and so does a claim by another process of this volume.
         """
         catalog = self._catalogs.get(tp)
         if catalog is None or not catalog.claim_epoch or catalog.in_doubt or tp in self._unseen:
@@ -242,7 +242,10 @@ class BucketSteps:
         return catalog if catalog.holds_token(self._disk.claims.proof(tp).token or "") else None
 
     def rest(self, tp: TopicPartition) -> None:
-        """Note that a partition is idle. Of partitions that are idle for long, only a few values stay in memory."""
+        """Record that a partition is idle. Only the ``CATALOGS_HELD`` newest idle catalogs stay in memory.
+
+        Of older ones only a few values stay.
+        """
         self._idle.pop(tp, None)
         self._idle[tp] = None
         while len(self._idle) > CATALOGS_HELD:
@@ -255,7 +258,7 @@ class BucketSteps:
                 self._resting[longest] = rest
 
     def claim(self, tp: TopicPartition) -> Steps[Granted]:
-        """Claim the writer role of a partition. The proof is on the disk before the PUT that carries it.
+        """Claim the writer role of a partition, read the root back, and prepare the local log for appends.
 
         Raises FencedError if this volume may not write. Raises OffsetGapError for a sidecar whose broker has other
         records than the bucket, or continues at another offset.
@@ -309,11 +312,10 @@ class BucketSteps:
         need_same_records(str(tp), held, theirs, root.next_offset)
 
     def adopt_grant(self, tp: TopicPartition) -> Steps[bool]:
-        """Use the claim that another process made for this volume.
+        """Use the claim that another process of this volume has made. Return True if there is one.
 
-        Return False if the root does not carry the newest proof. The proof on this disk decides, because it is written
-        before the PUT. The root alone may have a claim from before this directory became a fresh volume (``repair
-        rejoin``).
+        Return False unless the root has the newest claim token of this disk. A root with an older token may be from
+        before ``repair rejoin``, or a newer claim is in progress.
         """
         if not self._disk.claims.proof(tp).token:
             return False
@@ -332,13 +334,13 @@ class BucketSteps:
         return True
 
     def producers(self, tp: TopicPartition, root: Root) -> Steps[bytes]:
-        """Return the producer state at the end of the root, as a ``.snapshot`` file."""
+        """Return the producer state at the end of the root, as a ``.snapshot`` file; empty without producers."""
         return (yield from self._looked_up(tp, root, SegmentLookup.producer_snapshot))
 
     def _looked_up(
         self, tp: TopicPartition, root: Root, ask: Callable[[SegmentLookup, CatalogView], Steps[T]]
     ) -> Steps[T]:
-        """Return the answer of the newest segment. Retry once if an object is missing or damaged."""
+        """Return the result of ``ask`` for ``root``. For a missing or damaged object, retry once with a newer root."""
         for last in (False, True):
             try:
                 return (yield from ask(SegmentLookup(tp, root.topic_id, ByteCache()), CatalogView.from_root(root)))
@@ -350,8 +352,7 @@ class BucketSteps:
                         path_or_key=gone.key,
                         position=0,
                         offset=gone.row.base,
-                        hint="look for a lifecycle rule or a person that deletes objects of this prefix; a disk that "
-                        "still has the segment can upload it again",
+                        hint=f"run `tiered check {tp.topic}`, and find the rule or person that deletes objects",
                     ) from None
             except CorruptionError:
                 if last:
@@ -360,7 +361,7 @@ class BucketSteps:
         raise AssertionError("the second look ends it")
 
     def proof(self, tp: TopicPartition) -> VolumeProof:
-        """Return this volume's proof, which a claim compares with the root. Waits for the disk."""
+        """Return this volume's proof for a claim, read from the disk. It blocks."""
         proof = self._disk.claims.proof(tp)
         extent = self._disk.extent(tp, exact=proof.restored_from is not None)
         epochs = self._disk.leader_epochs(tp)
@@ -379,9 +380,9 @@ class BucketSteps:
     def sweep_dead_uploads(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> Steps[int]:
         """Delete the objects of uploads that earlier claims left uncommitted. Return the number of these uploads.
 
-        Multipart uploads are aborted. Objects at or above ``next_offset`` are deleted: the claim that stored them is
-        fenced, so no commit can name them. Objects below it are committed, or left to garbage collection. So is
-        everything if the policy forbids a writer to delete (``terraform/modules/roles``).
+        ``claim_epoch``: the present claim. ``next_offset``: end of its root. Multipart uploads are aborted. Objects at
+        or above ``next_offset`` are deleted: no fenced claim can commit them. Garbage collection finds the others, or
+        all if the policy forbids a writer to delete.
         """
         journal = self._journal()
         entries = journal.before(tp, claim_epoch)
@@ -401,7 +402,7 @@ class BucketSteps:
         return self._catalog(tp).commit_bytes(len(rows))
 
     def upload_bytes(self, tp: TopicPartition, ref: SegmentRef) -> int:
-        """Return the upper bound of an upload's bytes in memory. Waits for the disk. Raises NotFoundError."""
+        """Return the upper bound of the memory in bytes that an upload needs. Blocks. Raises NotFoundError."""
         parts = -(-ref.size_bytes // self.sizes.part_bytes) if ref.size_bytes > self.sizes.multipart_above_bytes else 1
         indexes = self._disk.segment(tp, ref).index_bytes
         return min(parts, PARALLEL_PARTS) * PIECE_BYTES + INDEX_COPIES * indexes
@@ -472,7 +473,7 @@ class BucketSteps:
         return row
 
     def _producers_before(self, tp: TopicPartition, ref: SegmentRef) -> Steps[ProducerSnapshot | None]:
-        """Return the producers at the bucket's end, if the broker (before 2.8) has no snapshot of them."""
+        """Return the producers at the bucket's end if the broker (before 2.8) has no snapshot of them; or None."""
         if not (yield Blocking(lambda: self._disk.segment(tp, ref).lacks_producers)):
             return None
         root = self._catalog(tp).root or (yield from self._catalog(tp).load())
@@ -482,21 +483,24 @@ class BucketSteps:
         return ProducerSnapshot(root.next_offset, tuple(decode_snapshot(data)) if data else ())
 
     def _finished(self, tp: TopicPartition, ref: SegmentRef) -> None:
-        """Forget the multipart upload of this segment."""
+        """Drop the unfinished multipart upload of this segment."""
         begun = self._unfinished.get(tp, {})
         begun.pop(ref.base, None)
         if not begun:
             self._unfinished.pop(tp, None)
 
     def _kept(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, journal: Journal) -> Unfinished | None:
-        """Return the unfinished upload of this very segment under this claim, if the journal still names it."""
+        """Return the unfinished upload of this segment under this claim. None: none is known to the journal."""
         kept = self._unfinished.get(tp, {}).get(ref.base)
         if kept is None or (kept.segment, kept.claim_epoch) != (ref, claim_epoch) or not kept.parts.upload_id:
             return None
         return kept if journal.names(kept.plan.log_key) else None
 
     def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Steps[Root]:
-        """Return the root as it was read back. Raises CommitUnknownError whenever the rows may be in it."""
+        """Append ``rows`` to the root, and return the root as it was read back.
+
+        Raises FencedError if a newer claim owns the partition, CommitUnknownError if the rows may be committed.
+        """
         catalog = self._catalog(tp)
         if catalog.claim_epoch != claim_epoch:
             raise CommitUnknownError(
@@ -523,14 +527,14 @@ class BucketSteps:
         return root
 
     def copy_positions(self, tp: TopicPartition, claim_epoch: int, groups: Positions) -> Steps[None]:
-        """Replace the copy of the positions of groups. Raises FencedError for a copy of a newer claim."""
+        """Replace the bucket's copy of consumer groups' positions. Raises FencedError if a newer claim wrote it."""
         yield from store_positions(self._disk.topic_id(tp), tp, claim_epoch, groups)
 
     def _forget(self, tp: TopicPartition, rows: Sequence[Row]) -> Steps[None]:
         """Remove committed uploads from the journal. Delete the objects of failed attempts at the same segments.
 
-        Entries of lower segments stay: they may be committed. After a failed delete the collector finds the object
-        later. After a failed write of the journal the next start checks the upload again. The commit stands.
+        Errors are ignored, because the commit is done. Garbage collection finds objects that could not be deleted. If
+        the journal cannot be written, the next start checks the uploads again.
         """
         journal = self._journal()
         committed = {join_uid(row.id_hi, row.id_lo) for row in rows}
@@ -552,7 +556,10 @@ class BucketSteps:
 
 
 def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Steps[Root]:
-    """Return the root with the rows: only then may local bytes go. Raises CommitUnknownError if it cannot be read."""
+    """Return the root with the rows, read back from the bucket. Raises CommitUnknownError if it cannot be read.
+
+    Only then may local records be deleted.
+    """
     until = math.inf
     attempt = 1
     while True:

@@ -1,4 +1,4 @@
-"""One drain of ``log.sync()`` or of an adoption: the daemon's engine, on a thread of its own, fed from an open log.
+"""Run of the upload engine for ``log.sync()`` or for an adoption, on a thread of its own and on an open log.
 
 Failures are not retried here: the caller decides about a wait.
 """
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 
 LIMITS = EngineLimits(commit_wait_ms=1 << 40, seal_idle_ms=NONE_MS)
-"""Limits of a run: it commits when nothing more is under way, as no reader follows meanwhile."""
+"""Limits of a run: it commits when no upload is in progress, so that it needs few commits."""
 TOGETHER = LIMITS.claims
 """Concurrent claims and uploads of a run. The limits bound the uploads further."""
 ALONE = (FencedError, OffsetGapError, CorruptionError, LogDestroyedError)
-"""Errors of one partition that do not stop the others from being drained."""
+"""Errors that concern one partition only: the run continues with the others."""
 
 _logger = logging.getLogger("tiered.engine")
 
@@ -61,13 +61,13 @@ _THREADS = ThreadPool(LOOPS, "tiered-engine")
 
 
 class SyncRun:
-    """One drain of an open log, on a thread and event loop of its own. It does not retry.
+    """Run of the engine on an open log, on a thread and event loop of its own. It does not retry.
 
-    A failure that concerns more than one partition ends it, after the running steps.
+    A failure that concerns more than one partition ends the run, after the running steps.
     """
 
     def __init__(self, tiering: Tiering, deadline: float | None) -> None:
-        """Make a drain. ``deadline``: monotonic time after which no upload begins, None: never."""
+        """``deadline``: monotonic time in seconds after which no upload begins; None: no limit."""
         self._tiering = tiering
         self._clock = tiering.clock
         self._deadline = deadline
@@ -80,9 +80,9 @@ class SyncRun:
         self._writing: asyncio.Task[None] | None = None
 
     def drain(self, ends: Mapping[TopicPartition, int], *, claims: bool = False) -> dict[TopicPartition, TieredError]:
-        """Run until each partition is committed up to its offset in ``ends``, or fails. Return the errors by partition.
+        """Upload until each partition is committed up to its offset in ``ends``, or fails. Return errors by partition.
 
-        ``claims``: claim each partition again first.
+        ``claims``: claim each partition again. Such a run ignores pauses.
         """
         self._ends = ends
         self._heeds_pauses = not claims  # a claim sends nothing, and a log cannot begin without
@@ -125,7 +125,7 @@ class SyncRun:
         return engine.partitions
 
     def _wants(self, p: Partition, base: int) -> bool:
-        """Return True up to the requested offset. After the deadline no upload begins."""
+        """Return True if the segment at ``base`` is below the requested offset and the deadline has not passed."""
         return base < self._ends[p.tp] and not self._is_late()
 
     def _is_late(self) -> bool:
@@ -146,17 +146,17 @@ class SyncRun:
             self._writing = asyncio.get_running_loop().create_task(in_thread(self._tiering.write_notes))
 
     def report(self, report: Report) -> None:
-        """Log a report, unless an error of the call has the same content."""
+        """Log a report about a claim that resumes a log. Ignore others: the call raises their errors."""
         if report.event == "resumed":
             _logger.warning("%s", report.message)
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
-        """Store the first error of each partition. An error that concerns several partitions ends the run."""
+        """Store the first error of each partition. An error that is not in ``ALONE`` ends the run."""
         del seconds
         if not isinstance(error, TieredError):
             return
         if step.kind is StepKind.SETTLE:
-            _logger.warning("%s: what the last run left is still in the bucket: %s", step.tp, error.message)
+            _logger.warning("%s: unfinished uploads of an earlier claim are not deleted: %s", step.tp, error.message)
             return
         if step.tp is None:
             self._topic_errors[step.topic] = error
@@ -172,7 +172,10 @@ class SyncRun:
             self._engine.crash(error)
 
     def _verdict(self, p: Partition, end: int) -> TieredError | None:
-        """Return why a partition is not committed up to ``end``; None if it is, or if the run ended before its turn."""
+        """Return the error why a partition is not committed up to ``end``.
+
+        None if it is committed, or if another partition's error ended the run.
+        """
         tp = p.tp
         if tp in self._errors:
             return self._errors[tp]
@@ -196,17 +199,17 @@ class SyncRun:
                 f"begins at {first}",
                 start=p.committed,
                 end=first,
-                hint="segments were removed from the log directory, or it belongs to another log: run `tiered check`",
+                hint=f"segments were removed, or the directory belongs to another log: run `tiered check {tp.topic}`",
             )
         return DataLocalError(
             f"{tp}: the sync timed out: uploaded up to offset {p.known_committed} of {end}",
-            hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
+            hint="call sync() again, or run `tiered-uploader sync --wait`; the data is safe on this disk meanwhile",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _DiskState:
-    """State of a partition on the disk, and the claim of an earlier run if it stands."""
+    """State of a partition on the disk. ``held``: (claim epoch, committed end) of a valid claim, None without one."""
 
     seen: PartitionSeen
     held: tuple[int, int] | None
@@ -215,7 +218,7 @@ class _DiskState:
 
     @classmethod
     def read(cls, tiering: Tiering, tp: TopicPartition, end: int, *, claims: bool) -> _DiskState:
-        """Read the segments below ``end``; none of a partition that will be claimed again."""
+        """Read the state, with the sealed segments below ``end``. With ``claims`` the segments are left out."""
         log = tiering.local.partition(tp)
         at = log.positions()
         start, held = at.uploaded_offset, None
@@ -239,7 +242,7 @@ class _DiskState:
         return cls(seen, held, tuple(sealed), tiering.copied.get(tp))
 
     def enter(self, engine: Engine) -> None:
-        """Put it into the engine's table."""
+        """Put the partition into the engine's table."""
         p = engine.see(self.seen)
         if self.held is not None:
             p.claimed(*self.held)
@@ -251,7 +254,7 @@ class _DiskState:
 
 
 class InlineBucket(StepBucket):
-    """The engine's steps for an open log. They run on threads of the engine, on the log's own synchronous store."""
+    """The engine's operations for an open log, on threads of the engine and on the log's own synchronous store."""
 
     def __init__(
         self,
@@ -275,21 +278,21 @@ class InlineBucket(StepBucket):
         return await self._call(partial(self._tiering.drive, steps))
 
     async def _call(self, work: Callable[[], T]) -> T:
-        """Return the result of a call that blocks."""
+        """Return the result of ``work``, which blocks: on a thread, or in this call if no other step waits."""
         if self.is_alone():
             return work()  # on the loop's thread, where nothing else waits: no hop to another one
         return await to_its_end(work, self._pool)
 
     def upload_deadline_seconds(self) -> float:
-        """Return how long the upload of each object may be retried: at most until the run's deadline."""
+        """Return the seconds for which the upload of each object may be retried: at most until the run's deadline."""
         return min(self._seconds_left(), PUT_DEADLINE_SECONDS)
 
     async def register(self, topic: str) -> None:
-        """Create or adopt the topic's registry entry. If the store did not answer lately, it gets a single attempt."""
+        """Create or adopt the topic's registry entry. Do not retry if the store did not answer lately."""
         await self._call(partial(self._tiering.asked, self.steps.register(topic)))
 
     async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
-        """Store and verify both objects of a segment. Then read the pauses, before the next upload begins."""
+        """Upload both objects of a segment, verify them, and return their row. Then apply new pauses of uploads."""
         seconds = self.upload_deadline_seconds()
         steps = self.steps.upload(tp, segment, claim_epoch, deadline_seconds=seconds)
 
@@ -313,10 +316,7 @@ def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 class _Run(Generic[T]):
-    """One coroutine and its loop, which its thread makes: an interrupted caller leaves no loop open.
-
-    The caller waits for a :class:`SafeEvent`: an interrupt would leave the condition of a ``Future`` unlocked.
-    """
+    """One coroutine with its event loop, which the thread of :meth:`main` creates and closes."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._work = work

@@ -1,17 +1,17 @@
-"""The bucket side of an open log. It adopts partitions, and a sync drains them to given offsets.
+"""Bucket side of an open log: it claims partitions, and uploads them up to given offsets.
 
 ::
 
     adopt:  topics/{topic} registered or adopted -> a partition without records, or that this volume never claimed, is
-            claimed now: a fresh directory must begin where the bucket ended, before its first append, and of two fresh
-            ones the first must be fenced before the second acknowledges offset 0, too
+            claimed now: a fresh directory must begin where the bucket ended, before its first append; of two fresh
+            directories the first must be fenced before the second acknowledges offset 0
     sync:   (uploader lock) claim -> upload sealed segments, a few together -> commit -> read the root back
             -> tiered-offset-checkpoint -> only now may local bytes go
 
 A sync is a run of the daemon's engine (``sync_run``). Only the holder of ``tiered-uploader.lock`` commits. The claim on
 the disk shows whether another process of this volume has claimed since. Each directory of a log is a volume of its own,
 with its claims and its uploader. An offline directory does not delay the others.
-Runs in one directory take turns at each partition (:class:`Turns`).
+Calls in one directory never work on the same partition at once (:class:`Turns`).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Tiering:
         reachable: bool = True,
         memory: Slots | None = None,
     ) -> None:
-        """Make the bucket side of ``local``. ``reachable``: False if the store did not answer lately.
+        """``reachable``: False if the store did not answer lately; requests while a log opens are then not retried.
 
         ``memory``: limit of the bytes in memory that uploads and commits share; None: not counted.
         """
@@ -122,7 +122,7 @@ class Tiering:
 
     @staticmethod
     def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> bool:
-        """Send one GET, without retries. Return False if unreachable; raise errors that no wait cures."""
+        """Send one GET, without retries. Return False if the store does not answer. Raise errors that no wait cures."""
         try:
             Runner(_without_retries(store), clock, ids).run(_scan())
         except RemoteUnavailableError as error:
@@ -134,7 +134,7 @@ class Tiering:
     def asked(self, steps: Steps[T]) -> T:
         """Run a steps function while a log opens, and return its value.
 
-        If the store did not answer lately, do not retry.
+        Requests are not retried if the store did not answer lately.
         """
         runner = self._runner
         if not self._reachable:
@@ -148,17 +148,17 @@ class Tiering:
         return self._runner.run(steps)
 
     def register(self, name: str, partitions: int) -> None:
-        """Create the topic in the bucket with this number of partitions: first their roots, then the registry entry."""
+        """Create the topic in the bucket with ``partitions`` partitions: first their roots, then the registry entry."""
         self.asked(self.steps.register(name, partitions))
 
     # ------------------------------------------------------------------ adoption
 
     def adopt(self, info: TopicInfo, deadline: float | None = None) -> None:
-        """Register the topic and claim the partitions that this volume never claimed before.
+        """Register the topic, and claim its partitions that are empty or were never claimed by this volume.
 
         Wait for an uploader in another process until ``deadline`` (default: ``ADOPT_TIMEOUT_S`` from now). Raises
-        ConfigError (another topic of that name is in the bucket), FencedError, RemoteUnavailableError where a partition
-        without records cannot know its first offset; a log that was claimed before only warns.
+        ConfigError if the bucket has another topic of that name, and FencedError. If the store does not answer, raises
+        RemoteUnavailableError if a partition must be claimed, otherwise only logs a warning.
         """
         deadline = self.clock.monotonic() + ADOPT_TIMEOUT_S if deadline is None else deadline
         broken = self.local.out_of_service
@@ -189,11 +189,11 @@ class Tiering:
             _logger.warning("topic %s is not checked against %s now: %s", info.name, self.store.url, error)
 
     def claim(self, tps: Sequence[TopicPartition]) -> None:
-        """Claim partitions, for a directory that becomes the writer's. Raises FencedError, RemoteUnavailableError."""
+        """Claim partitions, so that this directory may write them. Raises FencedError, RemoteUnavailableError."""
         self._adopt_partitions(tps, self.clock.monotonic() + ADOPT_TIMEOUT_S)
 
     def _adopt_partitions(self, tps: Sequence[TopicPartition], deadline: float) -> None:
-        """Claim them, or wait until another process's uploader, if it has the lock, has claimed for this volume."""
+        """Claim the partitions. If another process's uploader has the lock, wait until it has claimed them."""
         poll_s = ADOPT_FIRST_POLL_S
         waiting = list(tps)
         while waiting:
@@ -202,9 +202,9 @@ class Tiering:
             waiting = [tp for tp in waiting if not self.drive(self.steps.adopt_grant(tp))]
             if waiting and self.clock.monotonic() >= deadline:
                 raise RemoteUnavailableError(
-                    f"{waiting[0]}: the uploader of {self.local.directory} has not claimed it within "
-                    f"{ADOPT_TIMEOUT_S:.0f} s",
-                    hint="`tiered status` says what it waits for",
+                    f"{waiting[0]} was not claimed within {ADOPT_TIMEOUT_S:.0f} s by the uploader of "
+                    f"{self.local.directory}",
+                    hint=f"`tiered status --log-dir {self.local.directory}` says what the uploader waits for",
                 )
             if waiting:
                 self.clock.sleep(poll_s)
@@ -221,24 +221,23 @@ class Tiering:
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
         """Upload and commit the sealed segments of each partition up to its offset in ``ends``.
 
-        Returns ``{}``, or all of ``ends`` if another process is this directory's uploader and has to do it. Raises
-        DataLocalError after ``timeout_s``, FencedError, RemoteUnavailableError, RemotePermissionError,
-        CommitUnknownError. Earlier commits stay. Errors of one partition alone (FencedError, OffsetGapError,
-        CorruptionError, LogDestroyedError) are raised after the other partitions were synced.
+        Return ``{}``, or ``ends`` if the uploader of another process must do it. Raises DataLocalError after
+        ``timeout_s``, and RemoteUnavailableError, RemotePermissionError or CommitUnknownError. Errors of one partition
+        (FencedError, OffsetGapError, CorruptionError, LogDestroyedError) are raised after the others were synced.
         """
         deadline = None if timeout_s is None else self.clock.monotonic() + timeout_s
         return {} if self._run(ends, deadline) else dict(ends)
 
     def _run(self, ends: Mapping[TopicPartition, int], deadline: float | None, *, claims: bool = False) -> bool:
-        """Run the engine once under the uploader's lock. Return False if another process has it.
+        """Run the engine once under the uploader's lock. Return False if another process has the lock.
 
-        Runs of other partitions go on beside it.
+        Raises DataLocalError if another run of this process with one of the partitions outlasts the deadline.
         """
         turn = self._turns.acquire(ends, deadline if deadline is None else deadline - self.clock.monotonic())
         if turn is None:  # another run of this process: waited for, instead of mistaken for a process
             raise DataLocalError(
                 f"the sync of {self.local.directory} timed out while another sync was still running",
-                hint="sync again; the data is safe on this disk meanwhile",
+                hint="call sync() again; the data is safe on this disk meanwhile",
             )
         try:
             with self._turns.changed:
@@ -295,14 +294,14 @@ class Tiering:
             self._journal.refresh()
 
     def _open_journal(self) -> Journal:
-        """Return the journal as of the lock. Open it on first use."""
+        """Return the journal. Open it on first use, with the uploader's lock held."""
         with self._noting:
             if self._journal is None:
                 self._journal = Journal(self.local.directory, self.local.files)
             return self._journal
 
     def close(self) -> None:
-        """Close the journal. Uploads in it are deleted after the next claim."""
+        """Close the journal. Unfinished uploads in it are deleted after the next claim."""
         with self._noting:
             journal, self._journal = self._journal, None
         if journal is not None:
@@ -311,9 +310,9 @@ class Tiering:
     # ------------------------------------------------------------------ what the bucket holds
 
     def note(self, tp: TopicPartition, upload: PartitionUpload) -> bool:
-        """Store the state of a root that was read back, which permits local deletion.
+        """Record the state of a root that was read back, for :meth:`write_notes`. Return True if a write is due.
 
-        Return True if the checkpoint is due. A fence is stored with the run's error, at the end of the run.
+        A fence is not recorded: the end of the run stores it.
         """
         if upload.fenced:
             return False
@@ -322,10 +321,7 @@ class Tiering:
         return self.clock.monotonic() - self._noted_at >= NOTE_EVERY_S
 
     def write_notes(self) -> None:
-        """Write the checkpoint, then permit the deletion of local records below its ends.
-
-        The order matters after a crash.
-        """
+        """Write the upload checkpoint. Only then permit the deletion of local records below its ends."""
         with self._noting:
             notes = dict(self._notes)
             if not notes:
@@ -338,9 +334,9 @@ class Tiering:
             log.set_uploaded(upload.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
 
     def _note_fenced(self, tp: TopicPartition, error: FencedError) -> FencedError:
-        """Note a newer claim: every process of this directory refuses appends from now on.
+        """Store that a newer claim owns the partition: every process of this directory then refuses appends.
 
-        Returns the error that names the acknowledged records that the bucket does not hold.
+        Return the error to raise. It names the acknowledged records that the bucket lacks.
         """
         self.write_notes()
         log = self.local.partition(tp)
@@ -354,14 +350,11 @@ class Tiering:
         return FencedError(
             f"{error.message}; offsets {first}..{positions.end_offset} of {tp}, acknowledged by this log, are only on "
             f"the disk of {self.local.directory}",
-            hint="`tiered repair rejoin` sets them aside and lets this log start again at the bucket's end",
+            hint=f"`tiered repair rejoin {tp.topic}:{tp.partition}` sets them aside and continues at the bucket's end",
         )
 
     def known(self, tp: TopicPartition) -> RootLowerBounds:
-        """Return the bounds by which a reader of this log detects a missing or outdated root. No I/O.
-
-        They are the uploaded offset of the local log, and True if the topic is registered.
-        """
+        """Return the lower bounds of the partition's root, by which a reader detects a lost or older root. No I/O."""
         return RootLowerBounds(
             made=tp.topic in self.steps.registered, next_offset=self.local.partition(tp).positions().uploaded_offset
         )
@@ -370,7 +363,7 @@ class Tiering:
         return self.local.claims.proof(tp)
 
     def _has_claimed(self, tp: TopicPartition) -> bool:
-        """Return True if a root of this partition was seen from this volume: a claim, or a restore."""
+        """Return True if this volume has claimed the partition, or was restored from the bucket."""
         proof = self._proof(tp)
         return proof.token is not None or proof.restored_from is not None
 
@@ -396,7 +389,7 @@ class SpreadTiering:
         }
 
     def asked(self, steps: Steps[T]) -> T:
-        """Call :meth:`Tiering.asked` in one directory."""
+        """Run a steps function while a log opens, and return its value. See :meth:`Tiering.asked`."""
         return next(iter(self._parts.values())).asked(steps)
 
     def find_topic(self, name: str) -> TopicEntry | None:
@@ -404,12 +397,12 @@ class SpreadTiering:
         return self.asked(load_topic(name))
 
     def register(self, name: str, partitions: int) -> None:
-        """Call :meth:`Tiering.register` in one directory that has partitions of the topic."""
+        """Create the topic in the bucket with ``partitions`` partitions. See :meth:`Tiering.register`."""
         holders = (part for part in self._parts.values() if name in part.local.topics())
         next(holders).register(name, partitions)
 
     def adopt(self, info: TopicInfo) -> None:
-        """Adopt the topic in each directory in service that has partitions of it, within one deadline."""
+        """Call :meth:`Tiering.adopt` in each directory in service with partitions of the topic, with one deadline."""
         deadline = self._clock.monotonic() + ADOPT_TIMEOUT_S
         for path, part in self._parts.items():
             held = None if path in self._local.offline else part.local.topics().get(info.name)
@@ -417,11 +410,14 @@ class SpreadTiering:
                 part.adopt(held, deadline)
 
     def known(self, tp: TopicPartition) -> RootLowerBounds:
-        """Return :meth:`Tiering.known` of the partition's directory."""
+        """Return the lower bounds of the partition's root. See :meth:`Tiering.known`."""
         return self._parts[self._local.directory_of(tp)].known(tp)
 
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
-        """Call :meth:`Tiering.sync` of one directory after the other. Raise the first error at the end."""
+        """Call :meth:`Tiering.sync` in each directory. Return the offsets that uploaders of other processes must reach.
+
+        Raises the first error after all directories were synced.
+        """
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         by_path: dict[Path, dict[TopicPartition, int]] = {}
         for tp, end in ends.items():
@@ -445,7 +441,7 @@ class SpreadTiering:
 
 
 def _root_cause(error: TieredError) -> TieredError:
-    """Return the cause of a refused commit, which has the useful hint; the next sync claims again."""
+    """Return the cause of a CommitUnknownError if no retry cures the cause, otherwise ``error``."""
     cause = error.__cause__
     return (
         cause
@@ -455,7 +451,7 @@ def _root_cause(error: TieredError) -> TieredError:
 
 
 def _without_retries(store: Store) -> Store:
-    """Return a store that tries each request once: it may not answer."""
+    """Return the store without its layer of retries."""
     return store.inner if isinstance(store, LayeredStore) and isinstance(store.layer, Retries) else store
 
 
@@ -469,14 +465,14 @@ def _is_empty(log: WriteLog) -> bool:
 
 
 POLL_SECONDS = 0.05
-"""Interval between checks of other runs: one that an interrupt ended wakes no waiter."""
+"""Interval between checks of other runs, because a run that an interrupt ended wakes no waiter."""
 
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """Registration of a running engine call: its partitions, its thread, and its caller's frame.
+    """Running engine call of this process. ``partitions``: those that it uploads. ``frame``: frame of its caller.
 
-    Once that frame has ended, the registration is ignored.
+    Once the frame has ended, the call no longer counts as running.
     """
 
     partitions: frozenset[TopicPartition]
@@ -485,7 +481,10 @@ class Turn:
 
 
 class Turns:
-    """Engine runs in progress. Thread-safe. ``changed``: lock of their list; it is never held across a request."""
+    """Running engine calls of this process: two calls never share a partition. Thread-safe.
+
+    ``changed``: lock of the list; it is never held across a request.
+    """
 
     def __init__(self) -> None:
         # Reentrant: a signal handler may come in between. Unlike a condition's, no exception leaves it locked.
@@ -494,10 +493,10 @@ class Turns:
         self._turns: list[Turn] = []
 
     def acquire(self, partitions: Collection[TopicPartition], seconds: float | None) -> Turn | None:
-        """Wait until no other run has one of ``partitions``, and register a run.
+        """Wait until no other call has one of ``partitions``, then register and return a call.
 
-        None if that takes longer than ``seconds``. A run whose frame ended without :meth:`end`, by an interrupt, does
-        not block others. Raises ReentrantCallError if this thread is inside a run of one of them.
+        None if the wait takes longer than ``seconds``. A call that an interrupt ended does not block others. Raises
+        ReentrantCallError if this thread is inside a call with one of ``partitions``.
         """
         turn = Turn(frozenset(partitions), threading.get_ident(), sys._getframe(1))
         while True:
@@ -516,7 +515,7 @@ class Turns:
             seconds = None if seconds is None else seconds - POLL_SECONDS
 
     def end(self, turn: Turn) -> bool:
-        """Remove a run. Return True if no run is left."""
+        """Remove a call. Return True if no call is left."""
         with self.changed:
             self._turns = [other for other in self._at_work() if other is not turn]
             turn.frame = None  # a frame that refers to itself stays until the next collection

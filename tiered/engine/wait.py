@@ -32,7 +32,7 @@ UPLOAD_CHECK_S = 1.0
 POLL_S = 0.05
 """Interval in seconds between an application's reads of the checkpoint of another process's uploader."""
 FOLLOW_S = 0.2
-"""Interval in seconds between a program's reads of it beside a running uploader."""
+"""Interval in seconds between a program's reads of the checkpoint while it waits for a running uploader."""
 PROGRESS_SECONDS = 10.0
 """Interval between reports of progress to a caller who waits for uploads."""
 NAMES = 5
@@ -40,18 +40,21 @@ NAMES = 5
 ASK_S = 30.0
 """Time in seconds after which the writer is asked to roll again."""
 FENCED_HINT = (
-    "`tiered repair rejoin` moves the records that only this disk has aside, and continues at the end of the bucket"
+    "`tiered repair rejoin` sets the records that only this disk has aside, and continues at the end of the bucket"
 )
-WAITS_HINT = "`tiered status` says what it waits for; the data is safe on this disk meanwhile"
+WAITS_HINT = "`tiered status` says what the upload waits for; the data is safe on this disk meanwhile"
 
 _logger = logging.getLogger("tiered")
 
 
 class Uploads(Protocol):
-    """Bucket side of an open log, for a thread that waits for uploads."""
+    """Uploads of an open log, for a thread that waits for them."""
 
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> Mapping[TopicPartition, int]:
-        """Upload and commit sealed segments below these offsets. Return those that another process uploads."""
+        """Upload and commit the sealed segments below the offsets ``ends``.
+
+        Return the offsets that the uploader of another process must reach, by partition.
+        """
 
 
 class UploaderHandle(Protocol):
@@ -81,7 +84,7 @@ class Uploaders:
     """All in-process uploaders of a log: one for each directory in service."""
 
     def __init__(self, clock: Clock, ended: Callable[[TieredError], None]) -> None:
-        """``ended`` is called, from another thread, with the error of one that stopped by itself."""
+        """``ended``: called from another thread with the error of an uploader that stopped by itself."""
         self._parts: list[UploaderHandle] = []
         self._clock = clock
         self._ended = ended
@@ -89,7 +92,7 @@ class Uploaders:
     def start(
         self, component: UploaderComponent, local: LocalTier, location: StoreLocation, options: StoreOptions
     ) -> None:
-        """Start an uploader for each directory in service. If one cannot start, none runs."""
+        """Start an uploader for each directory in service. If one cannot start, stop all and raise its error."""
         paths = sorted(local.logs().keys() - local.offline.keys())
         try:
             for path in paths:
@@ -132,8 +135,9 @@ def wait_uploaded(
 ) -> None:
     """Wait until the committed end of each partition reaches its offset in ``ends``.
 
-    DataLocalError after ``timeout_s``. The wait seals nothing: segments are sealed by their size, by ``seal.ms`` or by
-    ``sync``. Without an in-process uploader or a daemon, the waiting thread uploads sealed segments itself.
+    The wait seals nothing: segments are sealed by their size, by ``seal.ms`` or by ``sync``. Without an uploader the
+    waiting thread uploads sealed segments itself, unless a daemon does. Raises DataLocalError after
+    ``timeout_s``, for a closed log or for paused uploads, FencedError, and the error that ended the uploader.
     """
     deadline = None if timeout_s is None else clock.monotonic() + timeout_s
     look = clock.monotonic()
@@ -156,7 +160,7 @@ def wait_uploaded(
 def _upload_sealed(
     local: LocalTier, tiering: Uploads, ends: Mapping[TopicPartition, int], left_s: float | None
 ) -> None:
-    """Upload sealed segments as an uploader would. Passing failures are left to the next check."""
+    """Upload the sealed segments of the partitions in ``ends``. Failures that time cures are only logged."""
     logs = [local.partition(tp) for tp in ends]
     found = ((log.tp, log.sealed_segments(log.positions().uploaded_offset)) for log in logs)
     sealed = {tp: segments[-1].end_offset for tp, segments in found if segments}
@@ -185,7 +189,10 @@ def _behind(
     uploads: Mapping[TopicPartition, PartitionUpload],
     pauses: Mapping[str, Pause],
 ) -> list[str]:
-    """Return the missing records in words. Raises FencedError, DataLocalError for a paused partition."""
+    """Return a text for each partition that is not committed up to its offset in ``ends``.
+
+    Raises FencedError for a fenced partition, DataLocalError for a paused one.
+    """
     for tp, end in ends.items():
         if tp in uploads and uploads[tp].fenced:
             raise FencedError(
@@ -199,7 +206,7 @@ def _behind(
             raise DataLocalError(
                 f"{tp}: not all is uploaded, offset {committed[tp]} of {ends[tp]}: {pause}", hint=PAUSED_HINT
             )
-    return [f"{tp} {committed[tp]} of {ends[tp]}" for tp in behind]
+    return [f"{tp} at offset {committed[tp]} of {ends[tp]}" for tp in behind]
 
 
 def follow(
@@ -210,11 +217,12 @@ def follow(
     roll: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[TopicPartition, int] | None:
-    """Wait until a running uploader has committed the records that are in the log now. ``roll``: request a roll first.
+    """Wait until a running uploader has committed the records that are in the log now.
 
-    Returns the number of records by partition, None if the uploader ended before. Without ``roll`` only sealed segments
-    count. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises FencedError, CorruptionError (a partition is
-    out of service), DataLocalError after ``timeout_ms`` (None: never).
+    Return the number of committed records by partition, None if the uploader ended before. ``roll``: seal the active
+    segments first; without it only sealed segments count. ``progress`` gets a sentence every ``PROGRESS_SECONDS``.
+    Raises FencedError, DataLocalError after ``timeout_ms`` (None: never) or for paused uploads, and the error of a
+    partition that cannot be read.
     """
     ends: dict[TopicPartition, int] = {}
     for seen in directory.scan().seen:
@@ -247,7 +255,7 @@ def follow(
 
 
 def shown(names: Sequence[str]) -> str:
-    """Return the first ``NAMES`` names in one text, followed by the number of those left out."""
+    """Return the first ``NAMES`` names in one text, followed by the number of the other names."""
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
     return ", ".join(names[:NAMES]) + more
 

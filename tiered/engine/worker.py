@@ -1,8 +1,8 @@
-"""The loop of one partition: claim once, upload a window of segments, commit the contiguous prefix, note, again.
+"""Loop of one partition: claim once, upload segments, commit them in order, write the checkpoint, and repeat.
 
-The loop is :meth:`Worker.run`. Each turn does the first thing that is due, or waits with a time. The pure functions of
-``partition`` decide about due work. The steps of ``engine.steps`` claim, upload and commit.
-Workers wait for an upload slot in the :class:`UploadQueue`.
+The loop is :meth:`Worker.run`. Each pass does the first thing that is due, or waits. Pure functions of ``partition``
+decide what is due. ``engine.steps`` claims, uploads and commits. Workers wait for an upload slot in the
+:class:`UploadQueue`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """Coroutine that uploads one partition. It ends when there is nothing to do; then only a row stays in the table."""
+    """Coroutine that uploads one partition. It ends when there is no work; for new work the engine starts another."""
 
     def __init__(self, p: Partition, engine: Engine) -> None:
         self.p = p
@@ -75,7 +75,7 @@ class Worker:
         self._changed.set()
 
     async def _wait(self, until_ms: int) -> None:
-        """Wait for a change, until ``until_ms`` at most. The status record of the row has the reason."""
+        """Wait for a change, at most until ``until_ms`` (-1: without a limit)."""
         if not self.p.at_work:
             self._engine.rest(self.p)  # thousands may wait, as for an upload slot
         self._engine.release_claim_slot(self.p)
@@ -122,7 +122,7 @@ class Worker:
         engine.changed(p)
 
     async def _sweep_dead_uploads(self) -> None:
-        """Sweep the uploads of dead claims, before a commit moves the committed end past them."""
+        """Delete unfinished uploads of earlier claims, before a commit moves the committed end past them."""
         p, engine, epoch = self.p, self._engine, self.p.claim_epoch
         settle = partial(engine.bucket.sweep_dead_uploads, p.tp, epoch, p.committed)
         swept = await engine.attempt(Step(StepKind.SETTLE, p.tp.topic, p.tp), settle)
@@ -131,11 +131,11 @@ class Worker:
         if not isinstance(swept, Failure):
             p.settled = True
             if swept:
-                text = f"{swept} uploads that an earlier claim left were swept"
+                text = f"{swept} unfinished uploads of an earlier claim were deleted"
                 engine.report(Report(Level.INFO, "settled", text, p.tp))
         else:
             p.settled = not engine.retries  # the next claim sweeps it; commits do not wait for it
-            p.sweep = engine.failure_noted(p.sweep, swept, f"sweeping what the last run left of {p.tp}", p.tp)
+            p.sweep = engine.failure_noted(p.sweep, swept, f"deleting old uploads of {p.tp}", p.tp)
         engine.changed(p)
 
     def upload_due(self) -> SegmentUpload | None:
@@ -144,7 +144,7 @@ class Worker:
         return None if p.trouble.retry_at_ms > self._engine.now_ms() else partition.upload_due(p, self._engine.wanted)
 
     def start_upload(self, work: SegmentUpload) -> None:
-        """Start the upload of a segment. The queue has given it a slot."""
+        """Start the upload of a segment, for which the queue has reserved a slot."""
         work.uploading = True
         self.p.uploading += 1
         upload = asyncio.get_running_loop().create_task(self._upload(work, self.p.claim_epoch))
@@ -153,7 +153,7 @@ class Worker:
         self._engine.track(self.p)
 
     def _upload_ended(self, upload: asyncio.Task[None]) -> None:
-        """Free its slot in any case: also of one that was cancelled before its first step."""
+        """Free the slot of an upload that ended, also if it was cancelled before its first step."""
         del self._uploads[upload]
         self.p.uploading -= 1
         self._engine.queue.ended()
@@ -199,7 +199,10 @@ class Worker:
         engine.changed(p)
 
     def _committed(self, rows: tuple[Row, ...], found: Root | Failure) -> None:
-        """Note the state of the root that was read back. After a doubt only a new claim can read it."""
+        """Apply the result of a commit: the root that was read back, or the failure.
+
+        After an unknown outcome the claim is dropped, and the next claim reads the root.
+        """
         p, engine, end = self.p, self._engine, rows[-1].next
         if isinstance(found, Failure):
             if found.kind is FailureKind.FENCED:
@@ -294,9 +297,10 @@ HEAP_SLACK = 64
 
 
 class UploadQueue:
-    """At most ``limits.uploads`` uploads, cancelled ones included until they have ended. On the event loop only.
+    """Queue of partitions for upload slots, the oldest records first. Use it on the event loop only.
 
-    A partition that has its share, a quarter of them, gets another slot only while no other partition waits.
+    At most ``limits.uploads`` uploads run; a cancelled upload counts until it has ended. A partition with a quarter of
+    the slots gets another one only while no other partition waits.
     """
 
     def __init__(self, limits: Callable[[], EngineLimits]) -> None:
@@ -307,7 +311,7 @@ class UploadQueue:
         self._filling = False
 
     def offer(self, worker: Worker) -> None:
-        """Put a partition into the queue, if one of its uploads may begin. Its older entry is replaced."""
+        """Put a worker's partition into the queue if one of its uploads may begin. Its older entry is replaced."""
         p, work = worker.p, worker.upload_due()
         if work is None:
             self._waiting.pop(p.tp, None)
@@ -334,7 +338,7 @@ class UploadQueue:
         self.fill_soon()
 
     def fill_soon(self) -> None:
-        """Fill free slots in the next turn of the event loop: by then all partitions of one scan are in the queue."""
+        """Fill free slots soon, once the event loop has added all partitions of a scan to the queue."""
         if not self._filling and self._waiting and self.running < self._limits().uploads:
             self._filling = True
             asyncio.get_running_loop().call_soon(self._fill)

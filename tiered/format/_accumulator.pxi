@@ -21,7 +21,7 @@ cdef Py_ssize_t FIRST_ROOM = 4096
 
 
 cdef int64_t now_of(clock) except? -1:
-    """Milliseconds, of ``clock``; None: of the machine's."""
+    """Return the time in milliseconds from ``clock``; None: from the machine's clock."""
     cdef timespec time
     if clock is not None:
         return clock()
@@ -43,10 +43,10 @@ cdef struct TimeRun:
 
 
 cdef class AccumulatedBatch:
-    """As ``accumulator.AccumulatedBatch`` says.
+    """Records of one pending batch; see ``accumulator.AccumulatedBatch``.
 
-    Records that ``Accumulator.fast_buffer`` brings are encoded at once, into ``data``: nothing is kept of them that has to be
-    looked at again. ``records`` takes them out of it, if something else has to be known of them.
+    Plain records are encoded into ``data`` on arrival. The first access to ``records``, or a record of another kind,
+    decodes all of them into a list.
     """
 
     cdef public Py_ssize_t size
@@ -71,7 +71,7 @@ cdef class AccumulatedBatch:
 
     @property
     def records(self):
-        """All, as a log takes them; in this list from now on."""
+        """All records as tuples, for ``append``. From the first access on, the batch stores them only in this list."""
         if self.held is None:
             self.held = self.decoded()
         return self.held
@@ -96,7 +96,10 @@ cdef class AccumulatedBatch:
         )
 
     def packed(self):
-        """As the twin says. The header has offset 0, no leader and no checksum of what is assigned later."""
+        """Return the encoded batch; None unless every record was encoded on arrival.
+
+        Its header has base offset 0 and leader epoch -1. The log assigns both later: the CRC does not cover them.
+        """
         cdef unsigned char* start
         cdef unsigned char* at
         if self.held is not None or self.data is None:
@@ -152,7 +155,7 @@ cdef class AccumulatedBatch:
         return 0
 
     cdef int put(self, PyObject* value, PyObject* key, int64_t time) except -1:
-        """One record behind the others. Allocates no object: nothing else runs meanwhile."""
+        """Append one encoded record. Allocates no Python object, so no other Python code runs during the call."""
         cdef Py_ssize_t delta_size, body, end
         cdef int64_t delta
         cdef unsigned char* at
@@ -199,9 +202,9 @@ cdef class AccumulatedBatch:
 
 @cython.no_gc
 cdef class AccumulatedRecord:
-    """As ``tiered.format.accumulator.AccumulatedRecord`` says.
+    """Base class of the receipt of one record; see ``accumulator.AccumulatedRecord``.
 
-    The collector does not look at it: it is in no cycle, as neither an appender nor a batch that is done has any.
+    Python's garbage collector does not track it: it refers to an appender and a batch, and is part of no cycle.
     """
 
     cdef readonly object _appender
@@ -215,7 +218,10 @@ cdef class AccumulatedRecord:
 
 
 cdef class Accumulator:
-    """As ``tiered.format.accumulator.Accumulator`` says."""
+    """Base class of an appender: its buffer, with an open batch for each partition.
+
+    See ``accumulator.Accumulator``.
+    """
 
     cdef readonly PlainLock _lock
     cdef public dict _open
@@ -267,11 +273,12 @@ cdef class Accumulator:
         timestamp: Time | None = None,
         headers: Headers | None = None,
     ) -> Receipt:
-        """Takes one record; it is in the log when the receipt says so, ``linger_ms`` later as a rule.
+        """Buffer one record and return its receipt, which is done once the record is in the log.
 
-        ``timestamp`` None: now. Records without a key stay together for a batch. Waits ``max_block_ms`` at most while
+        The batch is written at the latest ``linger_ms`` after its first record. ``timestamp`` None means now. Records
+        without a key share one partition until its batch is full. Blocks for at most ``max_block_ms`` while
         ``buffer_bytes`` are buffered, then raises AppendTimeoutError. Raises InvalidRecordError, AppendHaltedError,
-        ClosedError, ForkedLogError; the record is refused then.
+        ClosedError or ForkedLogError. After an error the record is not buffered.
         """
         receipt = self.fast_buffer(value, key, partition, timestamp, headers)
         if receipt is None:
@@ -285,7 +292,10 @@ cdef class Accumulator:
         return self._try_buffer(value, key, partition, timestamp, headers) if receipt is None else receipt
 
     cdef object fast_buffer(self, value, key, partition, timestamp, headers):
-        """None for everything that is out of the ordinary."""
+        """Buffer one record and return its receipt; None, without buffering it, unless the fast path takes it.
+
+        The fast path takes a key and a value of ``bytes`` without timestamp and headers, if the open batch has room.
+        """
         cdef AccumulatedBatch batch
         cdef AccumulatedRecord receipt
         cdef PyObject* found

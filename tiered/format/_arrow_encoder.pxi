@@ -313,7 +313,7 @@ cdef class BatchFiller:
         return at
 
     cdef int64_t fill(self, ArrowRows rows, const int64_t* places, int64_t at, int64_t count) noexcept nogil:
-        """Add rows like :meth:`add` while memory lasts; it does for the first row."""
+        """Add rows like :meth:`add` while they fit into the memory. There is always room for the first row."""
         cdef int64_t row, most, time
         cdef unsigned char* behind
         while at < count:

@@ -18,7 +18,7 @@ cdef enum:
 @cython.final
 @cython.no_gc
 cdef class Growing:
-    """Growing bytes; the unused rest is freed when they are taken."""
+    """Growing bytes. ``finish`` returns the written bytes, and frees the unused memory."""
 
     cdef PyObject* held
     cdef unsigned char* start
@@ -117,7 +117,7 @@ cdef void give_memory(Memory memory) noexcept:
 @cython.final
 @cython.no_gc
 cdef class Chunk:
-    """Bytes of an Arrow buffer; its memory is returned with the last view of it."""
+    """Bytes of an Arrow buffer. The memory is reused after the last view of it is gone."""
 
     cdef Memory memory
     cdef Py_ssize_t size
@@ -250,7 +250,7 @@ cdef inline void put_binary(
 
 
 cdef bint is_utf8(const unsigned char* at, int64_t size) noexcept nogil:
-    """Return True if Python would decode it."""
+    """Return True if Python would decode the ``size`` bytes as UTF-8."""
     cdef const unsigned char* end = at + size
     cdef unsigned char lead, low, high
     cdef int more

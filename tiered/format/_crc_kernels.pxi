@@ -106,7 +106,10 @@ cdef enum:
 
 cdef int CRC_WAY = crc_ways()
 CRC_WAYS = tuple(range(LANES_ALONE, CRC_WAY + 1))
-"""Ways to sum on this processor, the last one in use: none (the wheel's), lanes of 128 bits, of 512 bits."""
+"""Numbers of the CRC-32C implementations that this processor has: 1 for vectors of 128 bits, 2 for 512 bits.
+
+The last one is in use. The package ``crc32c`` is used without any, and for long data with 1 alone.
+"""
 
 
 cdef inline bint is_for_wheel(Py_ssize_t size) noexcept:
@@ -124,7 +127,10 @@ cdef inline uint32_t crc_of_batch(const unsigned char* head, Py_ssize_t size) ex
 
 
 cdef inline uint32_t crc_beside(const unsigned char* head, Py_ssize_t size) except? 0xFFFFFFFF:
-    """Return ``crc_of_batch``; other Python threads run meanwhile if it is large. The caller keeps the bytes alive."""
+    """Return the CRC like ``crc_of_batch``. For a large batch other Python threads run meanwhile.
+
+    The caller must keep the bytes alive.
+    """
     cdef uint32_t crc
     if size < SHARED_BYTES or is_for_wheel(size):
         return crc_of_batch(head, size)

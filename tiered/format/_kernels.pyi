@@ -1,7 +1,7 @@
 """The compiled twin. Names that ``pure_kernels`` has, too, have its signatures; the others are described here.
 
-A function that returns None for *odd* input leaves it to its caller, which takes the steps one by one. Without the
-extension every input is odd: ``kernels`` then has a function that returns None.
+A function returns None for *odd* input, which its fast path does not take: the caller then uses a slower path, record
+by record. Without the extension ``kernels`` has a function that always returns None.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -41,17 +41,21 @@ CRC_WAYS: tuple[int, ...]
 class PlainLock(locks.PlainLock): ...
 
 class TurnLock(locks.PlainLock):
-    """Lock that is handed over in the order of the requests. It serves threads that wait for an fsync.
+    """Lock that waiting threads get in the order of their requests. It is for threads that wait for an fsync.
 
-    A thread with a new record queues after the threads that the last fsync covered, so the next fsync covers it, too.
-    ``threading.Lock`` has no order: the thread that released it would take it again, for an fsync of one record.
+    A thread with a new record queues after the threads that the last fsync covered, so the next fsync covers its
+    record, too. ``threading.Lock`` has no order: the thread that released it would often get it again, and each fsync
+    would cover one record.
     """
 
     @property
     def waiting(self) -> int: ...
 
 def crc32c(data: Buffer, value: int = 0, /, *, way: int | None = None) -> int:
-    """Return what ``pure_kernels.crc32c`` returns; ``way`` is one of ``CRC_WAYS``, and None the fastest of them."""
+    """Return the CRC-32C of ``data``, continued from ``value``, the CRC of the bytes before it.
+
+    ``way``: one of ``CRC_WAYS``, for tests; None: the fastest one.
+    """
 
 def encode_batch(
     records: Sequence[object],
@@ -63,28 +67,28 @@ def encode_batch(
     producer: tuple[int, int, int],
     crc: int = 0,
 ) -> tuple[bytes | bytearray, tuple[int, int, int, int, int], int, int, RecordMetadata | None] | None:
-    """Return (one uncompressed v2 batch, its facts, its first timestamp, the CRC of its file, its metadata).
+    """Return (one uncompressed v2 batch, its totals, its first timestamp, the file's CRC, RecordMetadata or None).
 
-    The facts are size, last offset, number of records, lowest and highest timestamp. ``crc`` is the CRC-32C of the file
-    before the batch. ``now_ms`` replaces a timestamp of -1. None: the input is odd, such as a buffer other than
-    ``bytes``, a record without a key if the topic is ``keyed``, a timestamp out of bounds, or more than
-    ``form.most_bytes``. The caller then takes the steps one by one, which report the error.
+    The totals are size, last offset, number of records, lowest and highest timestamp. ``crc``: CRC-32C of the file
+    before the batch; the result has the CRC after it. ``now_ms`` replaces a timestamp of -1. None: the input is odd,
+    such as a buffer other than ``bytes``, a record without a key if ``form.keyed``, a timestamp out of bounds, or a
+    batch of more than ``form.most_bytes``. The caller then encodes record by record, which raises the error, if any.
     """
 
 def group(
     records: Iterable[object], partitions: int, fixed: int, keyless: int
 ) -> tuple[tuple[object, ...], list[tuple[int, Sequence[object]]]] | None:
-    """Group ``append_many``'s records by partition: return all of them, and (partition, its records) in order.
+    """Return all records of ``append_many``, and a list of (partition, its records) in the order of partitions.
 
-    A record is a ``NewRecord``, a (value, key) pair, or a value. ``fixed`` is the partition of all; -1: Kafka's
-    partitioner chooses among ``partitions``. ``keyless`` is the partition of records without a key. None: the input is
+    A record is a ``NewRecord``, a (value, key) pair, or a value. ``fixed``: the partition of all records; -1: Kafka's
+    partitioner chooses among ``partitions``. ``keyless``: the partition of records without a key. None: the input is
     odd, such as an iterator or a value that is not ``bytes``, and the caller examines each record itself.
     """
 
 def intact_header(batch: Buffer, header: type[T]) -> T | None:
     """Return the header of exactly one whole v2 batch with a valid CRC and count, as the NamedTuple ``header``.
 
-    None: the batch is another one or damaged, and the caller decodes it to report the error.
+    None: ``batch`` is something else or damaged. The caller decodes it, and reports the error.
     """
 
 def records_extent(
@@ -92,7 +96,7 @@ def records_extent(
 ) -> tuple[int, int, int] | None:
     """Return (lowest offset, highest offset, lowest timestamp >= 0 or -1) of ``count`` records in ``data[begin:]``.
 
-    None: there are no records, or one is odd or damaged, and the caller decodes them.
+    None: there are no records, or the fast path does not take one of them. The caller then decodes the records.
     """
 
 def batch_records(batch: Buffer, shown: Shown | None) -> Iterator[Record] | Iterator[ConsumerRecord] | None:
@@ -102,28 +106,28 @@ def batch_records(batch: Buffer, shown: Shown | None) -> Iterator[Record] | Iter
     """
 
 def run_records(batches: Buffer, shown: Shown) -> Iterator[ConsumerRecord] | None:
-    """Return what a reader sees of consecutive whole v2 batches: no control records, and only within ``shown``.
+    """Return the records of consecutive whole v2 batches within the bounds of ``shown``, without control records.
 
-    Timestamp type and leader epoch are those of each batch. None: the caller takes batch after batch. CRCs are not
-    checked.
+    Timestamp type and leader epoch are those of each batch, not of ``shown``. CRCs are not checked. None: the caller
+    must decode each batch alone.
     """
 
 def arrow_columns(
     names: Collection[str], start: int, end: int | None, since: int | None, until: int | None, micros: bool
 ) -> ArrowColumns | None:
-    """Return a collector for the columns ``names`` and the offsets, in Arrow's buffers.
+    """Return a collector of records as Arrow buffers, with the columns ``names`` and the offsets.
 
     Only records of ``start <= offset < end`` and ``since <= timestamp < until`` become rows (None: no bound).
-    ``micros``: timestamps become microseconds.
+    ``micros``: timestamps become microseconds. None: an argument is odd.
     """
 
 def arrow_rows(
     count: int, values: Elements, keys: Elements, timestamps: Buffer, headers: tuple[Buffer, Elements, Elements] | None
 ) -> EncoderColumns | None:
-    """Return ``count`` records as columns. ``timestamps`` are resolved, int64. ``headers``: int64 bounds of each
-    record's headers in the columns of names and values, then these columns.
+    """Return ``count`` records as columns for :func:`batch_filler`, without copying. The memory stays referenced.
 
-    Nothing is copied, and the memory stays referenced. None if an element is outside its data.
+    ``timestamps``: int64, each a time or -1 for none. ``headers``: int64 bounds of each record's headers in two
+    columns, then these columns, names and values. None: an element is outside its data.
     """
 
 @overload
@@ -136,4 +140,4 @@ def batch_filler(room: int, lend: Literal[True]) -> BatchFiller[bytes | memoryvi
     """
 
 def key_hashes(count: int, keys: Elements) -> bytes | None:
-    """Return Kafka's hash of each of ``count`` keys, uint32; 0 for a null. None as for :func:`arrow_rows`."""
+    """Return Kafka's hash of each of ``count`` keys as uint32, 0 for a null. None: an element is outside its data."""

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False
 """The compiled twin of ``pure_kernels``: a whole batch at a time, one pass that measures and one that writes.
 
-A ``def`` without a docstring is the twin of that name in ``pure_kernels``, or ``_kernels.pyi`` describes it. *Odd*
+A ``def`` without a docstring is described in ``pure_kernels`` or ``_kernels.pyi``, under the same name. *Odd*
 input (a subclass, another buffer than ``bytes``, a size beyond the limit, a time before 1970) is left to the pure twin,
 which encodes or refuses it: this file raises no error of the product. Only exact ``list``, ``tuple``, ``bytes``,
 ``str`` and ``int`` are accepted: none of these runs Python code between the two passes.
@@ -318,7 +318,7 @@ cdef inline bint is_given_time(PyObject* number) noexcept:
 
 
 cdef inline bint fields_of(PyObject* record, bint given, Fields* f) noexcept:
-    """Get the fields of a record, of any types. Return False if it is not a record."""
+    """Set ``f`` to the fields of a record, whatever their types. Return False if ``record`` is not a record."""
     if type_of(record) == NEW_RECORD or (not given and PyTuple_CheckExact(record)):
         if PyTuple_GET_SIZE(record) != FIELDS:
             return False
@@ -342,7 +342,7 @@ cdef inline bint fields_of(PyObject* record, bint given, Fields* f) noexcept:
 
 
 cdef bint measure(Measured* m, int64_t now_ms, bint keyed, Py_ssize_t most_bytes) noexcept:
-    """Compute sizes and times of all records; False if one is odd. ``m`` has its items, places and count."""
+    """Set sizes and times of all records in ``m``, whose items, places and count are set. False: a record is odd."""
     cdef Py_ssize_t i, key, value, headers, body
     cdef Fields f
     cdef int64_t time
@@ -394,7 +394,7 @@ cdef unsigned char* put_records(unsigned char* at, Measured* m) noexcept:
 
 
 cdef int begin(Measured* m, object records) except -1:
-    """Set items, count and places of ``records``; a count of 0 unless they are a plain list or tuple."""
+    """Set items, count and places in ``m`` from ``records``. The count is 0 unless they are a plain list or tuple."""
     cdef PyObject* held = <PyObject*>records
     m.places = NULL
     m.count = 0
@@ -673,7 +673,7 @@ cdef inline const unsigned char* get_short(const unsigned char* at, int64_t* n) 
 cdef inline bint parse(
     const unsigned char* at, const unsigned char* data_end, int64_t base_offset, int64_t base_timestamp, Parsed* r
 ) noexcept nogil:
-    """Parse one of the records before ``data_end``; False if the pure twin has to decode it."""
+    """Parse the record at ``at``, which ends before ``data_end``. False: the pure twin must decode the record."""
     cdef const unsigned char* start = at
     cdef int64_t length, later, further
     if data_end - at >= SHORT_START_BYTES:  # the usual record: short numbers, a key and a value, no headers
@@ -832,7 +832,7 @@ cdef class Decoded:
         self.data = None
 
     cdef int detach(self) except -1:
-        """Decode the rest, so that the record no longer refers to its batch."""
+        """Decode all fields, so that the record no longer refers to its batch."""
         if self.data is not None:
             self.headers
             self.data = None
@@ -1052,7 +1052,7 @@ cdef class Records:
         return 0
 
     cdef bint advance(self) except -1:
-        """Go on to the next batch of the run with records to show; False without one."""
+        """Move to the next batch of the run that has records for the reader. Return False if there is none."""
         cdef const unsigned char* header
         cdef int64_t most
         cdef int attributes
@@ -1088,7 +1088,7 @@ cdef class Records:
         return False
 
     cdef int come_from(self, bint appended, int64_t epoch) except -1:
-        """Set the origin of the batch; equal origins are shared."""
+        """Set the fields that all records of the batch share. Batches with equal fields share one ``Origin``."""
         cdef Origin origin
         if self.origin.epoch == epoch and self.origin.kind == appended:
             return 0
@@ -1113,7 +1113,7 @@ cdef class Records:
         return PyBytes_FromStringAndSize(<const char*>self.start, self.end - self.start)
 
     cdef Decoded blank(self):
-        """Return a record to be filled: one without other references, or a new one."""
+        """Return a record object to fill: a remembered one without other references, or a new one."""
         cdef Decoded made = self.before
         self.before = self.last
         if made is None or Py_REFCNT(made) != 1:
@@ -1129,7 +1129,10 @@ cdef class Records:
         return made
 
     cdef Decoded odd_record(self):
-        """Let the pure twin decode a record or raise; None for one that is not shown."""
+        """Return the next record as the pure twin decodes it. None: it is outside the reader's bounds.
+
+        Raises CorruptionError for a damaged record.
+        """
         cdef Decoded made
         self.over = True
         offset, timestamp, key, value, headers, position = pure_kernels.decode_record(
@@ -1155,7 +1158,7 @@ cdef class Records:
 
 
 cdef bint hold(Records records, object data, object begin, object end):
-    """Hold the bytes from ``begin`` to ``end`` (None: the end), copied if they may change. False: odd."""
+    """Store ``data[begin:end]`` in ``records``, copied if the bytes may change. Return False if an argument is odd."""
     cdef Py_buffer* view
     cdef int64_t first, behind
     cdef Py_ssize_t size
@@ -1211,7 +1214,7 @@ def decode_records(data, count, base_offset, base_timestamp, append_time, begin=
 
 
 cdef bint show(Records records, shown):
-    """Set the reader's bounds; False if they are odd."""
+    """Set the bounds of ``records`` from a ``Shown``. Return False if a value is odd."""
     cdef Origin origin = Origin.__new__(Origin)
     origin.topic, origin.partition, origin.kind, origin.epoch, origin.tier, first, beyond, since_ms, until_ms = shown
     records.bounded, records.from_time, records.to_time = beyond is not None, since_ms is not None, until_ms is not None
@@ -1328,7 +1331,7 @@ def scan(data, expected, limit, exact, bint dense, most_bytes, stop, latest, tot
 
 @cython.final
 cdef class RunBatches:
-    """Iterator of ``run_batches``."""
+    """Iterator over the batches of a run, for ``run_batches``."""
 
     cdef object batches, kind, header, first
     cdef const unsigned char* bytes
@@ -1442,7 +1445,7 @@ def run_batches(batches, kind, header, first, start):
 
 
 cdef void as_run(Records records):
-    """Turn the held bytes into a run of batches, none of them begun."""
+    """Make ``records`` iterate over all batches in its bytes, from the first one on."""
     records.run = records.data
     records.behind, records.run_end = records.at, records.end
     records.start = records.at = records.end

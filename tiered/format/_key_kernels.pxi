@@ -446,7 +446,7 @@ cdef class KeyTable:
             PyBuffer_Release(&view)
 
     cdef int put_all(self, Opened* b, int64_t start, int64_t* looked, int64_t* newest, Ended* how) except -1:
-        """Put the keys of a batch; report how that ended, the number of records examined, and the last offset put."""
+        """Add the keys of a batch. Set ``how`` it ended, ``looked`` (records examined), ``newest`` (last offset)."""
         cdef Parsed r
         cdef Wanted ahead[2][AHEAD]  # while the slots of one half come into the cache, the other one is put
         cdef Wanted* w
@@ -481,7 +481,7 @@ cdef class KeyTable:
         return 0
 
     cdef int put_some(self, Wanted* wanted, int count, int64_t* looked, int64_t* newest) except -1:
-        """Put keys while there is room. Return 0 if it ran out; ``looked`` is the place of the first key without room.
+        """Add keys while there is room. Return 0 if the table is full; ``looked`` is then the place of the next key.
         """
         cdef int i
         for i in range(count):
@@ -601,9 +601,9 @@ cdef class KeyTable:
             PyBuffer_Release(&view)
 
     cdef bint judge(self, Opened* b, int64_t latest, bint keeps_tombstones, bint by_notes, Judged* j) noexcept nogil:
-        """Decide which records of a batch stay; False if a record is odd. ``j`` has room for a verdict on each.
+        """Decide which records of a batch stay. Return False if a record is odd. ``j`` has room for one result each.
 
-        ``by_notes``: use the notes in place of key slots, for the offsets that they cover.
+        ``by_notes``: use the bits of superseded offsets in place of key slots, for the offsets that have bits.
         """
         cdef Parsed r
         cdef Wanted ahead[AHEAD]
@@ -658,7 +658,7 @@ cdef class KeyTable:
         return at == b.end
 
     cdef int reserve(self, Py_ssize_t used, Py_ssize_t more) except -1:
-        """Make room for ``more`` bytes after the first ``used``, which are kept."""
+        """Make room for ``more`` bytes after the first ``used`` bytes, which stay unchanged."""
         cdef unsigned char* made
         cdef Py_ssize_t size
         if used + more > self.room_bytes:

@@ -43,7 +43,7 @@ cdef int check_patience(bint blocking, double timeout) except -1:
 
 
 cdef int is_abandoned(object frame, unsigned long holder) except -1:
-    """Return whether the frame that took a lock has ended. Raises ReentrantCallError in the thread that holds it."""
+    """Return True if the frame that took a lock has ended. Raises ReentrantCallError in the thread of ``holder``."""
     if has_ended(frame):
         return True
     if holder == <unsigned long>PyThread_get_thread_ident():
@@ -58,7 +58,7 @@ cdef inline object frame_of_caller():
 
 
 cdef inline int64_t look_within(int64_t left_us) noexcept:
-    """Return how long to wait before the holder is checked again; a wait without limit (-1) is cut to the same time."""
+    """Return the microseconds to wait before the owner is checked again: ``left_us``, or less if that is long or -1."""
     return left_us if 0 <= left_us < LOOK_EVERY_US else LOOK_EVERY_US
 
 
@@ -173,10 +173,10 @@ cdef struct Turn:  # of a thread that waits for a TurnLock
 
 @cython.final
 cdef class TurnLock:
-    """A lock like ``PlainLock``, in the order of the requests: releasing it hands it to the first thread in line.
+    """Lock like ``PlainLock`` that waiting threads get in the order of their requests.
 
-    So a thread that has just released it gets it again only after all that waited. A signal moves a waiting thread to
-    the end of the line.
+    A thread that has just released the lock gets it again only after all threads that waited. A signal moves a waiting
+    thread to the end of the queue.
     """
 
     cdef bint is_held
@@ -219,7 +219,7 @@ cdef class TurnLock:
         return True
 
     cdef PyLockStatus stand_in_line(self, int64_t most_us) except *:
-        """Wait in line for a turn, until the time is over, or until a signal."""
+        """Wait in the queue until this thread gets the lock, the time is over, or a signal arrives."""
         cdef PyLockStatus status
         cdef Turn* turn = <Turn*>PyMem_Malloc(sizeof(Turn))  # not on the stack: a thread may end here with the process
         if turn == NULL:
@@ -276,7 +276,7 @@ cdef class TurnLock:
 
     @property
     def waiting(self):
-        """Number of threads in line."""
+        """Number of threads in the queue."""
         cdef Turn* at = self.first
         cdef Py_ssize_t count = 0
         while at != NULL:

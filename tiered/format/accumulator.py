@@ -1,4 +1,6 @@
-"""Open batches of an appender and the receipts of their records: the pure twin of the compiled classes of these names.
+"""Buffer of an appender: its open batches and the receipts of their records, in pure Python.
+
+The compiled kernels have classes of the same names, which replace these where the kernels are loaded.
 
 The compiled classes take a record without a Python frame, a system call or a lock if the batch is open and has
 room, the lock is free, and the process is no fork. Every other record goes to ``_try_buffer`` of the subclass, as all
@@ -40,12 +42,12 @@ class AccumulatedBatch:
         self._times: list[int] = []
 
     def add(self, record: NewRecord) -> None:
-        """Append a record whose timestamp is resolved."""
+        """Append a record. Its timestamp must be a time, not -1 for "now"."""
         self.records.append(record)
         self.count += 1
 
     def packed(self) -> PackedBatch | None:
-        """Return the encoded batch if compiled code encoded each record on arrival. Otherwise None, as always here."""
+        """Return the encoded batch; None unless compiled code encoded every record. This pure class returns None."""
         return None
 
     def release(self) -> None:
@@ -54,12 +56,12 @@ class AccumulatedBatch:
         self.records = []
 
     def time_of(self, index: int) -> int:
-        """Return the timestamp of a record that ``release`` dropped."""
+        """Return the timestamp of the record at ``index``, after :meth:`release`."""
         return self._times[index]
 
 
 class AccumulatedRecord:
-    """Receipt of one appended record. ``index`` is the record's position in ``batch``."""
+    """Base class of the receipt of one record. ``index``: the record's position in ``batch``."""
 
     __slots__ = ("_appender", "_batch", "_index")
 
@@ -84,9 +86,9 @@ class BufferCall(Protocol[Receipt_co]):
 
 
 class Accumulator(Generic[Receipt]):
-    """Open batches of an appender by partition.
+    """Base class of an appender: its buffer, with an open batch for each partition.
 
-    A subclass defines ``_try_buffer`` (None if there is no room) and ``_buffer_late`` (waits for room).
+    A subclass defines ``_try_buffer``, which returns None without room, and ``_buffer_late``, which waits for room.
     """
 
     _try_buffer: BufferCall[Receipt | None]
@@ -104,7 +106,9 @@ class Accumulator(Generic[Receipt]):
     ) -> None:
         """Create an accumulator for a topic with ``partitions`` partitions.
 
-        ``record_bytes``: overhead of one record besides key and value. ``now_ms`` None: the machine's clock.
+        ``record_bytes``: overhead of one record besides key and value. ``batch_bytes``: size at which a batch is full.
+        ``buffer_bytes``: limit of all unwritten batches. ``receipt``: class of the receipts. ``now_ms``: clock; None:
+        the machine's.
         """
         del record_bytes, receipt, now_ms
         self._partitions = partitions
@@ -126,11 +130,12 @@ class Accumulator(Generic[Receipt]):
         timestamp: Time | None = None,
         headers: Headers | None = None,
     ) -> Receipt:
-        """Buffer one record and return its receipt, which is done once the record is in the log (within ``linger_ms``).
+        """Buffer one record and return its receipt, which is done once the record is in the log.
 
-        ``timestamp`` None means now. Records without a key share one partition until its batch is full. Blocks for at
-        most ``max_block_ms`` while ``buffer_bytes`` are buffered, then raises AppendTimeoutError. Raises
-        InvalidRecordError, AppendHaltedError, ClosedError or ForkedLogError, and does not take the record then.
+        The batch is written at the latest ``linger_ms`` after its first record. ``timestamp`` None means now. Records
+        without a key share one partition until its batch is full. Blocks for at most ``max_block_ms`` while
+        ``buffer_bytes`` are buffered, then raises AppendTimeoutError. Raises InvalidRecordError, AppendHaltedError,
+        ClosedError or ForkedLogError. After an error the record is not buffered.
         """
         taken = self._buffer(value, key, partition, timestamp, headers)
         return self._buffer_late(value, key, partition, timestamp, headers) if taken is None else taken
@@ -143,7 +148,7 @@ class Accumulator(Generic[Receipt]):
         timestamp: Time | None,
         headers: Headers | None,
     ) -> Receipt | None:
-        """Return the receipt, or None if there is no room: every waiting batch must be written first."""
+        """Buffer one record and return its receipt, or None if the buffer has no room for it."""
         return self._try_buffer(value, key, partition, timestamp, headers)
 
 

@@ -70,7 +70,7 @@ _LEADER_EPOCH_AT = 12
 def rebased(
     batch: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int
 ) -> tuple[BatchHeader, memoryview]:
-    """Return a copy of a v2 batch with offsets raised by ``base_offset``, under another leader epoch."""
+    """Return (header, bytes) of a copy of a v2 batch, with offsets raised by ``base_offset`` and ``leader_epoch``."""
     moved = header._replace(base_offset=header.base_offset + base_offset, leader_epoch=leader_epoch)
     data = bytearray(batch)
     # base offset and leader epoch are 12 bytes outside the CRC, so that it stays valid
@@ -150,7 +150,10 @@ def records_extent(buf: Buffer, header: BatchHeader) -> tuple[int, int, int] | N
 
 
 def consumer_records(buf: Buffer, shown: Shown) -> Iterator[ConsumerRecord]:
-    """Return the records of a batch that a reader with the settings ``shown`` sees, like :func:`decode_records`."""
+    """Return the records of the one whole batch in ``buf`` that are within the bounds of ``shown``, in order.
+
+    Does not check the CRC. Raises ``CorruptionError`` like :func:`decode_records`.
+    """
     quickly = kernels.batch_records(buf, shown)
     if quickly is not None:
         return cast("Iterator[ConsumerRecord]", quickly)
@@ -266,7 +269,7 @@ def encode_batch(
 
 @cache
 def _form(attributes: int, most_bytes: int) -> BatchForm:
-    """Return the form of a batch whose records were looked at."""
+    """Return the form of a batch whose records were checked before: any timestamp, no key needed."""
     return BatchForm(False, most_bytes, attributes, False, False, before_ms=MAX_LONG, after_ms=MAX_LONG)
 
 
@@ -339,7 +342,10 @@ def _not_bytes(what: str, field: object, index: int) -> InvalidRecordError | Non
 
 
 def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
-    """Return an error that names the first record that cannot be encoded, and why."""
+    """Return the error for ``records``, which could not be encoded. It names the first bad record and the reason.
+
+    ``cause``: exception of the encoder, for the error if every record looks right.
+    """
     for i, record in enumerate(records):
         if not isinstance(record, tuple) or len(record) != 4:
             return InvalidRecordError(
@@ -362,7 +368,7 @@ def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
                 return InvalidRecordError(f"record {i}: name of header {header[0]!r} is not valid Unicode", index=i)
             if (refusal := _not_bytes(f"record {i}: value of header {header[0]!r}", header[1], i)) is not None:
                 return refusal
-    return InvalidRecordError(f"batch cannot be encoded: {cause}")
+    return InvalidRecordError(f"the batch of {len(records)} records cannot be encoded: {cause}")
 
 
 def recoded_batch(header: BatchHeader, batch: Buffer, codec: Codec, level: int | None = None) -> bytes:

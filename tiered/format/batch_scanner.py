@@ -24,7 +24,7 @@ from tiered.format.kernel_values import Survey
 from tiered.format.segment_indexes import IndexPace
 
 MIN_TAIL_BYTES = 17
-"""Largest tail without a header: the walk stops silently."""
+"""A tail of at most this many bytes ends a walk silently: it is too short for a batch."""
 
 MIN_BATCH_LENGTH = 14
 """Kafka's smallest length field; it detects zeros after a crash."""
@@ -69,16 +69,16 @@ class BatchRun(NamedTuple):
 
 
 class Damage(Protocol):
-    """Factory of the error for damage at ``position``; it names the file or the object."""
+    """Function that returns the error for damage at ``position``, and names the file or the object."""
 
     def __call__(self, position: int, what: str, offset: int = -1, /) -> CorruptionError: ...
 
 
 class BatchWalk:
-    """State of one walk: ``position`` of the next batch, and ``expected``, the lowest offset that it may have.
+    """Walk over consecutive batches, from view to view of their bytes.
 
-    The caller passes a view that begins at ``position``, consumes its whole batches, and passes the next view. CRCs are
-    not checked.
+    ``position``: place of the next batch. ``expected``: the lowest offset that the next batch may have. The caller
+    passes a view that begins at ``position``, consumes its whole batches, and passes the next view.
 
     ``offsets``: allowed offsets of the segment; None: any order. ``dense``: no offset may be missing, from the first
     batch on if the walk begins at byte 0 (v2 batches only: older ones do not store their first offset). ``most_bytes``:
@@ -106,10 +106,10 @@ class BatchWalk:
         self._damage = damage
 
     def whole(self, view: memoryview) -> Iterator[tuple[BatchPosition, memoryview]]:
-        """Yield each whole batch of a view that begins at ``position``, by declared length; stop silently at a partial
-        one.
+        """Yield each whole batch of a view that begins at ``position``, by declared length. CRCs are not checked.
 
-        Raises the error of ``damage`` where no batch can begin, and for a batch out of order.
+        Stops silently at a partial batch. Raises the error of ``damage`` where no batch can begin, and for a batch out
+        of order.
         """
         unpack, new, limit, most_length = _PLACE.unpack_from, tuple.__new__, self._limit, self._most_length
         at, filled, start, expected, exact = 0, len(view), self.position, self.expected, self._exact
@@ -174,7 +174,8 @@ class BatchWalk:
 
         Only for a walk without ``offsets``. ``order``: the lowest allowed offset, the exclusive end of all offsets, and
         the offset at which to stop. ``indexed``: base offset of the segment and timestamp of its last time entry.
-        Batches of a leader epoch above ``newest_epoch`` are left. None: pass the first batch to :meth:`whole`.
+        The run ends before a batch with a leader epoch above ``newest_epoch``. None: pass the first batch to
+        :meth:`whole`.
         """
         base, timed = indexed
         state = base, self.position, pace.interval_bytes, pace.since, *pace.largest, timed
@@ -212,8 +213,10 @@ class BatchWalk:
         return LOG_OVERHEAD_BYTES + int(length)
 
     def finish(self, end: int, *, reach: int = -1) -> None:
-        """End a walk with offsets. Raises unless its batches end at position ``end`` and cover all offsets below
-        ``reach``.
+        """End the walk, and check the end if the walk has offsets.
+
+        Raises the error of ``damage`` unless the batches end at position ``end``, and at or above offset ``reach``
+        (-1: any offset).
         """
         if not self._ordered:
             return
@@ -221,11 +224,11 @@ class BatchWalk:
             left = f"no whole batch starts here, {end - self.position} bytes are left of {end}"
             raise self._damage(self.position, left, self.expected)
         if self.expected < reach:
-            what = f"the file ends here, offsets {self.expected} to {reach} were safe"
+            what = f"the file ends here, and offsets {self.expected} to {reach} are missing"
             raise self._damage(self.position, what, self.expected)
 
     def _odd_range(self, batch: memoryview) -> tuple[int, int]:
-        """Return the first and last offset of a whole batch that is not a plain v2 batch."""
+        """Return the first and last offset of a whole v0 or v1 batch. Raises the walk's error for a damaged header."""
         base, _, _, magic = _PREFIX.unpack_from(batch)
         if magic == 2:
             delta = _LAST_OFFSET_DELTA.unpack_from(batch, 23)[0]
@@ -253,13 +256,13 @@ def walk_headers(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHea
 
 
 def first_of(run: memoryview) -> tuple[BatchHeader, memoryview]:
-    """Return header and bytes of the first of consecutive verified batches (``BatchRun.data``)."""
+    """Return header and bytes of the first batch in ``run``, consecutive verified batches (``BatchRun.data``)."""
     header = read_header(run)
     return header, run[: header.size_bytes]
 
 
 def cut(run: memoryview) -> Iterator[memoryview]:
-    """Yield each of consecutive verified batches (``BatchRun.data``)."""
+    """Yield the bytes of each batch in ``run``, consecutive verified batches (``BatchRun.data``)."""
     at, unpack = 0, _LENGTH.unpack_from
     while at < len(run):
         behind = at + LOG_OVERHEAD_BYTES + unpack(run, at)[0]

@@ -14,11 +14,11 @@ _LARGER = (1, 2, 4)
 
 
 class BufferPool:
-    """Thread-safe pool of buffers. A buffer is in use until its last view is gone.
+    """Pool of reusable buffers. A buffer is in use until its last view is gone. Thread-safe.
 
-    Keeps about ``max_bytes`` at most; beyond that, callers get fresh buffers that the pool does not keep. No buffer is
-    smaller than ``least_bytes``. There is no lock that a forked child could inherit locked: a thread pops a block from
-    its deque before it inspects the block, and only one thread can pop it.
+    The pool keeps at most about ``max_bytes``. Beyond that, callers get fresh buffers that are not reused. No buffer
+    is smaller than ``least_bytes``. There is no lock that a forked child could inherit locked: a thread pops a block
+    from its deque before it inspects the block, and only one thread can pop it.
     """
 
     def __init__(self, max_bytes: int, least_bytes: int) -> None:
@@ -27,7 +27,7 @@ class BufferPool:
         self._blocks: dict[int, deque[Block]] = {}
 
     def forget(self) -> None:
-        """Drop all buffers. Those in use are freed with their last view."""
+        """Remove all buffers from the pool. Buffers in use are freed with their last view."""
         self._blocks = {}
 
     @property

@@ -163,7 +163,10 @@ def decode_bundle_head(prefix: bytes, *, key: str = "") -> BundleHead:
 
 
 def decode_bundle(data: bytes, *, key: str = "") -> Bundle:
-    """Decode a whole bundle. Raises CorruptionError if a checksum or the length is wrong."""
+    """Decode a whole bundle. Raises CorruptionError if a checksum or the length is wrong.
+
+    Raises ConfigError for a newer format. ``key`` names the object in errors.
+    """
     head = decode_bundle_head(data, key=key)
     if len(data) != head.size_bytes:
         _refuse(key, len(data), f"has {len(data)} bytes, its table describes {head.size_bytes}")

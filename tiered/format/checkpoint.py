@@ -177,7 +177,10 @@ def _unescape(value: str) -> str:
 
 
 def decode_properties(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return keys and values of a Java properties file, and its comment lines. Continued lines are not supported."""
+    """Return keys and values of a Java properties file, and its comment lines without ``#`` or ``!``.
+
+    Continued lines are not supported. Raises ``CorruptionError`` for a line without a key.
+    """
     values: dict[str, str] = {}
     comments: list[str] = []
     for line in text.splitlines():

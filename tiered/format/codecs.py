@@ -74,7 +74,7 @@ def codec_of(attributes: int) -> Codec:
 
 
 def configured(config: TopicConfig) -> tuple[Codec, int | None]:
-    """Return the codec and level of a topic's configuration; ``producer`` means no compression here."""
+    """Return the codec of a topic, and its level (None: the codec has none). ``producer`` means no compression here."""
     name = config.compression_type
     codec = Codec.NONE if name in {"producer", "uncompressed"} else Codec[name.upper()]
     levels = {
@@ -86,7 +86,10 @@ def configured(config: TopicConfig) -> tuple[Codec, int | None]:
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """Compress ``data`` in the framing of ``codec``. ``level`` None is the default; none and snappy have no levels."""
+    """Return ``data`` compressed in the framing of ``codec``.
+
+    ``level`` None: the default. Codecs without levels ignore it. Raises ConfigError for a level out of range.
+    """
     if codec is Codec.NONE:
         return bytes(data)
     if codec is Codec.SNAPPY:
@@ -120,7 +123,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 def decompress(
     codec: Codec, data: Buffer, *, max_bytes: int = MAX_DECOMPRESSED_BYTES, legacy_lz4: bool = False
 ) -> bytes:
-    """Decompress bytes that ``compress`` or any Kafka client packed.
+    """Return the decompressed bytes of ``data``, which ``compress`` or any Kafka client has compressed.
 
     Raises ``CorruptionError`` (position relative to ``data``) if they are damaged or truncated, or would exceed
     ``max_bytes``. ``legacy_lz4`` accepts the wrong header checksum that Kafka wrote in format 0.
@@ -356,7 +359,7 @@ def _decompress_lz4(view: memoryview, max_bytes: int, mend_header: bool) -> byte
 
 
 def has_linked_blocks(data: Buffer) -> bool:
-    """Return True if blocks of an LZ4 frame refer to earlier blocks: no reader of Kafka's accepts such a frame."""
+    """Return True if blocks of an LZ4 frame refer to earlier blocks. Java's Kafka clients refuse such a frame."""
     view = memoryview(data)
     return len(view) > 4 and not view[4] & _INDEPENDENT
 
@@ -413,7 +416,7 @@ _SKIPPABLE_MAGIC = 0x184D2A50
 
 
 class _Contexts(threading.local):
-    """Contexts per thread: costly to make, and not to be shared between threads."""
+    """Zstandard contexts of one thread. They are costly to create, and threads must not share them."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}

@@ -116,7 +116,7 @@ def _run_ends(sizes: Int64s, room: int) -> list[int]:
 
 
 def join_columns(pieces: list[RecordColumns]) -> RecordColumns:
-    """Concatenate the records of ``pieces``."""
+    """Return the records of all ``pieces``, of which there is at least one, as one RecordColumns."""
     if len(pieces) == 1:
         return pieces[0]
     arrow = _pyarrow()
@@ -137,7 +137,7 @@ def join_columns(pieces: list[RecordColumns]) -> RecordColumns:
 
 def _header(pair: dict[str, Any] | None) -> tuple[str, bytes | None]:
     if pair is None or pair["key"] is None:
-        raise InvalidRecordError("a header has no name", hint="headers are array<struct<key: string, value: binary>>")
+        raise InvalidRecordError("a header has no name", hint="give every header a key, or leave it out")
     return pair["key"], pair["value"]
 
 
@@ -211,7 +211,7 @@ def encode_filled(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> B | bytes:
-    """Return one v2 batch of the rows in ``filler`` (at least one) and empty it. See :func:`encode_columns`."""
+    """Return one v2 batch of the rows in ``filler`` (at least one) and empty ``filler``. See :func:`encode_columns`."""
     plain = filler.finish(base_offset, leader_epoch, LOG_APPEND_TIME_BIT if timestamp_type else 0, append_time_ms)
     return plain if not codec else recoded_batch(read_header(plain), plain, codec, level)
 
@@ -244,13 +244,17 @@ def _pyarrow() -> Any:
 
 
 def partitions_of(hashes: npt.NDArray[np.uint32], partitions: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
-    """Return the partition of each key by its hash, like ``Partitioner.partition_for``, among ``partitions``."""
+    """Return the partition of each key by its hash, like ``Partitioner.partition_for``.
+
+    ``partitions``: number of partitions of the topic, or one number for each key.
+    """
     return (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
 
 
 def rows_by_partition(partitions: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """Return the row indexes of each partition, ascending, for partitions 0 and up. ``partitions``: the partition of
-    each row.
+    """Return one array of ascending row indexes for each partition that has rows, in the order of partitions.
+
+    ``partitions``: the partition of each row, 0 or above.
     """
     if len(partitions) and partitions[0] == partitions.min() == partitions.max():
         return [np.arange(len(partitions))]

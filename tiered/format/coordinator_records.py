@@ -69,7 +69,7 @@ _GROUP_PROTOCOLS = {3: "consumer", 11: "share", 17: "streams"}
 
 
 class TxnState(enum.IntEnum):
-    """Kafka's numbers. A broker never stores ``DEAD``: a null value deletes the id instead."""
+    """State of a transaction, with Kafka's numbers. ``DEAD`` is never stored: a null value deletes the id instead."""
 
     EMPTY = 0
     ONGOING = 1
@@ -85,8 +85,8 @@ class TxnState(enum.IntEnum):
 class TxnValue:
     """State of one transactional id.
 
-    ``partitions``: those of the current transaction; None if the id never had one. ``client_version`` 2: the producer's
-    epoch rises with the end of each transaction.
+    ``partitions``: those of the current transaction; None: the id never had a transaction. ``client_version`` 2: the
+    producer's epoch rises with the end of each transaction. Ids and times are -1 if there are none.
     """
 
     producer_id: int
@@ -110,17 +110,23 @@ class TxnValue:
 
 
 def state_partition(transactional_id: str, partitions: int) -> int:
-    """Return which of ``partitions`` of ``__transaction_state`` holds this id, by Java's hash of its text."""
+    """Return the partition of ``__transaction_state`` for this id, by Java's hash of the id.
+
+    ``partitions``: number of partitions of that topic.
+    """
     return _java_hash(transactional_id) % partitions
 
 
 def group_partition(group: str, partitions: int) -> int:
-    """Return which of ``partitions`` of ``__consumer_offsets`` holds this group, by Java's hash of its name."""
+    """Return the partition of ``__consumer_offsets`` for this group, by Java's hash of its name.
+
+    ``partitions``: number of partitions of that topic.
+    """
     return _java_hash(group) % partitions
 
 
 def _java_hash(text: str) -> int:
-    """Return the absolute value of ``String.hashCode``, 0 for the least number: Kafka's ``Utils.abs``."""
+    """Return the absolute value of Java's ``text.hashCode()``, 0 for -2**31, like Kafka's ``Utils.abs``."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", units):
@@ -150,9 +156,10 @@ def encode_position(position: Position) -> bytes:
 
 
 def decode_group_key(key: bytes) -> tuple[int, str, TopicPartition | None]:
-    """Return the type of a record of ``__consumer_offsets``, its group, and the partition if it is a position.
+    """Return (type, group, partition) of the key of a record in ``__consumer_offsets``.
 
-    The group is "" if the record says nothing of a position or a whole group. Raises CorruptionError.
+    The partition is None unless the record is a position. The group is "" if the record describes neither a position
+    nor a whole group. Raises CorruptionError.
     """
     reader = WireReader(key, "group key")
     number = reader.int16()
@@ -168,7 +175,7 @@ def decode_group_key(key: bytes) -> tuple[int, str, TopicPartition | None]:
 
 
 def decode_position(value: bytes) -> Position:
-    """Return a position. Raises CorruptionError, also for the version of a newer broker."""
+    """Decode the value of a position. Raises CorruptionError, also for the version of a newer broker."""
     reader = WireReader(value, "position")
     version = reader.int16()
     if not 0 <= version <= _NEWEST_POSITION_VERSION:
@@ -190,6 +197,7 @@ def group_protocol(number: int, value: bytes | None) -> str | None:
 
     ``""``: the group has no protocol, or the record deletes it. None: the record describes a position or a member, not
     a group. Kafka's consumers have the protocol "consumer". Others are "share", "streams", or a name such as "connect".
+    Raises CorruptionError.
     """
     if number == _CLASSIC_GROUP and value is not None:
         reader = WireReader(value, "group")
@@ -206,7 +214,7 @@ def encode_transaction_key(transactional_id: str) -> bytes:
     Raises ConfigError for an id that is empty, not Unicode, or longer than 32767 bytes.
     """
     if not transactional_id:
-        raise ConfigError("a transactional id is empty")
+        raise ConfigError("a transactional id is empty", hint="use a text of 1 to 32767 bytes")
     writer = WireWriter()
     writer.int16(_TRANSACTION)
     try:
@@ -231,7 +239,7 @@ def decode_transaction_key(key: bytes) -> str:
 
 
 def encode_transaction(value: TxnValue) -> bytes:
-    """Return the value in version 1, with tags where they differ from their default. Raises ConfigError on overflow."""
+    """Return a value of ``__transaction_state``, in version 1. Raises ConfigError if a number is too large."""
     topics = value.by_topic()
     writer = WireWriter(flexible=True)
     writer.int16(_TRANSACTION_VERSION)
@@ -261,7 +269,7 @@ def encode_transaction(value: TxnValue) -> bytes:
 
 
 def decode_transaction(value: bytes) -> TxnValue:
-    """Decode a value of ``__transaction_state``. Raises CorruptionError for an unknown version or odd bytes."""
+    """Decode a value of ``__transaction_state``. Raises CorruptionError for an unknown version or damaged bytes."""
     reader = WireReader(value, "transaction value")
     version = reader.int16()
     if version not in (0, _TRANSACTION_VERSION):
@@ -314,7 +322,10 @@ T = TypeVar("T")
 
 
 class WireReader:
-    """Reader of one key or value from its beginning. ``what`` names it in errors. Positions are bytes in it."""
+    """Reader of the fields of one key or value, in order. Each method reads one field, or raises CorruptionError.
+
+    ``what``: name of the key or value in errors. ``flexible``: lengths are varints, and structs end with tags.
+    """
 
     __slots__ = ("_data", "flexible", "position", "what")
 
@@ -408,7 +419,7 @@ class WireReader:
         return items
 
     def tagged(self) -> dict[int, bytes]:
-        """Return the undecoded tagged fields of a flexible struct, by tag. Other versions have none."""
+        """Read the tagged fields of a struct, and return their bytes by tag; empty unless the format is flexible."""
         if not self.flexible:
             return {}
         count = self.varint()
@@ -429,7 +440,7 @@ class WireReader:
 
 
 class WireWriter:
-    """Writer of one key or value."""
+    """Writer of the fields of one key or value. Raises ConfigError for a number that does not fit its field."""
 
     __slots__ = ("_parts", "flexible")
 
@@ -441,7 +452,7 @@ class WireWriter:
         try:
             self._parts.append(form.pack(value))
         except struct.error as error:
-            raise ConfigError(f"{value} does not fit {form.size} bytes") from error
+            raise ConfigError(f"a number is too large: {value} does not fit {form.size} bytes") from error
 
     def int8(self, value: int) -> None:
         self._number(_BYTE, value)

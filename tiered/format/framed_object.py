@@ -69,7 +69,7 @@ class TableLayout:
         self.row_bytes = sum(_DTYPES[dtype].itemsize for _, dtype in columns)
 
     def packed(self, columns: Columns) -> Packed:
-        """Return the bytes of a table. Raises OverflowError if a value does not fit its column."""
+        """Return the encoded table of ``columns``. Raises OverflowError if a value does not fit its column."""
         narrow = [columns[name] for name, dtype in self.columns if dtype == "<i4"]
         if narrow and len(narrow[0]) and not _fits(np.concatenate(narrow)):
             wide = [n for n, dtype in self.columns if dtype == "<i4" and not _fits(columns[n])]
@@ -105,7 +105,9 @@ def pack(header: Mapping[str, Any], tables: Sequence[Packed]) -> bytes:
     described = ",".join([f"[{_json(t.layout.name)},{t.rows},{t.layout.described_text}]" for t in tables])
     text = f'{_json(header)[:-1]},"tables":[{described}],"codec":"zstd","raw_len":{len(raw)}}}'.encode()
     if len(text) > MAX_HEADER_BYTES or len(raw) > MAX_RAW_BYTES:
-        raise ConfigError(f"a catalog of {len(text)} + {len(raw)} bytes is larger than readers accept")
+        raise ConfigError(
+            f"a catalog object with {len(text)} bytes of header and {len(raw)} bytes of rows is too large to read"
+        )
     body = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(raw)
     data = b"".join([_HEAD.pack(MAGIC, FORMAT, 0, len(text)), text, body])
     return data + _CRC.pack(crc32c(data))
@@ -120,7 +122,7 @@ def with_field(data: bytes, name: str, value: str) -> bytes:
 
 
 def has_first_field(data: bytes, name: str) -> bool:
-    """Return True if ``name`` is the field that :func:`with_field` added last."""
+    """Return True if ``name`` is the first field of the header, where :func:`with_field` adds a field."""
     return data.startswith(f"{{{_json(name)}:".encode(), _HEAD.size)
 
 

@@ -123,7 +123,7 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buf: Buffer, position: int = 0, *, limit: int | None = None) -> BatchHeader:
-    """Return the header at ``position``. ``buf`` needs only its 61 bytes, or the first 26 of a v0 or v1 message.
+    """Return the header of the batch at ``position``. ``buf`` needs its 61 bytes, or 26 of a v0 or v1 message.
 
     ``limit`` is the largest accepted total size in bytes, for example the rest of the file. Raises
     ``CorruptionError`` for a short buffer, an impossible length, count or offset, and an unknown magic.

@@ -16,7 +16,7 @@ class Block(bytearray):
 
 
 class Shown(NamedTuple):
-    """Settings of a reader for the records of one batch: the location to report, and the bounds of wanted records.
+    """Parameters for decoding one batch for a reader: fields of each ConsumerRecord, and bounds of the wanted records.
 
     ``kind``: the batch's timestamp type. ``end`` and ``until_ms`` are exclusive; None: no bound.
     """
@@ -35,10 +35,10 @@ class Shown(NamedTuple):
 class BatchForm(NamedTuple):
     """Settings of the batches that :func:`encode_batch` makes for one topic and partition.
 
-    ``keyed``: each record needs a key. ``attributes``: those of the batch header. ``mutable``: return a ``bytearray``.
-    ``given``: accept a (value, key) pair or a value as a record, as in ``append_many``. Timestamps are at most
-    ``before_ms`` older and ``after_ms`` newer than the clock, except with LogAppendTime. ``place``: partition for the
-    returned metadata; None: return no metadata.
+    ``keyed``: each record needs a key. ``most_bytes``: largest size of the batch. ``attributes``: those of the batch
+    header. ``mutable``: return a ``bytearray``. ``given``: accept a (value, key) pair or a value as a record, as in
+    ``append_many``. Timestamps are at most ``before_ms`` older and ``after_ms`` newer than the clock, except with
+    LogAppendTime. ``place``: partition for the returned metadata; None: return no metadata.
     """
 
     keyed: bool
@@ -59,7 +59,7 @@ class KeysPut(NamedTuple):
     """Result of adding the keys of one batch to a table. ``records``: number of records examined.
 
     ``newest``: offset of the last record added, or -1. ``full``: the table has no room for the key of the next record.
-    ``odd``: the caller must examine the next record itself, or the bytes after the last one.
+    ``odd``: the kernels stopped early. The caller must decode the next record, or the bytes after the last one, itself.
     """
 
     records: int
@@ -69,8 +69,9 @@ class KeysPut(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Result of filtering one batch: the number of records that stay, and of those removed for each reason.
+    """Result of filtering one batch: the number of ``records`` that stay, and of those removed for each reason.
 
+    ``superseded``: a newer record has the key. ``expired``: tombstones. ``no_key``: records without a key.
     ``sets_horizon``: a tombstone stays, and the batch has no delete horizon yet. ``data``: the records that stay,
     encoded against ``base_timestamp``; ``max_timestamp`` is their greatest. ``data`` None: the batch stays unchanged,
     or none of its records stay.
@@ -87,12 +88,11 @@ class Kept(NamedTuple):
 
 
 class PutRun(NamedTuple):
-    """Result of adding the keys of consecutive batches to a table. ``used``: bytes of the ``batches`` that were
-    examined.
+    """Result of adding the keys of consecutive batches to a table.
 
-    ``records``: number of records examined. ``newest``: the last offset covered, -1: none. ``full``: the table had no
-    room for the next key; of the last batch only offsets up to ``newest`` were added. ``alone``: each record was added,
-    is within the offsets of its batch, and has no producer.
+    ``used``, ``batches``, ``records``: numbers of bytes, batches and records examined. ``newest``: the last offset
+    covered, -1: none. ``full``: the table had no room for the next key; of the last batch only offsets up to ``newest``
+    were added. ``alone``: each record was added, is within the offsets of its batch, and has no producer.
     """
 
     used: int
@@ -106,8 +106,9 @@ class PutRun(NamedTuple):
 class KeptRun(NamedTuple):
     """Result of filtering the first ``used`` bytes of consecutive batches, up to offset ``next`` (exclusive).
 
-    ``data``: the batches that stay; None: all stay unchanged. ``rebuilt`` of them hold fewer records or have one of the
-    new ``horizons``. ``read`` records were examined; ``records`` stay, the others are counted by reason.
+    ``data``: the bytes of the ``batches`` that stay; None: all stay unchanged. ``rebuilt``: number of batches that have
+    fewer records or a new delete horizon. ``horizons``: number of new delete horizons. ``read``: number of records
+    examined. ``records`` of them stay, the others are counted by reason.
     """
 
     used: int
@@ -127,7 +128,8 @@ class Survey(NamedTuple):
     """Result of :func:`survey` for a run of batches. Positions are relative to the buffer, ranges half-open.
 
     ``used`` bytes hold offsets ``first`` to ``next``. The last batch begins at ``last_at``; the walk expected offset
-    ``before`` there. ``since`` and ``largest`` are the index pace after it. ``offset_entries``: native int32 pairs
+    ``before`` there. ``producers``, ``transactional``: one of the batches has a producer, or is transactional.
+    ``since`` and ``largest``: those of the ``IndexPace`` after the run. ``offset_entries``: native int32 pairs
     (relative offset, position in the file). ``time_entries``: native int64 pairs (timestamp, relative offset).
     """
 
@@ -177,7 +179,10 @@ class ArrowColumns(Protocol):
     size_bytes: int
 
     def add(self, batch: Buffer) -> bool:
-        """Add one verified v2 batch. Return False, without adding it, if it is odd or does not fit into the buffers."""
+        """Add one verified v2 batch. Return False, without adding it, if the caller must decode it record by record.
+
+        For example, a record is damaged, a header name is not UTF-8, or the batch is too large for the buffers.
+        """
 
     def finish(self) -> ArrowBuffers:
         """Return the buffers of all batches that were added, and empty the collector."""
@@ -196,7 +201,8 @@ class EncoderColumns(Protocol):
         """Return each partition with rows, ascending, and the indexes of its rows (int64; None: all rows).
 
         ``given`` is the partition of each row (int64; -1, and None: unspecified). Unspecified rows go where Kafka's
-        producer puts their key, or to ``keyless``. Raises IndexError for a partition that does not exist, ValueError.
+        producer puts their key, or to ``keyless``. Raises IndexError for a partition that does not exist. Raises
+        ValueError if ``partitions`` is not positive, or ``given`` has another number of rows.
         """
 
 
@@ -204,7 +210,10 @@ B_co = TypeVar("B_co", bound=Buffer, covariant=True)
 
 
 class BatchFiller(Protocol[B_co]):
-    """Rows of columns for a batch: their number, upper bound of bytes, first, lowest and highest timestamp."""
+    """Collector of rows for one batch. ``count``: rows so far. ``size_bytes``: upper bound of their bytes.
+
+    ``first``, ``least``, ``greatest``: the first, lowest and highest timestamp so far.
+    """
 
     count: int
     size_bytes: int
@@ -216,7 +225,8 @@ class BatchFiller(Protocol[B_co]):
         """Add the rows with the indexes ``order`` (int64; None: all) while they fit. Begins at position ``at`` of
         ``order``.
 
-        Returns the position of the first row that does not fit. A single row always fits. Raises IndexError.
+        Returns the position of the first row that does not fit, or the number of positions if all fit. An empty filler
+        has room for any row. Raises IndexError for an index of no row.
         """
 
     def finish(self, base_offset: int, leader_epoch: int, attributes: int, append_time_ms: int) -> B_co:

@@ -64,7 +64,7 @@ _COMPILED_ALONE = (
     *("arrow_columns", "arrow_rows", "batch_filler", "batch_records", "encode_batch", "group", "intact_header"),
     *("key_hashes", "records_extent", "run_records"),
 )
-"""Functions that return None in pure Python: their callers take the steps one by one."""
+"""Functions that only the compiled twin has. In pure Python they return None, and callers use a slower path."""
 _ELSEWHERE = ("AccumulatedBatch", "AccumulatedRecord", "Accumulator")
 """Compiled names that ``tiered.format.accumulator`` imports."""
 HASH_SECRET = os.urandom(16)

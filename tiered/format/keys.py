@@ -142,7 +142,7 @@ class DecisionKey(NamedTuple):
 
 
 class ErasureNoteKey(NamedTuple):
-    """A parsed key of a note: the erasure, the old segment's first offset, the uid of the rewritten segment."""
+    """Parts of the key of an erasure's note: id of the erasure, ``base`` of the old segment, uid of the new one."""
 
     erasure: str
     base: int
@@ -340,9 +340,7 @@ def decision_key(txn: str, batch: int, generation: int = 0) -> str:
 
 
 def check_group_name(name: str, what: str = "group") -> str:
-    """Return the name of a group or a member if it is valid. ``what`` names its kind in the error. Raises
-    ConfigError.
-    """
+    """Return ``name`` if it is a valid name of a group or member. ``what``: "group" or "member". Raises ConfigError."""
     return _quotable(name, MAX_GROUP_CHARS if what == "group" else MAX_MEMBER_CHARS, f"{what} name")
 
 
@@ -368,7 +366,7 @@ def group_member_key(group: str, member: str) -> str:
 
 
 def group_partition_key(group: str, topic_id: UUID, partition: int) -> str:
-    """Return the key of the object with a group's owner of, and position in, a partition."""
+    """Return the key of a group's object about one partition. It has the owner and the position."""
     check_partition(partition)
     return f"{group_prefix(group)}partitions/{topic_id.hex}-{partition}"
 
@@ -389,26 +387,27 @@ def probe_key(uid: str) -> str:
 
 
 def gc_audit_key(topic_id: UUID, partition: int, version: int, uid: str) -> str:
-    """Return the key of the audit line of one garbage collection or sweep, at version ``version`` of the partition's
-    root.
+    """Return the key of the audit object of one garbage collection or sweep of a partition.
+
+    ``version``: version of the partition's root at that time.
     """
     prefix = gc_audit_prefix(topic_id, partition)
     return f"{prefix}{bounded(version, MAX_INT64, 'version'):016x}-{check_uid(uid)}"
 
 
 def gc_audit_prefix(topic_id: UUID, partition: int) -> str:
-    """Return the common prefix of all audit lines of a partition."""
+    """Return the common prefix of all audit objects of a partition."""
     check_partition(partition)
     return f"jobs/gc/{topic_id.hex}-{partition}/"
 
 
 def decisions_audit_key(uid: str) -> str:
-    """Return the key of the audit line of one deletion of obsolete sink decisions."""
+    """Return the key of the audit object of one deletion of obsolete sink decisions."""
     return f"jobs/gc/decisions/{check_uid(uid)}"
 
 
 def check_job_id(job_id: str) -> str:
-    """Return the id: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, not ``gc`` (audit lines). Raises ConfigError."""
+    """Return the id: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, not the reserved ``gc``. Raises ConfigError."""
     if not _JOB_ID.fullmatch(job_id):
         raise ConfigError(
             f"job id {job_id[:100]!r} is not allowed",
@@ -444,7 +443,7 @@ def erasure_receipt_key(topic_id: UUID, partition: int, erasure_id: str) -> str:
 def wildcards(role: Role | None = None) -> dict[str, str]:
     """Return IAM patterns by kind of key. ``?`` is one character, ``*`` any number of them, also slashes.
 
-    ``role`` restricts segments and pages to epochs of that role.
+    ``role``: match only the segments and pages that this role writes; None: those of both roles.
     """
     partition = f"??/{'?' * 32}-*/"
     epoch = ("?" if role is None else role.value) + "?" * 8
@@ -488,7 +487,7 @@ def parse_hist_key(key: str) -> int | None:
 
 
 def parse_gc_audit_key(key: str) -> int | None:
-    """Return the version in an audit line's key, None for any other key."""
+    """Return the root's version in the key of an audit object, None for any other key."""
     match = _GC_AUDIT_KEY.fullmatch(key)
     return None if match is None else int(match["version"], 16)
 
@@ -511,7 +510,7 @@ def is_pin_key(key: str) -> bool:
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:
-    """Return the parts of a ``.log`` or ``.idx`` key. None for any other key, or one with a wrong hash or number."""
+    """Return the parts of a ``.log`` or ``.idx`` key. None for any other key, or with a wrong ``h2`` or number."""
     match = _SEGMENT_KEY.fullmatch(key)
     partition = _partition_of(match)
     if match is None or partition is None:

@@ -92,9 +92,10 @@ def partition_dir(tp: TopicPartition) -> str:
 
 
 def renamed_dir(tp: TopicPartition, uid: str, kind: str) -> str:
-    """Return ``topic-partition.uid-kind``, Kafka's name of a directory that waits for its deletion.
+    """Return ``topic-partition.uid-kind``, Kafka's name of a partition directory that is not in use.
 
-    For ``delete`` and ``stray`` the topic is cut so that the name has at most 255 characters.
+    ``kind``: ``delete``, ``future`` (the target of a move) or ``stray``. For ``delete`` and ``stray`` the topic is cut
+    so that the name has at most 255 characters. Raises ConfigError for another kind or a bad name.
     """
     if kind not in {"delete", "future", "stray"}:
         raise ConfigError(f"directory kind {kind!r} is not delete, future or stray")

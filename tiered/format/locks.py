@@ -1,8 +1,8 @@
 """Locks that a signal handler cannot hang on and an exception cannot leave locked; the pure twins of the compiled ones.
 
-A lock notes the thread and the frame that took it. A thread that asks for a lock that it holds gets ReentrantCallError
-at once. A frame that has ended without releasing its lock (an exception arrived between the last instruction of a
-``with`` block and the release) holds it no more: the next caller takes it over.
+A lock records the thread and the frame that acquired it. A thread that acquires a lock that it owns gets
+ReentrantCallError at once. A frame that has ended without releasing its lock (an exception arrived between the last
+instruction of a ``with`` block and the release) no longer owns it: the next caller gets the lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TAKING_OVER = threading.RLock()
 
 
 def has_ended(frame: FrameType | None) -> bool:
-    """Return True if ``frame`` no longer runs. A suspended generator's frame counts as running."""
+    """Return True if ``frame`` no longer runs. None, and the frame of a generator or coroutine, count as running."""
     if frame is None or frame.f_code.co_flags & _GENERATORS:
         return False
     try:
@@ -35,7 +35,7 @@ def has_ended(frame: FrameType | None) -> bool:
 
 
 def reentrant_call() -> ReentrantCallError:
-    """Return the error for a thread that asks for a lock that it holds."""
+    """Return the error for a thread that acquires a lock that it owns already."""
     return ReentrantCallError(
         "a signal handler or finalizer called the log while this thread was inside another call of it",
         hint="let the handler set a flag or raise SystemExit, and call the log when it has returned",
@@ -51,7 +51,7 @@ class _Waiters:
         self._waiting: list[threading.Lock] = []
 
     def wait(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Return after the next :meth:`wake`, at once if ``is_over``, or after ``seconds`` (-1: no limit)."""
+        """Block until the next :meth:`wake`, or for ``seconds`` (-1: no limit). Return at once if ``is_over()``."""
         mine = threading.Lock()
         mine.acquire()
         self._waiting.append(mine)
@@ -62,7 +62,7 @@ class _Waiters:
             self._waiting.remove(mine)
 
     def are_there(self) -> bool:
-        """Return whether a thread waits."""
+        """Return True if a thread waits."""
         return bool(self._waiting)
 
     def wake(self) -> None:
@@ -129,10 +129,10 @@ class PlainLock:
         self._holder: dict[bool, tuple[FrameType | None, int]] = {}
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Acquire the lock like ``threading.Lock.acquire``. Another function may release it. Return False if it is not
-        free in time.
+        """Acquire the lock like ``threading.Lock.acquire``. Return False if the lock is not free in time.
 
-        Raises ReentrantCallError if the owner asks for it without a timeout.
+        Another function may release the lock. Raises ReentrantCallError in the thread that owns the lock, if
+        ``blocking`` without a timeout.
         """
         if timeout != -1 and not blocking:
             raise ValueError("can't specify a timeout for a non-blocking call")

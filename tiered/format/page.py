@@ -62,7 +62,7 @@ POINTER_MAINTAINER = 0x1
 
 
 Identity = tuple[int, int, int]
-"""Identity of a page: both halves of its id, and its checksum."""
+"""Identity of a page: (id high, id low, CRC of its bytes)."""
 
 
 class PageKind(enum.StrEnum):
@@ -74,7 +74,7 @@ class PageKind(enum.StrEnum):
 
 
 class Pointer(NamedTuple):
-    """Reference to a page, with the totals of its subtree. The module shows its layout."""
+    """Reference to a page, with the totals of its subtree. The docstring of the module has the layout."""
 
     base: int
     next: int
@@ -160,7 +160,10 @@ class Pointers(Table):
 
     @cached_property
     def epochs(self) -> tuple[int, int, int]:
-        """Lowest epoch of the pages, and the highest epoch of writer and of maintainer; 0 for a role without pages."""
+        """Return (lowest epoch of all pages, highest of the writer's, highest of the maintainer's).
+
+        Without pages the lowest is ``INT32_MAX``. The highest of a role without pages is 0.
+        """
         epochs, by_maintainer = self.columns["epoch"], (self.columns["flags"] & POINTER_MAINTAINER) != 0
         return (
             int(epochs.min(initial=INT32_MAX)),
@@ -191,7 +194,7 @@ Content = Rows | Pointers | Trash
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Encoded page, to be stored before a root may name it. ``pointer`` names it."""
+    """Encoded page. It must be stored before a root with its ``pointer`` is written. ``content``: its decoded table."""
 
     key: str
     body: bytes
@@ -319,7 +322,7 @@ def differs(content: Rows | Pointers, pointer: Pointer) -> str:
 
 
 def summary(content: Content) -> Pointer:
-    """Return a pointer that has the totals of ``content`` but names no page. For trash: only the number of entries."""
+    """Return a pointer with the totals of ``content``, and zeros in place of a page. For trash: only ``rows``."""
     if isinstance(content, Trash):
         return _NOWHERE._replace(rows=len(content))
     columns, total = content.columns, content.tally

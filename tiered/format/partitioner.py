@@ -45,9 +45,9 @@ class Partitioner:
         self._turn = itertools.count()
 
     def partition_for(self, key: bytes | None) -> int:
-        """Return the partition for a key, 0 to ``partitions - 1``. The same key always has the same one.
+        """Return the partition for a key, 0 to ``partitions - 1``. The same key always has the same partition.
 
-        None: take turns.
+        ``key`` None: each call returns the next partition in turn.
         """
         if self._partitions == 1:
             return 0

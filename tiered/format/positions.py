@@ -22,7 +22,7 @@ from tiered.model import Position
 FORMAT = 1
 MAX_POSITIONS_BYTES = 8 * 1024 * 1024
 _NAME = ValueType(str, 0, 32767)
-"""Text of Kafka's record: at most so many bytes."""
+"""Name of a group, or metadata: Kafka's records limit a text to this number of bytes."""
 _SHAPE = {
     "topic": TEXT,
     "epoch": INT32,
@@ -54,14 +54,14 @@ class PositionsCopy:
 
 
 def encode_positions(copy: PositionsCopy, *, key: str) -> bytes:
-    """Return the bytes of the object. Raises ConfigError if they are too many."""
+    """Return the bytes of the object. Raises ConfigError above ``MAX_POSITIONS_BYTES``. ``key``: for the error."""
     groups = [[group, *astuple(at)] for group, at in sorted(copy.groups.items())]
     fields = {"format": FORMAT, "topic": copy.topic, "epoch": copy.epoch, "commit": f"{copy.commit:032x}"}
     body = json.dumps({**fields, "groups": groups}, separators=(",", ":")).encode()
     if len(body) > MAX_POSITIONS_BYTES:
         raise ConfigError(
             f"{key}: the positions of {len(groups)} groups have {len(body)} bytes, more than {MAX_POSITIONS_BYTES}",
-            hint="delete groups that nothing reads for: `tiered group delete`",
+            hint="`tiered group delete GROUP` deletes a group that is no longer used",
         )
     return body
 
@@ -76,7 +76,10 @@ def decode_positions(data: bytes, *, key: str) -> PositionsCopy:
 
 
 def within(groups: Positions, start: int, end: int) -> dict[str, Position]:
-    """Return the positions, moved into the offsets from ``start`` to ``end``. A moved one has no leader epoch."""
+    """Return the positions, with offsets below ``start`` or above ``end`` replaced by ``start`` or ``end``.
+
+    A position with a replaced offset has leader epoch -1.
+    """
     return {
         group: at if start <= at.offset <= end else replace(at, offset=min(max(at.offset, start), end), leader_epoch=-1)
         for group, at in groups.items()

@@ -76,7 +76,7 @@ _HEAD: list[bytes] = []
 
 
 def _filled(table: list[T]) -> list[T]:
-    """Return ``table`` after filling all tables. Each is filled atomically: no thread sees a part of one."""
+    """Fill all tables of varints if ``table`` is empty, and return ``table``. No thread sees a partly filled table."""
     if not table:
         last = [bytes((z,)) if z < 0x80 else bytes((z & 0x7F | 0x80, z >> 7)) for z in range(2 * _SPAN)]
         _MORE[:] = [bytes((z & 0x7F | 0x80, z >> 7 | 0x80)) for z in range(2 * _SPAN)]
@@ -197,9 +197,9 @@ def encode_records(records: Sequence[NewRecord], base_timestamp: int) -> tuple[b
 
 
 class KeyTable:
-    """Newest offset of each key. Keys are stored as digests of 128 bits, keyed with ``secret`` (16 bytes).
+    """Table with the newest offset of each key. Keys are stored as 128-bit digests, keyed with ``secret`` (16 bytes).
 
-    Without the secret, colliding keys cannot be made. :meth:`put_batch` stops beyond ``capacity`` keys. Memory is
+    Only with the secret could keys with equal digests be made. :meth:`put_batch` stops at ``capacity`` keys. Memory is
     allocated as keys arrive.
     """
 
@@ -225,15 +225,17 @@ class KeyTable:
     def put_batch(self, batch: Buffer, start: int) -> KeysPut | None:
         """Add the keys of a verified batch's records at offsets from ``start`` on. The batch may be compressed.
 
-        None: the batch is odd, such as an old format. Nothing was added, and the caller must add its records one by
-        one. This twin always returns None. Raises ``CorruptionError`` if decompression fails.
+        None: the fast path does not take the batch, such as one of an old format. Nothing was added, and the caller
+        must add its records one by one. This twin always returns None. Raises ``CorruptionError`` if decompression
+        fails.
         """
         return None
 
     def count_superseded_from(self, start: int) -> None:
-        """Promise that each later batch adds all its keyed records at offsets from ``start`` on, or none of them.
+        """Prepare the table to count superseded records from offset ``start`` on: see :meth:`superseded`.
 
-        The compiled table can then count superseded records, within its memory limit: see :meth:`superseded`.
+        The caller promises that each later batch adds all its keyed records from ``start`` on, or none. Only the
+        compiled table counts, within its memory limit.
         """
 
     def superseded(self, start: int, end: int) -> int:
@@ -243,8 +245,9 @@ class KeyTable:
     def put_run(self, batches: Buffer, start: int) -> PutRun | None:
         """Add the keys of consecutive verified v2 batches like :meth:`put_batch`, until the table is full.
 
-        Stops before a batch that is compressed, transactional, a control batch or odd. The caller adds that batch by
-        :meth:`put_batch`. None: as for :meth:`put_batch`.
+        Stops before a batch that is compressed, transactional, a control batch, or of another kind that the fast path
+        does not take. The caller adds that batch by :meth:`put_batch`. ``used`` is 0 if that is the first batch. This
+        twin always returns None: add each batch by :meth:`put_batch`.
         """
         return None
 
@@ -253,15 +256,17 @@ class KeyTable:
 
         Removes tombstones from a batch whose delete horizon is at or before ``now_ms``. Stops where :meth:`put_run`
         stops. It also stops before a batch that loses all its records but may have to stay: it ends at ``boundary`` or
-        has a producer. None: as for :meth:`put_batch`.
+        has a producer. ``used`` is 0 if that is the first batch. This twin always returns None: filter each batch by
+        :meth:`filter_batch`.
         """
         return None
 
     def filter_batch(self, batch: Buffer, latest: int, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
         """Return which records of a verified data batch stay in a log whose table covers offsets up to ``latest``.
 
-        ``horizon_ms`` becomes the base timestamp if a tombstone stays in a batch without a delete horizon. Raises and
-        returns None like :meth:`put_batch`. The rules are in ``plan.batch_filter``.
+        ``keeps_tombstones``: False removes the newest record of a key, too, if it is a tombstone. ``horizon_ms``: new
+        base timestamp if a tombstone stays in a batch without a delete horizon. Raises and returns None like
+        :meth:`put_batch`. The rules are in ``plan.batch_filter``.
         """
         return None
 
@@ -280,7 +285,7 @@ def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: 
 def encode_record_at(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Headers | None
 ) -> bytes:
-    """Return one encoded record with explicit deltas, as compaction writes it when it leaves gaps."""
+    """Return one encoded record with any offset delta, as compaction needs it: offsets may have gaps."""
     delta = encode_varint(timestamp_delta)
     tail = _encode_headers(headers or [])
     body = b"".join((b"\0", delta, encode_varint(offset_delta), *_encode_field(key), *_encode_field(value), tail))
@@ -325,7 +330,10 @@ def read_varlong(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _read_long_delta(data: bytes, position: int) -> tuple[int, int]:
-    """Read a varlong of three bytes or more on the fast path. Raises ``IndexError`` if it is too long or truncated."""
+    """Return (signed integer, position after it) of a varlong of three bytes or more, for the fast path.
+
+    Raises ``IndexError`` if the varlong is too long or truncated.
+    """
     z = data[position] & 0x7F | (data[position + 1] & 0x7F) << 7
     position += 2
     shift = 14
@@ -366,7 +374,10 @@ def _decode_headers(data: bytes, position: int, end: int, count: int) -> tuple[H
 def decode_record(
     data: bytes, position: int, base_offset: int, base_timestamp: int
 ) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
-    """Return the fields of the record at ``position`` and the position after it: any varint, every step checked."""
+    """Return the fields of the record at ``position`` and the position after it. Raises ``CorruptionError``.
+
+    This is the slow path: it reads varints of any length, and checks each field.
+    """
     start = position
     length, position = read_varint(data, position)
     end = position + length
@@ -512,10 +523,10 @@ def scan(  # noqa: PLR0917 - the state of a walk, in its order
     """Return (bytes, first offset or -1, next offset, CRC) of the valid whole v2 batches at the start of ``data``.
 
     Each batch begins at or above ``expected``, which each batch advances, and below ``stop``. It ends below ``limit``,
-    has at most ``most_bytes``, no timestamp above ``latest``, and a valid CRC. ``exact``: offset at which the first
-    batch must begin; -1: any. ``dense``: later batches may leave no gap. Stops where ``stop`` is reached, and before an
-    odd batch, which the caller examines. ``total``: CRC-32C of the bytes before ``data``, continued in the result; -1:
-    not requested.
+    has at most ``most_bytes``, no timestamp above ``latest``, and a valid CRC. ``exact``: the first batch may not begin
+    above this offset; -1: no such bound. ``dense``: later batches may leave no gap. Stops where ``stop`` is reached,
+    and before a batch that fails a check, which the caller examines. ``total``: CRC-32C of the bytes before ``data``,
+    continued in the result; -1: not requested.
     """
     view, at, first = memoryview(data), 0, -1
     while expected < stop and len(view) - at >= _BATCH.size:
@@ -534,11 +545,10 @@ def scan(  # noqa: PLR0917 - the state of a walk, in its order
 
 
 def run_batches(batches: memoryview, kind: type[T], header: type, first: object, start: int) -> Iterator[T] | None:
-    """Yield each of consecutive verified batches as the NamedTuple ``kind``: ``first``, the batch's header, and its
-    bytes as a view.
+    """Return an iterator over consecutive verified v2 batches, each as ``kind(first, header, view of its bytes)``.
 
-    ``header`` is a NamedTuple of the fields of a v2 header. Batches wholly below offset ``start`` are left out. None:
-    one of the batches is not a plain v2 batch.
+    ``header``: NamedTuple class for the fields of a v2 header. Batches wholly below offset ``start`` are left out.
+    None: one of the batches is not a plain v2 batch.
     """
     ends, at = [], 0
     while at < len(batches):
@@ -572,13 +582,13 @@ def survey(
     epoch: int,
     pace: tuple[int, int, int, int, int, int, int],
 ) -> Survey | None:
-    """Verify whole consecutive v2 batches, CRCs included, and make their index entries. None: the first one is odd.
+    """Verify consecutive v2 batches, CRCs included, and return their index entries. None: the first batch is refused.
 
-    ``order``: the lowest allowed offset, the exclusive end of all offsets, and where to stop: a batch that begins at
-    that offset or above is left, and one that reaches it is the last. ``dense``: no offset may be missing. A batch of a
-    leader epoch above ``epoch`` is left, too. ``pace``: base offset of the segment, position of the buffer in the file,
-    bytes between entries, bytes since the last one, largest timestamp with its offset, and that of the last time entry.
-    Stops before an odd batch, which the caller examines.
+    Stops before a batch that is partial, fails a check, begins at or above the stop offset, or has a leader epoch above
+    ``epoch``. ``order``: lowest allowed offset, exclusive end of all offsets, stop offset; a batch that reaches it is
+    the last. ``dense``: no offset may be missing. ``pace``: base offset of the segment, position of ``data`` in the
+    file, bytes between index entries, bytes since the last entry, largest timestamp, the offset of its batch, and
+    timestamp of the last time entry.
     """
     expected, limit, stop = order
     base, position, interval, since, largest, largest_at, timed = pace
@@ -631,7 +641,7 @@ def survey(
 
 
 def chosen(records: Iterator[Record], shown: Shown) -> Iterator[ConsumerRecord]:
-    """Yield those of the decoded records that are within the bounds of ``shown``. Stops at its ``end``."""
+    """Yield the decoded records within the bounds of ``shown``, as ConsumerRecords. Stops at the bound ``end``."""
     topic, partition, kind, epoch, tier, start, end, since_ms, until_ms = shown
     for offset, timestamp, key, value, headers in records:
         if (

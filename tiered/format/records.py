@@ -20,8 +20,9 @@ _EPOCH = _dt.datetime(1970, 1, 1, tzinfo=_dt.UTC)
 
 
 def values_of(fields: tuple[str, ...], other: Any) -> tuple[Any, ...] | None:
-    """Return ``other`` as a tuple for a comparison, if it is a tuple or a record with the same ``fields``. Otherwise
-    None.
+    """Return ``other`` as a tuple, to compare it with a record that has ``fields``.
+
+    Return None if ``other`` is neither a tuple nor a record with the same fields.
     """
     if isinstance(other, tuple):
         return other
@@ -51,7 +52,7 @@ def made_again(name: str, values: tuple[Any, ...]) -> object:
 
 
 class Fields:
-    """Methods of a named tuple for both kinds of record. ``_all`` has their values in order."""
+    """Base class of the records: the methods of a named tuple. ``_all``: values of all fields, in order."""
 
     __slots__ = ("_all",)
     _all: tuple[Any, ...]
@@ -110,7 +111,7 @@ class Fields:
 
 
 class Record(Fields):
-    """One decoded record before its topic is known. A record without headers has ``()``."""
+    """One decoded record, without topic and partition. A record without headers has ``()``."""
 
     __slots__ = ()
     __match_args__ = ("offset", "timestamp", "key", "value", "headers")

@@ -55,10 +55,11 @@ STATES = (STATE_OPEN, STATE_SEALED, STATE_DELETING)
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Author of a version. ``id`` is unique, so no two bodies are equal and ETags never repeat.
+    """Commit that made a version of a root. ``id`` is unique, so no two bodies are equal and ETags never repeat.
 
-    ``ts_ms`` is the committer's wall clock, but at least one more than that of the version before. ``owner`` names the
-    committer, followed by a colon and a reason if there is one.
+    ``seq``: number of the commit under the claim with ``epoch``. ``op``: kind of the change. ``ts_ms``: the committer's
+    wall clock, but at least one more than that of the version before. ``owner`` names the committer, followed by a
+    colon and a reason if there is one.
     """
 
     id: str
@@ -91,8 +92,9 @@ class RoleState:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Last commit under a claim that a newer claim ended. It shows if a commit whose response was lost is in the
-    root.
+    """Last commit under a claim that a newer claim ended.
+
+    By this a fenced owner finds out if its commit whose response was lost is in the root.
     """
 
     role: str
@@ -125,8 +127,9 @@ class Root:
     ``added`` minus ``removed`` is the total of live rows. ``rows`` are those in the root itself: all of them, or the
     newest after the pages of ``inner`` and ``leaves``. ``lineage`` maps leader epochs to their first offsets. ``txns``:
     the last batch of each external transaction id, oldest first. ``txn_versions``: the versions that committed those.
-    ``txns_floor``: the newest version whose entry was dropped for lack of room. ``unwritten``: pages that must be
-    stored before this root; empty in a root that was read.
+    ``txns_floor``: the newest version whose entry in ``txns`` was dropped for lack of room. ``gc_floor``: objects
+    removed by this version or earlier may be deleted. ``dead``: totals of the rows of pages below ``start_offset``.
+    ``unwritten``: pages that must be stored before this root; empty in a root that was read.
     """
 
     topic_id: UUID
@@ -200,7 +203,10 @@ class Root:
         return self.lineage[-1].epoch if self.lineage else -1
 
     def sealed_commit(self, role: str, epoch: int) -> Sealed | None:
-        """Return the last commit of a role's ended epoch. None if not ended, or over ``SEALED_LIMIT`` claims ago."""
+        """Return the last commit under an earlier claim of a role, by its epoch.
+
+        None: the root has no such entry. The claim was not ended, or more than ``SEALED_LIMIT`` claims followed.
+        """
         for entry in self.sealed:
             if entry.role == role and entry.epoch == epoch:
                 return entry
@@ -333,7 +339,7 @@ def decode_root(data: bytes, *, key: str) -> Root:
 
 
 def _sinks(values: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a root into which a sink has committed."""
+    """Return the fields of a Root that only a sink's commits set; empty for None."""
     return {} if values is None else {"txn_versions": tuple(values["txn_versions"]), "txns_floor": values["txns_floor"]}
 
 
@@ -384,8 +390,9 @@ def encode_dropped(uid: str) -> bytes:
 
 
 def decode_snapshot_root(data: bytes, *, key: str) -> Root | None:
-    """Return the root that is kept under ``key``, None for the note of a deletion. Raises like ``decode_root``, and
-    CorruptionError for the snapshot of another name.
+    """Return the root in the snapshot object ``key``, finished or not. None: the object notes a deleted snapshot.
+
+    Raises like ``decode_root``, and CorruptionError if the object is not the snapshot of this name.
     """
     if len(data) != DROPPED_BYTES:
         root, name = decode_root(data, key=key), parse_snap_key(key)
@@ -400,5 +407,5 @@ def decode_snapshot_root(data: bytes, *, key: str) -> Root | None:
             )
         return root
     if not data.startswith(DROPPED):
-        raise CorruptionError(f"{key} is neither a snapshot nor the mark of a deleted one", path_or_key=key, position=0)
+        raise CorruptionError(f"{key} is neither a snapshot nor the note of a deleted one", path_or_key=key, position=0)
     return None

@@ -81,7 +81,7 @@ NO_TALLY = Tally()
 
 
 class Views(dict[str, memoryview]):
-    """Views of columns, made on first access: a catalog holds many tables, and most lookups read one column."""
+    """Dictionary of views of columns by name. A view is made on first access: most lookups read one column."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Table:
 
     @cached_property
     def views(self) -> Views:
-        """The columns as sequences of Python ints: reading a number from an array costs three times as much."""
+        """The columns by name, as sequences of Python ints: a number read from an array costs three times as much."""
         return Views(self.columns)
 
     @cached_property
@@ -131,7 +131,7 @@ class Table:
         return tuple([column.data for column in self.columns.values()])
 
     def packed(self, layout: TableLayout) -> Packed:
-        """Return the encoded table, computed once: most tables pass unchanged from root to root.
+        """Return the encoded table. It is encoded once, because most tables pass unchanged from root to root.
 
         Raises OverflowError if a value does not fit its column.
         """
@@ -159,7 +159,7 @@ class Table:
         return type(self)({name: np.concatenate([column, more.columns[name]]) for name, column in self.columns.items()})
 
     def first_above(self, offset: int) -> int:
-        """Return the index of the first range that ends above ``offset``, or the length. Ranges are in offset order."""
+        """Return the index of the first row whose range ends above ``offset``; the number of rows if there is none."""
         return bisect_right(self.ends, offset)
 
     @cached_property
@@ -168,7 +168,7 @@ class Table:
         return self.columns["next"].data
 
     def first_with_timestamp(self, timestamp: int, index: int = 0) -> int:
-        """Return the first index >= ``index`` with ``max_ts >= timestamp``, or the length. Times may be unordered."""
+        """Return the first index >= ``index`` with ``max_ts >= timestamp``; the number of rows if there is none."""
         found = bisect_left(self._max_ts_so_far, timestamp)
         if found >= index:
             return found

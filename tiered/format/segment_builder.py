@@ -1,4 +1,4 @@
-"""Totals of a segment in either tier, and a builder of segments in memory from batches: no disk, no store.
+"""Totals of a segment (``SegmentStats``), and a builder of segments in memory from batches, without disk and store.
 
 The offsets of a built segment begin at 0: it is *staged*, and a later commit assigns its first offset. Index entries
 follow the same pace as on a disk (``segment_indexes.IndexPace``).
@@ -23,18 +23,18 @@ _STAMP = struct.Struct(">q4xi")
 """Base offset and leader epoch of a batch."""
 
 LEADER_EPOCH = 0
-"""Leader epoch of all batches; the catalog's row records the one under which they were committed."""
+"""Leader epoch of all batches of a built segment. Its row in the catalog has the epoch of the later commit."""
 
 
 @dataclass(slots=True)
 class SegmentStats:
     """Running totals of one ``.log``: whole-file CRC32C, size, records, timestamps (-1 where there are none).
 
-    ``first_append_ms`` is the wall clock of the first append: ``seal.ms`` counts from it, also after a reopen.
-    ``appended_ms`` is that of the last append: the age of a segment with wrong timestamps counts from it.
+    ``first_append_ms``: wall clock of the first append, from which ``seal.ms`` counts, also after a reopen.
+    ``appended_ms``: wall clock of the last append. The age of a segment with wrong timestamps counts from it.
 
-    Expected side files: ``aborted`` entries of the transaction index and their CRC32C; ``producers`` in the snapshot at
-    the end and its CRC32C. -1 entries or producers mean unknown: only the log has the answer.
+    ``aborted``: number of entries in the transaction index, ``txn_crc`` their CRC32C. ``producers``: number of
+    producers in the snapshot at the end of the segment, ``snapshot_crc`` its CRC32C. -1: unknown until the log is read.
     """
 
     size_bytes: int = 0
@@ -51,7 +51,10 @@ class SegmentStats:
     appended_ms: int = -1
 
     def add(self, data: bytes | memoryview, records: int, least: int, greatest: int, leader_epoch: int) -> None:
-        """Add one batch at the end of the file: its bytes, its number of records, its timestamps."""
+        """Add one batch at the end of the file. ``data``: its bytes. ``records``: its number of records.
+
+        ``least``, ``greatest``: the range of its timestamps; -1: no record has a timestamp.
+        """
         self.size_bytes += len(data)
         self.crc32c = crc32c(data, self.crc32c)
         self.leader_epoch = leader_epoch
@@ -96,7 +99,7 @@ class BuiltSegment:
         return BatchesSource(self.batches)
 
     def indexes(self) -> SealedIndexes:
-        """Return the contents of the index bundle."""
+        """Return the content of the index files."""
         return self.sealed_indexes
 
 
@@ -164,7 +167,7 @@ class SegmentBuilder:
     def append(self, batch: bytes | memoryview, records: int, least: int, greatest: int) -> None:
         """Append one encoded batch of ``records`` records with timestamps from ``least`` to ``greatest``.
 
-        The batch gets the next offset and the builder's leader epoch. It is copied unless it has them already.
+        The batch gets the next offset and ``LEADER_EPOCH``. A batch with another offset or epoch is copied.
         """
         if _STAMP.unpack_from(batch) != (self._next, LEADER_EPOCH):
             stamped = bytearray(batch)
@@ -179,7 +182,7 @@ class SegmentBuilder:
         self._next = end
 
     def build(self) -> BuiltSegment:
-        """Return the segment, which must have a batch. Call once: it takes the builder's batches."""
+        """Return the segment, which must have a batch. Call this once: the builder is empty afterwards."""
         self._add_time()
         descriptor = self._stats.descriptor(self._topic_id, self._partition, 0, self._next)
         epochs = (EpochEntry(LEADER_EPOCH, 0),)

@@ -47,7 +47,7 @@ _TXN_VERSION = 0
 
 
 def _swap(columns: array[int]) -> None:
-    """Convert between the file's big-endian and this machine's order."""
+    """Convert the numbers in place between the file's big-endian order and this machine's order."""
     if sys.byteorder == "little":
         columns.byteswap()
 
@@ -76,7 +76,7 @@ class IndexPace:
 
 
 class _Index(ABC):
-    """Offset index of one segment in memory. Not thread-safe for writing."""
+    """Base class of the offset index and the time index of one segment, in memory. Not thread-safe for writing."""
 
     __slots__ = ("_relatives", "_values", "base_offset")
     _NAME: ClassVar[str]
@@ -90,7 +90,7 @@ class _Index(ABC):
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, base_offset: int, *, drop_padding: bool = False) -> Self:
-        """Decode all of ``data``. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
+        """Return the index in ``data``, the bytes of a file. ``drop_padding``: remove the zeros of a preallocated file.
 
         Raises ``CorruptionError`` for a partial entry. :meth:`is_sane` checks the order.
         """
@@ -120,7 +120,7 @@ class _Index(ABC):
 
     @abstractmethod
     def entry(self, i: int) -> tuple[int, int]:
-        """Return entry ``i``, as it is drawn above, with the absolute offset."""
+        """Return both fields of entry ``i`` in the order of the file, with the absolute offset."""
 
     @property
     def entries(self) -> list[tuple[int, int]]:
@@ -186,7 +186,7 @@ class OffsetIndex(_Index):
         """Add an entry and return its 8 bytes. Raises ``ConfigError`` if out of order, or beyond 31 bits."""
         relative = offset - self.base_offset
         if not 0 <= relative <= _MAX_RELATIVE or not 0 <= position <= _MAX_RELATIVE:
-            raise ConfigError(f"offset {offset} at {position} does not fit the index of base {self.base_offset}")
+            raise ConfigError(f"offset {offset} at byte {position} does not fit the index of base {self.base_offset}")
         if self._relatives and relative <= self._relatives[-1]:
             raise ConfigError(f"offset {offset} is not above the last indexed one, {self.last_offset}")
         self._relatives.append(relative)
@@ -291,12 +291,12 @@ class TimeIndex(_Index):
 
 
 def encode_txns(txns: Iterable[AbortedTxn]) -> bytes:
-    """Return the bytes of the file with ``txns`` in order; empty for none."""
+    """Return the bytes of a transaction index with ``txns``, which are in order; empty for none."""
     return b"".join(_TXN_ENTRY.pack(_TXN_VERSION, *txn) for txn in txns)
 
 
 def decode_txns(data: bytes | bytearray | memoryview, base_offset: int = 0) -> list[AbortedTxn]:
-    """Return the entries in ``data``. As in Kafka, a partial one at the end (a torn write) is left out.
+    """Return the entries of a transaction index. As in Kafka, a partial entry at the end (a torn write) is left out.
 
     Raises ``CorruptionError`` for an unknown version, a marker below ``base_offset`` and last offsets that do not rise.
     """
@@ -305,7 +305,9 @@ def decode_txns(data: bytes | bytearray | memoryview, base_offset: int = 0) -> l
     for position in range(0, len(data) - TXN_ENTRY_BYTES + 1, TXN_ENTRY_BYTES):
         version, *fields = _TXN_ENTRY.unpack_from(data, position)
         if version != _TXN_VERSION:
-            raise CorruptionError(f"transaction index entry has version {version}", position=position)
+            raise CorruptionError(
+                f"transaction index entry has version {version}, not {_TXN_VERSION}", position=position
+            )
         txn = AbortedTxn(*fields)
         if txn.last_offset <= last:
             raise CorruptionError(

@@ -32,16 +32,16 @@ LOGGER = logging.getLogger("tiered.group")
 T = TypeVar("T")
 
 CHANGE_MS = 60_000
-"""Longest time that one position is tried to be set."""
+"""Longest time of the attempts to set one position."""
 GROUPS_END = "\U0010ffff"
 """Text after all others, to skip the objects of one group in a listing."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """Owner and position of a group in one partition.
+    """Owner and position of a group in one partition. ``found``: None if the object is unreadable or gone.
 
-    ``damage``: the error if its object is unreadable, otherwise None.
+    ``damage``: the error of an unreadable object, otherwise None.
     """
 
     topic_id: UUID
@@ -52,9 +52,9 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """State of a group. ``members``: ids of members with an object.
+    """State of a group. ``members``: ids of its members.
 
-    Dead ones are included until another member removes them.
+    A dead member is included until another member has removed its object.
     """
 
     name: str
@@ -79,7 +79,7 @@ def list_groups() -> Steps[list[str]]:
 
 
 def load_group(group: str) -> Steps[GroupInfo]:
-    """Return a group with all its positions. Raises NotFoundError if the bucket holds nothing of it."""
+    """Return a group with its members and all its positions. Raises NotFoundError if the bucket has no such group."""
     members: list[str] = []
     keys: list[tuple[str, tuple[UUID, int]]] = []
     entries = yield from list_all(group_prefix(check_group_name(group)))
@@ -100,9 +100,10 @@ def load_group(group: str) -> Steps[GroupInfo]:
 
 
 def load_committed(group: str, topic_ids: Mapping[TopicPartition, UUID]) -> Steps[dict[TopicPartition, Position]]:
-    """Return the positions of a group of the bucket; without any, those of a group of a log, by their copies.
+    """Return the positions of a group in these partitions. Partitions without one are left out.
 
-    One or two GETs for each partition. Raises CorruptionError, and ConfigError for a newer format.
+    If the bucket has no group of this name, the uploaded positions of a log's group are returned. One or two GETs for
+    each partition. Raises CorruptionError, and ConfigError for a newer format.
     """
     places = [(topic_id, tp.partition) for tp, topic_id in topic_ids.items()]
     owned = yield from _in_turns([_load_ownership(group_partition_key(group, *place)) for place in places])
@@ -126,9 +127,10 @@ def _load_ownership(key: str) -> Steps[Ownership | None]:
 
 
 def load_lags(info: GroupInfo) -> Steps[list[GroupLag | TieredError | None]]:
-    """Return the lag of a group in each of its partitions. None: the topic was deleted.
+    """Return for each of ``info.partitions``, in order, the lag, None or an error.
 
-    An error: the catalog is damaged. One GET for each topic and partition, and one for a page of a long catalog.
+    None: the topic was deleted, or the position cannot be read. An error: the registry entry or the catalog is damaged.
+    One GET for each topic and partition, and one for a page of a long catalog.
     """
     names = sorted({each.found.topic for each in info.partitions if each.found is not None})
     loaded = yield from _in_turns([load_topic_to_read(name) for name in names])
@@ -137,7 +139,7 @@ def load_lags(info: GroupInfo) -> Steps[list[GroupLag | TieredError | None]]:
 
 
 def _in_turns(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
-    """Return the result or the damage of each. Raises RemoteUnavailableError, RemotePermissionError."""
+    """Run all steps. Return the result or the error of each. Raises RemoteUnavailableError, RemotePermissionError."""
     ends = yield from in_turns(several)
     for end in ends:
         if isinstance(end, (RemoteUnavailableError, RemotePermissionError)):
@@ -187,18 +189,18 @@ def need_no_members(group: str) -> Steps[None]:
         names = [parsed.member for entry in members if (parsed := parse_group_key(entry.key)) and parsed.member]
         raise ConfigError(
             f"group {group} is in use by {len(members)} member(s): {', '.join(names[:3])}",
-            hint="stop its consumers first; after a kill, `tiered group reset --force` takes the place of the "
-            "dead member",
+            hint=f"stop its consumers first; if a member was killed, run `tiered group reset {group} TOPIC --to WHERE "
+            "--force`",
         )
 
 
 def reset_group(
     group: str, positions: Mapping[TopicPartition, tuple[UUID, int]], *, force: bool = False
 ) -> Steps[dict[TopicPartition, int]]:
-    """Set the positions of a group. ``positions``: topic id and offset by partition.
+    """Set the positions of a group, and return the old offsets, -1 for none. ``positions``: (topic id, offset).
 
-    Return the old offsets, -1 for none. Each partition gets a new ownership epoch, so that a late commit of a dead
-    member is refused. Raises ConfigError while there are members, unless ``force``.
+    Each partition gets a new ownership epoch, so that a late commit of a dead member is refused. Raises ConfigError
+    while the group has members, unless ``force``.
     """
     if not force:
         yield from need_no_members(group)
@@ -232,7 +234,9 @@ def _reset_one(group: str, tp: TopicPartition, topic_id: UUID, offset: int) -> S
 
 
 def delete_group(group: str) -> Steps[int]:
-    """Delete all objects of a group, the members' last. Return their number. Raises ConfigError for a group in use."""
+    """Delete all objects of a group. Return their number. Raises ConfigError while it has members, or for a failed
+    deletion.
+    """
     yield from need_no_members(group)
     keys = [entry.key for entry in (yield from list_all(group_prefix(group)))]
     failed = yield from delete_keys(keys)

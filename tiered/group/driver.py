@@ -1,4 +1,4 @@
-"""Driver of a member: a thread for its heartbeats, its caller's calls, and the topics of its bucket. For both faces.
+"""Driver of a group member: its heartbeat thread, the calls of its consumer, and the topics of its bucket.
 
 Heartbeats run on a thread, also for asyncio: a handler that blocks the event loop must not end a lease.
 """
@@ -33,7 +33,7 @@ from tiered.store.driver import Runner
 LOGGER = logging.getLogger("tiered.group")
 
 POLL_INTERVAL_S = 1.0
-"""Longest time between two polls of a caller that waits for records: so long a handover waits for it at most."""
+"""Longest time between two polls of a caller that waits for records. A handover waits for the next poll."""
 COMMIT_INTERVAL_S = 1.0
 """Time between two commits without a waiting caller: each costs a PUT for each partition."""
 
@@ -50,10 +50,11 @@ def open_member(
     times: GroupSettings | None,
     start: tuple[str, int | None],
 ) -> GroupMember:
-    """Start a member of ``group`` that shares the partitions of the topics ``names``.
+    """Start a member of ``group`` that shares the partitions of the topics ``names``. Return the member.
 
-    ``member``: its name, None for a default. ``start``: ("earliest" or "latest", None), or a time in ms, for partitions
-    without a position. Raises ConfigError, UnknownTopicError.
+    ``member``: its name; None: host and process id. ``times``: None for the defaults. ``start``: ("earliest" or
+    "latest", None), or a time in ms as its second value, for partitions without a position. Raises ConfigError,
+    UnknownTopicError.
     """
     check_group_name(arguments.text("group", group))
     name = f"{socket.gethostname()}-{os.getpid()}" if member is None else arguments.text("member", member)
@@ -64,7 +65,7 @@ def open_member(
 
 
 class GroupMember:
-    """Assignment of a consumer by its group in a bucket (``consumer.position.Assignment``). Thread-safe."""
+    """Assignment (``consumer.assignment``) of a consumer that is a member of a group in a bucket. Thread-safe."""
 
     outlives_topics = True
     commit_interval_s = COMMIT_INTERVAL_S
@@ -86,7 +87,7 @@ class GroupMember:
         return f"<GroupMember {self._member.name} of {self._member.group}>"
 
     def poll(self, busy: Collection[TopicPartition]) -> Changes:
-        """Return the changes since the last call. See :meth:`Member.poll`."""
+        """Return the changes since the last call. Raises ClosedError, and the errors of :meth:`Member.poll`."""
         if self._closed.is_set():
             raise ClosedError(f"the member {self._member.name} has left the group {self._member.group}")
         if self._crash is not None:
@@ -99,11 +100,14 @@ class GroupMember:
                 self._wake.set()
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """Share the partitions of these topics instead, from the next heartbeat on. Raises UnknownTopicError."""
+        """Share the partitions of these topics instead of the present ones, from the next heartbeat on.
+
+        Raises UnknownTopicError.
+        """
         self._steps(self._member.subscribe(topics))
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Raise ConfigError, because the members of a group agree on an assignment."""
+        """Raise ConfigError, because the group assigns the partitions to its members."""
         raise ConfigError(
             f"group {self._member.group} assigns partitions to its members itself, but {len(partitions)} were named",
             hint="subscribe to topics, or read named partitions without a group",
@@ -118,13 +122,16 @@ class GroupMember:
         return self._steps(self._member.committed(partitions))
 
     def open_stream(self, tp: TopicPartition) -> Steps[TierStream]:
-        """Open a refreshed stream of an owned partition. Raises PartitionLostError, LogDestroyedError."""
+        """Open a stream of a partition that this member owns, at the newest root.
+
+        Raises PartitionLostError if another member owns it, LogDestroyedError if the topic was deleted.
+        """
         return (yield from self._topics.open_stream(tp, self._member.topic_id(tp)))
 
     def close(self) -> None:
-        """Leave the group, without a commit.
+        """Leave the group, without a commit. Safe to call again.
 
-        If the bucket is unreachable, other members wait for the end of the lease.
+        If the bucket is unreachable, other members take over after the end of the lease.
         """
         if self._closed.is_set():
             return
@@ -137,12 +144,12 @@ class GroupMember:
             LOGGER.warning("group_not_left group=%s error=%s", self._member.group, error.message)
 
     def _steps(self, steps: Steps[T]) -> T:
-        """Run steps of the member, one after the other."""
+        """Run a steps function of the member. Calls of several threads run one after the other."""
         with self._turn:
             return self._runner.run(self._guarded(steps))
 
     def _guarded(self, steps: Steps[T]) -> Steps[T]:
-        """Run steps with the lock of the memory between their requests, so that a poll sees no half of a change."""
+        """Run steps with the member's lock held between their requests, so that a poll never sees half of a change."""
         outcome: object = None
         try:
             while True:
@@ -176,14 +183,17 @@ class GroupMember:
 
 
 class BucketTopics:
-    """Topics of one bucket (``group.member.GroupTopics``). ``start``: "earliest", "latest", or a time: ``start_ms``."""
+    """Topics of one bucket (:class:`~tiered.group.objects.GroupTopics`).
+
+    ``start``: "earliest" or "latest", for partitions without a position. ``start_ms``: a time in place of it, or None.
+    """
 
     def __init__(self, bucket: BucketReads, start: str, start_ms: int | None) -> None:
         self._bucket, self._start, self._start_ms = bucket, start, start_ms
         self._entries: dict[str, TopicEntry] = {}
 
     def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
-        """Return those of the topics that exist, one GET for each. A topic that is being deleted does not exist."""
+        """Return the topics among ``names`` that exist. A topic that is being deleted does not. One GET for each."""
         found = {}
         for name in names:
             entry = yield from load_topic_to_read(name)
@@ -193,13 +203,13 @@ class BucketTopics:
         return found
 
     def open_stream(self, tp: TopicPartition, topic_id: UUID) -> Steps[TierStream]:
-        """Open a refreshed stream of one partition. Raises LogDestroyedError if the topic is another one now."""
+        """Open a stream of one partition at the newest root. Raises LogDestroyedError if the topic was deleted."""
         entry = self._entries.get(tp.topic)
         if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
             yield from self.find_topics([tp.topic])
             entry = self._entries.get(tp.topic)
         if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
-            raise LogDestroyedError(f"topic {tp.topic} ({topic_id}) was deleted, and perhaps made again")
+            raise LogDestroyedError(f"topic {tp.topic} ({topic_id}) was deleted, and perhaps created again")
         stream = TierStream(tp, local=None, remote=self._bucket.partition(tp, entry, NOTHING_KNOWN))
         yield from stream.refresh()
         return stream

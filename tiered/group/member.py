@@ -1,4 +1,4 @@
-"""One member of a group as a state machine: steps that send its requests, and a look at memory for its caller.
+"""One member of a group as a state machine: steps that send its requests, and a poll that sends none.
 
 ::
 
@@ -9,9 +9,9 @@
 
 Steps of one member run one after the other. :meth:`Member.poll` may run while they wait for an answer.
 
-A member lives as long as its object exists. Another member that judges it dead replaces the object by a note, by
-compare-and-swap on the version that did not change, and deletes the note. A renewal that landed thus proves that
-nothing was taken from the member, and one that lost proves that it holds nothing. An owner without an object is dead.
+A member is in the group as long as its object exists. Another member that finds it dead replaces the object by a death
+note, with compare-and-swap on the version that did not change, and deletes the note. So a successful renewal proves
+that the member still owns its partitions, and a failed one that it owns none. An owner without an object is dead.
 """
 
 from __future__ import annotations
@@ -88,16 +88,16 @@ from tiered.store.steps import in_turns, list_all
 LOGGER = logging.getLogger("tiered.group")
 
 BEATS_UNTIL_DEAD = 3
-"""Own acknowledged heartbeats in a row, between which the object of a dead member did not change."""
+"""Number of own heartbeats during which another member's object does not change until that member counts as dead."""
 FIRST_ROUND = 0.25
 """Share of a heartbeat that a new member waits for others that start at the same time."""
 TOPICS_EVERY = 6
-"""Rounds between two looks for new partitions of the topics."""
+"""Rounds between two reads of the registry for new partitions."""
 EPOCH_BITS = 62
 """Size of the random number with which the ownership epochs of a partition begin."""
 
 _PASSING = (RemoteUnavailableError, CommitUnknownError)
-"""Errors that the next round may mend."""
+"""Errors that the next round may cure."""
 T = TypeVar("T")
 
 
@@ -105,7 +105,7 @@ T = TypeVar("T")
 class GroupSettings:
     """Times of a group in milliseconds. All members must use the same.
 
-    ``lease_ms``: after this time without an acknowledged heartbeat a member hands out no records. ``handover_ms``:
+    ``lease_ms``: after this time without an acknowledged heartbeat a member returns no records. ``handover_ms``:
     longest wait for a handler to finish records of a partition that must move. ``max_poll_interval_ms``: after this
     time without a poll a member leaves the group.
     """
@@ -119,16 +119,16 @@ class GroupSettings:
         if not 0 < self.heartbeat_ms * BEATS_UNTIL_DEAD <= self.lease_ms:
             raise ConfigError(
                 f"heartbeat_ms={self.heartbeat_ms} does not go with lease_ms={self.lease_ms}",
-                hint=f"heartbeat_ms above 0, and lease_ms at least {BEATS_UNTIL_DEAD} times heartbeat_ms",
+                hint=f"set heartbeat_ms above 0, and lease_ms to at least {BEATS_UNTIL_DEAD} times heartbeat_ms",
             )
 
 
 @dataclass(slots=True)
 class _HeldPartition:
-    """An owned partition. ``known``: ids of commits that may have landed last.
+    """Partition that this member owns. ``at``: its object. ``known``: ids of own commits that may be the object's last.
 
-    ``stopping_s``: when the plan gave it to another member. ``reported``: a poll returned that. ``idle``: a later poll
-    had no records of it in the caller's hands.
+    ``stopping_s``: time when the plan gave the partition to another member. ``reported``: a poll has returned this.
+    ``idle``: a later poll found no unfinished records of the partition, so it can be released.
     """
 
     topic_id: UUID
@@ -147,7 +147,7 @@ class _HeldPartition:
 
 @dataclass(slots=True)
 class _Observed:
-    """Version of another member's object: since when it did not change, and for how many own heartbeats."""
+    """Version of another member's object. ``since_s``: when it was first seen. ``beats``: own heartbeats since then."""
 
     etag: str
     since_s: float
@@ -155,7 +155,10 @@ class _Observed:
 
 
 class Member:
-    """Member ``name`` of ``group``. ``id``: name and a random number; ``""`` while it is not in the group."""
+    """Member ``name`` of ``group``. ``id``: name and a random number; ``""`` while the member is not in the group.
+
+    ``topics``: names of its topics. ``failure``: error that the next :meth:`poll` raises, or None.
+    """
 
     def __init__(
         self, group: str, name: str, names: Iterable[str], topics: GroupTopics, settings: GroupSettings
@@ -190,9 +193,9 @@ class Member:
     def poll(self, busy: Collection[TopicPartition], now_s: float, ahead_s: float = 0.0) -> Changes:
         """Return the changes of the assignment since the last poll, without a request.
 
-        ``busy``: partitions with records in the caller's hands. ``ahead_s``: how long the caller may hand out records
-        before it polls again. Raises PartitionLostError once if the caller did not poll for ``max_poll_interval_ms``.
-        Raises errors that only a person can correct.
+        ``busy``: partitions with returned records that are not committed. ``ahead_s``: seconds until the caller polls
+        again. Raises PartitionLostError once if the caller did not poll for ``max_poll_interval_ms``. Raises errors of
+        heartbeats that only a person can correct.
         """
         self._polled_s = now_s
         if self._idle:
@@ -226,7 +229,7 @@ class Member:
         return self._left and not self._idle
 
     def topic_id(self, tp: TopicPartition) -> UUID:
-        """Return the topic id of an owned partition. Raises PartitionLostError if it is not owned."""
+        """Return the topic id of a partition. Raises PartitionLostError if this member does not own the partition."""
         held = self._held.get(tp)
         if held is None:
             raise self._lost_error(tp)
@@ -244,9 +247,10 @@ class Member:
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def round(self) -> Steps[float]:
-        """Run one heartbeat: renew, follow the plan, release and claim partitions.
+        """Run one heartbeat: renew the member's object, update the plan, release and claim partitions.
 
-        Return the seconds until the next one. Errors are stored or logged, never raised.
+        Return the seconds until the next heartbeat. Errors are logged, not raised. :meth:`poll` raises errors that only
+        a person can correct.
         """
         began: Time = yield Now()
         try:
@@ -359,7 +363,7 @@ class Member:
         return listed
 
     def _judge(self) -> Steps[None]:
-        """Replace the objects of dead members by notes, and delete the notes."""
+        """Replace the objects of dead members by death notes, and delete the notes."""
         for member, each in self._observed.items():
             if member == self.id or member in self._killed:
                 continue
@@ -381,7 +385,7 @@ class Member:
     # -- the plan ------------------------------------------------------------------------------------------------------
 
     def _agree(self) -> Steps[None]:
-        """Put this member into the plan, take the dead ones out of it, and add new partitions."""
+        """Add this member and new partitions to the plan, and remove members that are gone."""
         yield from self._refresh_topics()
         first = self._plan
 
@@ -403,7 +407,7 @@ class Member:
             self._planned_s = (yield Now()).monotonic
 
     def _refresh_topics(self) -> Steps[None]:
-        """Read the registry now and then, and when the plan knows other partitions than this member."""
+        """Read the topics every ``TOPICS_EVERY`` rounds, and when the plan has partitions that this member lacks."""
         planned = (self._plan.value or GroupPlan()).topics
         self._rounds += 1
         differs = any(
@@ -440,7 +444,7 @@ class Member:
         yield from self._at_once([self._release(tp) for tp in due])
 
     def _release(self, tp: TopicPartition) -> Steps[None]:
-        """Make a partition free. Raises CommitUnknownError; the next round repeats it."""
+        """Make a partition free, unless another member owns it. Raises CommitUnknownError; the next round retries."""
         held = self._held[tp]
 
         def change(seen: Tagged[Ownership | None]) -> Planned[Ownership | None]:
@@ -455,7 +459,10 @@ class Member:
         self._lose(tp)
 
     def _claim_share(self, now_s: float) -> Steps[bool]:
-        """Take the free partitions of the share, and those of dead owners. Return False for a member that waits."""
+        """Claim the partitions of the share that are free or whose owner is dead.
+
+        Return False if a new member must wait, because other members join at the same time.
+        """
         plan = self._plan.value or GroupPlan()
         settled = now_s - self._planned_s >= self.settings.heartbeat_ms / 1000
         # mutant new-member-waits
@@ -475,7 +482,7 @@ class Member:
         return True
 
     def _is_free(self, found: Ownership | None) -> bool:
-        """Return True for a partition without an owner, or with a dead one, or with this one by a take in doubt."""
+        """Return True if the partition has no owner, a dead owner, or this member by a claim of unknown outcome."""
         return found is None or not found.owner or found.owner == self.id or found.owner not in self._alive
 
     def _read_ownership(self, tp: TopicPartition, topic_id: UUID) -> Steps[Tagged[Ownership | None]]:
@@ -565,7 +572,7 @@ class Member:
         raise self._lost_error(tp)
 
     def _is_mine(self, found: Ownership | None, held: _HeldPartition) -> bool:
-        """Return True for the own ownership epoch, after a commit that this member sent."""
+        """Return True if ``found`` has this member's ownership epoch, and its last commit is this member's."""
         if found is None or (found.owner, found.epoch) != (held.owned.owner, held.owned.epoch):
             return False
         return found.commit in held.known
@@ -573,11 +580,14 @@ class Member:
     def _lost_error(self, tp: TopicPartition) -> PartitionLostError:
         return PartitionLostError(
             f"group {self.group}: {tp} belongs to another member now, and its position was not stored",
-            hint="go on: the other member reads the uncommitted records again",
+            hint="continue with the next poll: the other member reads the uncommitted records again",
         )
 
     def committed(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, Position]]:
-        """Return the stored positions. A partition of another member costs one GET."""
+        """Return the stored positions of ``partitions``. Partitions without one are left out.
+
+        A partition of another member costs one GET.
+        """
         found = {tp: held.owned.position for tp, held in self._held.items() if tp in partitions}
         topics = yield from self._source.find_topics(sorted({tp.topic for tp in partitions if tp not in found}))
         others = sorted(tp for tp in partitions if tp not in found and tp.topic in topics)
@@ -592,7 +602,10 @@ class Member:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def leave(self) -> Steps[None]:
-        """Release all partitions, leave the plan, delete the member's object. Raises what failed last."""
+        """Release all partitions, leave the plan, and delete the member's object.
+
+        Raises the error of the plan's update after the object is deleted. Errors of releases are logged.
+        """
         if not self.id:
             return
         yield from self._at_once([self._release(tp) for tp in tuple(self._held)])
@@ -625,7 +638,7 @@ class Member:
         yield from self.leave()
 
     def _forget(self) -> None:
-        """Hold nothing any more: the member's object is gone."""
+        """Drop all partitions and the member's id, because its object is gone or will be deleted."""
         for tp in tuple(self._held):
             self._lose(tp)
         self.id, self._own, self._beats = "", Tagged(None), set()
@@ -642,7 +655,10 @@ class Member:
             self._lost.add(tp)
 
     def _at_once(self, several: Sequence[Steps[T]]) -> Steps[list[T | None]]:
-        """Run steps of several partitions. One that fails is logged, stops no other, and is repeated next round."""
+        """Run steps of several partitions. Return their results, None for a failed one.
+
+        A failure is logged and does not stop the others; the next round retries.
+        """
         ends = yield from in_turns(several)
         for end in ends:
             if isinstance(end, TieredError):

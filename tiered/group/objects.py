@@ -12,13 +12,13 @@
          "offset": 1000, "leader_epoch": 3, "metadata": "", "committed_ms": 1700000000000, "owned_ms": 1700000000000,
          "commit": "<32 hex>"}
 
-``commit`` is new in each body, so that ETags never repeat and a lost answer is settled by a look. A member exists as
-long as its object does. A body with ``dead`` is the note of the member that judged it dead, and is deleted next.
-Fields that this release does not know are carried along.
+``commit`` is new in each body, so that ETags never repeat, and a read shows whether a PUT without an answer was stored.
+A member exists as long as its object does. A body with ``dead`` was written by the member that found it dead, and is
+deleted next. Fields of newer releases are kept.
 
-The next plan is a pure function of the plan before it. Owners keep what they have, unless another member has two fewer.
-Sizes then differ by at most one between members of the same topics. When one of M members leaves, only its own P/M
-partitions move.
+The next plan is a pure function of the plan before it. Owners keep their partitions, unless another member has at least
+two fewer. Sizes then differ by at most one between members of the same topics. When one of M members leaves, only its
+own P/M partitions move.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class MemberBeat:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """Topic in a plan. ``first``: number of its partitions when the group first read it.
+    """Topic in a plan. ``partitions``: their number. ``first``: their number when the group first read the topic.
 
-    Later ones are read from their start. ``first`` is 0 for a topic that was created again.
+    Partitions from number ``first`` on are read from their start. ``first`` is 0 for a topic that was created again.
     """
 
     topic_id: UUID
@@ -112,12 +112,13 @@ class GroupTopics(Protocol):
     """Source of the bucket's topics, for a member."""
 
     def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
-        """Return those of the topics that exist, with their number of partitions. Callers ignore ``first``."""
+        """Return the topics among ``names`` that exist, with their number of partitions. Callers ignore ``first``."""
 
     def resolve(self, tp: TopicPartition, topic_id: UUID, *, from_start: bool) -> Steps[Position]:
-        """Return the start position of a partition without a committed one. ``from_start``: its earliest offset.
+        """Return the position at which the group begins in a partition without a committed position.
 
-        Raises LogDestroyedError or UnknownTopicError if the topic was deleted or created again.
+        ``from_start``: True for the earliest offset, False for the consumer's ``start``. Raises LogDestroyedError or
+        UnknownTopicError if the topic was deleted or created again.
         """
 
 
@@ -131,9 +132,10 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """Assignment of all partitions to members. A member enters the plan itself. Others remove it when it is gone.
+    """Plan of a group: which member shall own which partitions. Each member adds itself, and others remove it.
 
-    ``commit`` does not count in comparisons.
+    ``topics``: topics by name. ``members``: seats by member id. ``extra``: fields of newer releases. ``commit`` and
+    ``extra`` do not count in comparisons.
     """
 
     topics: Mapping[str, PlannedTopic] = field(default_factory=dict)
@@ -166,9 +168,9 @@ def encode_member(beat: MemberBeat) -> bytes:
 
 
 def decode_member(data: bytes, *, key: str) -> MemberBeat:
-    """Decode the object of a member. ``key``: for messages.
+    """Decode the object of a member. Raises CorruptionError, also if ``key`` is that of another member.
 
-    Raises CorruptionError, and ConfigError for a newer format.
+    Raises ConfigError for a newer format.
     """
     fields, values = _parse(data, key, _MEMBER, MAX_MEMBER_BYTES)
     parsed = parse_group_key(key)
@@ -219,7 +221,7 @@ def decode_plan(data: bytes, *, key: str) -> GroupPlan:
 
 
 def encode_ownership(found: Ownership) -> bytes:
-    """Encode the object of a partition."""
+    """Encode the object with owner and position of a partition."""
     position = found.position
     return _encode(
         {
@@ -239,7 +241,10 @@ def encode_ownership(found: Ownership) -> bytes:
 
 
 def decode_ownership(data: bytes, *, key: str) -> Ownership:
-    """Decode the object of a partition. Raises CorruptionError, and ConfigError for a newer format."""
+    """Decode the object with owner and position of a partition. ``key``: its key, for messages.
+
+    Raises CorruptionError, and ConfigError for a newer format.
+    """
     fields, values = _parse(data, key, _OWNERSHIP, MAX_OWNERSHIP_BYTES)
     position = Position(values["offset"], values["leader_epoch"], values["metadata"], values["committed_ms"])
     return Ownership(
@@ -261,7 +266,7 @@ def _parse(data: bytes, key: str, shape: Shape, limit: int) -> tuple[JsonObject,
     try:
         if len(data) > limit:
             raise CorruptionError(
-                f"{key}: the object has {len(data)} bytes, more than the limit", path_or_key=key, position=0
+                f"{key}: the object has {len(data)} bytes, more than the limit of {limit}", path_or_key=key, position=0
             )
         fields = JsonObject(data, key=key)
         fields.check_format(FORMAT)
@@ -281,24 +286,24 @@ GroupObject = MemberBeat | GroupPlan | Ownership
 
 
 def member_cell(group: str, member: str) -> Cell[MemberBeat | None]:
-    """Return the object of a member."""
+    """Return the cell of a member's object, for compare-and-swap. Makes no request."""
     key = group_member_key(group, member)
     look = read_cell(key, lambda got: decode_member(got.data, key=key), MAX_MEMBER_BYTES)
     return Cell(key, f"group {group}: member {member}", look, _same_commit)
 
 
 def plan_cell(group: str) -> Cell[GroupPlan | None]:
-    """Return the plan of a group."""
+    """Return the cell of a group's plan, for compare-and-swap. Makes no request."""
     key = group_plan_key(group)
     look = read_cell(key, lambda got: decode_plan(got.data, key=key), MAX_PLAN_BYTES)
     return Cell(key, f"group {group}: its plan", look, _same_commit)
 
 
 def ownership_cell(group: str, tp: TopicPartition, topic_id: UUID) -> Cell[Ownership | None]:
-    """Return the owner and position of a partition."""
+    """Return the cell of a partition's owner and position, for compare-and-swap. Makes no request."""
     key = group_partition_key(group, topic_id, tp.partition)
     look = read_cell(key, lambda got: decode_ownership(got.data, key=key), MAX_OWNERSHIP_BYTES)
-    hint = "run it again: that settles this one"
+    hint = "try again: the next attempt finds out whether this one was stored"
     return Cell(key, f"group {group}: position of {tp}", look, _same_commit, hint)
 
 
@@ -314,10 +319,10 @@ def assign(
     subscribed: Mapping[str, Collection[str]],
     owners: Mapping[TopicPartition, str],
 ) -> dict[str, frozenset[TopicPartition]]:
-    """Assign the partitions to members. Return the partitions of each member.
+    """Return the partitions that each member shall own, in shares of nearly equal size with few moves.
 
-    ``subscribed``: topics of each member. ``owners``: members that have the partitions now. A partition without a
-    subscriber to its topic is left out.
+    ``subscribed``: topics of each member. ``owners``: present owners of partitions. A partition is left out if no
+    member subscribes to its topic.
     """
     shares: dict[str, set[TopicPartition]] = {member: set() for member in sorted(subscribed)}
     free = []
@@ -345,7 +350,7 @@ def assign(
 def _next_move(
     by_size: list[str], shares: Mapping[str, set[TopicPartition]], subscribed: Mapping[str, Collection[str]]
 ) -> tuple[str, str, TopicPartition] | None:
-    """Return the next move from the largest to the smallest share; None when sizes differ by at most one."""
+    """Return a move (giver, taker, partition) to a share that is smaller by two or more; None if none is possible."""
     for giver in reversed(by_size):
         for taker in by_size:
             if len(shares[giver]) - len(shares[taker]) <= 1:
@@ -362,10 +367,10 @@ def next_plan(
     joining: Mapping[str, tuple[str, ...]],
     found: Mapping[str, PlannedTopic],
 ) -> GroupPlan:
-    """Return a new plan, without the members ``gone``, and with the members ``joining``, given by their topics.
+    """Return ``plan`` without the members ``gone`` and with those in ``joining``, and with all partitions assigned.
 
-    ``found``: topics as the registry has them. A topic never loses partitions. A topic with another id was created
-    again, and the group reads it from its start.
+    ``joining``: topics of members to add or to update. ``found``: topics as the registry has them. A topic never loses
+    partitions. A topic with another id was created again, and the group reads it from its start.
     """
     topics = dict(plan.topics)
     for name, topic in found.items():

@@ -2,7 +2,7 @@
 
 ::
 
-    a record past the map's latest offset      stays: this round does not know it
+    a record above the map's latest offset     stays: this round does not know it
     no key                                     goes (written before the topic was compacted)
     a newer record of its key exists           goes
     tombstone, the newest of its key           stays until the batch's delete horizon has passed
@@ -73,8 +73,8 @@ class CleaningStats:
 class CleaningReport:
     """Result of one cleaning round. ``end_offset``: the new first dirty offset.
 
-    ``groups``: for each output segment, the base offsets of its input segments. ``utilization``: the share of the map
-    that its keys filled, 1 if they did not all fit.
+    ``groups``: for each output segment, the base offsets of its input segments. ``utilization``: the share of the
+    map's capacity that is used; 1 if the map is full.
     """
 
     first_dirty: int
@@ -98,7 +98,7 @@ class CleaningReport:
 
 
 class Newest(Protocol):
-    """Newest record of each key, for one round: a map of keys, or a bitmap of survivors (``plan.survivors``)."""
+    """Source that knows the newest record of each key: a map of keys, or a bitmap of survivors (``plan.survivors``)."""
 
     @property
     def latest_offset(self) -> int:
@@ -108,18 +108,22 @@ class Newest(Protocol):
         """Return True if a newer record of ``key`` exists than the one at ``offset``."""
 
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
-        """Return the records of a data batch that stay. None: the caller must ask for each record."""
+        """Return the records of a data batch that stay. None: the caller calls :meth:`is_superseded` for each record.
+
+        ``horizon_ms``: delete horizon for a batch that keeps a tombstone and has none yet.
+        """
 
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
-        """Return the rest of the first of consecutive data batches. None: the caller calls :meth:`filter_batch` for
-        each batch.
+        """Return the batches that stay of the first of ``batches``. None: the caller filters each batch itself.
+
+        ``boundary``: a batch that ends at this offset is left to the caller if none of its records stays.
         """
 
 
 class CleanedRun(NamedTuple):
-    """Result for the next ``size`` bytes of consecutive batches: the whole batches that remain, possibly none.
+    """Result for the next ``size`` bytes of consecutive batches. ``left``: the batches that stay, possibly none.
 
-    ``same``: all batches remain unchanged.
+    ``same``: all batches stay unchanged.
     """
 
     size: int
@@ -128,12 +132,12 @@ class CleanedRun(NamedTuple):
 
 
 class BatchFilter:
-    """Filter for every batch of one round, from the start of the log to the last segment of the map, in order.
+    """Filter for the batches of one cleaning round. The caller passes every batch, in offset order.
 
-    The round may also begin in mid-log, at the first batch of a segment: ``before`` is then the state of earlier
-    transactions. ``first_uncleanable``: offset at which the cleaning candidate ends. ``producers``: the live producer
-    state of the log. ``aborted``: all entries of its transaction indexes. ``legacy_horizon_ms``: result of
-    :func:`~tiered.plan.cleaning.legacy_delete_horizon`.
+    A round begins at the start of the log, or at any segment with ``before``, the state of earlier transactions.
+    ``newest``: source that knows superseded records. ``first_uncleanable``: offset at which the cleaning candidate
+    ends. ``producers``: the live producers of the log. ``aborted``: all entries of its transaction indexes.
+    ``legacy_horizon_ms``: result of :func:`~tiered.plan.cleaning.legacy_delete_horizon`.
     """
 
     def __init__(
@@ -168,11 +172,11 @@ class BatchFilter:
         self._keeps_legacy_tombstones = modified_ms > self._legacy_horizon_ms
 
     def drain_aborted(self) -> tuple[AbortedTxn, ...]:
-        """Return the output's transaction index entries since the last call. Call this after each group."""
+        """Return the index entries of ABORT markers that stayed since the last call. Call it after each group."""
         return self._txns.drain_retained()
 
     def clean(self, batch: Buffer, header: BatchHeader | None = None) -> Buffer | None:
-        """Return what remains of one whole batch: the same buffer if it is unchanged, None if it is removed.
+        """Return one batch without its removed records: the same buffer if none is removed, None if nothing stays.
 
         Raises ``CorruptionError`` for a batch that is damaged or does not follow the one before. The caller must then
         commit nothing of this round, and must not clean the partition again before an operator has examined it.
@@ -205,10 +209,10 @@ class BatchFilter:
                 at += len(batch)
 
     def drop_run(self, run: PassedRun) -> CleanedRun:
-        """Count a run of batches as removed, without reading it. The map must know that each of its records is
-        superseded.
+        """Count a run of batches as removed, without reading it. Return the empty result.
 
-        Not for the last run of a round, whose last batch may have to stay.
+        Call it only if :meth:`~tiered.plan.offset_map.OffsetMap.has_superseded` is True for ``run``, and not for the
+        last run of a round, whose last batch may have to stay.
         """
         self._behind(run.base_offset, run.next_offset)
         self._txns.advance(run.next_offset - 1)
@@ -257,7 +261,7 @@ class BatchFilter:
         return self._written(self._write(header, batch, kept, wants_horizon), len(kept))
 
     def _keep_marker(self, header: BatchHeader, batch: Buffer) -> tuple[list[Record], bool]:
-        """Return the marker if it stays, and True if its transaction has no data left: then its horizon begins."""
+        """Return (the marker if it stays, True if it needs a delete horizon as its transaction has no data left)."""
         records = list(decode_records(batch))
         idle = self._txns.marker_is_unneeded(header, records[0] if records else None)
         horizon = header.delete_horizon_ms
@@ -313,7 +317,7 @@ class BatchFilter:
         return cleaned
 
     def _write_at_once(self, header: BatchHeader, batch: Buffer, kept: Kept) -> Buffer | None:
-        """Return the rest of a batch whose records are filtered and encoded already."""
+        """Return the batch of ``kept``, the records that stay; None if the batch is removed."""
         self._count(kept.superseded, kept.expired, kept.no_key)
         # mutant batch-with-records-stays
         if not kept.records and not self._must_stay(header):
@@ -334,7 +338,7 @@ class BatchFilter:
         return self._written(cleaned, kept.records)
 
     def _write(self, header: BatchHeader, batch: Buffer, kept: list[Record], wants_horizon: bool) -> Buffer:
-        """Return the batch with the kept records: unchanged, rebuilt, or emptied."""
+        """Return the batch with only the records ``kept``. ``wants_horizon``: set a delete horizon if it has none."""
         sets_horizon = wants_horizon and header.delete_horizon_ms is None
         unchanged = len(kept) == header.records_count
         if unchanged and (not sets_horizon or header.magic < _LEGACY_MAGICS):

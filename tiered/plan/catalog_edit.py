@@ -1,4 +1,4 @@
-"""Changes of committed ranges: the beginning of the log moves up, or rows replace others over the same range.
+"""Intents that change committed ranges: a trim raises the start of the log, a replacement exchanges rows.
 
 Both are pure functions of the root that request the pages they must see (``plan.commit.WantedPages``). A trim
 requests at most one inner page and one leaf, those with the new start or the newest row, and rewrites no page. A
@@ -50,16 +50,19 @@ from tiered.plan.ownership import Refusal, RefusalReason
 
 @dataclass(frozen=True, slots=True)
 class TrimIntent:
-    """Retention: moves ``start_offset`` up to ``offset``. Rows that end at or below it become trash; none is split."""
+    """Rise of ``start_offset`` to ``offset``, for retention. Rows that end at or below ``offset`` become trash.
+
+    No row is split.
+    """
 
     offset: int
 
     op = "trim"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """Return the root that begins at ``offset``. Refuse with NOTHING if the log begins there already, or later.
+        """Return the root that begins at ``offset``. Refuse with NOTHING if it begins at ``offset`` already, or above.
 
-        Refuse with OUT_OF_RANGE beyond ``next_offset``, and with STATE while the log is being deleted: each trim would
+        Refuse with OUT_OF_RANGE above ``next_offset``, and with STATE while the log is being deleted: each trim would
         restart the grace period of its objects.
         """
         refusal = fenced(root, stamp)
@@ -135,11 +138,11 @@ def _trim(root: Root, stamp: Stamp, offset: int) -> Reading[Outcome]:
 
 
 def _all_pages(root: Root, garbage: Garbage) -> Reading[None]:
-    """Discard every page, and the newest row, whose objects get the last trash entry of all.
+    """Add every page to ``garbage``, and the objects of the newest row as the last entry of all.
 
-    Only these objects record who wrote: collection keeps that entry (``plan.maintenance.newest_trimmed``), which it
-    could not do with a part of a page. So the leaf of that row becomes trash as a page alone and its other rows, and
-    the inner page above it as a page alone.
+    Only these objects record the producers, so collection keeps their entry (``plan.maintenance.newest_trimmed``). An
+    entry for a whole page would hide them. So the leaf of that row is added as a page alone,
+    with a range of its other rows. The inner page above the leaf is added alone, too.
     """
     leaves = root.leaves
     if len(leaves):
@@ -172,8 +175,8 @@ def _lineage_from(lineage: tuple[EpochEntry, ...], offset: int) -> tuple[EpochEn
 class ReplaceIntent:
     """Replacement of ``old`` by ``rows`` over exactly the same offsets: merging, compaction, a new upload of a segment.
 
-    ``old`` must be alive, adjacent and unchanged. After a trim in between, outputs that end at or below the new start
-    go to the trash in the same commit. ``cleaned``: the range to record as compacted, None for none.
+    The catalog must still have ``old``, adjacent and unchanged. If a trim came first, new rows that end at or below the
+    start go to the trash in the same commit. ``cleaned``: the range to record as compacted, None for none.
     """
 
     old: tuple[Row, ...]
@@ -183,8 +186,9 @@ class ReplaceIntent:
     op = "replace"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """Return the root with ``rows`` in place of ``old``. Refuse with GONE if the catalog no longer holds
-        ``old``.
+        """Return the root with ``rows`` in place of ``old``. Refuse with GONE if the catalog has no such rows any more.
+
+        Refuse also with FENCED, and with INVALID for rows that cannot replace ``old``.
         """
         refusal = fenced(root, stamp)
         if refusal is not None:
@@ -198,7 +202,7 @@ class ReplaceIntent:
         return _now(self._swapped(root, stamp), root)
 
     def _flaw(self, root: Root, stamp: Stamp) -> str:
-        """Return why the intent itself cannot be right, ``""`` if it can."""
+        """Return why this intent is wrong for any root of this history, ``""`` if it is not."""
         if stamp.role is not Role.MAINTAINER:
             return "only a maintainer replaces rows"
         if not self.old or not self.rows or max(len(self.old), len(self.rows)) > MAX_APPEND_ROWS:
@@ -229,7 +233,11 @@ class ReplaceIntent:
 
     def _gone(self, root: Root, why: str) -> Refusal:
         low, high = self.old[0].base, self.old[-1].next
-        return Refusal(RefusalReason.GONE, f"{root.where}: {low}..{high} cannot be replaced: {why}", hint="plan again")
+        return Refusal(
+            RefusalReason.GONE,
+            f"{root.where}: {low}..{high} cannot be replaced: {why}",
+            hint="run the same command again: it plans from the newest catalog",
+        )
 
     def _swapped(self, root: Root, stamp: Stamp) -> Reading[Outcome]:
         start = root.start_offset
@@ -263,11 +271,11 @@ class ReplaceIntent:
 
 @dataclass(frozen=True, slots=True)
 class _Location:
-    """Location of a replacement: ``rows`` are those of the opened leaves and, after them, of the tail.
+    """Place of a replacement in the catalog. ``rows``: the rows of the opened leaves, then the opened rows of the root.
 
     ``before`` and ``after``: the other leaves under the same pages. ``inner_at``: the range of opened inner pages.
-    ``in_root``: the root's leaves take part. ``last``: no leaf follows the opened ones. ``tail``: how many of the
-    root's rows are opened. ``dead``: total below the start in all of them.
+    ``in_root``: the root's leaves take part. ``last``: no leaf follows the opened ones. ``tail``: number of opened rows
+    of the root. ``dead``: total of the rows below the start, which are not in ``rows``.
     """
 
     rows: Rows
@@ -283,9 +291,9 @@ class _Location:
 
 
 def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Reading[_Location]:
-    """Read the pages that hold ``old``, and a neighbour if the rest would be too small a page.
+    """Read the pages with ``old``, and a neighbour if a page with the remaining rows would be too small.
 
-    The neighbour of leaves is the one before, otherwise the next. The last leaf needs none: its rows go into the root.
+    The neighbour of leaves is the leaf before, otherwise the next. The last leaf needs none: its rows go into the root.
     The neighbour of inner pages is the next; the root's leaves follow the last of them.
     """
     low, high, start, shape = old[0].base, old[-1].next, root.start_offset, stamp.shape
@@ -336,9 +344,9 @@ def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Rea
 
 
 def _close_up(root: Root, stamp: Stamp, place: _Location, whole: Rows, pages: NewPages) -> dict[str, Any]:
-    """Return the tables of the root with ``whole`` in place of ``place.rows``.
+    """Return the root's fields with ``whole`` in place of ``place.rows``.
 
-    Every leaf that it makes except the first has at least ``small_leaf`` rows, every inner page except the first
+    Every new leaf except the first has at least ``small_leaf`` rows, every inner page except the first
     ``small_inner`` pointers. So the root does not grow with the history of a catalog.
     """
     if not place.old_leaves:
@@ -373,7 +381,7 @@ def _joined(tables: Sequence[Pointers]) -> Pointers:
 
 
 def _with_cleaned(ranges: tuple[CompactedRange, ...], entry: CompactedRange | None) -> tuple[CompactedRange, ...]:
-    """Add one compacted range. Beyond the limit the two oldest become one, with the later horizon of the two."""
+    """Return ``ranges`` with ``entry``. Beyond the limit the two oldest become one, with the later horizon."""
     if entry is None:
         return ranges
     kept = [*(old for old in ranges if old.end_offset < entry.end_offset), entry]
@@ -392,7 +400,7 @@ class NewPages:
         self.made: tuple[Page, ...] = root.unwritten
 
     def add(self, content: Content) -> Pointer:
-        """Add a page and return its pointer. Its name follows from the commit's id and the page's number."""
+        """Add a page with ``content`` and return its pointer. Its name is made from the commit's id and its number."""
         number = f"{self._stamp.commit_id}/{len(self.made)}".encode()
         uid = hashlib.blake2b(number, digest_size=16).hexdigest()
         name = PageName(self._stamp.role, self._stamp.epoch, uid)
@@ -402,9 +410,10 @@ class NewPages:
 
 
 def spill(root: Root, stamp: Stamp) -> Root:
-    """Return the root with its overflow moved into pages. For every commit except a claim.
+    """Return ``root`` with rows, leaves and trash entries beyond ``stamp.shape`` moved into new pages.
 
-    Until a claim is known to be committed, nothing may be uploaded under its epoch.
+    Call it for every commit except a claim: until a claim is known to be committed, nothing may be uploaded under its
+    epoch.
     """
     shape, pages = stamp.shape, NewPages(root, stamp)
     rows, leaves, inner = root.rows, root.leaves, root.inner
@@ -423,7 +432,7 @@ def spill(root: Root, stamp: Stamp) -> Root:
 
 
 def _listed(trash: Trash, stamp: Stamp, pages: NewPages) -> Trash:
-    """Move the oldest entries into a page. Its entry counts as removed when the youngest of them was."""
+    """Return ``trash`` with its oldest entries moved into a new page, which gets the latest removal of them."""
     lists = trash.kinds == TRASH_LIST
     single = trash.where(~lists)
     oldest = single.slice(0, stamp.shape.trash_page)
@@ -441,7 +450,7 @@ def _listed(trash: Trash, stamp: Stamp, pages: NewPages) -> Trash:
 
 
 class Garbage:
-    """Trash entries that one commit adds, in order of removal."""
+    """Collector of the trash entries that one commit adds, in order of removal."""
 
     def __init__(self, root: Root, stamp: Stamp) -> None:
         self._version, self._ts_ms = next_version(root, stamp), next_ts_ms(root, stamp)
@@ -472,7 +481,7 @@ class Garbage:
             self._page(pointer, TRASH_PAGE)
 
     def rows_of(self, pointer: Pointer, low: int, high: int) -> None:
-        """Add the rows with ``low < next <= high`` of a leaf page. The page itself stays."""
+        """Add the objects of a leaf page's rows that end above ``low`` and at or below ``high``. The page stays."""
         self._page(pointer, TRASH_ROWS, low, high)
 
     def _page(self, pointer: Pointer, kind: int, base: int | None = None, end: int = 0) -> None:
@@ -486,18 +495,18 @@ class Garbage:
 
 
 def leaf_pages(rows: Rows, shape_rows: int, pages: NewPages) -> list[Pointer]:
-    """Return new leaves of ``rows`` of about the same size, none larger than ``shape_rows``."""
+    """Add leaf pages of at most ``shape_rows`` rows, of about equal size, to ``pages``. Return their pointers."""
     return [pages.add(rows.slice(start, end)) for start, end in pieces(len(rows), shape_rows)]
 
 
 def inner_pages(pointers: Sequence[Pointer], most: int, pages: NewPages) -> list[Pointer]:
-    """Return new inner pages of leaf pointers, of about the same size, none with more than ``most``."""
+    """Add inner pages of at most ``most`` leaf pointers, of about equal size, to ``pages``. Return their pointers."""
     table = Pointers.from_pointers(pointers)
     return [pages.add(table.slice(start, end)) for start, end in pieces(len(table), most)]
 
 
 def pieces(count: int, most: int) -> list[tuple[int, int]]:
-    """Split ``count`` items into as few ranges of at most ``most`` items as possible. Sizes differ by at most one."""
+    """Return the fewest ranges (start, end) of at most ``most`` items that cover ``count`` items. Sizes differ by 1."""
     number = -(-count // most)
     edges = [count * at // number for at in range(number + 1)] if number else [0]
     return list(itertools.pairwise(edges))

@@ -1,4 +1,4 @@
-"""Which compacted log is cleaned next, up to which offset, and which segments become one. Pure; Kafka's comparisons.
+"""Choice of the compacted log to clean next, of its range, and of the segments that become one. Pure; Kafka's rules.
 
 ::
 
@@ -22,7 +22,7 @@ from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """One sealed segment. Index sizes are those of the trimmed files; times are -1 if unknown.
+    """Sealed segment, as the cleaner sees it. Index sizes are those of the trimmed files; times are -1 if unknown.
 
     ``max_timestamp`` is that of its records, ``first_batch_timestamp`` the largest in its first batch, ``modified_ms``
     the time of its last append (cleaning keeps it). ``records`` is 0 if not needed.
@@ -45,7 +45,7 @@ class SegmentState:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """State of one partition, from which a cleaning is planned. ``segments``: the sealed ones, ascending.
+    """State of one partition, from which a cleaning is planned. ``segments``: the sealed segments, ascending.
 
     ``checkpoint``: the first dirty offset after the last cleaning (None: never cleaned). ``in_progress``: a cleaning
     runs or is paused. ``uncleanable``: an earlier cleaning found damage.
@@ -138,9 +138,11 @@ def cleaning_candidate(state: LogState, now_ms: int) -> CleaningCandidate | None
 
 
 class CandidateScan:
-    """Incremental :func:`cleaning_candidate` over consecutive sealed segments. Only one segment is in memory at a time.
+    """Search for the :func:`cleaning_candidate` of a log whose sealed segments are added one by one.
 
-    ``state``: the partition, with empty ``segments``.
+    Only one segment is in memory at a time.
+
+    ``state``: the partition; its ``segments`` are ignored.
     """
 
     def __init__(self, state: LogState, now_ms: int) -> None:
@@ -148,14 +150,14 @@ class CandidateScan:
         self._now_ms = now_ms
         self._first_dirty, self._reset = _first_dirty(state)
         self._bound = min(state.last_stable_offset, state.active_base_offset)
-        """No segment from here on: unstable, active, or, once found, younger than ``min.compaction.lag.ms``."""
+        """Offset above which nothing is cleaned: unstable, active, or younger than ``min.compaction.lag.ms``."""
         self._first_uncleanable = state.active_base_offset
         self._held: SegmentState | None = None
         self._clean_bytes = self._cleanable_bytes = 0
         self._oldest = MAX_LONG
 
     def add(self, segment: SegmentState) -> SegmentState | None:
-        """Add the next segment. Return the one before if a cleaning reads it: below the first uncleanable offset."""
+        """Add the next segment. Return the previous segment if a cleaning would read it, otherwise None."""
         before, self._held = self._held, segment
         if before is None:
             self._first_uncleanable = segment.base_offset
@@ -163,13 +165,13 @@ class CandidateScan:
         return self._judged(before, segment.base_offset)
 
     def end(self) -> SegmentState | None:
-        """End the scan. Return the last segment if a cleaning reads it."""
+        """End the scan. Return the last segment if a cleaning would read it, otherwise None."""
         last, self._held = self._held, None
         return None if last is None else self._judged(last, self._state.active_base_offset)
 
     @property
     def candidate(self) -> CleaningCandidate:
-        """Cleaning candidate for all segments so far. Call after :meth:`end`."""
+        """Cleaning candidate for the added segments. Read it after :meth:`end`: before, the last segment is missing."""
         config, overdue_ms = self._state.config, self._now_ms - self._oldest
         return CleaningCandidate(
             tp=self._state.tp,
@@ -183,7 +185,7 @@ class CandidateScan:
         )
 
     def _judged(self, segment: SegmentState, end: int) -> SegmentState | None:
-        """Count one segment. ``end`` is the base of the next one, as only whole segments are cleaned."""
+        """Count one segment, which ends at ``end``. Return it if a cleaning would read it, otherwise None."""
         dirty, lag_ms = self._first_dirty < end, self._state.config.min_compaction_lag_ms
         if segment.base_offset < self._first_dirty:
             self._clean_bytes += segment.size_bytes
@@ -214,9 +216,10 @@ def group_segments(
 
 
 class GroupScan:
-    """Incremental :func:`group_segments` over consecutive segments, up to the one that contains the end of the map.
+    """Builder of the groups of :func:`group_segments` from segments that are added one by one.
 
-    Keeps one group and one more segment. ``most_segments`` limits a group if a commit may only replace so many.
+    The last segment is the one that contains the end of the map. ``most_segments``: limit of segments in a group, None
+    for none. Only one group and one more segment are in memory.
     """
 
     def __init__(self, *, first_uncleanable: int, config: TopicConfig, most_segments: int | None = None) -> None:
@@ -259,7 +262,9 @@ class GroupScan:
 
 
 def legacy_delete_horizon(segments: Sequence[SegmentState], first_dirty: int, delete_retention_ms: int) -> int:
-    """Return a time for v0 and v1 messages: segments last written at or before it lose their tombstones.
+    """Return the time in ms at or before which a segment was last written if its v0 and v1 tombstones are removed.
+
+    ``segments``: ascending. Without a segment that begins below ``first_dirty`` the time is 0.
 
     Kafka's rule: docs/kafka-semantics.md#compacted-records.
     """

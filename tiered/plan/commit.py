@@ -1,4 +1,4 @@
-"""One change to the catalog: an intent is a pure function of the root, run again after every lost race.
+"""Changes to a catalog. Each is an intent: a pure function of the root, run again after every lost race.
 
 ``intent.apply(root, stamp)`` returns the next root, or a :class:`~tiered.plan.ownership.Refusal` with the reason why
 this root must not be changed so. If it must see rows in pages, it returns a generator that requests those pages and
@@ -65,9 +65,10 @@ SHAPE = Shape()
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Author and time of a commit. ``now_ms`` is a wall clock, ``epoch`` the committer's claim epoch.
+    """Author and time of a commit. ``now_ms`` is a wall clock, ``epoch`` the claim epoch of the author.
 
-    The names of new pages follow from ``commit_id``, which is random and new in every attempt.
+    ``commit_id`` is random and new in every attempt. The names of new pages are made from it. ``owner``: text that
+    names the process. ``shape``: sizes of new pages.
     """
 
     commit_id: str
@@ -92,27 +93,30 @@ Outcome = Root | Refusal
 
 
 class Intent(Protocol):
-    """One change to a catalog. ``op`` is its name in the root's ``commit``."""
+    """Change to a catalog, such as a claim or an append."""
 
     @property
     def op(self) -> str:
         """Name of this kind of change, such as ``claim``, ``append`` or ``trim``."""
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """Return the next root, or a refusal. A generator requests the pages that it needs first.
+        """Return the next root, or a refusal. If pages are needed, return a generator that requests them.
 
-        Pure: called again for each newer root, after each lost race.
+        It is pure, and is called again for each newer root after a lost race.
         """
 
 
 def create_root(topic_id: UUID, partition: int, topic: str, stamp: Stamp) -> Root:
-    """Return version 1 of a catalog: no rows, no claim. No claim's epoch made this commit."""
+    """Return version 1 of a catalog, without rows and claims. Its commit has epoch 0."""
     commit = Commit(stamp.commit_id, stamp.role.value, 0, 0, "create", stamp.now_ms, stamp.owner)
     return Root(topic_id, partition, topic, created_ms=stamp.now_ms, version=1, commit=commit)
 
 
 def succeed(root: Root, stamp: Stamp, op: str, **changes: Any) -> Root:
-    """Return the root's next version, committed by ``stamp``'s role, with ``changes`` to other fields."""
+    """Return ``root`` with ``changes``, committed by ``stamp``'s role as the next version and under the name ``op``.
+
+    A later intent of the same commit keeps the version. ``changes``: fields of Root, or ``role``: the role's new state.
+    """
     role = changes.pop("role", None) or root.roles[stamp.role.value]
     if root.commit.id == stamp.commit_id:  # a later intent of the same commit: still one version
         ops = root.commit.op.split(",")
@@ -124,12 +128,12 @@ def succeed(root: Root, stamp: Stamp, op: str, **changes: Any) -> Root:
 
 
 def next_version(root: Root, stamp: Stamp) -> int:
-    """Return the version of the root after this commit. Several intents of one commit make one version."""
+    """Return the version that the root has after ``stamp``'s commit. ``root`` may contain earlier intents of it."""
     return root.version + (root.commit.id != stamp.commit_id)
 
 
 def next_ts_ms(root: Root, stamp: Stamp) -> int:
-    """Return the commit time of the root after this commit."""
+    """Return the time of ``stamp``'s commit on ``root``: always above the time of the commit before."""
     return root.commit.ts_ms if root.commit.id == stamp.commit_id else max(stamp.now_ms, root.commit.ts_ms + 1)
 
 
@@ -148,14 +152,14 @@ def _next(root: Root, stamp: Stamp, op: str, role: RoleState, changes: dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Result of several intents on one root: the next root, and each refusal (None: the intent is part of it)."""
+    """Result of several intents on one root: the next root, and for each intent its refusal, None if it was applied."""
 
     root: Root
     refusals: tuple[Refusal | None, ...]
 
 
 def fold(intents: Sequence[Intent], root: Root, stamp: Stamp) -> Reading[Folded]:
-    """Apply ``intents`` in order, as one version of the root. A refused intent does not affect the others."""
+    """Apply ``intents`` in order to ``root``, as one commit. A refused intent does not affect the others."""
     at, refusals = root, list[Refusal | None]()
     for intent in intents:
         outcome = intent.apply(at, stamp)
@@ -167,7 +171,7 @@ def fold(intents: Sequence[Intent], root: Root, stamp: Stamp) -> Reading[Folded]
 
 
 def _with_unwritten(reading: Reading[T], root: Root) -> Reading[T]:
-    """Answer requests of ``reading`` for pages that this commit itself has made; pass the others on."""
+    """Run ``reading``. Answer its requests for pages that this commit has made, and yield its other requests."""
     made = {page.pointer: page.content for page in root.unwritten}
     answer: tuple[Any, ...] = ()
     try:
@@ -185,10 +189,10 @@ def _with_unwritten(reading: Reading[T], root: Root) -> Reading[T]:
 
 @dataclass(frozen=True, slots=True)
 class ClaimIntent:
-    """Claim of a role: raises the epoch and seals the ended epoch's last commit. Fences older processes of the role.
+    """Claim of a role. It raises the role's epoch, records the last commit of the old epoch, and fences its process.
 
-    ``token`` is random and must be on the volume's disk before the commit is sent. ``volume`` may be None for a
-    maintainer only.
+    ``token``: random text that must be on the volume's disk before the commit is sent. ``volume``: proof of a writer's
+    volume, None for a maintainer.
     """
 
     role: Role
@@ -199,8 +203,9 @@ class ClaimIntent:
     op = "claim"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """Return the claimed root, whose ``lineage`` has the writer's leader epoch, or a refusal
-        (``plan.ownership``).
+        """Return the root with the new claim, or a refusal by the rules of ``plan.ownership``.
+
+        A writer's claim may add a leader epoch to ``lineage``.
         """
         grant = decide_claim(root, self.role, self.volume)
         if isinstance(grant, Refusal):
@@ -215,7 +220,10 @@ class ClaimIntent:
 def taken(
     root: Root, stamp: Stamp, op: str, role: Role, *, volume: str, owner: str, token: str = "", **changes: Any
 ) -> Root:
-    """Return the root's next version with a new claim of ``role``. The claim before it is sealed."""
+    """Return the root's next version with a new claim of ``role``. ``sealed`` then has the claim before it.
+
+    ``changes``: other fields of Root to set.
+    """
     before = root.roles[role.value]
     state = RoleState(
         # mutant claim-raises-epoch
@@ -230,7 +238,7 @@ def taken(
 
 
 def _sealed(root: Root, role: Role) -> tuple[Sealed, ...]:
-    """Return ``sealed`` with the ended epoch's entry; a role's oldest entries beyond ``SEALED_LIMIT`` are dropped."""
+    """Return ``root.sealed`` with the current epoch of ``role``, and at most ``SEALED_LIMIT`` entries of the role."""
     before = root.roles[role.value]
     if before.epoch == 0:
         return root.sealed
@@ -251,8 +259,9 @@ def _begun(root: Root, grant: Grant, volume: VolumeProof) -> dict[str, Any]:
 
 
 def with_epoch(lineage: tuple[EpochEntry, ...], entry: EpochEntry) -> tuple[EpochEntry, ...]:
-    """Return the lineage with ``entry`` added. Epochs that begin at or above the entry's offset are removed: they wrote
-    nothing.
+    """Return ``lineage`` with ``entry`` at its end. Epochs that begin at or above the offset of ``entry`` are removed.
+
+    Such an epoch has no records.
     """
     kept = tuple(old for old in lineage if old.start_offset < entry.start_offset)
     return (*kept, entry)
@@ -262,8 +271,8 @@ def with_epoch(lineage: tuple[EpochEntry, ...], entry: EpochEntry) -> tuple[Epoc
 class AppendIntent:
     """Append of rows at ``next_offset``. ``append_id`` must be on the volume's disk before the commit is sent.
 
-    ``epochs``: leader epochs that begin inside these rows. If none are given, a new leader epoch begins at the base of
-    the first row that has it.
+    ``epochs``: leader epochs that begin inside these rows. Any other new leader epoch begins at the base of the first
+    row that has it.
     """
 
     rows: tuple[Row, ...]
@@ -273,7 +282,10 @@ class AppendIntent:
     op = "append"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """Refuse unless the rows continue the catalog without gap or overlap and carry the stamp's role and epoch."""
+        """Return the root with the rows. Refuse rows that do not continue the catalog, or are not of the stamp's claim.
+
+        Refuse also with FENCED, with STATE unless an open log's writer appends, and with INVALID for impossible rows.
+        """
         refusal = fenced(root, stamp) or _check_rows(root, self.rows, stamp)
         if refusal is not None:
             return refusal
@@ -307,7 +319,7 @@ def _lineage_of(root: Root, rows: Sequence[Row], epochs: Sequence[EpochEntry]) -
     return lineage
 
 
-_FLAW_HINT = "run `tiered check` to read this segment on its disk; later segments are not committed before it is right"
+_FLAW_HINT = "run `tiered check --log-dir DIR` on its disk; later segments are not committed before it is repaired"
 
 
 def _check_rows(root: Root, rows: Sequence[Row], stamp: Stamp) -> Refusal | None:
@@ -331,7 +343,7 @@ def _check_rows(root: Root, rows: Sequence[Row], stamp: Stamp) -> Refusal | None
     expected = root.next_offset
     uids = set()
     for row in rows:
-        flaw = row_flaw(row, expected, stamp) or ("an upload is no hole" if row.flags & FLAG_HOLE else "")
+        flaw = row_flaw(row, expected, stamp) or ("it is a hole, without an object" if row.flags & FLAG_HOLE else "")
         if flaw:
             return Refusal(RefusalReason.INVALID, f"{root.where}: row {row.base}..{row.next}: {flaw}", hint=_FLAW_HINT)
         expected = row.next
@@ -342,7 +354,7 @@ def _check_rows(root: Root, rows: Sequence[Row], stamp: Stamp) -> Refusal | None
 
 
 def row_flaw(row: Row, expected: int, stamp: Stamp) -> str:
-    """Return what is wrong with a row that should begin at ``expected``, ``""`` if nothing is."""
+    """Return the first fault of a row that should begin at ``expected`` and be of ``stamp``'s claim; ``""`` if none."""
     if row.base != expected:
         return f"begins at {row.base} instead of {expected}: rows must be contiguous"
     if not row.base < row.next <= MAX_INT64:
@@ -373,7 +385,7 @@ def holds_any(rows: Rows | Trash, uids: set[tuple[int, int]]) -> bool:
 
 
 def fenced(root: Root, stamp: Stamp) -> Refusal | None:
-    """Return a refusal if a newer claim has fenced that of ``stamp``. None: it may commit on ``root``."""
+    """Return a refusal if the role's claim in ``root`` is not that of ``stamp``. None: ``stamp`` may commit."""
     held = root.roles[stamp.role.value]
     if held.epoch != stamp.epoch:
         return Refusal(
@@ -386,9 +398,9 @@ def fenced(root: Root, stamp: Stamp) -> Refusal | None:
 
 @dataclass(frozen=True, slots=True)
 class GcFloorIntent:
-    """Rise of the floor to ``version``: objects removed by that version or earlier may be deleted.
+    """Rise of the root's ``gc_floor`` to ``version``: objects that it or an earlier version removed may be deleted.
 
-    Readers that pin later pin a newer root, which does not name these objects.
+    A later pin protects a newer root, which does not name these objects.
     """
 
     version: int
@@ -396,14 +408,15 @@ class GcFloorIntent:
     op = "gc_floor"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
-        """Return the root with the new floor. Refuse with INVALID above the root's version, with NOTHING at or below
-        the floor.
+        """Return the root with the new floor. Refuse with INVALID if ``version`` is above the root's version.
+
+        Refuse with NOTHING if the floor is ``version`` or higher already.
         """
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal
         if self.version > root.version:
-            return Refusal(RefusalReason.INVALID, f"{root.where}: a floor of {self.version} is beyond it")
+            return Refusal(RefusalReason.INVALID, f"{root.where}: gc_floor {self.version} is beyond it")
         if self.version <= root.gc_floor:
             return Refusal(RefusalReason.NOTHING, f"{root.where}: the floor is {root.gc_floor} already")
         return succeed(root, stamp, self.op, gc_floor=self.version)
@@ -411,16 +424,16 @@ class GcFloorIntent:
 
 @dataclass(frozen=True, slots=True)
 class GcDoneIntent:
-    """End of a collection: the store acknowledged every deletion of ``entries``, and exactly these leave the trash."""
+    """Removal of ``entries`` from the trash, after the store has acknowledged the deletion of their objects."""
 
     entries: tuple[TrashEntry, ...]
 
     op = "gc_done"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
-        """Return the root without ``entries`` in its trash. Refuse with INVALID for an entry above the floor.
+        """Return the root without ``entries`` in its trash. Refuse with INVALID for an entry above ``gc_floor``.
 
-        Entries that are no longer in the trash are ignored. Refuse with NOTHING if that is true of all.
+        Ignore entries that are not in the trash. Refuse with NOTHING if none is.
         """
         refusal = fenced(root, stamp)
         if refusal is not None:
@@ -450,8 +463,9 @@ class StateIntent:
     op = "state"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
-        """Return the root with the new state. Refuse with STATE for a step backwards, with NOTHING if the state is the
-        same.
+        """Return the root with the new state. Refuse with NOTHING if the root has it already.
+
+        Refuse with STATE for a step backwards.
         """
         refusal = fenced(root, stamp)
         if refusal is not None:

@@ -1,4 +1,4 @@
-"""Costs of a log in a bucket: requests, bytes and dollars, planned from its workload, and the price of requests."""
+"""Estimate of the requests, bytes and dollars of a log in a bucket, and the price of counted requests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ HISTORY_EVERY = 64
 """Commits per copy of the root, as ``remote.root_history`` makes them."""
 MULTIPART_FROM_BYTES, PART_BYTES = 64 * 1024**2, 16 * 1024**2
 FOLLOW_SECONDS = (0.5, 10.0)
-"""Shortest and longest interval between two looks of a reader that follows."""
+"""Shortest and longest interval between two polls of a reader that waits for new records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices in dollars, of a request and of a GiB for a month. ``day``: date of this table."""
+    """Prices in dollars: of one PUT (``write``), one GET (``read``) and a GiB for a month. ``day``: their date."""
 
     write: float
     read: float
@@ -52,9 +52,11 @@ def price(requests: Mapping[str, float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Shape of a log. ``ratio``: stored bytes per byte of records. ``readers`` follow all partitions.
+    """Workload of a log, for :func:`plan_cost`. ``records_per_second``: of all partitions together.
 
-    ``retention_seconds``: None for a log that keeps everything.
+    ``ratio``: stored bytes per byte of records. ``seal_seconds``: longest time until a segment is sealed. ``readers``:
+    number of readers that each follow all partitions. ``retention_seconds``: None for a log that keeps everything.
+    ``maintain_every_seconds``: interval of maintenance rounds, 0 for none.
     """
 
     records_per_second: float
@@ -70,7 +72,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class CostPlan:
-    """Planned requests by kind, and stored bytes.
+    """Planned requests by kind, and stored bytes. ``segment_bytes``: size of one segment.
 
     ``stored_bytes``: bytes at the end of the retention. Without a retention: the bytes written in the planned time.
     """
@@ -91,9 +93,9 @@ class CostPlan:
 
 
 def plan_cost(work: Workload, seconds: float = MONTH_SECONDS) -> CostPlan:
-    """Return the requests of ``seconds`` of steady work, and the bytes then stored.
+    """Return the requests of ``seconds`` of steady ``work``, and the bytes that are stored at the end.
 
-    Not included: faults, merging, compaction and reads of old records.
+    Faults, merging, compaction and reads of old records are not included.
     """
     rate = work.records_per_second * work.record_bytes * work.ratio / work.partitions
     sealed_every = min(work.seal_seconds, work.segment_bytes / rate) if rate else math.inf

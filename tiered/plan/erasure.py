@@ -1,4 +1,4 @@
-"""Which records an erasure removes, and the batches that remain. Pure.
+"""Selection of the records that an erasure removes, and the rebuild of their batches. Pure.
 
 A removed record leaves its offset unused: its batch keeps its range, its producer and its place in a transaction, and
 may become empty. Control batches, such as markers of transactions, are never records of a key.
@@ -29,9 +29,11 @@ HASH = "BLAKE2b-256, keyed with the 16 bytes of the topic id"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Records of one of ``keys``, or of a key that begins with one of ``prefixes``; any key if neither is given.
+    """Rule that selects records to erase: by ``keys``, by ``prefixes`` of keys, by time, or by key and time.
 
-    ``before_ms`` restricts them to older timestamps; records without a timestamp stay.
+    A record is selected if its key is in ``keys`` or begins with one of ``prefixes``; without both, whatever its key
+    is. ``before_ms``: only records with an older timestamp; records without a timestamp stay. Raises ConfigError for a
+    rule that selects nothing or everything, or has too many keys.
     """
 
     keys: frozenset[bytes] = frozenset()
@@ -42,7 +44,7 @@ class Selection:
         if not self.keys and not self.prefixes and self.before_ms is None:
             raise ConfigError(
                 "the erasure selects nothing: no key, prefix or time is given",
-                hint="name a key, the beginning of keys, or a time",
+                hint="name a key, a prefix of keys, or a time",
             )
         if len(self.keys) + len(self.prefixes) > MAX_KEYS:
             raise ConfigError(f"{len(self.keys)} keys exceed the limit of {MAX_KEYS}", hint="run several erasures")
@@ -53,7 +55,10 @@ class Selection:
 
     @classmethod
     def asked(cls, keys: Iterable[bytes], prefixes: Iterable[bytes], before: Time | None, now_ms: int) -> Selection:
-        """Return the selection that a user requests. Raises ConfigError for an invalid time or selection."""
+        """Return the selection for a user's keys, prefixes and time. Raises ConfigError for an invalid selection.
+
+        ``before``: time or duration, relative to ``now_ms``; None: any time.
+        """
         before_ms = None if before is None else parse_time(before, now_ms=now_ms)
         return cls(frozenset(keys), tuple(prefixes), before_ms)
 
@@ -82,9 +87,7 @@ class Selection:
         )
 
     def rest(self, header: BatchHeader, batch: Buffer) -> tuple[Buffer, int]:
-        """Return the batch without erased records, and their number. Without any, the batch is byte for byte the
-        same.
-        """
+        """Return (batch without erased records, number of erased records). With number 0 the batch is unchanged."""
         if header.is_control:
             return batch, 0
         records = list(decode_records(batch))
@@ -102,7 +105,7 @@ class Selection:
         }
 
     def job_id(self, topic_id: UUID, partitions: Sequence[int]) -> str:
-        """Return an id that depends only on the erasure, so that an interrupted one resumes under its own id."""
+        """Return the id of the erasure of these partitions. Equal erasures have equal ids, so that a rerun resumes."""
         asked = json.dumps([self.hashed(topic_id), sorted(partitions)]).encode()
         return f"erase-{hashlib.blake2b(asked, key=topic_id.bytes, digest_size=16).hexdigest()}"
 
@@ -124,7 +127,7 @@ class BlindSelection(Selection):
         return cls(keys, tuple(sorted(prefixes)), selection.before_ms, topic_id)
 
     def as_json(self) -> dict[str, Any]:
-        """Return fields from which :meth:`from_json` builds the selection. Equal selections give equal fields."""
+        """Return the selection as JSON values, for :meth:`from_json`. Equal selections give equal values."""
         keys, prefixes = sorted(key.hex() for key in self.keys), [prefix.hex() for prefix in self.prefixes]
         return {"topic_id": self.topic_id.hex, "keys": keys, "prefixes": prefixes, "before_ms": self.before_ms}
 
@@ -135,9 +138,7 @@ class BlindSelection(Selection):
         return cls(frozenset(keys), prefixes, fields["before_ms"], UUID(fields["topic_id"]))
 
     def names(self, key: bytes) -> bool:
-        """Return True if ``keys`` has the hash of ``key``, or a prefix of ``key`` was hashed. Takes 1 us, and 1 us per
-        prefix length.
-        """
+        """Return True if ``keys`` has the hash of ``key``, or ``prefixes`` has the hash of a prefix of ``key``."""
         if self.keys and _digest(self.topic_id, key) in self.keys:
             return True
         return any(

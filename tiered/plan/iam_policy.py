@@ -1,8 +1,8 @@
 """Least permissions of each kind of program on a bucket, as IAM policy documents.
 
-The patterns are those of the product's own keys (``keys.wildcards``), and the requests those that each kind makes:
-``tests/unit/plan/iam_policy`` runs their work under these documents. A writer deletes only its probes, so its stolen
-key cannot delete history. Objects that its journal names are deleted if it may delete, otherwise by a maintainer. No
+The key patterns come from ``keys.wildcards``. ``tests/unit/plan/iam_policy`` runs the work of each kind of program
+under its document. A writer deletes only its probes, so its stolen key
+cannot delete history. Objects that its journal names are deleted if it may delete, otherwise by a maintainer. No
 role deletes old versions of objects.
 """
 
@@ -15,8 +15,8 @@ from tiered.format.keys import GROUPS_PREFIX, Role, wildcards
 ROLES = ("reader", "consumer", "writer", "maintainer", "auditor", "spark", "sink", "repair")
 """``consumer`` reads as a member of a group. ``spark`` reads with Spark, ``sink`` writes with it; a pipeline from log
 to log is both. Of the commands on Spark, ``check`` needs auditor, ``export`` spark, ``maintain`` and ``erase``
-maintainer. ``repair`` is for the time of a repair: it reads versions and puts any object of the log again, and deletes
-no segment.
+maintainer. Use ``repair`` only while you repair a log: it reads old versions and overwrites any object of the log. It
+deletes no segment.
 """
 _CREATE = ["s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload"]
 """Actions that create an object with tags (lifecycle rules select segments by them)."""
@@ -26,7 +26,7 @@ _ENCRYPT = ["kms:Decrypt", "kms:GenerateDataKey"]
 _LOG = ("topic", "root", "page", "segment", "staged")
 _PAST = ("snapshot", "history")
 _KEPT = ("snapshot", "audit", "erasure", "aside")
-"""Kinds of objects that a maintainer keeps for people."""
+"""Kinds of objects that a maintainer writes for people to read: snapshots, reports and copies."""
 _GROUP = ("member", "plan", "position")
 _PIN = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
 
@@ -36,9 +36,11 @@ Policy = dict[str, Any]
 def policy(
     role: str, bucket_arn: str, prefix: str, *, kms_key_arn: str = "", leave_out: tuple[str, ...] = ()
 ) -> Policy:
-    """Return the IAM policy document for ``role``, one of :data:`ROLES`. ``prefix`` is empty or ends with ``/``.
+    """Return the IAM policy document for ``role``, one of :data:`ROLES`.
 
-    ``leave_out``: names of statements to leave out, for example ``Pin`` and ``PinKey`` of readers, or ``MissingIs404``.
+    ``prefix``: key prefix of the log in the bucket, empty or with a final ``/``. ``kms_key_arn``: key that encrypts the
+    objects, empty for none. ``leave_out``: ``Sid`` of statements to leave out, for example ``Pin`` and ``PinKey`` of
+    readers, or ``MissingIs404``.
     """
     own = Role.MAINTAINER if role in ("maintainer", "repair") else Role.WRITER
     statements = _STATEMENTS[role](_Keys(f"{bucket_arn}/{prefix}", own))
@@ -73,7 +75,7 @@ def policy(
 
 
 class _Keys:
-    """ARNs by kind of key. ``role`` limits ``own`` to segments and pages of that role."""
+    """Builder of ARN patterns for kinds of object keys. :meth:`own` covers only segments and pages of ``role``."""
 
     def __init__(self, objects: str, role: Role | None = None) -> None:
         self._objects = objects
@@ -90,12 +92,12 @@ class _Keys:
 
 
 def _read(keys: _Keys) -> list[Policy]:
-    """Allow the reads of Spark, which may begin at the positions of a group."""
+    """Allow the reads of Spark, also of the positions of consumer groups, at which a read may begin."""
     return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "copied", "position"))]
 
 
 def _restore(keys: _Keys) -> list[Policy]:
-    """Allow the reads of `restore`: an earlier catalog, and the erasures that it undoes."""
+    """Allow the reads of a reader: the log, earlier catalogs, and the list of erasures."""
     return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "copied", "erasure"))]
 
 

@@ -23,7 +23,7 @@ from tiered.model import TRASH_KINDS, TRASH_LIST, TRASH_ROWS
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Rule that a root breaks: the rule as a sentence, and the values that contradict it."""
+    """Rule that a root breaks. ``sentence``: the rule. ``found``: the values that contradict it."""
 
     sentence: str
     found: str
@@ -36,13 +36,13 @@ _Check = Callable[[Root], Iterator[str]]
 _ChangeCheck = Callable[[Root, Root], Iterator[str]]
 
 CHECKS: dict[str, _Check] = {}
-"""Sentences about one root."""
+"""Rules about one root, each with its check."""
 CHANGE_CHECKS: dict[str, _ChangeCheck] = {}
-"""Sentences about a root and an earlier one."""
+"""Rules about a root and an earlier root, each with its check."""
 
 
 def check_page(root: Root, content: Rows | Pointers) -> list[Violation]:
-    """Return the rules that the rows of a leaf page of ``root`` break. An inner page is checked with its leaves."""
+    """Return the rules that the rows of a leaf page of ``root`` break. For an inner page the list is empty."""
     if not isinstance(content, Rows):
         return []
     found = [*_impossible_rows(content), *_unclaimed_rows(root, content)]
@@ -146,7 +146,7 @@ def _possible(root: Root) -> Iterator[str]:
 
 
 def _impossible_rows(rows: Rows) -> Iterator[str]:
-    """Yield the first impossible row of a root or of a leaf page."""
+    """Yield the first impossible row of a root or a leaf page as text; nothing if there is none."""
     column = rows.columns
     hole = (column["flags"] & FLAG_HOLE) != 0
     bad = (
@@ -201,7 +201,7 @@ def _claimed(root: Root) -> Iterator[str]:
 
 
 def _unclaimed_rows(root: Root, rows: Rows) -> Iterator[str]:
-    """Yield the first row, of a root or of a leaf page, whose epoch its role has not claimed."""
+    """Yield a sentence about the first row whose epoch its role has not claimed; nothing if there is none."""
     yield from _unclaimed(root, rows.columns["claim_epoch"], (rows.columns["flags"] & FLAG_MAINTAINER) != 0, "row")
 
 

@@ -1,4 +1,4 @@
-"""Splitting a job over a bucket into tasks. Pure: rows of a snapshot go in, a piece at a time, in offset order.
+"""Split of a job over a bucket into tasks. Pure: the caller adds the rows of a catalog in offset order.
 
 A task costs about 70 ms of overhead, and runs again as a whole if its machine is lost.
 """
@@ -26,7 +26,10 @@ TWO_PHASE_RECORDS = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpan:
-    """Segments of one partition whose base is in ``start`` to ``end`` (exclusive). Spans leave no gap."""
+    """Adjacent segments of one partition, which cover offsets ``start`` to ``end`` (exclusive).
+
+    ``segments``: their number. ``size_bytes``: their size.
+    """
 
     start: int
     end: int
@@ -35,7 +38,7 @@ class SegmentSpan:
 
 
 class SpanCutter:
-    """Cutter of neighbouring rows into spans of at least ``least_bytes`` each, except for the last one."""
+    """Cutter of adjacent rows into spans. A span ends at ``least_bytes`` or ``MAX_SPAN_SEGMENTS``, or with the rows."""
 
     def __init__(self, least_bytes: int = SPAN_BYTES) -> None:
         self._least_bytes = least_bytes
@@ -55,7 +58,7 @@ class SpanCutter:
                 self._close()
 
     def finish(self) -> list[SegmentSpan]:
-        """Return all spans, in offset order."""
+        """End the last span. Return all spans, in offset order."""
         if self._start >= 0:
             self._close()
         return self._spans
@@ -66,9 +69,10 @@ class SpanCutter:
 
 
 def bundled(sizes: Sequence[int], most_bytes: int, most: int) -> list[list[int]]:
-    """Group the indexes of ``sizes``: at most ``most`` within ``most_bytes`` each, or one alone.
+    """Return the indexes of ``sizes`` in groups of at most ``most`` items and ``most_bytes`` in total.
 
-    The largest come first, as the longest task must not start last.
+    An item above ``most_bytes`` is a group of its own. The largest items come first, as the longest task must not start
+    last.
     """
     groups: list[list[int]] = []
     left = 0

@@ -15,12 +15,12 @@ UNKNOWN_EPOCH = -1
 
 
 def epoch_at(epochs: Sequence[EpochEntry], offset: int) -> int:
-    """Return the leader epoch under which ``offset`` was written. ``UNKNOWN_EPOCH`` if ``epochs`` begin above it."""
+    """Return the leader epoch of the record at ``offset``. ``UNKNOWN_EPOCH`` if no entry begins at or below it."""
     return max((entry.epoch for entry in epochs if entry.start_offset <= offset), default=UNKNOWN_EPOCH)
 
 
 def are_other_epochs(one: int, another: int) -> bool:
-    """Return True if both epochs are known and differ. An unknown epoch differs from none."""
+    """Return True if both leader epochs are known and differ."""
     return one != another and UNKNOWN_EPOCH not in {one, another}
 
 
@@ -36,9 +36,10 @@ def common_end(epochs: Sequence[EpochEntry], epoch: int, end: int) -> int | None
 
 
 def need_same_records(name: str, held: Sequence[EpochEntry], theirs: Sequence[EpochEntry], end: int) -> None:
-    """Raise OffsetGapError unless a broker with the leader epochs ``theirs`` has the bucket's records below ``end``.
+    """Raise OffsetGapError if a broker's log has another leader epoch than the bucket just below ``end``.
 
-    ``held``: the leader epochs of the bucket. The error names the first offset at which both differ.
+    ``name``: partition, for the message. ``held``: leader epochs of the bucket. ``theirs``: those of the broker. The
+    error names the first offset at which both differ. Unknown epochs raise nothing.
     """
     was, now = epoch_at(held, end - 1), epoch_at(theirs, end - 1)
     if are_other_epochs(was, now):
@@ -48,13 +49,14 @@ def need_same_records(name: str, held: Sequence[EpochEntry], theirs: Sequence[Ep
 
 
 def rewritten(name: str, start: int, end: int, why: str = "") -> OffsetGapError:
-    """Return the error for records in the bucket that the broker replaced, or no longer has. ``why``: reason, for the
-    message.
+    """Return the error for offsets ``start`` to ``end`` in the bucket that the broker replaced or deleted.
+
+    ``name``: partition. ``why``: text that is added to the message.
     """
     return OffsetGapError(
         f"{name}: of the offsets {start} to {end} the bucket holds records that the broker no longer has{why}: its log "
         "was truncated below the high watermark",
         start=start,
         end=end,
-        hint="begin a new log under another prefix; the cause is an unclean leader election",
+        hint="upload to another prefix, which begins a new log; the cause is an unclean leader election",
     )

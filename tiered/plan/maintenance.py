@@ -6,7 +6,7 @@
     settings of the topic, a time ──────────┼──> actions, each with its reason and its price ──> one root PUT each
     trash of its root, producers ───────────┘
 
-Nothing here knows a store: the executor of an action reads the newest root again, and its intent is judged there.
+Nothing here knows a store: the executor of an action reads the newest root again, and applies its intent to that root.
 Sizes are those of the rows of one root: segments that are being uploaded, or only on a disk, do not count.
 """
 
@@ -62,7 +62,7 @@ MIN_MAP_BYTES = 8 * 1024 * 1024
 
 
 class MaintenanceKind(enum.StrEnum):
-    """Kinds of maintenance; the words of ``--only``."""
+    """Kinds of maintenance. The values are the arguments of ``--only``."""
 
     RETENTION = "retention"
     MERGE = "merge"
@@ -77,10 +77,10 @@ ROUTINE: Final = (MaintenanceKind.RETENTION, MaintenanceKind.MERGE, MaintenanceK
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceAction:
-    """One planned change to offsets ``start`` to ``end``, and its cost. -1: unknown before the action ran.
+    """One planned change to offsets ``start`` to ``end`` (exclusive), and its cost. -1: unknown until it has run.
 
-    ``rows_out``, ``bytes_written`` and ``requests`` are upper bounds: only a compaction itself finds what it drops; a
-    reencode that removes compression may write more than it reads. Bytes are those of ``.log`` objects; pages of a
+    ``rows_out``, ``bytes_written`` and ``requests`` are upper bounds: only a compaction itself finds what it
+    removes. A reencode may write more than it reads. Bytes are those of ``.log`` objects; pages of a
     large catalog are read and written besides. ``garbage_bytes`` in ``garbage_objects`` objects can be deleted at
     ``frees_at_ms`` or later. ``rows``: inputs of a merge. ``records``: number of records that a compaction reads.
     """
@@ -103,7 +103,7 @@ class MaintenanceAction:
 
 @dataclass(frozen=True, slots=True)
 class MaintenancePlan:
-    """Actions for one partition at ``version`` of its root. ``notes``: what is not done, and why."""
+    """Maintenance of one partition, planned from ``version`` of its root. ``notes``: sentences on what is not done."""
 
     tp: TopicPartition
     version: int
@@ -112,7 +112,7 @@ class MaintenancePlan:
 
 
 class RowPlanner(Protocol):
-    """Planner that gets the rows of a catalog piece by piece."""
+    """Planner to which the rows of a catalog are added in several calls."""
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add the rows that follow those of earlier calls."""
@@ -124,7 +124,10 @@ class RowPlanner(Protocol):
 def retention_action(
     expiry: RemoteExpiry, start_offset: int, *, config: TopicConfig, now_ms: int
 ) -> MaintenanceAction | None:
-    """Return the ``trim`` for :func:`~tiered.plan.retention.plan_remote_expiry`; None if nothing expires."""
+    """Return the action that raises the log start to that of ``expiry``; None if ``start_offset`` is there already.
+
+    ``expiry``: result of :func:`~tiered.plan.retention.plan_remote_expiry`.
+    """
     if expiry.start_offset <= start_offset:
         return None
     return MaintenanceAction(
@@ -141,7 +144,7 @@ def retention_action(
 
 
 class WrongTimes:
-    """Collector of segments with unusable timestamps. Rows are added in offset order; repeated rows are ignored."""
+    """Collector of notes about segments with unusable timestamps. Rows are added in offset order."""
 
     def __init__(self, config: TopicConfig) -> None:
         self._config = config
@@ -149,7 +152,7 @@ class WrongTimes:
         self._count = self._end = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add the rows that follow those of earlier calls. Some of those may come again."""
+        """Add rows. Rows at offsets of earlier calls are ignored."""
         for row in rows:
             if row.next <= self._end:
                 continue
@@ -161,7 +164,7 @@ class WrongTimes:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences: one about each of the first segments with unusable timestamps, and one about the others."""
+        """Sentences: one for each of the first :data:`NAMED_SEGMENTS` segments, and one with the number of others."""
         more = self._count - len(self._named)
         rest = (f"the timestamps of {more} more segments are not used either",) if more else ()
         return (*[wrong_times_text(*times_of(row)) for row in self._named], *rest)
@@ -171,7 +174,7 @@ class WrongTimes:
 
 
 class MergePlanner:
-    """Planner of merges of neighbouring small rows, fed piece by piece in offset order. Keeps a group and its result.
+    """Planner of merges of adjacent small rows, which are added in offset order.
 
     A row is merged ``merge.idle.ms`` after its newest record: until then its uploader may still read it back.
     """
@@ -187,7 +190,7 @@ class MergePlanner:
         self._rows = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add the rows that follow those before."""
+        """Add the rows that follow those of earlier calls."""
         for row in rows:
             rests_from_ms = row_age_from_ms(row, self._config) + self._config.merge_idle_ms
             if row.size >= self._small or row.size > self._most or rests_from_ms > self._now_ms:
@@ -204,7 +207,7 @@ class MergePlanner:
             self._bytes += row.size
 
     def finish(self) -> list[MaintenanceAction]:
-        """Return all merges, in offset order."""
+        """Return the merges in offset order, at most :data:`MAX_MERGES`. Call it once, after the last row."""
         self._end_group()
         return self._found[:MAX_MERGES]
 
@@ -255,9 +258,9 @@ def _worth_it(group: Sequence[Row]) -> list[Sequence[Row]]:
 
 
 class CompactionPlanner:
-    """Planner of a compaction of a partition, whose rows are added in offset order. One row is in memory.
+    """Planner of the compaction of one partition, whose rows are added in offset order. One row is in memory.
 
-    ``bounds``: state of the partition, without its segments. Every row counts as sealed: there is no active segment.
+    ``bounds``: state of the partition without segments. Every row counts as sealed: there is no active segment.
     """
 
     def __init__(self, bounds: LogState, now_ms: int) -> None:
@@ -269,7 +272,7 @@ class CompactionPlanner:
         self._rows = self._held = self._bytes = self._gets = self._records = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add the rows that follow those before."""
+        """Add the rows that follow those of earlier calls."""
         for row in rows:
             self._start = row.base if self._start is None else self._start
             self._count(self._scan.add(segment_state(row, self._config)))
@@ -290,7 +293,7 @@ class CompactionPlanner:
         self._gets += -(-read.size_bytes // READ_BYTES) * (1 + (read.end_offset > self._first_dirty))
 
     def action(self) -> MaintenanceAction | None:
-        """Return the compaction to run, or None. Call after the last row."""
+        """Return the compaction to run, None if the log is not dirty enough. Call it once, after the last row."""
         candidate = self.candidate()
         due = self._config.compacted and candidate.eligible and candidate.cleanable_bytes > 0
         if self._start is None or not due:
@@ -320,8 +323,8 @@ class CompactionPlanner:
 def segment_state(row: Row, config: TopicConfig) -> SegmentState:
     """Return the state of a row's segment, from the row alone. Index sizes are upper bounds.
 
-    The smallest timestamp stands for that of the first batch, so ``max.compaction.lag.ms`` is reached no later. If the
-    timestamps are wrong, the append time stands for it. A row without any time counts as just written for
+    The smallest timestamp replaces that of the first batch, so ``max.compaction.lag.ms`` is reached no later. If the
+    timestamps are wrong, the append time replaces it. A row without any time counts as just written for
     ``min.compaction.lag.ms``. A hole (a row without records) has no age.
     """
     entries = row.size // (config.index_interval_bytes + 1)
@@ -345,8 +348,9 @@ def segment_state(row: Row, config: TopicConfig) -> SegmentState:
 
 
 class ReencodePlanner:
-    """Planner of a rewrite to another codec or format, fed piece by piece in offset order. No row records the codec of
-    its batches: the rewrite itself finds the segments that need it.
+    """Planner of a rewrite to another codec or format. Rows are added in offset order.
+
+    Rows do not record the codec of their batches: the rewrite itself finds the segments that need it.
     """
 
     def __init__(self, config: TopicConfig, now_ms: int) -> None:
@@ -400,10 +404,9 @@ ORPHAN_MS = 24 * 3_600_000
 
 
 def newest_trimmed(root: Root) -> TrashEntry | None:
-    """Return the trash entry of the newest segment if a log was trimmed to its end. None if it was not, or has no such
-    entry.
+    """Return the trash entry of the newest segment of a log that was trimmed to its end; otherwise None.
 
-    Only this segment's bundle has the producers, so the entry stays in the trash until the next append.
+    Only the index bundle of this segment has the producers, so the entry stays in the trash until the next append.
     """
     if root.start_offset < root.next_offset:
         return None
@@ -412,9 +415,10 @@ def newest_trimmed(root: Root) -> TrashEntry | None:
 
 
 def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
-    """Return the entries whose objects may be deleted: removed by version ``limit``, and at least ``grace_ms`` ago.
+    """Return the trash entries whose objects may be deleted: removed at or below version ``limit``, and not recently.
 
-    ``limit`` is the floor, or the lowest version that a reader has pinned. :func:`newest_trimmed` is not among them.
+    ``limit``: the root's ``gc_floor``, or the lowest version that a reader has pinned. ``grace_ms``: least time since
+    the removal. The entry of :func:`newest_trimmed` is left out.
     """
     columns = root.trash.columns
     # mutant garbage-waits-for-grace
@@ -426,7 +430,7 @@ def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
 
 
 def collection_action(root: Root, *, config: TopicConfig, now_ms: int) -> MaintenanceAction | None:
-    """Return the collection of ``root``, None without garbage that is due. Pins, not read here, may prevent a part."""
+    """Return the collection of the garbage in ``root`` that is due; None without any. Pins may protect a part of it."""
     due = collectable(root, limit=root.version, now_ms=now_ms, grace_ms=config.gc_grace_ms)
     if not len(due):
         return None

@@ -1,8 +1,8 @@
-"""Newest offset of every key in the dirty part of a log, in bounded memory, and transactions that a pass meets. Pure.
+"""Newest offset of every key in the dirty part of a log, and the transactions of the cleaned range. Pure.
 
-Keys are stored as digests, so that long keys cost no more than short ones: equal digests count as equal keys. Kafka
-uses MD5. Here it is a hash of 128 bits under a secret of the process, for which colliding keys cannot be made. With
-MD5 they can, and the older of two records would be lost.
+Memory is bounded: keys are stored as digests, and equal digests count as equal keys. Kafka's digest is MD5, for which
+colliding keys can be made, so that a record would be lost. The digest here has 128 bits and depends on a secret of the
+process, which makes such keys impossible to find.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DIGEST_BYTES = 16
 
 
 class PassedRun(NamedTuple):
-    """Consecutive verified batches that the map took as a whole. None has a producer or belongs to a transaction."""
+    """Consecutive verified batches whose records are all in the map. No batch has a producer or a transaction."""
 
     size: int
     base_offset: int
@@ -46,13 +46,17 @@ class PassedRun(NamedTuple):
 
 
 class OffsetMap:
-    """Map of key digests to newest offsets. ``latest_offset`` is the last offset that it covers."""
+    """Map of key digests to newest offsets. ``latest_offset`` is the last offset that it covers.
+
+    ``capacity``: number of keys for which ``memory_bytes``, used up to ``load_factor``, has room. Raises ConfigError if
+    there is room for none.
+    """
 
     def __init__(self, memory_bytes: int = DEDUPE_BUFFER_BYTES, *, load_factor: float = LOAD_FACTOR) -> None:
         if memory_bytes < ENTRY_BYTES or not 0 < load_factor <= 1:
             raise ConfigError(
                 f"an offset map of {memory_bytes} bytes, filled to {load_factor}, has no room for a key",
-                hint=f"at least {ENTRY_BYTES} bytes, and a load factor above 0 and at most 1",
+                hint=f"give it at least {ENTRY_BYTES} bytes, and a load factor above 0 and at most 1",
             )
         self.capacity = max(int(memory_bytes // ENTRY_BYTES * load_factor), 1)
         self.latest_offset = -1
@@ -67,7 +71,7 @@ class OffsetMap:
         return self.latest_offset + 1
 
     def put(self, key: bytes, offset: int) -> None:
-        """Set the newest offset of ``key``. The caller checks the capacity first; offsets rise."""
+        """Set the newest offset of ``key``. The caller checks the capacity first, and passes rising offsets."""
         self._keys.put(key, offset)
         self.latest_offset = offset
 
@@ -80,48 +84,64 @@ class OffsetMap:
         return self.get(key) > offset
 
     def put_batch(self, batch: Buffer, start: int) -> KeysPut | None:
-        """Add the keys of one batch like :meth:`~tiered.format.pure_kernels.KeyTable.put_batch`."""
+        """Add the keys of one verified batch for the records at offset ``start`` and above. None: nothing was added.
+
+        After None the caller adds the records one by one with :meth:`put`. See
+        :meth:`~tiered.format.pure_kernels.KeyTable.put_batch`.
+        """
         done = self._keys.put_batch(batch, start)
         if done is not None and done.newest >= 0:
             self.latest_offset = done.newest
         return done
 
     def put_run(self, batches: Buffer, start: int) -> PutRun | None:
-        """Add the keys of consecutive batches like :meth:`~tiered.format.pure_kernels.KeyTable.put_run`."""
+        """Add the keys of consecutive v2 batches for records from offset ``start`` on, until the map is full.
+
+        Stops before a batch that only :meth:`put_batch` can add. None: nothing was added. See
+        :meth:`~tiered.format.pure_kernels.KeyTable.put_run`.
+        """
         done = self._keys.put_run(batches, start)
         if done is not None:
             self.advance(done.newest)
         return done
 
     def has_superseded(self, run: PassedRun) -> bool:
-        """Return True if the map knows, without reading the run, that each of its records has a newer record of its
-        key.
+        """Return True if each record of ``run`` is known to have a newer record of its key. False: not so, or unknown.
+
+        Reads no batch.
         """
         return run.records == self._keys.superseded(run.base_offset, run.next_offset)
 
     def start_at(self, start: int) -> None:
-        """Start the map at offset ``start``. Records before it will have no entry."""
+        """Start the map at offset ``start``: the caller will add no record below it."""
         self.advance(start - 1)
         self._keys.count_superseded_from(start)
 
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
-        """Filter consecutive batches like :meth:`~tiered.format.pure_kernels.KeyTable.filter_run`."""
+        """Return the batches that stay of consecutive v2 batches, up to the first one that needs :meth:`filter_batch`.
+
+        None: the caller filters each batch. See :meth:`~tiered.format.pure_kernels.KeyTable.filter_run`.
+        """
         return self._keys.filter_run(batches, self.latest_offset, now_ms, horizon_ms, boundary)
 
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
-        """Filter one batch like :meth:`~tiered.format.pure_kernels.KeyTable.filter_batch`."""
+        """Return the records that stay of one batch. None: the caller asks :meth:`is_superseded` for each record.
+
+        See :meth:`~tiered.format.pure_kernels.KeyTable.filter_batch`.
+        """
         return self._keys.filter_batch(batch, self.latest_offset, keeps_tombstones, horizon_ms)
 
     def advance(self, offset: int) -> None:
-        """Count all offsets up to ``offset`` as covered by the map."""
+        """Count all offsets up to ``offset`` (inclusive) as covered by the map. A lower offset changes nothing."""
         self.latest_offset = max(self.latest_offset, offset)
 
 
 class OffsetMapBuilder:
     """Builder of a map from the dirty part of a log, batch by batch, until the log ends or the map is full.
 
-    Control records and records of aborted transactions name no key. A full map stops in mid-batch: it is complete up to
-    :attr:`OffsetMap.latest_offset`, from where the next round continues.
+    Control records and records of aborted transactions are left out. A full map may end inside a batch: it is complete
+    up to :attr:`OffsetMap.latest_offset`, after which the next round begins. ``start_offset``: first offset of the map.
+    ``aborted``: as in :class:`CleanedTxns`.
     """
 
     def __init__(self, offset_map: OffsetMap, *, start_offset: int, aborted: Iterable[AbortedTxn] = ()) -> None:
@@ -129,7 +149,7 @@ class OffsetMapBuilder:
         self.records_read = 0
         self.bytes_read = 0
         self.passed: PassedRun | None = None
-        """Last run, if all of its records were put at once."""
+        """Batches of the last :meth:`add_run` if all of their records were added at once, otherwise None."""
         self._start = start_offset
         self._txns = CleanedTxns(aborted)
         offset_map.start_at(start_offset)
@@ -143,7 +163,10 @@ class OffsetMapBuilder:
         return self._add(batch, verify_batch(batch, header))
 
     def add_run(self, batches: memoryview) -> bool:
-        """Add consecutive verified v2 batches like :meth:`add`. Errors have the position in ``batches``."""
+        """Add the keys of consecutive verified v2 batches, and set :attr:`passed`. Return True if the map is full.
+
+        Raises ``CorruptionError`` with the position in ``batches``.
+        """
         at, self.passed = 0, None
         while at < len(batches):
             done = self.offset_map.put_run(batches[at:], self._start)
@@ -180,7 +203,7 @@ class OffsetMapBuilder:
         return False
 
     def end_segment(self, next_base_offset: int) -> None:
-        """End a segment. Offsets up to ``next_base_offset``, where the next segment begins, have no more records."""
+        """Count all offsets of the segment that ends here as covered. The next one begins at ``next_base_offset``."""
         self.offset_map.advance(next_base_offset - 1)
 
     def _put_records(self, batch: Buffer) -> bool:
@@ -216,10 +239,10 @@ class _Aborted:
 
 @dataclass(frozen=True, slots=True)
 class TxnsBefore:
-    """State of the transactions before ``offset``, for a pass that begins there in the middle of a log.
+    """Transactions that began before ``offset`` and end later, for a cleaning that begins at ``offset``.
 
-    ``committed``, ``aborted``: producers with a batch before ``offset`` whose marker comes later, by the transaction's
-    outcome.
+    ``committed``: producer ids of those that commit. ``aborted``: producer ids of those that abort. Each has a batch
+    before ``offset``.
     """
 
     offset: int = 0
@@ -231,14 +254,13 @@ NOTHING_BEFORE = TxnsBefore()
 
 
 class CleanedTxns:
-    """Transactions that a pass (of the map or of the filter) meets, and which of their markers are still needed.
+    """Tracker of transactions during one pass over a log. It finds aborted batches and markers that may be removed.
 
-    Batches come in offset order. The transaction indexes give the aborted transactions; all others count as committed.
-    A marker is needed if this pass has seen any batch of its transaction, also an empty one: producer state is rebuilt
-    from them.
+    The caller passes every batch, in offset order. A marker is needed if the pass has met any batch of its transaction,
+    also an empty one: producer state is rebuilt from these batches.
 
-    ``aborted`` are the entries of the transaction indexes of *all* segments that can touch the range: data may be
-    segments before its marker, and the entry is with the marker. ``before``: for a pass over a part of a log.
+    ``aborted``: entries of the transaction indexes of all segments up to the end of the log. An entry is in the
+    index of the marker's segment. All other transactions count as committed. ``before``: state before a part of a log.
     """
 
     def __init__(self, aborted: Iterable[AbortedTxn] = (), before: TxnsBefore = NOTHING_BEFORE) -> None:
@@ -250,7 +272,7 @@ class CleanedTxns:
         self._retained: list[AbortedTxn] = []
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Return True if the records of this data batch were aborted. Notes that its transaction was seen."""
+        """Return True if the records of this data batch were aborted. Record that its transaction has a batch."""
         self.advance(header.last_offset)
         if not header.is_transactional:
             return False
@@ -266,10 +288,10 @@ class CleanedTxns:
         return True
 
     def marker_is_unneeded(self, header: BatchHeader, record: Record | None) -> bool:
-        """Return True if no batch remains of the transaction that this control batch ends.
+        """Return True if this control batch is empty, or ends a transaction of which no batch remains.
 
-        ``record``: its only record, None if an earlier cleaning removed it. The index entry of an ABORT marker that is
-        still needed is returned by :meth:`drain_retained`. Raises ``CorruptionError`` for a record without a type.
+        ``record``: the batch's only record, None if an earlier cleaning removed it. :meth:`drain_retained` returns the
+        index entry of an ABORT marker that is still needed. Raises ``CorruptionError`` for a record without a type.
         """
         self.advance(header.last_offset)
         if record is None:
@@ -293,7 +315,10 @@ class CleanedTxns:
         return retained
 
     def seen_of(self, producer: int) -> tuple[bool, bool]:
-        """Return, for ``producer``, if a committed and if an aborted transaction has a seen batch but no marker yet."""
+        """Return (has a committed one, has an aborted one) for the unfinished transactions of ``producer``.
+
+        A transaction counts after a batch of it was passed to :meth:`is_aborted`, and until its marker.
+        """
         aborted = self._aborted.get(producer)
         return self._is_committed(producer), aborted is not None and aborted.seen
 

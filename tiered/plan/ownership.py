@@ -55,7 +55,7 @@ class RefusalReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Result of an intent that this root does not allow. ``message`` names topic, partition and offsets."""
+    """Refusal of an intent by a root. ``message`` names topic, partition and offsets."""
 
     reason: RefusalReason
     message: str
@@ -72,13 +72,12 @@ class RestoredFrom:
 
 @dataclass(frozen=True, slots=True)
 class VolumeProof:
-    """Evidence that a volume presents for its claim: state of its disk.
+    """State of a volume's disk that a claim presents as evidence.
 
-    ``token`` and ``last_append`` are the values last passed to ``persist``, as its disk holds them (opaque text:
-    several ids, the newest last, because a commit may be pending). ``empty``: the volume has no records.
-    ``start_offset``, ``end_offset`` and ``leader_epoch`` are the local log's. If the volume is the first writer of an
-    empty catalog, that begins at ``start_offset``. ``joints``: the only offsets, ascending, at which an empty volume
-    can continue, because its records arrive in whole segments (a sidecar's). None: it can continue at any offset.
+    ``token`` and ``last_append``: ids of the volume's claims and appends, as stored on its disk (:func:`hold`).
+    ``empty``: the volume has no records. ``start_offset``, ``end_offset`` and ``leader_epoch`` are those of the local
+    log. An empty catalog without a writer begins at this ``start_offset``. ``joints``: the only offsets, ascending, at
+    which an empty volume can continue, because a sidecar's records arrive in whole segments. None: at any offset.
     """
 
     volume_id: str
@@ -104,20 +103,20 @@ class Grant:
 
 
 def hold(value: str, *more: str) -> str:
-    """Return ``value``, a list of ids as stored on disk, with the ids ``more`` appended. Skip empty and known ids.
+    """Return ``value``, a list of ids as stored on disk, with the ids ``more`` at its end. Skip empty and known ids.
 
-    Beyond ``HELD_LIMIT`` the first id and the newest ones stay. The first is the one that a root was seen to carry
-    (:func:`since`); the others belong to commits whose outcome is unknown.
+    Beyond ``HELD_LIMIT`` the first id and the newest ones stay. A root was read with the first id (:func:`since`). The
+    others belong to commits whose outcome is unknown.
     """
     ids = list(dict.fromkeys([id_ for each in (value, *more) for id_ in held_ids(each)]))
     return HELD_SEPARATOR.join(ids if len(ids) <= HELD_LIMIT else [ids[0], *ids[1 - HELD_LIMIT :]])
 
 
 def since(value: str, seen: str) -> str:
-    """Return the ids in ``value``, a list as stored on disk, from ``seen`` on. ``seen``: the id that a root had.
+    """Return the ids in ``value``, a list as stored on disk, from ``seen`` on; all of them if ``seen`` is missing.
 
-    Each id belongs to one PUT on the ETag of the root before it. The PUTs are sent one after the other, so those before
-    ``seen`` can never land any more. Later ones may. Returns ``value`` unchanged if it does not contain ``seen``.
+    ``seen``: the id that a root had when it was read. Each id belongs to one conditional PUT of a root, and these PUTs
+    are sent one after the other. So a PUT before that of ``seen`` can no longer succeed, and a later one can.
     """
     if value == seen:
         return value
@@ -126,13 +125,16 @@ def since(value: str, seen: str) -> str:
 
 
 def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | Refusal:
-    """Grant or refuse a claim of ``role`` by the table of this module. ``volume`` is None for a maintainer only."""
+    """Return the grant or the refusal of a claim of ``role`` on ``root``, by the table of this module.
+
+    ``volume`` is None for a maintainer only.
+    """
     if root.state != STATE_OPEN:
         return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot be claimed")
     if role is not Role.WRITER:
         return Grant(new_leader_epoch=False)
     if volume is None or not volume.volume_id:
-        return Refusal(RefusalReason.INVALID, f"{root.where}: a writer's claim needs the id of its volume")
+        return Refusal(RefusalReason.INVALID, f"{root.where}: the writer's claim has no volume id")
     writer = root.writer
     begun = bool(root.added.segments or root.next_offset)
     if writer.volume == SPARK_VOLUME:
@@ -150,8 +152,9 @@ def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | 
 
 
 def sink_refused(root: Root) -> Refusal | None:
-    """Return a refusal if a Spark sink may not write here: a local log owns the partition, or the log is not open.
-    Otherwise None.
+    """Return a refusal if a Spark sink may not write to this partition, otherwise None.
+
+    A sink may not write if a local log owns the partition, or if the log is sealed or being deleted.
     """
     writer, is_open = root.writer, root.state == STATE_OPEN
     if not is_open:
@@ -172,10 +175,9 @@ def sink_refused(root: Root) -> Refusal | None:
 
 
 def is_own_claim(root: Root, volume: VolumeProof) -> bool:
-    """Return True if the writer's claim in ``root`` was made by this volume in its current state.
+    """Return True if ``volume`` made the writer's claim in ``root``, and has the token and the last append of it.
 
-    The volume id alone is no proof. After a rejoin, or on an older snapshot, the root may still have the claim that
-    this directory made under its former volume id.
+    The volume id alone is no proof: a copy or an older snapshot of the disk has the same id.
     """
     return root.writer.epoch > 0 and volume.volume_id == root.writer.volume and not _missing(root, volume)
 
@@ -189,7 +191,10 @@ def _missing(root: Root, volume: VolumeProof) -> str:
 
 
 def _no_joint(root: Root, volume: VolumeProof) -> Refusal | None:
-    """Refuse a volume none of whose segments begins at ``next_offset``: its claim would only fence other writers."""
+    """Return a refusal if no segment of a sidecar's volume begins at ``next_offset``. None: the volume can continue.
+
+    The claim of a volume that cannot continue would only fence other writers.
+    """
     end, joints = root.next_offset, volume.joints
     if joints is None or end in joints:
         return None
@@ -197,31 +202,29 @@ def _no_joint(root: Root, volume: VolumeProof) -> Refusal | None:
     if below and above:
         what = f"which is inside the broker's segment {below[-1]} to {above[0]}"
         hint = (
-            "another replica, which rolls at other offsets, was uploaded: go on with the sidecar beside that one; if "
-            "it is lost, upload from here under another prefix"
+            "another replica with other segments was uploaded: run the sidecar beside that replica; if it is lost, "
+            "upload this one under another prefix"
         )
     elif above:
         what = f"the broker's log begins at {above[0]}: the offsets between were deleted before they were linked"
-        hint = (
-            "if another replica still holds it, run the sidecar there; another prefix begins a new log at what is left"
-        )
+        hint = "run the sidecar beside a replica that still has these offsets, or upload this one under another prefix"
     else:
         what = f"the broker's last segment begins at {below[-1] if below else 0}, below it"
-        hint = "this replica is behind, or rolls at other offsets than the one that was uploaded: go on beside that one"
+        hint = "wait until this replica has caught up, or run the sidecar beside the replica that was uploaded"
     return Refusal(
         RefusalReason.GAP, f"{root.where}: the bucket ends at offset {end}, {what}; nothing was claimed", hint=hint
     )
 
 
 def _behind(root: Root, volume: VolumeProof) -> Refusal | None:
-    """Refuse a log that ends below ``next_offset``: its next records would reuse committed offsets."""
+    """Return a refusal if the volume ends below ``next_offset``: its next records would reuse committed offsets."""
     if volume.end_offset >= root.next_offset:
         return None
     return Refusal(
         RefusalReason.FENCED,
         f"{root.where}: volume {volume.volume_id} ends at offset {volume.end_offset}, below the committed end "
         f"{root.next_offset}: its disk has lost records",
-        hint="restore it, or run `tiered repair rejoin` to let it start again at the committed end",
+        hint=f"run `tiered repair rejoin {root.topic}:{root.partition}`: the log then continues at the committed end",
     )
 
 
@@ -233,9 +236,10 @@ def _same_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
         return _behind(root, volume) or Grant(new_leader_epoch=False)
     return Refusal(
         RefusalReason.FENCED,
-        f"{root.where}: volume {volume.volume_id} does not hold the last {missing} that the catalog knows of it: "
+        f"{root.where}: volume {volume.volume_id} lacks its last {missing}, which the catalog has: "
         f"it is a copy, or an older snapshot, of the volume that {root.writer.owner} claimed",
-        hint="stop the other copy, or run `tiered repair rejoin` to make this one a fresh volume; nothing was deleted",
+        hint=f"use the original disk, or run `tiered repair rejoin {root.topic}:{root.partition}` here; nothing was "
+        "deleted",
     )
 
 
@@ -252,13 +256,13 @@ def _other_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
             RefusalReason.FENCED,
             f"{root.where}: volume {volume.volume_id} was restored up to offset {volume.end_offset}, "
             f"the catalog ends at {root.next_offset} since {writer.owner} wrote on",
-            hint=f"`{rejoin}` sets this disk's files aside and goes on where the bucket ends",
+            hint=f"`{rejoin}` sets this disk's files aside and continues where the bucket ends",
         )
     return Refusal(
         RefusalReason.FENCED,
         f"{root.where} belongs to {owner} (claimed by {writer.owner}, epoch {writer.epoch}): "
         f"volume {volume.volume_id} holds records up to offset {volume.end_offset} and may not write it",
-        hint=f"`{rejoin}` moves the diverged tail aside and lets this volume start again",
+        hint=f"`{rejoin}` sets this disk's files aside and continues where the bucket ends",
     )
 
 
@@ -267,5 +271,5 @@ def _sinks_own(root: Root, volume: VolumeProof) -> Refusal:
         RefusalReason.FENCED,
         f"{root.where} belongs to Spark sinks (since {root.writer.owner}, epoch {root.writer.epoch}): the local log "
         f"of volume {volume.volume_id} may not write it before `tiered topic transfer {root.topic} local`",
-        hint="then the next log without records goes on; `tiered repair rejoin` makes this one such a log",
+        hint=f"transfer the topic, then run `tiered repair rejoin {root.topic}:{root.partition}` for this disk",
     )

@@ -1,4 +1,4 @@
-"""Rules for when to act again: backoff after failures, the interval of looks, rate limits, pauses of uploads."""
+"""Rules for when to act again: backoff after failures, intervals of polls, rate limits, pauses of uploads."""
 
 from __future__ import annotations
 
@@ -20,30 +20,33 @@ _MAX_DOUBLINGS = 32  # 2.0 ** 1024 raises OverflowError; an outage of days reach
 def backoff_bound_seconds(
     attempt: int, first_seconds: float = BACKOFF_FIRST_SECONDS, max_seconds: float = BACKOFF_MAX_SECONDS
 ) -> float:
-    """Return the longest wait before repeat ``attempt`` (from 1)."""
+    """Return the longest wait before retry ``attempt`` (from 1): ``first_seconds``, doubled by each further retry.
+
+    The wait is at most ``max_seconds``.
+    """
     doublings = min(max(attempt - 1, 0), _MAX_DOUBLINGS)
     return min(max_seconds, first_seconds * 2.0**doublings)
 
 
 def backoff_seconds(attempt: int, uniform: float) -> float:
-    """Return the wait before repeat ``attempt`` (from 1). ``uniform`` is a random number in [0, 1).
+    """Return the wait before retry ``attempt`` (from 1). ``uniform`` is a random number in [0, 1).
 
-    Full jitter is uniform between zero and the bound. It spreads a thousand clients that failed at the same instant; a
-    fixed exponential keeps them in step.
+    The wait is uniform between zero and :func:`backoff_bound_seconds`, so that clients that failed together retry at
+    different times.
     """
     return uniform * backoff_bound_seconds(attempt)
 
 
 _CHANGES = 8
 _LOOKS = 4
-"""Looks in the smallest gap between two changes, and in a silence of any length."""
+"""Polls in the smallest gap between two changes, and in a silence of any length."""
 
 
 class PollInterval:
-    """Interval between two looks at the end of a partition that another machine writes.
+    """Calculator of the interval between two polls of a partition that another machine writes.
 
-    The interval is a quarter of the smallest gap between the last eight changes. Once the partition has been silent
-    for longer than that gap, it is a quarter of the silence.
+    The interval is a quarter of the smallest gap between the last eight changes. After a longer silence it is a
+    quarter of the silence. It is at least ``least_s`` and at most ``most_s``.
     """
 
     __slots__ = ("_changes", "_least_s", "_most_s")
@@ -66,10 +69,10 @@ class PollInterval:
 
 
 class TokenBucket:
-    """Bucket that gains ``rate`` tokens a second, up to ``burst``. The caller passes the time, holds a lock, and waits.
+    """Rate limit: a bucket that gains ``rate`` tokens a second, up to ``burst``. Not thread-safe; it never waits.
 
-    Tokens may become negative, so that one object may be larger than the bucket: the next caller then waits longer.
-    Times are monotonic seconds.
+    Tokens may become negative, so that one request may exceed ``burst``: the next caller then waits longer. Times are
+    monotonic seconds. Raises ConfigError unless ``rate`` is positive.
     """
 
     def __init__(self, rate: float, *, burst: float, now: float) -> None:
@@ -98,7 +101,7 @@ class TokenBucket:
         self._tokens = min(self._burst, self._tokens + tokens)
 
     def go_at(self, rate: float, now: float, *, burst: float) -> None:
-        """Change the rate. A negative number of tokens stays, and is made up at the new rate."""
+        """Change rate and burst. Missing tokens (a negative number) stay missing, and are refilled at the new rate."""
         self._refill(now)
         self._rate, self._burst = rate, burst
 
@@ -113,7 +116,7 @@ ALL_TOPICS = ""
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Pause of uploads that an operator requested: its start, and the reason in the operator's words."""
+    """Pause of uploads that an operator requested. ``since_ms``: its start. ``reason``: text of the operator."""
 
     since_ms: int
     reason: str = ""

@@ -45,7 +45,7 @@ class ProducerStamp(NamedTuple):
 
 
 class ProducerBatch(NamedTuple):
-    """Facts about one batch for the producer state. ``marker`` None in a control batch: it was cleaned."""
+    """Producer fields and offsets of one batch. ``marker``: None for data, and for a marker that compaction removed."""
 
     base_offset: int
     offset_delta: int
@@ -62,7 +62,7 @@ class ProducerBatch(NamedTuple):
 def producer_batch(
     header: BatchHeader, control_record: Record | None = None, *, timestamp: int | None = None
 ) -> ProducerBatch | None:
-    """Return the facts of a batch by its header. None for a batch without producer, which changes no state.
+    """Return the producer facts of a batch from its header. None for a batch without producer, which changes no state.
 
     ``control_record``: the first record of a control batch (None if compaction left none). ``timestamp``: the batch's
     greatest timestamp, if the log assigns it after this header was read. Raises CorruptionError for a truncated marker.
@@ -92,9 +92,9 @@ def producer_batch(
 def read_producer(
     header: BatchHeader, data: bytes | memoryview, *, timestamp: int | None = None
 ) -> ProducerBatch | None:
-    """Return the producer facts of a whole batch, header and records. None if it has no producer.
+    """Return the producer facts of the batch ``data``, header and records. None if it has no producer.
 
-    ``timestamp``: as in :func:`producer_batch`.
+    ``timestamp``: as in :func:`producer_batch`. Raises CorruptionError for a damaged marker.
     """
     if header.producer_id < 0:
         return None
@@ -123,7 +123,7 @@ class BatchSpan(NamedTuple):
 
 
 class Producer:
-    """State of one producer. ``txn_first_offset`` -1: no transaction is open."""
+    """State of one producer. ``batches``: its newest batches. ``txn_first_offset`` -1: no transaction is open."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp", "txn_first_offset")
 
@@ -165,8 +165,9 @@ class Producer:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def find(self, batch: ProducerBatch) -> BatchSpan | None:
-        """Return the stored batch that ``batch`` repeats exactly, None without one
-        (docs/kafka-semantics.md#producer-state).
+        """Return the known batch that ``batch`` duplicates: same epoch, same sequences. None: it is no duplicate.
+
+        Kafka's rule: docs/kafka-semantics.md#producer-state.
         """
         if batch.producer_epoch != self.epoch:
             return None
@@ -176,7 +177,7 @@ class Producer:
         return None
 
     def enter_epoch(self, epoch: int) -> None:
-        """Start a new epoch without known batches. Its first sequence is 0."""
+        """Set the epoch. If it is new, drop the known batches: its first sequence is 0."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches = ()

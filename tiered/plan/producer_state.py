@@ -1,13 +1,13 @@
 """Producers and transactions of one partition: which batches repeat, are out of order, or are stable.
 
-An append prepares first and applies afterwards, under the partition's lock::
+An append calls these methods under the partition's lock::
 
     batches = [producer_batch(header), ...]         those that have a producer
     answer = state.prepare(batches, Origin.CLIENT)   Duplicate: respond with its offsets, write nothing
     ... roll, write the bytes ...
     completed = state.apply(answer, base_offsets)
     ... append every completed.index_entry to the .txnindex of the active segment ...
-    state.settle(completed, end_offset)
+    state.complete_append(completed, end_offset)
 
 If writing the bytes fails, nothing has changed. If writing the ``.txnindex`` fails, the end has moved and the last
 stable offset stays: the partition goes offline, and recovery writes the entry again. Recovery calls ``replay`` per
@@ -51,7 +51,7 @@ DEFAULT_EXPIRATION_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatches:
-    """Batches that :meth:`ProducerState.prepare` has checked: they may be appended now."""
+    """Batches that passed :meth:`ProducerState.prepare`. ``generation``: version of the checked state."""
 
     batches: tuple[ProducerBatch, ...]
     generation: int
@@ -75,7 +75,10 @@ class ProducerSnapshot:
 
 
 class ProducerState:
-    """Producer state of one partition. Not thread-safe: callers hold the partition's lock. No I/O and no clock."""
+    """State of all producers of one partition. Not thread-safe: callers hold the partition's lock. No I/O, no clock.
+
+    ``expiration_ms``: idle time after which :meth:`expire` removes a producer.
+    """
 
     def __init__(self, log_start: int = 0, *, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
         self._producers: dict[int, Producer] = {}
@@ -89,9 +92,9 @@ class ProducerState:
     def prepare(self, batches: Sequence[ProducerBatch], origin: Origin = Origin.CLIENT) -> PreparedBatches | Duplicate:
         """Check the batches of one append, in order, without changing the state.
 
-        A client's append is a Duplicate if each of its batches is one. If only some are, OutOfOrderSequenceError is
-        raised: reporting success would lose the rest. Raises also ProducerFencedError, InvalidTxnStateError, and
-        InvalidRecordError for a client's batch without sequence or epoch; ``index`` counts records.
+        Return a Duplicate if each batch of a client's append was appended before. If only some were, raise
+        OutOfOrderSequenceError. Raises also ProducerFencedError, InvalidTxnStateError, and InvalidRecordError for a
+        batch without epoch or a client's batch without sequence. The error's ``index`` counts records of the append.
         """
         if origin is Origin.CLIENT and batches:
             duplicate = self._duplicate(batches)
@@ -122,10 +125,10 @@ class ProducerState:
         return Duplicate(found[0].first_offset, found[-1].last_offset, found[0].timestamp)
 
     def apply(self, prepared: PreparedBatches, base_offsets: Sequence[int] | None = None) -> tuple[CompletedTxn, ...]:
-        """Apply batches whose bytes are written, at ``base_offsets`` (None: at their own).
+        """Apply batches whose bytes are written at ``base_offsets``. None: at the offsets in the batches.
 
-        Returns the transactions that they ended; ``settle`` them once the index contains the aborted ones. Raises
-        ConfigError if the state has changed since ``prepare``: the two belong under one lock.
+        Return the transactions that these batches end, for :meth:`complete_append` after the index has the aborted
+        ones. Raises ConfigError if the state has changed since :meth:`prepare`: call both under one lock.
         """
         if prepared.generation != self._generation:
             raise ConfigError(
@@ -145,18 +148,19 @@ class ProducerState:
         return tuple(completed)
 
     def complete_append(self, completed: Iterable[CompletedTxn], end_offset: int) -> None:
-        """Complete an append after its index entries are written. ``end_offset``: the new end of the log.
+        """Complete an append after its index entries are written: the last stable offset may then rise.
 
-        Call this also after an append without producers.
+        ``completed``: result of :meth:`apply`, empty for an append without producers. ``end_offset``: the new end of
+        the log.
         """
         for txn in completed:
             self._txns.pop(txn.first_offset, None)
         self._map_end = end_offset
 
     def replay(self, batch: ProducerBatch) -> CompletedTxn | None:
-        """Apply one batch that is already in the log, without checking any rule. For recovery and rebuild.
+        """Apply one batch that is already in the log, without any check. For recovery and rebuild.
 
-        Returns the transaction that the batch ends, None for none. The caller appends its ``index_entry`` to the index
+        Return the transaction that the batch ends, None for none. The caller appends its ``index_entry`` to the index
         that it rebuilds, and calls ``advance`` for batches without producer (or once, at the end).
         """
         self._generation += 1
@@ -167,7 +171,7 @@ class ProducerState:
         return txn
 
     def advance(self, end_offset: int) -> None:
-        """Set the end of the log to ``end_offset``. No producer wrote since the last call."""
+        """Set the end of the log to ``end_offset``, for batches without producer that are not applied."""
         self._map_end = end_offset
 
     def _put(self, batch: ProducerBatch, base: int, ended: set[int] | tuple[()]) -> CompletedTxn | None:
@@ -200,25 +204,23 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Earliest first offset of a transaction without marker, but at least the log's start; None without one."""
+        """First offset of the oldest open transaction, but at least the log's start; None if no transaction is open."""
         first = next(iter(self._txns), None)
         return None if first is None else max(first, self._log_start)
 
     def last_stable_offset(self, end: int) -> int:
-        """Return the exclusive end for ``read_committed``: every transaction below it has ended. ``end``: end of the
-        log.
-        """
+        """Return the last stable offset: below it every transaction has ended. ``end``: the end to use without any."""
         first = self.first_unstable_offset
         return end if first is None else min(first, end)
 
     def raise_log_start(self, log_start: int) -> None:
-        """Set a higher start of the log. Producers stay: they expire only by time."""
+        """Raise the start of the log; a lower one changes nothing. Producers stay: they expire only by time."""
         self._log_start = max(self._log_start, log_start)
         self._map_end = max(self._map_end, self._log_start)
         self._snapshot_offset = max(self._snapshot_offset, self._log_start)
 
     def expire(self, now_ms: int) -> list[int]:
-        """Remove producers that were idle for the expiration time, and return their ids."""
+        """Remove producers that are idle for the expiration time and have no open transaction. Return their ids."""
         gone = [p for p, producer in self._producers.items() if producer.is_expired(now_ms, self._expiration_ms)]
         for producer_id in gone:
             del self._producers[producer_id]
@@ -229,11 +231,14 @@ class ProducerState:
 
     @property
     def map_end_offset(self) -> int:
-        """Exclusive end of the batches that this state covers."""
+        """Offset up to which (exclusive) this state covers the log."""
         return self._map_end
 
     def pending_snapshot(self) -> ProducerSnapshot | None:
-        """Return the snapshot to write now, None if the newest is current. Call ``snapshot_taken`` after the write."""
+        """Return the snapshot to write now, None if the newest snapshot file is current.
+
+        Call :meth:`snapshot_taken` after the write.
+        """
         if self._map_end <= self._snapshot_offset:
             return None
         return ProducerSnapshot(self._map_end, self.entries())
@@ -266,8 +271,7 @@ class ProducerState:
         self._map_end = self._snapshot_offset = log_start if snapshot is None else snapshot.offset
 
     def is_current(self, log_start: int, log_end: int) -> bool:
-        """Return True if the state covers exactly ``log_end``. Its start is then raised to ``log_start``, and no reload
-        is needed.
+        """Return True if the state covers the log up to ``log_end``. Its start is then raised to ``log_start``.
 
         False: :meth:`load` the newest readable snapshot of :func:`loadable`, then :meth:`replay` the batches after it.
         """
@@ -279,7 +283,7 @@ class ProducerState:
     # -- what it holds ---------------------------------------------------------------------------------------------
 
     def producer(self, producer_id: int) -> Producer | None:
-        """Return the state of one producer, which the caller must not change. None if the producer is unknown."""
+        """Return the state of one producer, None if it is unknown. The caller must not change the state."""
         return self._producers.get(producer_id)
 
     def open_txns(self) -> Iterator[tuple[int, int]]:
@@ -296,9 +300,10 @@ class ProducerState:
 
 
 def stray(offsets: Iterable[int], bases: Iterable[int]) -> list[int]:
-    """Return the offsets of snapshots to delete when a log is loaded: those that are at no segment's base.
+    """Return the ``offsets`` of snapshots to delete when a log is loaded: those that are no base in ``bases``.
 
-    The largest stays if it is above all bases: a clean shutdown wrote it, at the end of the log.
+    ``bases``: base offsets of the segments. The largest offset stays if it is above all bases: a clean shutdown wrote
+    that snapshot, at the end of the log.
     """
     live = set(bases)
     strays = sorted(set(offsets) - live)
@@ -308,22 +313,28 @@ def stray(offsets: Iterable[int], bases: Iterable[int]) -> list[int]:
 
 
 def out_of_range(offsets: Iterable[int], log_start: int, log_end: int) -> list[int]:
-    """Return the offsets of snapshots outside ``log_start`` to ``log_end``. The caller deletes them before a reload."""
+    """Return the offsets of snapshots at or below ``log_start``, or above ``log_end``, in ascending order.
+
+    The caller deletes these snapshots before it loads one.
+    """
     return sorted(offset for offset in offsets if offset > log_end or offset <= log_start)
 
 
 def loadable(offsets: Iterable[int], log_start: int, log_end: int) -> list[int]:
-    """Return the offsets of snapshots to try, newest first. The caller deletes a corrupt one and tries the next."""
+    """Return the offsets of snapshots above ``log_start`` and up to ``log_end`` (inclusive), newest first.
+
+    The caller loads the first; it deletes a corrupt snapshot and tries the next.
+    """
     return sorted((offset for offset in offsets if log_start < offset <= log_end), reverse=True)
 
 
 def points_of_rebuild(bases: Sequence[int], log_end: int) -> list[int]:
-    """Return where a rebuild leaves snapshots: at the bases of the two last segments, and at the end of the log."""
+    """Return the offsets at which a rebuild writes snapshots: the bases of the last two segments, and ``log_end``."""
     return sorted({*sorted(bases)[-2:], log_end})
 
 
 class Draft:
-    """State of one producer as it would be after those batches of this append that were checked so far."""
+    """State of one producer after the batches of an append that were checked so far, and are not written yet."""
 
     __slots__ = ("coordinator_epoch", "epoch", "in_txn", "last_sequence")
 
@@ -342,20 +353,25 @@ class Draft:
 
 
 def check_form(batch: ProducerBatch, origin: Origin, index: int) -> None:
-    """Raise unless a client's batch is data with epoch and sequence. Only the coordinator may write markers."""
+    """Raise InvalidRecordError for a batch without epoch, and for a client's batch that is a marker or has no sequence.
+
+    ``index``: number of the batch's first record in the append.
+    """
     if batch.producer_epoch < 0:
         raise InvalidRecordError(f"producer {batch.producer_id} has no epoch", index=index)
     if origin is not Origin.CLIENT:
         return
     if batch.control:
-        raise InvalidRecordError("control batches are not appended from outside", index=index)
+        raise InvalidRecordError("a client cannot append control batches", index=index)
     if batch.base_sequence < 0:
         raise InvalidRecordError(f"producer {batch.producer_id} has an epoch but no sequence", index=index)
 
 
 def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -> None:
-    """Check epoch, sequence and transaction of a data batch, and update ``draft``. ``index``: number of its first
-    record.
+    """Check epoch, sequence and transaction flag of a data batch, and update ``draft``.
+
+    ``index``: number of the batch's first record. Raises ProducerFencedError, OutOfOrderSequenceError and
+    InvalidTxnStateError.
     """
     who = f"producer {batch.producer_id}"
     _check_epoch(draft, batch)
@@ -363,7 +379,7 @@ def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -
         _check_sequence(draft, batch, index)
     if draft.in_txn and not batch.transactional:
         raise InvalidTxnStateError(
-            f"{who}: a batch without the transaction flag, while a transaction of this producer is open",
+            f"{who}: the batch is not transactional, but a transaction of this producer is open",
             index=index,
             hint="commit or abort the transaction first",
         )
@@ -373,7 +389,7 @@ def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -
 
 
 def check_marker(draft: Draft, batch: ProducerBatch) -> None:
-    """Check the epochs of a marker, and store them in ``draft``. Raises ProducerFencedError.
+    """Check the epochs of a marker, and update ``draft``. Raises ProducerFencedError.
 
     An empty control batch, from which compaction removed the marker, is ignored.
     """
@@ -395,7 +411,7 @@ def check_marker(draft: Draft, batch: ProducerBatch) -> None:
 def _check_epoch(draft: Draft, batch: ProducerBatch) -> None:
     if batch.producer_epoch < draft.epoch:
         raise ProducerFencedError(
-            f"producer {batch.producer_id}: epoch {batch.producer_epoch} is below {draft.epoch}",
+            f"producer {batch.producer_id}: the batch has epoch {batch.producer_epoch}, the newest is {draft.epoch}",
             hint="another instance with this producer id is newer: stop this instance",
         )
 

@@ -18,7 +18,7 @@ from tiered.model import Row
 
 
 class Held(NamedTuple):
-    """Segment on the disk. ``stats``: totals in its seal note, None without a valid note."""
+    """Segment on the disk. ``stats``: totals that were stored when it was sealed, None if missing or invalid."""
 
     base: int
     stats: SegmentStats | None
@@ -50,8 +50,8 @@ class Pull(NamedTuple):
 def decide_pull(held: Sequence[Held], rows: Sequence[Row], end: int) -> Pull:
     """Return the changes that make a partition's directory equal to the catalog.
 
-    ``held``: segments on the disk, ascending. ``rows``: those of the root, which end at ``end``. The empty segment at
-    ``end`` stays: appends would go into it.
+    ``held``: segments on the disk, ascending. ``rows``: all rows of the catalog, which ends at ``end``. A segment at
+    ``end`` stays: it is the active segment.
     """
     wanted = {row.base: row for row in rows if not row.flags & FLAG_HOLE}
     following = [*(each.base for each in held[1:]), MAX_INT64]  # nothing follows the last one
@@ -76,7 +76,10 @@ def decide_pull(held: Sequence[Held], rows: Sequence[Row], end: int) -> Pull:
 
 
 def _is_same(stats: SegmentStats | None, row: Row | None) -> bool:
-    """Return True if the note is that of the row's bytes. The disk has a staged segment with other batch headers."""
+    """Return True if the local segment's totals are those of ``row``. A staged segment may differ in its checksum.
+
+    The disk has such a segment with other batch headers.
+    """
     if stats is None or row is None:
         return False
     # mutant pull-compares-checksums

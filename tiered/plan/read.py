@@ -65,7 +65,7 @@ class TierRange:
 
 
 def earliest_offset(local: LocalSpan | None, remote: RemoteSpan | None) -> int:
-    """Return the smallest offset over both tiers. An empty tier counts only if both are empty."""
+    """Return the smallest offset of the non-empty tiers. If both are empty, the larger start; without a tier, 0."""
     if local is None or remote is None:
         only = local or remote
         return 0 if only is None else only.start_offset
@@ -78,7 +78,7 @@ def earliest_offset(local: LocalSpan | None, remote: RemoteSpan | None) -> int:
 
 
 def latest_offset(local: LocalSpan | None, remote: RemoteSpan | None) -> int:
-    """Return the exclusive end over both tiers: the offset that the next record gets."""
+    """Return the larger end of both tiers, which is the offset of the next record; without a tier, 0."""
     return max(0 if local is None else local.end_offset, 0 if remote is None else remote.end_offset)
 
 
@@ -92,9 +92,9 @@ def plan_tiers(
 ) -> tuple[TierRange, ...]:
     """Return ranges, each of one tier, that cover ``start`` to ``end`` in order, without a gap.
 
-    ``end`` None, or beyond the end of the log: to the end of the log. Raises OffsetOutOfRangeError if ``start`` is
-    below the earliest or above the latest offset (at the latest the plan is empty, as in Kafka). Raises OffsetGapError
-    if offsets in between are in neither tier.
+    ``end``: exclusive; None or an offset above the end of the log stands for that end. Raises OffsetOutOfRangeError if
+    ``start`` is below the earliest or above the latest offset. At the latest the plan is empty, as in Kafka. Raises
+    OffsetGapError if offsets in between are in neither tier.
     """
     earliest, latest = earliest_offset(local, remote), latest_offset(local, remote)
     if not earliest <= start <= latest:
@@ -116,7 +116,7 @@ def plan_tiers(
                 f"{tp}: offsets {at} to {until} are neither on this disk nor in the catalog",
                 start=at,
                 end=until,
-                hint=f"run `tiered check`; to continue without them, start at {until}",
+                hint=f"run `tiered check {tp.topic}`; to continue without these records, start at {until}",
             )
         until = min(until, stop)
         if ranges and ranges[-1].tier is tier:
@@ -128,7 +128,7 @@ def plan_tiers(
 
 
 def _serve(at: int, local: LocalSpan | None, remote: RemoteSpan | None) -> tuple[Tier | None, int]:
-    """Return the tier that serves ``at``, and up to where (exclusive); None: a gap."""
+    """Return (tier that serves ``at``, end of its range). The tier is None if neither tier has the offset."""
     committed = remote.end_offset if remote is not None else 0
     if local is not None and local.start_offset <= at < local.end_offset:
         if at >= committed:
@@ -152,7 +152,7 @@ def _next_served(at: int, local: LocalSpan | None, remote: RemoteSpan | None) ->
 
 
 class CatalogRows(Protocol):
-    """Rows of a root, as this planner needs them: sorted by base, without holes between them."""
+    """Sequence of catalog rows, sorted by base, without gaps between them."""
 
     def __len__(self) -> int:
         """Return the number of segments."""
@@ -174,7 +174,10 @@ class SegmentRange:
 
 
 def segment_ranges(rows: CatalogRows, start: int, end: int) -> Iterator[SegmentRange]:
-    """Yield the remote segments that contain ``start`` to ``end``, in order, each with its share of the range."""
+    """Yield the parts of remote segments that cover ``start`` to ``end`` (exclusive), in order.
+
+    Yields nothing if no segment contains ``start``.
+    """
     first = rows.find_offset(start) if start < end else None
     if first is None:
         return
@@ -201,9 +204,8 @@ class ByteRange:
 def byte_range(entries: Sequence[tuple[int, int]], size_bytes: int, start: int, end: int) -> ByteRange:
     """Return the bytes of a ``.log`` of ``size_bytes`` that contain offsets ``start`` to ``end`` (exclusive).
 
-    ``entries`` are those of its offset index: (last offset of an append, position where that append begins). The range
-    begins at a batch at or below ``start`` and ends at or after the batch that contains ``end - 1``, so at most one
-    index interval is read in vain at each side.
+    ``entries``: offset index of the ``.log``, as (last offset of an append, position where that append begins). The
+    range may contain up to one index interval more at each side.
     """
     below = bisect.bisect_right(entries, start, key=lambda entry: entry[0])
     first = entries[below - 1][1] if below else 0
@@ -217,8 +219,8 @@ class ReadLimits:
     """Trade-off between requests to the bucket and the bytes that they fetch.
 
     ``chunk_bytes``: unit of cache, accounting and alignment of reads from an object. ``request_bytes``: largest single
-    read; a request costs the same CPU whatever its size, a buffer does not. ``unindexed_bytes``: segments up to this
-    size are read from their start, since fetching an index would cost one more request. ``bundle_bytes``: index bundles
+    read. ``unindexed_bytes``: segments up to this size are read from their start, because an index would cost one more
+    request. ``bundle_bytes``: index bundles
     up to this size are fetched in one request.
     """
 
@@ -232,9 +234,10 @@ READ_LIMITS = ReadLimits()
 
 
 class RequestSizes:
-    """Sizes of successive requests: one chunk after a seek, doubled with every sequential request up to a limit.
+    """Planner of successive reads of one object: first one chunk, then twice as much each time, up to a limit.
 
-    Requests end at multiples of ``chunk_bytes``, so that a chunk that was read once is found again in the cache.
+    Requests end at multiples of ``chunk_bytes``, so that a chunk that was read once is found again in the cache. Use a
+    new planner after a seek.
     """
 
     def __init__(self, limits: ReadLimits) -> None:
@@ -243,7 +246,7 @@ class RequestSizes:
         self._next_bytes = limits.chunk_bytes
 
     def next_request(self, position: int, end: int) -> ByteRange:
-        """Return the next range to request at ``position`` of an object. The bytes up to ``end`` are needed."""
+        """Return the next range to request, from ``position`` to at most ``end`` (exclusive)."""
         aligned = position - position % self.chunk_bytes
         until = min(aligned + self._next_bytes, end)
         self._next_bytes = min(self._next_bytes * 2, self._max_bytes)

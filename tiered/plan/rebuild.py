@@ -1,8 +1,4 @@
-"""Rebuild of a partition's lost root from an older copy of it, and the uploads that follow the copy's end. Pure.
-
-The writer's claims never fall along the chain of uploads: a newer claim began where the older ones had ended. Equal
-uploads of one claim count as one whose response was lost. Different ones are refused, by name.
-"""
+"""Rebuild of a partition's lost root from an older copy of it, and the uploads that follow the copy's end. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +25,7 @@ _HINT = "nothing was changed; put a version of the root back, or delete one of t
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Objects for a rebuilt root: its segments, their leader epochs, and per role the newest claim in any object
-    key.
-    """
+    """Contents of a rebuilt root: segments, their leader epochs, and for each role the newest claim in object keys."""
 
     rows: tuple[Row, ...]
     leader_epochs: tuple[EpochEntry, ...]
@@ -39,10 +33,10 @@ class Objects:
 
 
 def rebuilt(copy: Root, objects: Objects, version: int, stamp: Stamp) -> Root:
-    """Return a new root that continues ``copy`` with the segments of ``objects``.
+    """Return a new root with identity and settings of ``copy``, and with the segments of ``objects`` as its only rows.
 
-    Both roles get claim epochs that no process used and that belong to no volume. Partitions of sinks belong to
-    ``spark``.
+    Both roles get a claim epoch that no process has used. The writer's claim belongs to ``spark`` if it did in
+    ``copy``, otherwise to no volume. ``version``: version of the new root.
     """
     ts_ms = max(stamp.now_ms, copy.commit.ts_ms + 1)
     roles, sealed = dict[str, RoleState](), list[Sealed]()
@@ -94,11 +88,11 @@ def _lineage(known: Sequence[EpochEntry], objects: Objects, start: int) -> tuple
 
 
 def chain(found: Sequence[Row], end: int, claim: int, key_of: KeyOf) -> list[Row]:
-    """Return the uploads that follow ``end`` without a gap, in order.
+    """Return the rows of ``found`` that follow ``end`` without a gap, in order. Their claims never fall.
 
-    ``claim`` is the writer's claim at ``end``. Claims never fall along the chain: a newer claim began where the older
-    ones had ended. Equal uploads of one claim count as one whose response was lost. Raises CorruptionError for
-    different uploads of the same offsets, and where a newer claim began inside an upload of an older one.
+    ``claim``: the writer's claim at ``end``. ``key_of``: returns a row's object key, for messages. Equal uploads of one
+    claim count as one that was sent twice. Raises CorruptionError for different uploads of one claim at the same
+    offset, and if a newer claim began inside an upload of an older one.
     """
     taken: list[Row] = []
     # mutant claims-never-fall-along-uploads
@@ -117,7 +111,7 @@ def chain(found: Sequence[Row], end: int, claim: int, key_of: KeyOf) -> list[Row
 def _contradiction(one: Row, other: Row, key_of: KeyOf) -> CorruptionError:
     return CorruptionError(
         f"{key_of(one)} (offsets {one.base} to {one.next}) and {key_of(other)} (offsets {other.base} to {other.next}) "
-        f"contradict each other, and no catalog shows which of them is right",
+        f"contradict each other, and no catalog shows which one is right",
         path_or_key=key_of(other),
         offset=other.base,
         hint=_HINT,

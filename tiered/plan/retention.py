@@ -1,6 +1,6 @@
-"""Which segments may leave the disk and the bucket. Pure; no segment leaves unless a setting says so.
+"""Plan of the segments that may be deleted from the disk and from the bucket. Pure.
 
-Only prefixes expire: the pass stops at the first segment that must stay. With a remote tier a segment leaves the disk
+Only the oldest expire: the plan stops at the first segment that must stay. With a remote tier a segment leaves the disk
 only below the committed end that was read back from the bucket. Without one ``retention.*`` decides, and the log start
 moves.
 
@@ -32,15 +32,15 @@ MOST_LEAD_MS = 366 * DAY_MS
 
 
 def lead_ms(config: TopicConfig) -> int:
-    """Return by how much a record timestamp may be after its append time and still be believed."""
+    """Return the largest ms by which a record timestamp may be ahead of its append time and still counts as right."""
     allowed = config.message_timestamp_after_max_ms
     return allowed if allowed <= MOST_LEAD_MS else LEAD_MS
 
 
 def is_believed(max_timestamp: int, appended_ms: int, config: TopicConfig) -> bool:
-    """Return True if a segment's largest record timestamp can be right: not before 1970, and not after its append.
+    """Return True if a segment's largest record timestamp can be right: not negative, and not far after its append.
 
-    ``appended_ms`` -1: the append time is unknown, and the timestamp is believed.
+    "Far" is more than :func:`lead_ms`. ``appended_ms`` -1: the append time is unknown, and is not compared.
     """
     return 0 <= max_timestamp <= appended_ms + lead_ms(config) if appended_ms >= 0 else max_timestamp >= 0
 
@@ -56,7 +56,7 @@ def row_age_from_ms(row: Row, config: TopicConfig) -> int:
 
 
 def has_wrong_times(row: Row, config: TopicConfig) -> bool:
-    """Return True if a row's timestamps are not believed, so that its age counts from its append time."""
+    """Return True if a row has records whose timestamps cannot be right. Its age then counts from its append time."""
     return row.records > 0 and not is_believed(row.max_ts, row.appended_ms, config)
 
 
@@ -74,11 +74,11 @@ def wrong_times_text(base: int, end: int, max_timestamp: int, appended_ms: int) 
 
 
 def dated(rows: Sequence[Row], *, before_ms: int, commit_ms: int, trusted: bool) -> tuple[Row, ...]:
-    """Return new rows with their permanent append times, fixed at their commit.
+    """Return ``rows`` with the append times that the catalog stores. They never fall from row to row.
 
     Args:
         rows: Uploaded segments in order, each with the writer's clock at its last append.
-        before_ms: Append time of the row before them, -1 without one.
+        before_ms: Append time of the row before ``rows``, -1 without one.
         commit_ms: Time of the commit, which is never far from the store's clock.
         trusted: The writer's clock agrees with the store's now. If not, the time of the commit counts.
     """
@@ -92,7 +92,7 @@ def dated(rows: Sequence[Row], *, before_ms: int, commit_ms: int, trusted: bool)
 
 @dataclass(frozen=True, slots=True)
 class LocalSegmentFacts:
-    """One sealed segment on disk. ``max_timestamp`` -1: no timestamps; ``appended_ms``: time of its last append."""
+    """Sealed segment on disk. ``max_timestamp`` -1: no timestamps. ``appended_ms``: time of its last append."""
 
     base_offset: int
     end_offset: int
@@ -108,10 +108,10 @@ class LocalSegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class LocalRetention:
-    """The plan: segments ``bases`` leave, oldest first; all below ``delete_below`` is then gone from the disk.
+    """Plan of local retention. ``bases``: base offsets of the segments to delete, oldest first.
 
-    ``roll_active``: the active segment has expired, too, and is rolled first. It is among ``bases`` unless the log is
-    tiered, where it must be uploaded before.
+    ``delete_below``: first offset on the disk afterwards. ``roll_active``: the active segment has expired, too, and is
+    rolled first. Its base is among ``bases`` unless the log is tiered: there it is uploaded before.
     """
 
     delete_below: int
@@ -129,10 +129,10 @@ def plan_local_retention(
     committed_end: int | None,
     active: LocalSegmentFacts | None = None,
 ) -> LocalRetention:
-    """Plan what may leave the disk at ``now_ms``. ``sealed`` ascending; ``committed_end`` None: no remote tier.
+    """Return the plan of the segments to delete at ``now_ms``: below the log start, above the size limit, or too old.
 
-    Kafka's order and comparisons: log start, size (never below the limit), time (strictly older). An
-    ``active`` segment that is not given, or empty, stays; it never leaves because of the log start alone.
+    ``sealed``: the sealed segments, ascending. ``committed_end``: only segments that end at or below it are deleted;
+    None: there is no remote tier. ``active``: the active segment; None, or without bytes: it stays.
 
     Kafka's rule: docs/kafka-semantics.md#retention.
     """
@@ -171,9 +171,9 @@ def _local(local: int, whole: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RemoteExpiry:
-    """Plan of remote retention: the log will begin at ``start_offset``.
+    """Plan of remote retention. ``start_offset``: new start of the log. ``segments``: number of rows that expire.
 
-    ``segments`` rows with ``size_bytes`` of data expire, oldest first. ``reasons``: the rules by which they expire.
+    ``size_bytes``: their bytes. ``reasons``: the rules by which they expire.
     """
 
     start_offset: int
@@ -191,14 +191,12 @@ def plan_remote_expiry(
     size_bytes: int | None = None,
     next_offset: int = -1,
 ) -> RemoteExpiry:
-    """Plan which prefix of ``rows`` (ascending, those of the root) expires at ``now_ms``.
+    """Return the plan that expires the oldest of ``rows`` at ``now_ms``, up to the first row that stays.
 
-    A row expires below the log start; at an age of ``retention.ms`` (not strictly older, unlike on disk); and if the
-    log without it stays at or above ``retention.bytes``.
-
-    ``size_bytes``: size of these rows and all later ones, if ``rows`` are only the first. The row that ends at
-    ``next_offset`` expires by the log start alone: its bundle has the producer state, as that of Kafka's active segment
-    does, and a volume that resumes without it would accept a producer's retry twice.
+    A row expires if it ends at or below ``start_offset``, at an age of ``retention.ms``, or if the log without it stays
+    at or above ``retention.bytes``. ``rows``: ascending. ``size_bytes``: size of these rows and all later ones, if
+    ``rows`` are only the first. The row that ends at ``next_offset`` expires only by ``start_offset``, because its
+    bundle has the producer state.
     """
     kept = list(rows)
     whole = sum(row.size for row in kept) if size_bytes is None else size_bytes
@@ -229,6 +227,6 @@ def plan_remote_expiry(
 
 
 def _counts_from_ms(row: Row, config: TopicConfig) -> int:
-    """Return the time that its age counts from: a segment without any time never expires, a hole at once."""
+    """Return the time from which the row's age counts. A segment without any time never expires, a hole at once."""
     found = row_age_from_ms(row, config)
     return MAX_LONG if found < 0 and row.size else found

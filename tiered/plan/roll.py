@@ -38,8 +38,8 @@ def roll_before_append(  # noqa: PLR0917 - called for every append: keywords cos
 ) -> RollReason | None:
     """Return Kafka's reason to roll before an append of ``incoming_bytes``. None: append to the active segment.
 
-    A segment may reach exactly ``segment_bytes``. ``waited_ms`` is record time: the timestamp of the append less
-    the first timestamp of the segment (see :func:`waited_ms`), ``segment_ms`` already reduced by the jitter.
+    A segment may reach exactly ``segment_bytes``. ``waited_ms``: result of :func:`waited_ms`. ``segment_ms``: the
+    topic's ``segment.ms`` less the jitter. ``relative_last_offset``: last offset of the append less the segment's base.
 
     Kafka's rule: docs/kafka-semantics.md#roll.
     """
@@ -57,17 +57,20 @@ def roll_before_append(  # noqa: PLR0917 - called for every append: keywords cos
 
 
 def waited_ms(max_timestamp: int, first_timestamp: int, now_ms: int, created_ms: int) -> int:
-    """Return the age of the active segment: by its record timestamps, or by the wall clock while it has none."""
+    """Return the age of the active segment at an append with ``max_timestamp``, in ms of record time.
+
+    ``first_timestamp``: that of the segment, -1 while it has none. Then the age is the time since ``created_ms``.
+    """
     if first_timestamp >= 0:
         return max_timestamp - first_timestamp
     return now_ms - created_ms
 
 
 def idle_roll(size_bytes: int, first_append_ms: int, seal_ms: int, now_ms: int) -> RollReason | None:
-    """Return the reason to seal an idle segment by ``seal.ms``: its first append was at least that long ago. Otherwise
-    None.
+    """Return the reason to seal a segment whose first append is at least ``seal_ms`` ago. None: do not seal.
 
-    If the clock jumped back, the caller counts again from there. ``seal_ms`` -1 disables the rule.
+    An empty segment is not sealed. ``seal_ms`` -1 disables the rule. If the clock was set back, the caller passes the
+    new time as ``first_append_ms``.
     """
     if size_bytes > 0 and seal_ms >= 0 and first_append_ms >= 0 and now_ms - first_append_ms >= seal_ms:
         return RollReason.WALL_CLOCK
@@ -77,7 +80,7 @@ def idle_roll(size_bytes: int, first_append_ms: int, seal_ms: int, now_ms: int) 
 def record_time_bound(first_timestamp: int, segment_ms: int) -> int:
     """Return the largest timestamp that can be appended before :func:`roll_before_append` rolls by time.
 
-    -2: unknown, because the segment has no timestamp.
+    ``NO_TIME_BOUND_MS``: unknown, because the segment has no timestamp.
     """
     return first_timestamp + segment_ms if first_timestamp >= 0 else NO_TIME_BOUND_MS
 
@@ -88,7 +91,7 @@ def wall_clock_bound(first_append_ms: int, seal_ms: int) -> int:
 
 
 def effective_segment_ms(segment_ms: int, max_compaction_lag_ms: int, compacted: bool, jitter_ms: int) -> int:
-    """Return ``segment.ms`` less the segment's jitter. For a compacted topic the compaction lag is an upper bound."""
+    """Return ``segment_ms``, for a compacted topic at most ``max_compaction_lag_ms``, less ``jitter_ms``."""
     limit = min(segment_ms, max_compaction_lag_ms) if compacted else segment_ms
     return limit - jitter_ms
 

@@ -1,8 +1,8 @@
-"""Lower bounds of a partition's root, known before it is read: a root that is absent or below them is lost or older.
+"""Lower bounds of a partition's root that are known before it is read. A root below them is lost, or an older one.
 
-A registry entry proves that the root was made with its topic. A disk knows the end that was read back from it, its own
-claim, the root that it was restored from. All of them only grow, and are noted only after a read of the root. A root
-that is read *after* them is therefore never below them.
+A registry entry proves that the root was made with its topic. A disk stores the end of the root that was read back, its
+own claim, and the root that it was restored from. These values only grow, and are stored only after a read of the root.
+A root that is read *after* them is therefore never below them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 HELD_SEPARATOR = ","
 HELD_LIMIT = 256
-"""Limit of ids in one held value, the newest: more are pending only after as many crashes in a row."""
+"""Limit of ids in one stored list: more are pending only after as many crashes in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class RootLowerBounds:
     """Lower bounds of a root; 0 and empty if unknown.
 
-    ``made``: the registry says that roots were made with the topic. All others come from a disk. ``version``: the root
-    that it was restored from. ``start_offset``, ``next_offset``: as read back. ``writer_epoch``: its own claim.
-    ``tokens``: of its claims.
+    ``made``: the registry says that roots were made with the topic. All other fields come from a disk. ``version``: the
+    root that the disk was restored from. ``start_offset``, ``next_offset``: of a root that was read back.
+    ``writer_epoch``: the disk's own claim. ``tokens``: tokens of its claims.
     """
 
     made: bool = False
@@ -37,11 +37,11 @@ class RootLowerBounds:
 
     @property
     def by_disk(self) -> bool:
-        """True if a disk proves that the root exists: it stores a token only after the root was read."""
+        """True if a disk proves that the root has existed."""
         return bool(self.tokens) or max(self.version, self.start_offset, self.next_offset, self.writer_epoch) > 0
 
     def absent(self) -> str:
-        """Return the reason why an absent root must be lost, as one sentence. ``""``: it may never have existed."""
+        """Return the reason why an absent root must have existed, as one sentence; ``""`` if there is none."""
         if self.next_offset > 0:
             return f"this disk saw offset {self.next_offset} committed in it"
         if self.by_disk:
@@ -49,8 +49,9 @@ class RootLowerBounds:
         return "the registry entry says that it was made with its topic" if self.made else ""
 
     def contradictions(self, root: Root) -> Iterator[str]:
-        """Yield one sentence for each of these bounds that ``root`` is below. Such a root is older than one that was
-        seen.
+        """Yield one sentence for each bound that ``root`` is below, or whose token it lacks; none for a current root.
+
+        Such a root is older than one that was read before.
         """
         writer = root.writer
         if root.next_offset < self.next_offset:

@@ -5,9 +5,9 @@
     known beginning ─> Follower: each batch of a producer ─> ReplayedSegment ─┬─ judge_txn_index   .txnindex
     (snapshot, or nothing before offset 0)                             └─ judge_snapshot    {end}.snapshot
 
-The log is the truth: both files are derived from it. Compaction may remove the first batches of a transaction, and
-producers may expire, so that a file need not equal the one derived now. It must not hide committed records, nor show
-aborted or undecided ones.
+Both files are derived from the log. Compaction may remove the first batches of a transaction, and producers may expire,
+so a right file may differ from the one derived now. A file is wrong if it hides committed records, or shows aborted or
+undecided ones.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ NO_PRODUCERS = encode_snapshot(())
 
 
 class ReplayedSegment(NamedTuple):
-    """Facts from the batches of one segment.
+    """Result of the replay of one segment. A marker is named by (producer id, offset).
 
-    ``aborted``: transactions that end here. ``unseen``: (producer id, marker) of those among them whose data was not in
-    the followed batches. ``orphans``: (producer id, marker) of ABORT markers of unknown transactions.
-    ``producers``: those at the segment's end. ``ended``: offset of each producer's last marker. ``whole``: everything
-    before the segment was known. Only then has an orphan no data anywhere, and are the producers complete.
+    ``aborted``: transactions that abort in this segment. ``unseen``: markers of transactions that were open at the
+    start of the replay and have no batch in it. ``orphans``: ABORT markers of unknown transactions. ``producers``:
+    those at the segment's end. ``ended``: offset of each producer's last marker. ``whole``: the state at the start of
+    the replay was complete. Only then are the producers complete, and has an orphan no data anywhere.
     """
 
     aborted: tuple[AbortedTxn, ...]
@@ -46,15 +46,19 @@ class ReplayedSegment(NamedTuple):
 
 
 class Follower:
-    """Replay of a partition's batches, in offset order, that tracks its producers. It checks no rule."""
+    """Replay of a partition's batches, in offset order, that tracks its producers without any check.
+
+    ``known`` and ``whole``: as in :meth:`restart`.
+    """
 
     def __init__(self, known: ProducerSnapshot | None = None, *, whole: bool) -> None:
         self._state = ProducerState()
         self.restart(known, whole=whole)
 
     def restart(self, known: ProducerSnapshot | None = None, *, whole: bool) -> None:
-        """Start again at a segment, with the producers in ``known``. ``whole``: ``known`` covers everything before the
-        segment.
+        """Start again at a segment, with the producers in ``known``; None: without producers.
+
+        ``whole``: ``known`` is the complete state before the segment.
         """
         self._state.load(known, log_start=0, now_ms=0)  # at time 0 no producer has expired
         self._whole = whole
@@ -65,7 +69,7 @@ class Follower:
         self._orphans: list[tuple[int, int]] = []
 
     def see(self, batch: ProducerBatch | None) -> None:
-        """Apply the next batch. None stands for a batch without a producer."""
+        """Apply the next batch. None, for a batch without a producer, changes nothing."""
         if batch is None:
             return
         txn = self._state.replay(batch)
@@ -88,7 +92,7 @@ class Follower:
         return self._state.entries()
 
     def end_segment(self) -> ReplayedSegment:
-        """Return the facts about the segment that ends here, and start the next segment."""
+        """Return the result for the segment that ends here, and start the next segment with the current producers."""
         replayed = ReplayedSegment(
             tuple(self._aborted),
             frozenset(self._unseen),
@@ -104,8 +108,8 @@ class Follower:
 def txns_flaw(entries: Sequence[AbortedTxn], followed: ReplayedSegment, *, all_followed: bool = False) -> str | None:
     """Return why ``entries`` cannot be the transaction index of the replayed segment; None if they can.
 
-    Each aborted transaction needs an entry, from its first record in the log or an earlier one that compaction removed.
-    No entry may exist without its marker, because it would hide later committed records of its producer.
+    Each aborted transaction needs an entry, which begins at its first record in the log or earlier. No entry may exist
+    without its marker, because it would hide later committed records of its producer.
     ``all_followed``: the whole remaining log was replayed. A transaction without seen data then needs no entry.
     """
     missing = {(txn.producer_id, txn.last_offset): txn for txn in followed.aborted}
@@ -135,8 +139,9 @@ def txns_flaw(entries: Sequence[AbortedTxn], followed: ReplayedSegment, *, all_f
 def producers_flaw(entries: Sequence[ProducerEntry], followed: ReplayedSegment) -> str | None:
     """Return why ``entries`` cannot be the producers at the end of the segment; None if they can.
 
-    A missing open transaction would show undecided records; an entry for a decided one would hide the records after it.
-    A transaction that compaction removed whole may stay open in it; producers without one may have expired.
+    ``entries`` must have each open transaction, otherwise its undecided records would be shown. No entry may have an
+    open transaction that is decided: the records after it would be hidden. Producers without an open transaction may be
+    missing.
     """
     noted, followed_firsts = open_firsts(entries), open_firsts(followed.producers)
     for producer_id, first in followed_firsts.items():
@@ -152,10 +157,10 @@ def producers_flaw(entries: Sequence[ProducerEntry], followed: ReplayedSegment) 
 
 
 class SideFileVerdict(NamedTuple):
-    """Result of the check of a side file. ``flaw`` None: the file is right, and ``data`` is its content.
+    """Result of the check of a side file. ``flaw``: fault of the file as a sentence, None if the file is right.
 
-    Otherwise ``data`` is derived from the log, and ``known`` is True if that is complete. ``proven``: the file is
-    wrong, whatever came before the segment.
+    ``data``: content of a right file; otherwise the content derived from the log. ``known``: the derived content is
+    complete. ``proven``: the file is wrong, whatever came before the segment. Without a flaw both are True.
     """
 
     data: bytes
@@ -200,7 +205,8 @@ def judge_snapshot(
     """Check a ``.snapshot`` against the replayed segment. ``found``: content of the file, None if absent.
 
     ``noted_crc``: the CRC32C that the file should have, None if unknown. ``expected``: the file should exist. An absent
-    one is a flaw, unless the replay proves that there are no producers.
+    file is a flaw if the replay has producers, or if it is expected and the replay is not ``whole``. The result's
+    ``data`` is empty if there are no producers.
     """
     flaw: str | None = "it is gone"
     if found is not None:

@@ -5,9 +5,9 @@ root. The commit assigns their offsets: a pure function of the root, tried again
 content. ``txns[txn] >= batch`` means that the batch is in the catalog, whichever process committed it. So a replay, a
 second driver and a lost response all end in the same root.
 
-``txns`` drops entries beyond its limit. A batch that was decided before the newest dropped entry was committed may be
-that entry: it is refused, never committed twice (``StageIntent.seen``). An id that a write made for itself is used
-once, until its commit has ended. Such ids are dropped first, so that writes do not displace the streams beside them.
+``txns`` drops entries beyond its limit. A batch without an entry may then have been committed. If it was decided before
+the newest dropped entry was committed, it is refused, so that no batch is committed twice (``StageIntent.seen``). The
+id of a one-shot write is used for one commit. Such ids are dropped first, so that those of streams stay.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ OWNERS = {"spark": SPARK_VOLUME, "local": LOCAL_VOLUME}
 class StageIntent:
     """Append of the segments that one batch of a sink staged, in order, at ``next_offset``.
 
-    ``rows`` have base 0, their number of offsets as ``next``, ``FLAG_STAGED`` and no epochs; ``apply`` assigns base and
-    epochs. ``seen``: a version of this root from before the batch was decided.
+    ``txn``: transaction id of the sink. ``batch``: number of the batch. ``rows``: rows with base 0, their number of
+    offsets as ``next``, ``FLAG_STAGED`` and no epochs; ``apply`` assigns base and epochs. ``seen``: a version that this
+    root had before the batch was decided.
     """
 
     txn: str
@@ -52,7 +53,11 @@ class StageIntent:
     op = "stage"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """Refuse with NOTHING if the batch is committed already, with FENCED if a local log owns the partition."""
+        """Return the root with the rows. Refuse with NOTHING if the batch is committed already.
+
+        Refuse with FENCED if a local log owns the partition, and with STATE if the log is not open. Refuse with INVALID
+        for wrong rows, and if it is unknown whether the batch is committed.
+        """
         # mutant batch-commits-once
         if root.last_batch(self.txn) >= self.batch:
             return Refusal(
@@ -82,9 +87,9 @@ class StageIntent:
             return None
         return Refusal(
             RefusalReason.INVALID,
-            f"{root.where}: batch {self.batch} of {self.txn} was decided at version {self.seen}, and may have been "
-            f"committed up to version {txns_dropped_up_to(root, self.txn)}: its entry would have been dropped since, "
-            f"as {TXNS_LIMIT} transaction ids are kept. It is not committed again",
+            f"{root.where}: batch {self.batch} of {self.txn}, decided at version {self.seen}, may have been committed "
+            f"already: the entry of such a commit is dropped up to version {txns_dropped_up_to(root, self.txn)}, as "
+            f"only {TXNS_LIMIT} transaction ids are stored",
             hint="read the topic for its records; if they are not there, write them under a new transaction id",
         )
 
@@ -92,9 +97,9 @@ class StageIntent:
         flaw = _rows_flaw(self.rows, staged_stem(self.txn, self.batch))
         ids = {(row.id_hi, row.id_lo) for row in self.rows}
         if not flaw and (len(ids) < len(self.rows) or holds_any(root.rows, ids)):
-            flaw = "an object id is used twice"
+            flaw = "an object id is used twice; every upload needs a new one"
         if not flaw and root.next_offset + sum([row.next for row in self.rows]) > MAX_INT64:
-            flaw = f"no room for them after offset {root.next_offset}"
+            flaw = f"its offsets would exceed {MAX_INT64}"
         if flaw:
             return Refusal(RefusalReason.INVALID, f"{root.where}: batch {self.batch} of {self.txn}: {flaw}")
         return None
@@ -109,7 +114,10 @@ class HandoverIntent:
     op = "handover"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """Return the root with the new owner. Refuse with NOTHING if the partition has this owner already."""
+        """Return the root with the new owner. Refuse with NOTHING if the partition has this owner already.
+
+        Refuse with STATE if the log is not open.
+        """
         if root.state != STATE_OPEN:
             return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot be handed over")
         if is_owner(root, self.to):
@@ -119,9 +127,9 @@ class HandoverIntent:
 
 
 def passed_batch(root: Root, uid: str) -> tuple[str, int] | None:
-    """Return the (transaction id, batch) that staged ``uid``, if the catalog has committed that batch or a later one.
+    """Return the (transaction id, batch) that staged ``uid``, if it or a later batch is committed; otherwise None.
 
-    Staged objects of such a batch without a row can never be committed: they are garbage. None: unknown.
+    A staged object of such a batch that no row names is garbage: it can never be committed.
     """
     batch = staged_batch(uid)
     for txn, last in root.txns:
@@ -141,10 +149,10 @@ def is_once(txn: str) -> bool:
 
 
 def txns_dropped_up_to(root: Root, txn: str) -> int:
-    """Return the version up to which ``root`` may have dropped ``txn`` from its ``txns``.
+    """Return the version up to which a commit of ``txn`` may have been dropped from ``root.txns``.
 
-    If a batch was decided at this version or later, the absence of ``txn`` proves that it is not committed. A one-shot
-    id is dropped early only if at least :data:`ONCE_KEPT` newer ones exist, or existed until the floor rose above them.
+    If a batch was decided at this version or later and ``root.txns`` lacks ``txn``, the batch is not committed. The
+    newest :data:`ONCE_KEPT` one-shot ids are not dropped early.
     """
     once = _versions_of_once(root)
     dropped_below = once[0] if is_once(txn) and len(once) >= ONCE_KEPT else 0
@@ -152,13 +160,13 @@ def txns_dropped_up_to(root: Root, txn: str) -> int:
 
 
 def is_owner(root: Root, who: str) -> bool:
-    """Return True if the partition belongs to ``who``, of :data:`OWNERS`; without any claim it belongs to neither."""
+    """Return True if the partition belongs to ``who``, a key of :data:`OWNERS`. Without a claim it belongs to none."""
     sinks = root.writer.volume == SPARK_VOLUME
     return sinks if who == SPARK_VOLUME else bool(root.writer.epoch) and not sinks
 
 
 def owner_words(root: Root) -> str:
-    """Return a text for messages that names the partition's owner."""
+    """Return the partition's owner for messages: ``spark``, ``unclaimed``, ``local`` or ``local (process)``."""
     writer = root.writer
     if writer.volume == SPARK_VOLUME:
         return "spark"
@@ -182,14 +190,16 @@ def _placed(rows: Sequence[Row], base: int, claim_epoch: int, leader_epoch: int)
 
 
 def _in_time(rows: Sequence[Row], root: Root) -> list[Row]:
-    """Return the rows with append times no earlier than that of the row before them."""
+    """Return ``rows`` with append times that are not before that of the last row in ``root``."""
     before_ms = root.rows.row(-1).appended_ms if len(root.rows) else -1
     return [row._replace(appended_ms=max(row.appended_ms, before_ms)) for row in rows]
 
 
 def _remembered(root: Root, txn: str, batch: int, version: int) -> dict[str, Any]:
-    """Add the batch as the newest entry of ``txns``. Beyond the limit the oldest one-shot id is dropped, while there
-    are many of these; otherwise the oldest of all, and the floor rises to it.
+    """Return the root's fields with the batch as the newest entry of ``txns``.
+
+    Beyond the limit the oldest one-shot id is dropped if there are more than ``ONCE_KEPT``. Otherwise the oldest entry
+    is dropped, and ``txns_floor`` rises to its version.
     """
     kept = [entry for entry in zip(root.txns, root.txn_versions, strict=False) if entry[0][0] != txn]
     kept.append(((txn, batch), version))

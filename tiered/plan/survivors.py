@@ -64,11 +64,11 @@ class Pairs(NamedTuple):
 
 
 class KeyScan:
-    """Scan of one part, batch by batch, for the newest record of each key in the dirty range, in bounded memory.
+    """Collector of pairs from the batches of one part: one for each key of the dirty range, with its newest record.
 
-    ``first_dirty``: where the dirty range begins. In the clean range below it every record with a key is returned,
-    because a round does not remove one of those for another. Call :meth:`drain` after each batch if :attr:`is_full`,
-    and at the end. A later call may return a key again, with a newer record.
+    ``number``: index of the part. ``start``: its first offset. ``first_dirty``: start of the dirty range; below it each
+    record with a key gives a pair. ``most_keys``: number of pairs at which :attr:`is_full` becomes True. Call
+    :meth:`drain` then, and at the end. A later drain may return a key again, with a newer record.
     """
 
     def __init__(self, number: int, start: int, *, first_dirty: int, most_keys: int) -> None:
@@ -93,7 +93,7 @@ class KeyScan:
         return len(self._newest) + len(self._codes) >= self._most
 
     def add(self, batch: Buffer, header: BatchHeader | None = None) -> None:
-        """Add one whole batch. Control records and aborted records are ignored. Raises CorruptionError."""
+        """Add one batch with its records. Control records and aborted records give no pair. Raises CorruptionError."""
         header = verify_batch(batch, header)
         self.records_read += header.records_count
         if self.effect.hides(header, batch):
@@ -127,14 +127,14 @@ class _Everybody(Container[int]):
 
 
 _STATES = ((False, False), (True, False), (False, True), (True, True))
-"""Possible states of a producer before a group: a batch of a committed transaction seen, one of an aborted."""
+"""Possible states of a producer: (has an unfinished transaction that commits, has one that aborts)."""
 
 
 class TxnEffect:
-    """Effect of a group on the transactions that span its start, for each producer and every earlier state.
+    """Table of each producer's state after a group of segments, for every state that it may have before the group.
 
-    Runs :class:`~tiered.plan.offset_map.CleanedTxns` in all four states in which a producer can arrive. ``aborted``:
-    the entries that touch the group.
+    So groups can be read in any order. A state says which unfinished transactions have batches. ``start``: first offset
+    of the group. ``aborted``: index entries of the transactions that touch the group.
     """
 
     def __init__(self, start: int, aborted: Iterable[AbortedTxn]) -> None:
@@ -148,7 +148,7 @@ class TxnEffect:
         ]
 
     def hides(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Take the next batch. Return True if none of its records counts: it is a marker, or was aborted."""
+        """Add the next batch. Return True if its records are not compacted by key: it is a marker, or was aborted."""
         if header.is_control:
             self._met.add(header.producer_id)
             record = next(decode_records(batch), None)
@@ -162,7 +162,7 @@ class TxnEffect:
         return hidden
 
     def as_json(self) -> dict[str, list[int]]:
-        """Return, by producer, the state after the group for each state before it, as indexes of one table."""
+        """Return for each producer id, as text, the number of the state after the group, for each state before it."""
         return {
             str(producer): [_STATES.index(one.seen_of(producer)) for one in self._passes]
             for producer in sorted(self._met)
@@ -170,7 +170,10 @@ class TxnEffect:
 
 
 def txns_before(starts: Sequence[int], effects: Iterable[Mapping[str, Sequence[int]]]) -> list[TxnsBefore]:
-    """Return the :class:`TxnsBefore` of each group. ``effects`` are those of all groups, in order, as JSON."""
+    """Return the transaction state before each group. ``starts``: first offsets of all groups, in order.
+
+    ``effects``: results of :meth:`TxnEffect.as_json` of the same groups.
+    """
     known: dict[int, int] = {}
     found: list[TxnsBefore] = []
     for start, effect in zip(starts, effects, strict=True):
@@ -188,19 +191,22 @@ def txns_before(starts: Sequence[int], effects: Iterable[Mapping[str, Sequence[i
 
 
 def code_of(offset: int, starts: Sequence[int]) -> int:
-    """Return the code of ``offset`` in parts that begin at ``starts``; an offset below the first gets its code."""
+    """Return the code of ``offset`` in parts that begin at ``starts``. Offsets below all parts get the first code."""
     number = max(int(np.searchsorted(np.asarray(starts, dtype=np.int64), offset, side="right")) - 1, 0)
     return (number << OFFSET_BITS) + max(offset - starts[number], 0)
 
 
 class SurvivorsBuilder:
-    """Builder of the bitmap of one part, from rising codes; keeps one chunk besides its output."""
+    """Builder of the bitmap of one part, offsets ``start`` to ``end`` (exclusive), from rising codes of survivors.
+
+    ``number``: index of the part. Raises ConfigError for a part that is too large.
+    """
 
     def __init__(self, number: int, start: int, end: int) -> None:
         if not 0 <= number < MAX_PARTS or not 0 < end - start <= MAX_PART_OFFSETS:
             raise ConfigError(
-                f"part {number} of offsets {start} to {end} of a compaction is too large",
-                hint=f"pass a larger --task-bytes; the limit is {MAX_PARTS} parts of {MAX_PART_OFFSETS} offsets",
+                f"part {number} of offsets {start} to {end} of a compaction is too large or one too many",
+                hint=f"change --task-bytes: a compaction has at most {MAX_PARTS} parts, of {MAX_PART_OFFSETS} offsets",
             )
         self._first = number << OFFSET_BITS
         self._start, self._end = start, end
@@ -250,9 +256,9 @@ class SurvivorsBuilder:
 
 
 class Survivors:
-    """Bitmap of the surviving records of a part, for :class:`~tiered.plan.batch_filter.BatchFilter`.
+    """Bitmap of the surviving records of a part, as the ``newest`` of :class:`~tiered.plan.batch_filter.BatchFilter`.
 
-    One chunk is unpacked at a time. Offsets outside the part raise CorruptionError.
+    ``latest_offset``: last offset that the round covers.
     """
 
     def __init__(self, data: bytes, start: int, end: int, *, key: str, latest_offset: int) -> None:
@@ -278,7 +284,10 @@ class Survivors:
             at += CHUNK_OFFSETS // 8 if count >= _DENSE else 2 * count
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
-        """Return True if the record at ``offset`` does not survive; ``key`` is not used. Raises CorruptionError."""
+        """Return True if the record at ``offset`` does not survive; ``key`` is not used.
+
+        Raises CorruptionError for an offset outside the part.
+        """
         del key
         if not self._start <= offset < self._end:
             raise self._damaged(f"is asked for offset {offset}")

@@ -1,4 +1,4 @@
-"""The transaction coordinator of one log directory: the state of each transaction, and the record that stores it.
+"""Transaction coordinator of one log directory: the state of each transaction, and the record that stores it.
 
 ::
 
@@ -8,9 +8,9 @@
                           +---- init ----|-+---------------- add ----------------------------+
                                          +--> PREPARE_ABORT, of a producer that is gone
 
-Each method returns a :class:`TransactionChange`: the record to append to ``__transaction_state``. ``apply`` it once the
-record is durable, and only then act on it: a decision on disk survives every crash. The markers, one for each partition
-of the transaction, are written between prepare and complete; a marker written twice does no harm.
+Each step returns a :class:`TransactionChange` with a record for ``__transaction_state``. Call ``apply`` with the change
+once the record is durable, and act on it only then. The markers, one for each partition of the transaction, are written
+between prepare and complete. A marker that is written twice does no harm.
 
 Source: Kafka's TransactionMetadata and TransactionStateManager, with transaction version 2: the end of a transaction
 raises the producer's epoch, so that a late batch of it is refused.
@@ -40,7 +40,7 @@ PREPARED = {
     TxnState.PREPARE_COMMIT: TxnState.COMPLETE_COMMIT,
     TxnState.PREPARE_ABORT: TxnState.COMPLETE_ABORT,
 }
-"""Decided states, and the state that follows each."""
+"""States of a transaction whose commit or abort is decided, each with the state after its markers are written."""
 
 DEFAULT_TIMEOUT_MS = 60_000
 """Kafka's ``transaction.timeout.ms``: the coordinator may abort a transaction that is open longer."""
@@ -61,7 +61,10 @@ _AT_REST = frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLET
 
 @dataclass(frozen=True, slots=True)
 class TransactionChange:
-    """Change of one transactional id's state. ``after``: the new state; None deletes the id."""
+    """Change of one transactional id's state. ``before``: the old state, None for a new id.
+
+    ``after``: the new state; None deletes the id.
+    """
 
     transactional_id: str
     before: TxnValue | None
@@ -109,7 +112,10 @@ class UnfinishedTransaction(NamedTuple):
 
 
 class TransactionCoordinator:
-    """Coordinator. Not thread-safe. ``epoch`` must not go back: a partition refuses markers of an older coordinator."""
+    """State of all transactions of one log directory, and the rules for their changes. Not thread-safe.
+
+    ``epoch``: coordinator epoch for markers. It must not fall: a partition refuses markers of an older coordinator.
+    """
 
     def __init__(
         self,
@@ -133,7 +139,7 @@ class TransactionCoordinator:
         self._put(decode_transaction_key(key), decoded)
 
     def apply(self, step: TransactionChange) -> None:
-        """Apply a step whose record is durable. Raises InvalidTxnStateError if another step came between."""
+        """Apply a change whose record is durable. Raises InvalidTxnStateError if the id's state changed in between."""
         if self._txns.get(step.transactional_id) != step.before:
             raise InvalidTxnStateError(f"transactional id {step.transactional_id!r} was changed by another step")
         self._put(step.transactional_id, step.after)
@@ -153,9 +159,7 @@ class TransactionCoordinator:
 
     @property
     def next_producer_id(self) -> int:
-        """Producer id above all in the transaction log. Idempotent producers without transactions are not in this
-        log.
-        """
+        """Lowest producer id above all in the transaction log. Producers without transactions are not in that log."""
         return self._greatest_producer_id + 1
 
     def find(self, transactional_id: str) -> TxnValue | None:
@@ -174,10 +178,11 @@ class TransactionCoordinator:
     def init(
         self, transactional_id: str, *, new_producer_id: int, now_ms: int, timeout_ms: int = DEFAULT_TIMEOUT_MS
     ) -> TransactionChange:
-        """Start an instance of a producer: its epoch fences older instances.
+        """Return the change that starts an instance of a producer. Its epoch fences older instances.
 
-        ``new_producer_id`` is used for an unknown id and when the epochs of the old one are used up. Raises
-        InvalidTxnStateError while a transaction of the id is open or being ended: ``fence`` and ``complete`` it.
+        ``new_producer_id``: for an unknown transactional id, or if the epochs of the id's producer are used up. Raises
+        ConfigError for a wrong timeout. Raises InvalidTxnStateError while a transaction of the id is open or is not
+        complete.
         """
         check_timeout(timeout_ms, self._max_timeout_ms)
         before = self._txns.get(transactional_id)
@@ -186,7 +191,7 @@ class TransactionCoordinator:
             after = TxnValue(new_producer_id, 0, timeout_ms, TxnState.EMPTY, None, now_ms)
             return TransactionChange(transactional_id, None, after)
         if before.state not in _AT_REST:
-            raise self._wrong(transactional_id, before, "cannot start again", "end its transaction first")
+            raise self._wrong(transactional_id, before, "has an open transaction", "commit or abort it first")
         exhausted = before.producer_epoch >= _LAST_CLIENT_EPOCH
         after = TxnValue(
             new_producer_id if exhausted else before.producer_id,
@@ -210,16 +215,20 @@ class TransactionCoordinator:
         now_ms: int,
         client_version: int = EPOCH_RAISING_VERSION,
     ) -> TransactionChange | None:
-        """Add partitions to the transaction before data is written to them; the first begins it. None: all are in."""
+        """Return the change that adds partitions to the transaction. None: it has all of them already.
+
+        Call it before data is written to them. The first call begins the transaction. Raises ProducerFencedError,
+        ConfigError for too many partitions, and InvalidTxnStateError while the last transaction is not complete.
+        """
         before = self._owned(transactional_id, producer_id, producer_epoch)
         known = set(before.partitions or ()) if before.state is TxnState.ONGOING else set()
         wanted = known.union(partitions)
         if before.state not in (*_AT_REST, TxnState.ONGOING):
-            raise self._wrong(transactional_id, before, "takes no partitions", "wait until its end is complete")
+            raise self._wrong(transactional_id, before, "cannot add partitions", "retry after its end is complete")
         if not wanted or wanted == known:
             return None
         if len(wanted) > MAX_PARTITIONS:
-            raise ConfigError(f"{len(wanted)} partitions in one transaction exceed {MAX_PARTITIONS}")
+            raise ConfigError(f"{len(wanted)} partitions in one transaction exceed the limit of {MAX_PARTITIONS}")
         after = dataclasses.replace(
             before,
             state=TxnState.ONGOING,
@@ -233,16 +242,15 @@ class TransactionCoordinator:
     def found(
         self, transactional_id: str, tp: TopicPartition, *, producer_epoch: int, now_ms: int
     ) -> TransactionChange | None:
-        """Return the change that adds ``tp``, so that ``fence`` ends the producer's open transaction that was found
-        there.
+        """Return the change that adds ``tp``, where an open transaction of the id's producer was found in the log.
 
-        None: ``tp`` is listed already. Producer epochs whose records are lost count as used. Raises
-        InvalidTxnStateError while a decided transaction is not complete.
+        :meth:`fence` then ends it there. None: nothing changes. A ``producer_epoch`` above the known one becomes the
+        producer's epoch. Raises InvalidTxnStateError while a decided transaction is not complete.
         """
         before = self._known(transactional_id)
         is_open = before.state is TxnState.ONGOING
         if not is_open and before.state not in _AT_REST:
-            raise self._wrong(transactional_id, before, "takes no partitions", "complete it first")
+            raise self._wrong(transactional_id, before, "cannot add partitions", "complete its transaction first")
         after = dataclasses.replace(
             before,
             state=TxnState.ONGOING,
@@ -255,7 +263,10 @@ class TransactionCoordinator:
         return None if after == before else TransactionChange(transactional_id, before, after)
 
     def is_later(self, transactional_id: str, producer_id: int, producer_epoch: int) -> bool:
-        """Return True if the producer wrote after the id's decided transaction completed; that record may be lost."""
+        """Return True if this producer id and epoch can only come after the end of the id's decided transaction.
+
+        The record of that end may be lost.
+        """
         txn = self._txns.get(transactional_id)
         if txn is None or txn.state not in PREPARED or txn.client_version < EPOCH_RAISING_VERSION:
             return False
@@ -264,7 +275,10 @@ class TransactionCoordinator:
         return producer_id == txn.next_producer_id != NO_ID
 
     def check_owner(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
-        """Raise ProducerFencedError if another instance has the id by now, or its transaction was ended."""
+        """Raise ProducerFencedError unless this producer id and epoch are current for the transactional id.
+
+        Raise InvalidTxnStateError for an unknown id.
+        """
         self._owned(transactional_id, producer_id, producer_epoch)
 
     def prepare(
@@ -277,9 +291,10 @@ class TransactionCoordinator:
         now_ms: int,
         new_producer_id: int = NO_ID,
     ) -> TransactionChange | None:
-        """Decide the transaction. None: it has ended this way already, and the response was lost.
+        """Return the change that decides to commit or abort the transaction. None: it has ended in this way already.
 
-        ``new_producer_id`` is needed when the epochs are used up (``epochs_left`` is 0): the id changes with the end.
+        ``new_producer_id`` is needed if :meth:`epochs_left` is 0. Raises ProducerFencedError, InvalidTxnStateError
+        without an open transaction, and ConfigError without a needed ``new_producer_id``.
         """
         before = self._txns.get(transactional_id)
         if before is not None and self._is_repetition(before, commit, producer_id, producer_epoch):
@@ -310,7 +325,8 @@ class TransactionCoordinator:
     def fence(self, transactional_id: str, *, now_ms: int, new_producer_id: int = NO_ID) -> TransactionChange:
         """Return the change that aborts an open transaction and raises the producer's epoch.
 
-        For a producer that is gone, over its timeout, or replaced.
+        For a producer that is gone, over its timeout, or replaced. ``new_producer_id`` is needed if
+        :meth:`epochs_left` is 0.
         """
         before = self._known(transactional_id)
         if before.state not in (TxnState.ONGOING, TxnState.PREPARE_EPOCH_FENCE):
@@ -328,7 +344,7 @@ class TransactionCoordinator:
     ) -> TransactionChange:
         exhausted = raises_epoch and before.producer_epoch >= _LAST_CLIENT_EPOCH
         if exhausted and new_producer_id == NO_ID:
-            raise ConfigError(f"the epochs of producer {before.producer_id} are used up: a new producer id is needed")
+            raise ConfigError(f"the epochs of producer {before.producer_id} are used up: pass new_producer_id")
         after = dataclasses.replace(
             before,
             state=TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT,
@@ -340,7 +356,10 @@ class TransactionCoordinator:
         return TransactionChange(transactional_id, before, after)
 
     def markers(self, transactional_id: str) -> tuple[TxnMarker, ...]:
-        """Return the markers that a decided transaction must write. The caller skips deleted partitions."""
+        """Return the markers of a decided transaction, one for each of its partitions.
+
+        The caller writes them, and skips deleted partitions. Raises InvalidTxnStateError unless it is decided.
+        """
         txn = self._known(transactional_id)
         if txn.state not in PREPARED:
             raise self._wrong(transactional_id, txn, "is not decided", "prepare it first")
@@ -350,7 +369,10 @@ class TransactionCoordinator:
         )
 
     def complete(self, transactional_id: str, *, now_ms: int) -> TransactionChange:
-        """Return the change that ends a decided transaction. All of its markers must be durable."""
+        """Return the change that completes a decided transaction. All of its markers must be durable.
+
+        Raises InvalidTxnStateError unless it is decided.
+        """
         before = self._known(transactional_id)
         if before.state not in PREPARED:
             raise self._wrong(transactional_id, before, "is not decided", "prepare it first")
@@ -385,12 +407,12 @@ class TransactionCoordinator:
         return txn is not None and txn.state is TxnState.ONGOING and now_ms - txn.start_ms > txn.timeout_ms
 
     def forget(self, now_ms: int) -> list[TransactionChange]:
-        """Return the changes that delete ids without a transaction for longer than the expiration time."""
+        """Return the changes that delete the ids that have had no transaction for the expiration time."""
         steps = (self.forget_id(transactional_id, now_ms) for transactional_id in self._txns)
         return [step for step in steps if step is not None]
 
     def forget_id(self, transactional_id: str, now_ms: int) -> TransactionChange | None:
-        """Return the change that deletes one id, None before its expiration."""
+        """Return the change that deletes one id; None if it is unknown, in a transaction, or not expired."""
         txn = self._txns.get(transactional_id)
         if txn is None or txn.state not in _AT_REST or now_ms - txn.last_update_ms < self._id_expiration_ms:
             return None
@@ -402,7 +424,7 @@ class TransactionCoordinator:
         txn = self._txns.get(transactional_id)
         if txn is None:
             raise InvalidTxnStateError(
-                f"transactional id {transactional_id!r} is not known", hint="initialise the producer first"
+                f"transactional id {transactional_id!r} is not known", hint="begin a transaction with this id first"
             )
         return txn
 

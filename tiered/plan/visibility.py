@@ -22,9 +22,9 @@ _NO_TXN = -1
 
 
 def aborted_within(txns: Sequence[AbortedTxn], start: int, end: int) -> tuple[list[AbortedTxn], bool]:
-    """Return those transactions of one segment's index that touch offsets ``start`` to ``end`` (exclusive).
+    """Return the aborted transactions of one segment's index that overlap offsets ``start`` to ``end`` (exclusive).
 
-    The second value is True if the result is complete: indexes of later segments cannot add to it.
+    The second value is True if the list is complete. False: indexes of later segments may have more of them.
     """
     found: list[AbortedTxn] = []
     for txn in txns:
@@ -70,8 +70,9 @@ def open_firsts(producers: Iterable[ProducerEntry]) -> dict[int, int]:
 
 
 def stable_offset(firsts: Iterable[int], start: int, end: int) -> int:
-    """Return the last stable offset: the first offset of the oldest open transaction, or the end of the log; at least
-    ``start``.
+    """Return the last stable offset: the smallest of ``firsts``, or ``end`` without any, but at least ``start``.
+
+    ``firsts``: first offsets of the open transactions. ``start`` and ``end``: those of the log.
     """
     return max(min(firsts, default=end), start)
 

@@ -34,12 +34,12 @@ class BucketDoor:
         self._location.require_folder()
 
     def open(self, options: StoreOptions) -> BucketReads:
-        """Open the bucket. It gets a store of its own."""
+        """Open the bucket with a new store. Makes no request."""
         return BucketReads(self._location.open(options), self._as_of, pin=self._pin)
 
 
 class BucketReads:
-    """Open bucket of a reader. Thread-safe. ``pins``: pins held now; ``entries``: registry entries as last seen."""
+    """Open bucket of a reader. Thread-safe. ``pins``: active pins; ``entries``: registry entries as last seen."""
 
     def __init__(self, store: Store, as_of: AsOf | None = None, *, pin: bool = False) -> None:
         self.store = store
@@ -57,7 +57,10 @@ class BucketReads:
         return self._as_of is not None
 
     def topics(self, unreadable: dict[str, TieredError] | None = None) -> Steps[dict[str, TopicInfo]]:
-        """Return all topics by name, from one listing of the registry. ``unreadable``: as for ``list_topics``."""
+        """Return all topics by name, from one listing of the registry.
+
+        ``unreadable``: dictionary that gets the errors of unreadable entries by name; None: the first one is raised.
+        """
         found = {}
         for entry in (yield from list_topics(unreadable)):
             found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, entry.known_settings)
@@ -70,8 +73,10 @@ class BucketReads:
         return [*(entry.name for entry in entries), *unreadable]
 
     def entry(self, name: str, known: Mapping[int, RootLowerBounds]) -> Steps[TopicEntry | None]:
-        """Return a topic's registry entry, None without one. Raises if the disk (``known``) or this reader has seen a
-        newer one.
+        """Return a topic's registry entry, None if there is none.
+
+        ``known``: what the disk knows of the topic's roots, by partition. Raises LogDestroyedError if the topic was
+        deleted, or its entry is gone. Raises CorruptionError if the disk or this reader has seen a newer entry.
         """
         entry = yield from load_topic_to_read(name)
         with self._busy:
@@ -83,7 +88,7 @@ class BucketReads:
         return entry
 
     def partition(self, tp: TopicPartition, entry: TopicEntry, known: RootLowerBounds) -> RemotePartition:
-        """Return the remote tier of one partition, to read from."""
+        """Return the remote tier of one partition, to read from. ``known``: lower bounds of its root from the disk."""
         # A root is known to exist only for partitions that the registry entry already counts.
         known = replace(known, made=tp.partition < entry.partitions)
         past = self._past(tp, entry.topic_id, known)

@@ -1,10 +1,10 @@
-"""Records of one partition for a consumer, as steps: from a position on, as many as asked for, never ending.
+"""Reader of one partition for a consumer, as steps: as many records as requested, from a position on, without an end.
 
 ::
 
-    position            what was handed out ends here
-    position to end     decoded records, then the rest of the piece that they came from
-    end                 the pieces of a read go on here; after its last one follows a look for new records
+    position            end of the records that were returned to the consumer
+    position to end     decoded records, then the undecoded rest of the piece from which they come
+    end                 begin of the next piece; after the last piece of a read, the partition is polled for new records
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ StreamOpener = Callable[[TopicPartition], Steps[TierStream]]
 
 
 class PartitionFetch:
-    """Fetch of one partition for a consumer. Not thread-safe.
+    """Reader of one partition for a consumer. Not thread-safe. ``position``: the next offset to return.
 
-    The consumer calls :meth:`drop` after an error or a cancellation. The next read then starts at the position.
+    The consumer calls :meth:`drop` after an error or a cancellation. The next read then starts at ``position``.
     """
 
     def __init__(self, tp: TopicPartition, stream: TierStream, followed: FollowedPartition, *, isolation: str) -> None:
@@ -68,7 +68,7 @@ class PartitionFetch:
         return self._end
 
     def wake(self) -> None:
-        """Make the next read due now, after an append of this process. Do nothing if appends set no signal."""
+        """Make the next read due now. Do nothing if other processes write the partition, and it must be polled."""
         if self._followed.signalled:
             self._followed.due, self._woken = 0.0, True
 
@@ -98,7 +98,7 @@ class PartitionFetch:
         self._followed.due, self._followed.fresh = 0.0, True
 
     def next_item(self) -> Any:
-        """Return the next decoded item, and move the position after it."""
+        """Return the next decoded item, and move the position after it. Raises IndexError if none is ready."""
         item = self._items[self._taken]
         self._taken += 1
         self.position = self._end if self._taken == len(self._items) and self._piece is None else _offset_after(item)
@@ -107,13 +107,16 @@ class PartitionFetch:
         return item
 
     def take(self, most: int) -> list[Any]:
-        """Return up to ``most`` decoded items, and move the position after them."""
+        """Return 1 to ``most`` decoded items, and move the position after them. At least one must be ready."""
         items = self._items[self._taken : self._taken + min(most, self.ready) - 1]
         self._taken += len(items)
         return [*items, self.next_item()]
 
     def fill(self, most: int) -> None:
-        """Decode items from the current piece until ``most`` are ready or the piece ends. An error drops them."""
+        """Decode items from the current piece until ``most`` are ready or the piece ends.
+
+        An error, such as CorruptionError, is raised after all items that are ready were dropped.
+        """
         while self._piece is not None and self.ready < most:
             try:
                 found = list(islice(self._piece, DECODED_RECORDS))
@@ -128,9 +131,9 @@ class PartitionFetch:
                 self._piece = None
 
     def pull(self, now_s: float, emit: Emitter, followers: Followers, stop: int | None) -> Steps[bool]:
-        """Read the next piece of records below ``stop``. Return False if there was none and another call now will find
-        none.
+        """Read the next piece of records below ``stop`` (None: no bound). :meth:`fill` decodes the piece.
 
+        Return True if a piece was read or another call may read one at once. Return False until the next read is due.
         During an outage of the store the next read is deferred. ``gone`` is True after the partition alone was closed:
         open it again. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, and ClosedError if the log or
         reader was closed.

@@ -1,8 +1,8 @@
-"""Reads that go on with each new record, as steps: ``read(follow=True)``.
+"""Reads that continue with each new record, as steps: ``read(follow=True)``.
 
 ::
 
-    each partition:  look at the end ──> emit what is new ──> wait
+    each partition:  poll its end ──> emit new records ──> wait
       written here      after the signal of an append
       of another log    every 0.05 to 1 s, by two ``stat`` calls (``plan.pacing``)
       in a bucket       every 0.5 to 10 s, by a conditional GET of the root
@@ -24,15 +24,18 @@ from tiered.read.stream import Cursor, Part, ReadRequest, TierStream
 from tiered.store.base import Now, Steps, Time, Wait
 
 DISK_S = (0.05, 1.0)
-"""Seconds between two looks at a log directory that another process writes: least and most."""
+"""Least and largest interval, in seconds, between polls of a log directory that another process writes."""
 BUCKET_S = (0.5, 10.0)
-"""Seconds between two looks at a root: least and most."""
+"""Least and largest interval, in seconds, between polls of a root."""
 DISK_FULL_S = 10.0
-"""Seconds between two reads of its last segment. A preallocated file may keep its size and time after an append."""
+"""Seconds between two reads of a partition on disk whose ``stamp`` is unchanged.
+
+A preallocated file may keep its size and time after an append.
+"""
 COUNT_S = 60.0
-"""Seconds between two looks for new partitions of a topic, which cost a request to the bucket."""
+"""Seconds between two checks for new partitions of a topic, which cost a request to the bucket."""
 COUNT_HERE_S = 1.0
-"""The same of a log that is open for writing, whose looks cost nothing."""
+"""Seconds between two checks for new partitions in a log that is open for writing, which cost no request."""
 LONGEST_WAIT_S = 60.0
 """Seconds of one wait, at most."""
 
@@ -58,7 +61,7 @@ class PartitionCounter(NamedTuple):
 
 
 class Followers:
-    """Signals of the reads that follow one log or reader. Closing that wakes the reads, which then end. Thread-safe."""
+    """Registry of the reads that follow one log or reader. Closing it wakes them, and they end. Thread-safe."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -124,7 +127,10 @@ class FollowedPartition:
         return self.due <= now_s or (self.signalled and signalled)
 
     def has_news(self, now_s: float) -> Steps[bool]:
-        """Return True if there may be new records, judged by the disk's ``stamp`` and a new root in the bucket."""
+        """Run the polls that are due. Return True if there may be new records, and False only if there are none.
+
+        True: appends set a signal, the disk's ``stamp`` changed or is too old, or the root was read again.
+        """
         if self.signalled:
             return True
         looked = self.fresh
@@ -139,14 +145,14 @@ class FollowedPartition:
         return looked
 
     def succeed(self) -> None:
-        """Record that all new records were read. This also ends an outage."""
+        """Note that all new records were read, and reset the count of failed polls."""
         self.fresh, self.failures = False, 0
 
     def fail(self, error: RemoteUnavailableError) -> None:
         """Count a failed poll, and log the first failure of an outage."""
         self.failures += 1
         if self.failures == 1:
-            _logger.warning("%s cannot be read on, tried again until it can: %s", self.stream.tp, error)
+            _logger.warning("%s cannot be read now, retrying: %s", self.stream.tp, error)
 
     def plan_next(self, now_s: float, *, moved: bool) -> Steps[None]:
         """Set the time of the next poll. ``moved``: the last poll found new records."""
@@ -168,9 +174,10 @@ class FollowedPartition:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """A read that follows. ``counter``: None to read the wanted partitions alone, not those that are added later.
+    """Read with ``follow=True``. ``counter``: source of the number of partitions; None: added ones are not read.
 
-    ``starts``: first offsets of partitions, instead of the wanted start. ``before_wait`` is called before each wait.
+    ``starts``: first offsets by partition, in place of the start in ``wanted``. ``open`` opens a partition's stream,
+    ``emit`` emits its records. ``before_wait`` is called before each wait.
     """
 
     topic: str
@@ -226,7 +233,7 @@ class Following:
     def _start(
         self, partition: int, opened: list[TierStream], signal: Signal, *, is_new: bool
     ) -> Steps[FollowedPartition]:
-        """Open one partition. One that was added later is read from its start."""
+        """Open one partition. ``is_new``: it was added to the topic during the read, so it is read from its start."""
         stream = yield from self.open(partition, opened)
         signalled = stream.watch(signal)
         wanted = self.wanted.span
@@ -259,7 +266,7 @@ class Following:
     def _turn(
         self, partition: int, row: FollowedPartition, now_s: float, opened: list[TierStream], signal: Signal
     ) -> Steps[bool]:
-        """Emit what is new in one partition, and set the time of its next look. Return True if there was anything."""
+        """Emit the new records of one partition, and set the time of its next poll. Return True if there were any."""
         before = row.cursor.at
         try:
             if (yield from row.has_news(now_s)):

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 ON_TRIMMED = ("raise", "jump")
 MAX_REPLANS = 8
-"""Most plans in a row, without progress, after a tier moved under a stream."""
+"""Largest number of plans in a row without progress. A plan is repeated if retention or an upload moves offsets."""
 
 
 class TierBatch(NamedTuple):
@@ -63,7 +63,7 @@ Shape = Callable[[TierBatch], Any]
 
 
 RunShape = Callable[[Tier, BatchRun], Any]
-"""Function from a run of batches to the emitted value; None shapes each batch of the run alone."""
+"""Function from a run of batches to the emitted value. If it returns None, each batch goes to the ``Shape``."""
 
 Through = Callable[[Iterator[ConsumerRecord]], Iterator[ConsumerRecord]]
 
@@ -175,7 +175,7 @@ class TierStream:
             yield from self._remote.release()
 
     def spans(self) -> Steps[tuple[LocalSpan | None, RemoteSpan | None]]:
-        """Return the offset ranges of both tiers. That of the remote tier is as of the last refresh."""
+        """Return the offset ranges (local, remote), None for a missing tier. Remote: as of the last refresh."""
         local = LocalSpan.from_positions(self._local.positions()) if self._local is not None else None
         if self._remote is None:
             return local, None
@@ -217,7 +217,7 @@ class TierStream:
         return None if self._local is None else (yield from blocking(self._local.stamp))
 
     def leader_epochs(self) -> Steps[tuple[EpochEntry, ...]]:
-        """Return leader epochs and their first offsets: those of the disk, or of the bucket alone."""
+        """Return leader epochs and their first offsets, from the disk, or from the bucket without a local tier."""
         if self._local is not None:
             return self._local.leader_epochs()
         return () if self._remote is None else (yield from self._remote.leader_epochs())
@@ -248,8 +248,9 @@ class TierStream:
         return (yield from self._remote.last_stable_offset())
 
     def offset(self, wanted: int | str) -> Steps[int]:
-        """Return ``wanted`` as an offset: ``"earliest"`` and ``"latest"`` are looked up. Raises ConfigError for other
-        texts.
+        """Return ``wanted`` as an offset. ``"earliest"`` (``"beginning"``) and ``"latest"`` (``"end"``) are looked up.
+
+        Decimal text is an offset, too. Raises ConfigError for other texts and negative numbers.
         """
         if isinstance(wanted, bool):
             raise ConfigError(f"{wanted!r} is not an offset", hint='an int >= 0, "earliest" or "latest"')
@@ -351,7 +352,7 @@ class TierStream:
         return windows
 
     def pruned_segments(self, wanted: ReadRange) -> Steps[int]:
-        """Return the number of remote segments that a read of ``wanted`` skips because of their timestamps."""
+        """Return the number of segments in the bucket that a read of ``wanted`` does not fetch."""
         if self._remote is None:
             return 0
         windows = yield from self.windows(wanted)
@@ -436,12 +437,12 @@ class TierStream:
                     raise
 
     def batch_runs(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Steps[None]:
-        """Emit iterators over the batches of :meth:`batches`, one per read, because a step per batch costs more."""
+        """Emit the batches of :meth:`batches` as iterators, each over several batches: a step per batch costs more."""
         run_shape = partial(_batches_of_run, start)
         yield from self.batches(start, end, on_trimmed=on_trimmed, shape=_alone, run_shape=run_shape)
 
     def _read_local(self, start: int, end: int, take: Callable[[BatchRun], Iterator[object]]) -> Steps[None]:
-        """Emit what ``take`` makes of the runs on disk. Batches before a damaged one come before its error."""
+        """Emit the values that ``take`` returns for each run on disk. Batches before a damaged one are emitted, too."""
         if self._local is None:
             return
         reading = yield from blocking(partial(self._local.read_runs, start, end))
@@ -464,7 +465,8 @@ class TierStream:
     ) -> Steps[None]:
         """Emit an iterator of decoded records for each batch of ``wanted``, without control records.
 
-        ``read_committed`` also leaves out aborted records. ``through`` maps each iterator to the emitted one.
+        ``read_committed`` also leaves out aborted records, and ends before the first open transaction. ``through`` maps
+        each iterator to the emitted one.
         """
         for part in (yield from self.shown(wanted, isolation)):
             yield from self.part_records(part, wanted, on_trimmed=on_trimmed, through=through)
@@ -488,7 +490,10 @@ class TierStream:
         yield from self.batches(start, end, on_trimmed=on_trimmed, shape=shape, run_shape=run_shape, cursor=cursor)
 
     def shown(self, wanted: ReadRange, isolation: str) -> Steps[list[Part]]:
-        """Return the parts of ``wanted`` that a reader of this isolation level can see."""
+        """Return the parts of ``wanted`` that a reader of this isolation level can see, in order; empty if none.
+
+        Raises OffsetOutOfRangeError if ``wanted`` starts after the latest offset.
+        """
         committed_only = isolation == "read_committed"
         bound = (yield from self.last_stable_offset()) if committed_only else None
         found: list[Part] = []
@@ -501,7 +506,7 @@ class TierStream:
         return found
 
     def hidden(self, start: int, end: int | None) -> Steps[Hidden]:
-        """Return a filter for the aborted transactions between two offsets."""
+        """Return the filter that hides records of aborted transactions from ``start`` to ``end`` (None: the latest)."""
         return Hidden((yield from self._aborted(start, end)))
 
     def _check_begun(self, start: int) -> Steps[None]:
@@ -533,7 +538,7 @@ def _alone(batch: TierBatch) -> tuple[TierBatch]:
 
 
 def _batches_of_run(start: int, tier: Tier, run: BatchRun) -> Iterator[TierBatch] | None:
-    """Return the run's batches from ``start`` on, None if each batch needs its own check."""
+    """Return the run's batches from ``start`` on. None: the caller must decode each batch alone."""
     return kernels.run_batches(run.data, TierBatch, BatchHeader, tier, start)
 
 
@@ -557,7 +562,7 @@ def _shown(  # noqa: PLR0917 - bound by ``records``, in the order of a read
 def _run_shown(  # noqa: PLR0917 - as ``_shown``
     tp: TopicPartition, wanted: ReadRange, start: int, end: int | None, hidden: Hidden | None, tier: Tier, run: BatchRun
 ) -> Iterator[ConsumerRecord] | None:
-    """Return the visible records of a run, None if each batch needs its own check."""
+    """Return the visible records of a run. None: the caller must check and decode each batch alone."""
     if hidden is not None and hidden.hides_any:
         return None
     return kernels.run_records(run.data, Shown(*tp, 0, -1, tier.value, start, end, wanted.least_ms, wanted.until_ms))

@@ -196,14 +196,17 @@ class TopicReads:
 
         ``start`` and ``end`` are offsets (int, "earliest", "latest"), ``since`` and ``until`` times; both ranges are
         half-open. An offset and a time on the same side raise ConfigError. A record without a timestamp (Kafka's -1) is
-        in no range of times. ``partition=None`` reads one partition after the other; offsets need a partition then.
+        in no range of times. ``partition=None`` reads one partition after the other, and takes no numbers as offsets.
+        ``isolation="read_committed"`` hides records of open and aborted transactions. ``on_trimmed="jump"`` continues
+        at the earliest offset if retention deleted the wanted one.
 
-        ``follow=True`` goes on with each new record, also of partitions that are added. It survives outages of the
-        store. It ends at ``end``, or after ``idle_timeout`` (seconds, or text such as "5s") without a record. Closing
-        the log or reader, from any thread, ends it with ClosedError.
+        ``follow=True`` continues with each new record, also of partitions that are added. The read survives outages of
+        the store. It ends at ``end``, or after ``idle_timeout`` (seconds, or text such as "5s") without a record.
+        Closing the log or reader, from any thread, ends it with ClosedError.
 
-        Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError, and UnknownTopicError for
-        a partition in another directory of a log with several.
+        Raises ConfigError, InvalidTimestampError, OffsetOutOfRangeError, OffsetGapError, CorruptionError,
+        RemoteUnavailableError, and UnknownTopicError for a partition that does not exist or that the opened directory
+        does not have.
         """
         span = self._range(partition, start=start, end=end, since=since, until=until)
         wanted = self._wanted(partition, span, isolation, on_trimmed, follow=follow, idle_timeout=idle_timeout)
@@ -214,7 +217,7 @@ class TopicReads:
     def _follow_from(
         self, starts: Mapping[int, int], *, isolation: str, whole_topic: bool, before_wait: Callable[[], None]
     ) -> Iterator[ConsumerRecord]:
-        """Follow partitions from an offset of their own each, and continue after trimmed records.
+        """Read with ``follow=True`` from the offsets ``starts``, by partition. Skip records that retention deleted.
 
         ``whole_topic``: follow partitions that are added, too. ``before_wait`` is called before each wait.
         """
@@ -235,11 +238,12 @@ class TopicReads:
         since: Time | None,
         until: Time | None,
     ) -> ReadRange:
-        """Check the range of :meth:`read`."""
+        """Check the arguments of :meth:`read` that give the range, and return the range. Raises ConfigError."""
         span = ReadRange.from_times(since, until, now_ms=self._now_ms(), start=start, end=end)
         if partition is None and self.partitions > 1 and (isinstance(span.start, int) or isinstance(span.end, int)):
             raise ConfigError(
-                f"{self.name}: offsets differ by partition", hint="name the partition: read(partition=0, start=...)"
+                f"{self.name}: start and end need a partition, because offsets differ by partition",
+                hint="pass one partition: read(partition=0, start=...)",
             )
         return span
 
@@ -253,7 +257,7 @@ class TopicReads:
         follow: bool,
         idle_timeout: float | str | None,
     ) -> ReadRequest:
-        """Check the other arguments of :meth:`read`."""
+        """Check the arguments of :meth:`read` other than the range. Return them with ``span``. Raises ConfigError."""
         arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
         arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
         idle_s = None if idle_timeout is None else arguments.duration_s("idle_timeout", idle_timeout)
@@ -268,7 +272,7 @@ class TopicReads:
         return ReadRequest(self.chosen(partition), span, isolation, on_trimmed, follow, partition is None, idle_s)
 
     def _reading(self, wanted: ReadRequest, emit: Emitter, *, opened: list[TierStream]) -> Steps[None]:
-        """Emit what ``emit`` makes of the wanted records. Adds each stream to ``opened``; the caller releases them."""
+        """Emit the wanted records by ``emit``. Adds each stream to ``opened``; the caller releases the streams."""
         if wanted.follow:
             counter = self._counter if wanted.all_partitions else None
             following = Following(self.name, wanted, counter, self._open_steps, emit, self._followers)
@@ -324,7 +328,7 @@ class TopicReads:
         return parse_time(time, now_ms=self._now_ms())
 
     def positions(self, partition: int) -> Positions:
-        """Return the partition's positions over both tiers, refreshed. Without a local tier all are remote."""
+        """Return the partition's positions over both tiers, refreshed. Without a disk all records count as uploaded."""
         return self.stream(partition).positions()
 
     def chosen(self, partition: int | None) -> Sequence[int]:
@@ -348,7 +352,7 @@ class TopicReads:
 def _run_decoded(
     decoder: ArrowDecoder, hidden: Hidden | None, tier: Tier, run: BatchRun
 ) -> Iterator[pyarrow.RecordBatch] | None:
-    """Return the record batches of a run, None if each batch needs its own check."""
+    """Return the record batches of a run. None: the caller must check and decode each batch alone."""
     return None if hidden is not None and hidden.hides_any else decoder.add_run(run.data)
 
 

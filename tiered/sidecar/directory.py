@@ -1,7 +1,4 @@
-"""Private directory of a sidecar, with links to a broker's files.
-
-For the engine it is a log directory without a writer.
-"""
+"""Private directory of a sidecar: links to a broker's files, which the engine uploads like a log directory."""
 
 from __future__ import annotations
 
@@ -17,7 +14,11 @@ from tiered.sidecar.mirror import HELD_BYTES, Mirror
 
 
 class BrokerDirectory(LogDirectory):
-    """Private directory of a sidecar, for the engine. It is never opened for writing as a log."""
+    """Private directory ``path`` of a sidecar, with links to the files of ``broker``. It is never opened as a log.
+
+    ``compacted``: topics that are uploaded although the broker compacts them. ``held_bytes``: limit of linked bytes
+    that are not uploaded.
+    """
 
     def __init__(
         self,
@@ -66,9 +67,9 @@ class BrokerDirectory(LogDirectory):
         return {**self._mirror.unreadable(), **super().unreadable()}
 
     def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
-        """Return (base, end) of each linked segment. An end never reaches beyond a missing link.
+        """Return (base, end) of each linked segment. The end is the base of the next link, also of a missing one.
 
-        Raises CorruptionError.
+        Raises CorruptionError if the list of links is damaged.
         """
         return self._mirror.folder(tp).there(bases)
 
@@ -76,11 +77,11 @@ class BrokerDirectory(LogDirectory):
         self._mirror.add_owner_hint(tp, error)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
-        """Return the exact start and end of the links. The last file is empty, so its name is the end.
+        """Return the exact start and end of the links.
 
-        A partition that was never claimed counts as empty. A new directory for an old broker thus continues at the
-        bucket's end, if one of the broker's segments begins there. Another replica rolls at other offsets, and gets no
-        claim: a claim would only fence its sidecar.
+        A partition that was never claimed counts as empty, with ``joints``. So a new directory continues at the
+        bucket's end only if one of the broker's segments begins there. Another replica has other segments and gets no
+        claim, which would only fence the replica's sidecar.
         """
         del exact
         found = super().extent(tp, exact=False)
@@ -95,7 +96,7 @@ class BrokerDirectory(LogDirectory):
         return False
 
     def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Let the log begin at the links, or in a new directory at the bucket's end. Return False: it has begun."""
+        """Prepare the links for uploads under a granted claim. Always return False: they are ready."""
         with self._busy:
             self._mirror.folder(tp).start_log(granted.next_offset, resumes=granted.resumes, producers=granted.producers)
         return False

@@ -1,7 +1,6 @@
-"""The private folder of one partition beside a broker: links to its segments, small files, and notes of the links.
+"""Private folder of one partition in a sidecar's directory: links to the broker's segments, and small files.
 
-``tiered-links`` notes where links begin, as Kafka writes its checkpoints. A removed link would leave no trace between
-two others::
+``tiered-links`` lists where links begin, in the format of Kafka's checkpoints, so that a missing link is found::
 
     0            version
     3            lines that follow
@@ -9,8 +8,8 @@ two others::
     4711         the next one; the one before it ends here
     9000         where the links end
 
-An offset is noted before its link is made, and struck out before the link is deleted. A kill in between leaves an
-offset at or above the end of the links, or a link that is not noted. Neither counts as missing.
+An offset is listed before its link is made, and removed before the link is deleted. A kill in between leaves an
+offset at or above the end of the links, or a link that is not listed. Neither counts as missing.
 """
 
 from __future__ import annotations
@@ -59,28 +58,28 @@ LINKS_NAME = "tiered-links"
 VERSION = 0
 LINKING_NAME = "tiered-linking"
 BEGUN_NAME = "tiered-begun"
-"""Empty file in a partition whose claim stood: links made from then on are the log of this directory."""
+"""Empty file in a partition for which this directory has had a granted claim."""
 STARTS_IN_NAME = "tiered-starts-in"
 """File with the base of the segment in which the broker's log started when it was first linked. A new bucket begins
 there.
 """
 TAKEN_BACK_NAME = "tiered-taken-back"
-"""File with the offset from which links were taken back. Only the next claim proves whether the bucket has it."""
+"""File with the lowest offset of links that were removed because the broker truncated its log."""
 DELETED = ".deleted"
 """Suffix that the broker appends to the name of a file a minute before it removes it."""
 
 
 class Lost(NamedTuple):
-    """Missing link of a segment: offsets ``base`` to ``after`` (exclusive)."""
+    """Segment whose link is missing: offsets ``base`` to ``after`` (exclusive)."""
 
     base: int
     after: int
 
 
 class LinkedPart(NamedTuple):
-    """Part of the broker's segment ``base`` that is linked as the segment from ``start`` to ``after``.
+    """Part of the broker's segment ``base``, to be linked as the segment ``start`` to ``after`` (exclusive).
 
-    It begins at byte ``position``. A part that is not the whole file is a copy.
+    The part begins at byte ``position`` of the file. Above 0 it is copied, not linked.
     """
 
     base: int
@@ -90,7 +89,7 @@ class LinkedPart(NamedTuple):
 
 
 def read_or_empty(files: Files, path: Path) -> bytes:
-    """Return the bytes of a small file, none if it is absent."""
+    """Return the bytes of a small file, ``b""`` if it is absent."""
     try:
         return files.read(path)
     except NotFoundError:
@@ -98,7 +97,10 @@ def read_or_empty(files: Files, path: Path) -> bytes:
 
 
 class LinkFolder:
-    """The folder of one partition in the private directory ``path`` beside ``broker``. One thread at a time."""
+    """Private folder of partition ``tp`` in the sidecar's directory ``path``, with links to files of ``broker``.
+
+    Use it from one thread at a time.
+    """
 
     def __init__(self, tp: TopicPartition, broker: Path, path: Path, files: Files) -> None:
         self.tp = tp
@@ -111,30 +113,30 @@ class LinkFolder:
     # ------------------------------------------------------------------ where links begin and end
 
     def bases(self) -> list[int]:
-        """Return where the existing files begin, the empty one at the end included; none without a folder."""
+        """Return the bases of the existing files. The last is the empty file at the end. ``[]`` without a folder."""
         return log_bases(self._files, self.ours) if self._files.is_directory(self.ours) else []
 
     def noted(self) -> tuple[int, ...]:
-        """Return the stored offsets, ascending; none without a file. Raises CorruptionError.
+        """Return the offsets in ``tiered-links``, ascending; ``()`` without the file.
 
-        An unchanged file costs one ``stat``.
+        Raises CorruptionError for a damaged file, NewerFormatError for one of a newer release.
         """
         return self._note.load() or ()
 
     def note(self, offsets: Sequence[int]) -> None:
-        """Replace the stored offsets, durably, unless they are equal."""
+        """Store ``offsets`` in ``tiered-links``, durably."""
         if list(self.noted()) != list(offsets):
             self._note.store(encode(offsets), tuple(offsets))
 
     def offsets(self, linked: Sequence[int]) -> list[int]:
-        """Return the offsets at which links begin, missing ones included, and at last the end of the links.
+        """Return the offsets at which links begin, missing links included. The last offset is the end of the links.
 
-        ``linked``: bases of the existing files.
+        ``linked``: bases of the existing files, as :meth:`bases` returns them.
         """
         return sorted({*linked, *(offset for offset in self.noted() if linked and offset < linked[-1])})
 
     def there(self, linked: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the existing links with their ends. A link ends where the next one begins, even if that is missing."""
+        """Return (base, end) of each existing link. A link ends where the next one begins, even if that is missing."""
         there = frozenset(linked)
         return [pair for pair in itertools.pairwise(self.offsets(linked)) if pair[0] in there]
 
@@ -145,9 +147,10 @@ class LinkFolder:
         return [Lost(base, after) for base, after in pairs if base not in there and after > committed]
 
     def end(self) -> int | None:
-        """Return where the links end. Remove an empty file that a killed process placed beyond it.
+        """Return the offset at which the links end, None without links.
 
-        A link whose file the broker cut at its first offset is empty, too: its noted end is still the end.
+        Remove an empty file that a killed process left above this offset. A link to a file that the broker truncated to
+        nothing still counts as a link.
         """
         bases = self.bases()
         while len(bases) > 1 and not self._size(bases[-2]) and not self._is_the_brokers(bases[-2]):
@@ -155,10 +158,7 @@ class LinkFolder:
         return bases[-1] if bases else None
 
     def is_another_copy(self) -> bool:
-        """Return True if the broker has none of the linked files: it fetches its replica again.
-
-        The leader's retention may have deleted linked segments. The epoch reveals another leader's records later.
-        """
+        """Return True if none of the links is to a current file of the broker, because it fetches its replica again."""
         return not any(self._is_the_brokers(base) for base in self.bases())
 
     def _is_the_brokers(self, base: int) -> bool:
@@ -181,9 +181,9 @@ class LinkFolder:
         return self._files.state(self.ours / BEGUN_NAME) is not None
 
     def start(self, linked: int) -> int:
-        """Return the log start for a new bucket, which may be inside the first segment.
+        """Return the offset at which the log begins in a new bucket.
 
-        ``linked``: base of the first link.
+        ``linked``: base of the first link, returned if no other offset is stored.
         """
         noted = self.read(STARTS_IN_NAME)
         return int(noted) if noted else linked
@@ -191,9 +191,9 @@ class LinkFolder:
     def start_log(self, at: int, *, resumes: bool, producers: bytes = b"") -> None:
         """Prepare the links after a granted claim. ``at``: the end of the bucket.
 
-        With ``resumes``, or at the first claim, links below ``at`` are deleted, and all links if none begins there.
-        ``producers``: producer state at the bucket's end, stored if the broker has no snapshot of it. Raises
-        OffsetGapError if the broker has other records at offsets that the bucket has.
+        With ``resumes``, or at the first claim, links below ``at`` are deleted, and all links if none begins at ``at``.
+        ``producers``: producer state at ``at``, stored if the broker has no snapshot of it. Raises OffsetGapError if
+        the broker truncated records that the bucket has.
         """
         taken_back = self.read(TAKEN_BACK_NAME)
         if taken_back and int(taken_back) < at:
@@ -214,11 +214,14 @@ class LinkFolder:
     # ------------------------------------------------------------------ links are made
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a small file of this folder, none if it is absent."""
+        """Return the bytes of a small file of this folder, ``b""`` if it is absent."""
         return read_or_empty(self._files, self.ours / name)
 
     def adopt(self, base: int, epochs: bytes, *, starts_in: int) -> None:
-        """Make the folder, with links from ``base`` on and none yet."""
+        """Create the folder without links. The first link will begin at ``base``.
+
+        ``epochs``: the broker's leader epoch file. ``starts_in``: offset at which the log begins in a new bucket.
+        """
         self._files.make_directory(self.ours)
         self.copy_small_files(epochs)
         self._files.replace(self.ours / STARTS_IN_NAME, b"%d" % starts_in)
@@ -226,14 +229,18 @@ class LinkFolder:
         self._place(base)
 
     def copy_small_files(self, epochs: bytes) -> None:
-        """Copy the topic's id and the leader epochs, as they were read before any link is made."""
+        """Copy the file with the topic's id, and ``epochs``, the broker's leader epoch file as read before linking."""
         metadata = read_or_empty(self._files, self.theirs / PARTITION_METADATA_NAME)
         for name, data in ((PARTITION_METADATA_NAME, metadata), (EPOCHS_NAME, epochs)):
             if data and self.read(name) != data:
                 self._files.replace(self.ours / name, data)
 
     def link(self, part: LinkedPart, *, may_have_gaps: bool) -> None:
-        """Link a segment, its log last: a visible log is whole. Its side files come first."""
+        """Link or copy a segment with its side files. The ``.log`` becomes visible last.
+
+        ``may_have_gaps``: the topic is compacted. Raises OffsetGapError if the broker has rewritten the segment,
+        CorruptionError for a damaged one, DataLocalError if it was replaced meanwhile.
+        """
         files, linking, theirs = self._files, self.ours / LINKING_NAME, self.theirs / log_name(part.base)
         files.unlink(linking)
         if part.position:
@@ -272,8 +279,8 @@ class LinkFolder:
                 raise self._on_another_disk() from error
             if isinstance(error, LocalPermissionError):
                 error.hint = (
-                    "run it as the user of the broker: of another one's files Linux links only those that the user may "
-                    "write, too (fs.protected_hardlinks)"
+                    "run the sidecar as the broker's user: Linux links files of another user only if they are writable "
+                    "(fs.protected_hardlinks)"
                 )
             raise
 
@@ -286,7 +293,7 @@ class LinkFolder:
         )
 
     def _copy_log(self, theirs: Path, linking: Path, position: int) -> None:
-        """Copy the rest of a merged segment. Its begin is linked or in the bucket, and a link shows a whole file."""
+        """Copy the bytes from ``position`` on to ``linking``, because a hard link would contain the whole file."""
         files = self._files
         with LogFile(files, theirs) as log:
             handle = files.open_write(linking)
@@ -299,7 +306,7 @@ class LinkFolder:
                 files.close(handle)
 
     def _need_whole(self, linking: Path, base: int, after: int, *, may_have_gaps: bool) -> None:
-        """Raise OffsetGapError unless the link has all offsets of its segment; the broker may have rewritten it."""
+        """Raise OffsetGapError unless the link reaches from ``base`` to ``after``: the broker may have rewritten it."""
         with LogFile(self._files, linking) as log:
             size, last = log.size(), base - 1
             for span, _ in log.segment(0, size, Offsets(base, after)):
@@ -307,19 +314,19 @@ class LinkFolder:
         if last < base or (last + 1 < after and not may_have_gaps):
             raise OffsetGapError(
                 f"{self.tp}: the broker's segment {base} reaches to offset {last + 1}, the next one begins "
-                f"at {after}: it was rewritten while it was looked at",
+                f"at {after}: it was rewritten during the scan",
                 start=last + 1,
                 end=after,
-                hint="wait for the next scan; if the error stays, the topic was truncated, or compacted once (see "
-                "--sidecar-compacted)",
+                hint="wait for the next scan; if the error stays, the topic was truncated, or it was compacted: then "
+                "name it with --sidecar-compacted",
             )
 
     # ------------------------------------------------------------------ links are removed
 
     def withdraw(self, base: int) -> None:
-        """End the links at ``base``. Write the empty log first: a broker's file is never cut, and a kill may follow.
+        """Remove the link at ``base`` and all later links: the broker has truncated these records.
 
-        The upload checkpoint may be late, but the next claim is not: the offset is noted before that.
+        The offset is stored first, so that the next claim can compare it with the bucket.
         """
         before, starts_in = self.read(TAKEN_BACK_NAME), self.read(STARTS_IN_NAME)
         self._files.replace(self.ours / TAKEN_BACK_NAME, b"%d" % (min(base, int(before)) if before else base))
@@ -331,7 +338,10 @@ class LinkFolder:
                 self._files.unlink(self.ours / local_name(file.base, file.suffix, file.work))
 
     def delete_committed(self, committed: int) -> int:
-        """Delete the committed links but the newest, which proves whose log this is. Return the bytes still linked."""
+        """Delete the links below offset ``committed`` except the newest. Return the bytes of links above ``committed``.
+
+        The newest one stays to show whose log this is.
+        """
         if self.end() is None:
             return 0
         bases = self._mend_end(self.bases())
@@ -347,10 +357,7 @@ class LinkFolder:
         return sum(self._size(base) for base in bases if base >= first and base not in done)
 
     def _mend_end(self, bases: list[int]) -> list[int]:
-        """Return ``bases`` with the end of the links, if the empty file that marks it was removed.
-
-        Offsets noted beyond the last existing link were linked, too, but for the last: they are lost.
-        """
+        """Return ``bases``. If the empty file that marks the end was removed, write it again and add its base."""
         noted = self.noted()
         if self._size(bases[-1]) and noted and noted[-1] > bases[-1]:
             self._place(noted[-1])
@@ -358,10 +365,7 @@ class LinkFolder:
         return bases
 
     def derive_snapshots(self, upload: PartitionUpload | None) -> None:
-        """Write the producers at the end of each link of which the broker has no snapshot.
-
-        A broker before 2.8 keeps the newest ones. The next link is judged by it once this link is deleted.
-        """
+        """Write a producer snapshot at the end of each link if the broker (before 2.8) has none there."""
         bases, there = self.bases(), set(snapshot_offsets(self._files, self.ours))
         first = self.offsets(bases)[:1]
         if not (there and upload and upload.reaches_below(min(first, default=0))):
@@ -379,7 +383,7 @@ class LinkFolder:
 
 
 def exchanging(tp: TopicPartition) -> DataLocalError:
-    """Return the error of a partition whose segments the broker swaps at this moment."""
+    """Return the error for a partition whose segments the broker replaces at this moment."""
     return DataLocalError(
         f"{tp}: nothing is linked while the broker replaces segments",
         hint="wait: the next scan tries again; if the broker crashed, start it, which completes the replacement",
@@ -393,18 +397,18 @@ def _damaged(damage: CorruptionError, linking: Path, theirs: Path) -> Corruption
         path_or_key=str(theirs),
         position=damage.position,
         offset=damage.offset,
-        hint="the broker's segment is damaged: neither it nor what follows is linked; let the broker fetch it from "
-        "another replica, or follow that one",
+        hint="let the broker fetch the segment from another replica, or run the sidecar beside that replica; no later "
+        "segment is linked until then",
     )
 
 
 def encode(offsets: Sequence[int]) -> bytes:
-    """Return the bytes of a note."""
+    """Return the content of ``tiered-links`` for these offsets."""
     return "".join(f"{number}\n" for number in (VERSION, len(offsets), *offsets)).encode()
 
 
 def decode(data: bytes) -> tuple[int, ...]:
-    """Return the offsets of a note. Raises CorruptionError."""
+    """Return the offsets in the content of ``tiered-links``. Raises CorruptionError, NewerFormatError."""
     lines = data.decode("ascii", "replace").splitlines()
     if not all(line.isdecimal() for line in lines) or len(lines) < 2:
         raise CorruptionError("the content is not a list of offsets", position=0)
@@ -413,13 +417,13 @@ def decode(data: bytes) -> tuple[int, ...]:
         raise NewerFormatError(f"the file has version {version}, this release reads {VERSION}", position=0)
     if count != len(offsets) or offsets != sorted(set(offsets)):
         raise CorruptionError(
-            f"it says {count} ascending offsets, but its {len(offsets)} offsets differ in number or order", position=0
+            f"it should have {count} ascending offsets: its {len(offsets)} differ in number or order", position=0
         )
     return tuple(offsets)
 
 
 def _decode_of(path: Path, data: bytes) -> tuple[int, ...]:
-    """Decode the note at ``path``. An error names the file and the next step."""
+    """Decode ``data``, read from ``path``. Errors name the file and the next step."""
     try:
         return decode(data)
     except NewerFormatError as newer:
@@ -430,6 +434,6 @@ def _decode_of(path: Path, data: bytes) -> tuple[int, ...]:
         raise CorruptionError(
             f"{path} cannot be read: {error.message}",
             path_or_key=str(path),
-            hint="it says which links there were, and nothing is uploaded without it. If no file of "
-            f"{path.parent} was removed by hand, stop this and remove it: it is made again from the links",
+            hint=f"if no file of {path.parent} was removed by hand, stop the sidecar and remove {path}: it is rebuilt "
+            "from the links; nothing of the partition is uploaded without it",
         ) from error

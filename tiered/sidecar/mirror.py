@@ -1,4 +1,4 @@
-"""Hard links to the sealed segments of a real Kafka broker, in a private directory which is uploaded.
+"""Hard links to the sealed segments of a real Kafka broker, in a private directory that is uploaded.
 
 ::
 
@@ -12,14 +12,14 @@
         orders-0/tiered-links                                            where links begin (``sidecar.links``)
 
 A link preserves a segment that the broker's retention deletes. Only segments below the recovery point and the high
-watermark of the broker's checkpoints are linked, whole and in offset order without a gap. Links that the bucket has are
-deleted. A bucket without this log begins with the segment in which the broker's log starts, as Kafka's tiering. The
-cleaner may merge linked and unlinked segments: the unlinked part is copied. Nothing from a removed link on is uploaded
-(``sidecar.links``). A link is the broker's file: this directory is never
-opened for writing (``lock.SIDECAR_NAME``), and the engine seals nothing in it. The broker may cut a file only above the
-high watermark, unless a leader is elected uncleanly: then the leader epoch of the linked records differs
-(:meth:`Mirror._agree`), and the link may hold the other records. A new private directory has nothing to compare: its
-claim asks the bucket (``steps.BucketSteps.claim``).
+watermark of the broker's checkpoints are linked, whole and in offset order without a gap. Links whose records
+are in the bucket are deleted. A new bucket begins with the segment in which the broker's log starts, as in Kafka's
+tiering. The cleaner may merge linked and unlinked segments: the unlinked part is copied. Records after a removed link
+are not uploaded (``sidecar.links``).
+
+A link is the broker's file, so this directory is never opened for writing (``lock.SIDECAR_NAME``). The broker truncates
+a linked file only after an unclean leader election. The leader epochs then differ (:meth:`Mirror._agree`). For a new
+private directory the claim compares them with the bucket (``steps.BucketSteps.claim``).
 """
 
 from __future__ import annotations
@@ -94,20 +94,20 @@ def beside(broker: Path) -> Path:
 def safe_end(
     tp: TopicPartition, points: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, int]
 ) -> int | None:
-    """Return the end of the flushed and replicated records, which no clean leader election removes.
+    """Return the end of the records that are flushed and replicated: no clean leader election removes them.
 
-    ``points``, ``marks``: the broker's recovery points and high watermarks. None: one of them lacks the partition.
+    ``points``, ``marks``: the broker's recovery points and high watermarks. None: the partition is not in both.
     """
     return min(points[tp], marks[tp]) if tp in points and tp in marks else None
 
 
 def first_base(bases: Sequence[int], log_start: int) -> int:
-    """Return the base of the segment that contains ``log_start``. Records in earlier segments are deleted."""
+    """Return the base of the segment that contains ``log_start``; the first base if all are above it."""
     return max((base for base in bases if base <= log_start), default=bases[0])
 
 
 def epoch_of(epochs: bytes, offset: int) -> int:
-    """Return the leader epoch of ``offset`` by the content of a ``leader-epoch-checkpoint``. -1: it has none."""
+    """Return the leader epoch of ``offset``. ``epochs``: content of ``leader-epoch-checkpoint``. -1: unknown."""
     try:
         return epoch_at(decode_epochs(epochs.decode()), offset)
     except (CorruptionError, UnicodeDecodeError):
@@ -115,7 +115,11 @@ def epoch_of(epochs: bytes, offset: int) -> int:
 
 
 class Mirror:
-    """Links in the directory ``path`` to the sealed segments of ``broker``. Use it from one thread at a time."""
+    """Private directory ``path`` with links to the sealed segments of ``broker``. Use it from one thread at a time.
+
+    ``broken``: error of each partition that the last scan could not link. ``skipped``: partitions that are not uploaded
+    because they are compacted or internal.
+    """
 
     def __init__(self, broker: Path, path: Path, files: Files, *, compacted: Collection[str], held_bytes: int) -> None:
         self.broker = broker
@@ -123,7 +127,7 @@ class Mirror:
         self.broken: dict[TopicPartition, TieredError] = {}
         self.skipped: set[TopicPartition] = set()
         self.taken_back: set[TopicPartition] = set()
-        """Partitions whose links the last look found replaced, missing or restored."""
+        """Partitions whose links the last scan found replaced, missing or restored."""
         self._files = files
         self._compacted = frozenset(compacted)
         self._held_bytes = held_bytes
@@ -136,9 +140,10 @@ class Mirror:
         self._ends = OffsetsFile(path, RECOVERY_POINT_NAME, files)
 
     def make(self, ids: IdSource) -> None:
-        """Create the private directory if it is missing.
+        """Create the private directory if it is missing, and check that it belongs to this broker.
 
-        Raises NotFoundError if ``broker`` is no broker's directory, ConfigError if it is on another file system.
+        Raises NotFoundError if ``broker`` is no broker's directory. Raises ConfigError if ``path`` is on another file
+        system, inside the broker's directory, or in use for another log or broker.
         """
         files, meta = self._files, read_volume(self.broker, self._files)
         if meta is None:
@@ -172,7 +177,7 @@ class Mirror:
         ensure_volume(self.path, files, ids, LogConfig())
 
     def _need_own_links(self) -> None:
-        """Raise ConfigError if the links are to files of another broker that still exists."""
+        """Raise ConfigError if the links are to files of another broker's directory that still exists."""
         other = Path(read_or_empty(self._files, self.path / SIDECAR_NAME).decode().strip())
         if other.is_absolute() and other.resolve() != self.broker.resolve() and read_volume(other, self._files):
             raise ConfigError(
@@ -181,9 +186,9 @@ class Mirror:
             )
 
     def forget_removed(self) -> None:
-        """Remove checkpoint entries and claims of partitions without links. Usually their topic was deleted.
+        """Remove the checkpoint entries and claims of partitions without links: usually their topic was deleted.
 
-        Otherwise each scan would request their roots. The caller holds the uploader's lock.
+        The caller holds the uploader's lock.
         """
         for tp in {*self._uploads.read(), *Claims(self.path, self._files).read()}:
             if not self.folder(tp).bases():
@@ -197,7 +202,10 @@ class Mirror:
         return folder
 
     def scan(self) -> None:
-        """Link the broker's new safe segments, and delete the links of uploaded ones."""
+        """Link the broker's new segments that are flushed and replicated. Delete links that the bucket has.
+
+        Errors of single partitions are stored in ``broken``.
+        """
         theirs = DirectoryView.read(self.broker, self._files).partitions
         self.taken_back = set()
         try:
@@ -253,10 +261,7 @@ class Mirror:
 
     def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
         """Read one of the broker's checkpoints. Raises CorruptionError: damage never counts as empty."""
-        lost = (
-            "what of the broker's logs is safe, compacted or deleted is not known: nothing is linked meanwhile; a "
-            "running broker writes it again within a minute"
-        )
+        lost = "no segment is linked without this file; a running broker writes it again within a minute"
         return OffsetsFile(self.broker, name, self._files).read_whole(lost)
 
     def _read_epochs(self, theirs: Path) -> bytes:
@@ -276,24 +281,24 @@ class Mirror:
             raise CorruptionError(
                 f"{path} cannot be read: {error}",
                 path_or_key=str(path),
-                hint="only it shows whether another leader wrote the log again: nothing of the partition is "
-                "linked meanwhile; a running broker writes it again at its next election",
+                hint="nothing of the partition is linked without this file; a running broker writes it again at its "
+                "next election",
             ) from error
         return data
 
     def _log_gone(self, gone: set[TopicPartition]) -> None:
-        """Log each partition that the broker lost, once until it is back."""
+        """Log a warning for each partition that the broker no longer has, once until the broker has it again."""
         for tp in sorted(gone - self._gone):
             text = (
-                "sidecar_gone partition=%s: the broker has it no more; what is linked is uploaded, nothing else comes"
+                "sidecar_gone partition=%s: the broker no longer has it; existing links are uploaded, no new ones made"
             )
             LOGGER.warning(text, tp)
         self._gone = gone
 
     def _report_lost(self, broken: dict[TopicPartition, TieredError], ours: Iterable[TopicPartition]) -> None:
-        """Report the first missing link of each partition, unless an earlier error already explains it.
+        """Store in ``broken`` the error of each partition with a missing link, unless it has another error.
 
-        Partitions whose missing links changed since the last look are ``taken_back``.
+        Partitions whose missing links changed since the last scan are added to ``taken_back``.
         """
         was_lost, self._lost = self._lost, {}
         for tp in ours:
@@ -307,9 +312,9 @@ class Mirror:
         self.taken_back |= {tp for tp in {*was_lost, *self._lost} if was_lost.get(tp) != self._lost.get(tp)}
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
-        """Return the errors of the last scan. A lost link is an error only while the bucket lacks its records.
+        """Return the error of each partition that the last scan could not link.
 
-        The first claim of a run may show, after the scan, that the bucket has them.
+        A missing link is left out once the bucket has its records.
         """
         settled = {tp for tp in self._lost if not self._lost_links(tp)}
         return {tp: error for tp, error in self.broken.items() if tp not in settled} | {
@@ -327,15 +332,12 @@ class Mirror:
             "broker's log",
             start=lost.base,
             end=lost.after,
-            hint=f"if the broker still has these offsets, stop this and remove {ours}: links are made again from where "
-            "the bucket ends. Else put that file back, from a backup or from another replica that has a segment of "
-            f"just these offsets. If there is none, the bucket's log ends at {lost.base}; another prefix with a "
-            "private directory of its own (--log-dir DIR) begins a new log at what the broker still has. What follows "
-            f"in {ours} stays until you remove it",
+            hint=f"if the broker still has these offsets, stop this and remove {ours}: links are made again. Otherwise "
+            "put that file back from a backup or another replica, or upload to another prefix with another --log-dir",
         )
 
     def joints(self, tp: TopicPartition) -> tuple[int, ...]:
-        """Return the bases of linked segments and of the broker's segments. Links can only begin at these offsets."""
+        """Return the offsets at which links can begin, ascending: bases of linked segments and of the broker's."""
         theirs = self.broker / partition_dir(tp)
         held = self._bases(theirs, local_files(self._files, theirs)) if self._files.is_directory(theirs) else []
         return tuple(sorted({*self.folder(tp).bases(), *held}))
@@ -356,7 +358,7 @@ class Mirror:
         topic_id: UUID | None,
         log_start: int,
     ) -> int:
-        """Link the new segments of one partition. Return the bytes that are linked with them."""
+        """Link the new segments of one partition. Return ``held``, the bytes linked in all partitions, plus theirs."""
         folder, found = self.folder(tp), local_files(self._files, theirs)
         end, bases = folder.end(), self._bases(theirs, found)
         if topic_id is None and len(bases) > 1:  # a broker writes it before it rolls
@@ -382,9 +384,9 @@ class Mirror:
     def _link_new(
         self, tp: TopicPartition, theirs: Path, bases: list[int], end: int, *, safe: int, held: int, epochs: bytes
     ) -> int:
-        """Link the safe segments above ``end``. Return the bytes that are linked with them.
+        """Link the segments between ``end`` and ``safe``. Return ``held``, the bytes linked so far, plus theirs.
 
-        ``empty_to`` is the end of the range that the cleaner emptied. The next linked segment reaches down over it.
+        ``empty_to`` is the end of the range that the cleaner emptied. The next linked segment covers this range, too.
         """
         folder, compacted, empty_to = self.folder(tp), tp.topic in self._compacted, end
         for base, after in itertools.pairwise(bases):
@@ -415,11 +417,11 @@ class Mirror:
         return ConfigError(
             f"{tp}: the broker's segment {base} has {size:,} bytes, all links together may hold "
             f"{self._held_bytes:,}: this segment and later ones cannot be linked",
-            hint=f"pass a --sidecar-held of several broker segments ({HELD_BYTES // 1024**3}GiB by default)",
+            hint=f"raise --sidecar-held to the size of several segments ({HELD_BYTES // 1024**3}GiB by default)",
         )
 
     def _joint_in(self, tp: TopicPartition, path: Path, base: int, end: int, after: int) -> int:
-        """Return the position of ``end`` in a segment that merges linked and later records."""
+        """Return the byte position of the first batch at or above ``end`` in a merged segment; its size if none."""
         with LogFile(self._files, path) as log:
             for span, _ in log.segment(0, log.size(), Offsets(base, after)):
                 if span.base_offset < end <= span.last_offset:
@@ -429,12 +431,11 @@ class Mirror:
             return log.size()
 
     def _agree(self, folder: LinkFolder, epochs: bytes, *, last: int, committed: int) -> int:
-        """Return where the links end. Remove links that the broker has truncated or rewritten since.
+        """Return the offset at which the links end, after links that the broker has truncated are removed.
 
-        A leader that was elected uncleanly gives offsets again, under another leader epoch. A file is cut in place: the
-        link of it shows the new records, the next link the old ones. ``epochs`` were read before the links are made, so
-        that they are never newer. ``last`` is the base of the broker's last segment. Raises OffsetGapError for records
-        that are in the bucket.
+        After an unclean leader election the broker assigns offsets again, under another leader epoch. ``epochs``: its
+        leader epochs, read before any link is made. ``last``: base of its last segment. ``committed``: end of the
+        bucket. Raises OffsetGapError if records in the bucket differ from the broker's.
         """
         tp, noted, ends = folder.tp, folder.read(EPOCHS_NAME), folder.offsets(folder.bases())
         while True:
@@ -464,7 +465,7 @@ class Mirror:
             )
 
     def _need_settled(self, tp: TopicPartition, found: list[LocalFile]) -> None:
-        """Raise DataLocalError while the broker swaps segments: a ``.swap`` file is not linked."""
+        """Raise DataLocalError while the broker replaces segments, as ``.swap`` files show."""
         if any(file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX for file in found):
             raise exchanging(tp)
 
@@ -499,8 +500,9 @@ class Mirror:
         if topic_id is not None and others:
             folders = ", ".join(str(self.path / partition_dir(TopicPartition(tp.topic, number))) for number in others)
             raise ConfigError(
-                f"{tp} is another topic of the same name now: what is linked of the first is still uploaded",
-                hint=f"delete the topic in the bucket (`tiered topic delete`), then stop this and remove {folders}",
+                f"{tp} is another topic of the same name now: existing links of the first topic are still uploaded",
+                hint=f"delete the topic in the bucket (`tiered topic delete {tp.topic}`), then stop this and "
+                f"remove {folders}",
             )
 
     @staticmethod
@@ -510,20 +512,20 @@ class Mirror:
                 f"{tp}: the broker's log goes on at {base}: offsets from {end} were deleted before they were linked",
                 start=end,
                 end=base,
-                hint="give the broker a longer retention, and begin a new log under another prefix",
+                hint="give the broker a longer retention, and upload to another prefix, which begins a new log",
             )
         if base < end:
             raise OffsetGapError(
-                f"{tp}: the broker's segment {base} begins below offset {end}, the end of the archived links: "
-                "its log was rewritten",
+                f"{tp}: the broker's segment {base} begins below offset {end}, the end of the links: its log was "
+                "rewritten",
                 start=base,
                 end=end,
-                hint="wait if the replica is being fetched again; otherwise archive another replica, or use "
+                hint="wait if the replica is being fetched again; otherwise run the sidecar beside another one, or use "
                 "another --remote prefix",
             )
 
     def _forget(self, tp: TopicPartition) -> None:
-        """Drop checkpoint entry and claim of a partition whose links were removed: its next topic may be another."""
+        """Remove the checkpoint entry and the claim of a partition without links."""
         if tp in self._uploads.read():
             self._uploads.forget([tp])
         claims = Claims(self.path, self._files)
@@ -531,12 +533,12 @@ class Mirror:
             claims.forget([tp])
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
-        """Add a hint for the user to an error. For damage in a link, name the broker's file."""
+        """Set the hint of an error for the sidecar's user. For damage in a link, name the broker's file."""
         ours = self.path / partition_dir(tp)
         if isinstance(error, FencedError):  # a repair would write to what is linked
             error.hint = (
-                f"if this broker's log is the one to go on with, stop this and remove {ours}: links are made again "
-                "from where the bucket ends, of what the broker still has"
+                f"to continue with this broker's log, stop this and remove {ours}: links are made again from "
+                "the bucket's end"
             )
         elif isinstance(error, LogDestroyedError):
             held = DirectoryView.read(self.path, self._files).partitions
@@ -546,7 +548,7 @@ class Mirror:
             self._name_broker_file(tp, error, Path(error.path_or_key))
 
     def _name_broker_file(self, tp: TopicPartition, damage: CorruptionError, link: Path) -> None:
-        """Name the broker's file in the error, if that is still the linked one."""
+        """Put the broker's file into the error in place of the link, if it is still the linked file."""
         file = self.broker / partition_dir(tp) / link.name
         linked, now = self._files.state(link), self._files.state(file)
         if linked is not None and now is not None and linked.inode == now.inode:
@@ -556,12 +558,12 @@ class Mirror:
             damage.message += f"; the broker's {file}, of which it was made, is gone or another file by now"
         if not isinstance(damage, NewerFormatError):
             damage.hint = (
-                "neither it nor what follows is uploaded; once the broker has a whole copy, fetched from another "
-                f"replica, stop this and remove {link.parent}: what the bucket lacks is linked again"
+                "let the broker fetch the segment from another replica; then stop this and remove "
+                f"{link.parent}: the missing segments are linked again"
             )
 
     def _delete_committed(self, ours: Iterable[TopicPartition]) -> tuple[int, dict[TopicPartition, TieredError]]:
-        """Delete links that the bucket has. Return the bytes still linked, and the partitions that failed."""
+        """Delete links whose records the bucket has. Return (bytes of other links, error by partition)."""
         held, broken, uploads = 0, {}, self._uploads.read()
         for tp in ours:
             folder, upload = self.folder(tp), uploads.get(tp)

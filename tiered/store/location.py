@@ -249,7 +249,9 @@ def _split_scheme(url: str | os.PathLike[str]) -> tuple[str, str | Path]:
     if scheme not in SCHEMES:
         near = difflib.get_close_matches(scheme, SCHEMES, n=1, cutoff=0.5)
         hint = _OTHER_SCHEMES.get(scheme) or (f"did you mean {near[0]}://?" if near else "")
-        raise ConfigError(f"the scheme {scheme}:// is not supported", hint=hint or "use s3://bucket or file:///dir")
+        raise ConfigError(
+            f"the scheme {scheme}:// is not supported", hint=hint or "use s3://bucket/prefix or file:///dir"
+        )
     if not rest.startswith("//"):
         slash = "/" if scheme == "file" else ""
         shown = rest.lstrip("/").rpartition("@")[2]

@@ -232,7 +232,7 @@ def _refused(target: S3Target, request: StoreRequest, status: int, code: str, wh
         if write:
             return PutResult(PutStatus.UNKNOWN, cause=what, slow_down=slow_down)
         return RemoteUnavailableError(
-            what, hint="the store is busy or failing; the request is retried later", slow_down=slow_down
+            what, hint="the store is busy or failing; the request is sent again, try again later", slow_down=slow_down
         )
     if code in _CHECKSUM_CODES:
         return CorruptionError(

@@ -13,7 +13,7 @@ START_MS = 1_700_000_000_000
 class FakeClock:
     """A :class:`tiered.clock.Clock` without real time: ``sleep`` and a timed ``wait`` advance it and return at once.
 
-    ``sleeps`` keeps the seconds of every sleep, for tests of retries. Thread-safe.
+    ``sleeps``: the seconds of every sleep, for tests of retries. Thread-safe.
     """
 
     def __init__(self, now_ms: int = START_MS) -> None:
@@ -54,12 +54,13 @@ class FakeClock:
         self.advance(max(0.0, seconds))
 
     async def aio_sleep(self, seconds: float) -> None:
-        """Advance both clocks by ``seconds`` and return at once, for ``adrive(sleep=...)``."""
+        """Advance both clocks by ``seconds`` and return at once, as an async function."""
         self.sleep(seconds)
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
-        """Return True if ``event`` is set. If it is not, first advance both clocks by ``seconds`` (None: block until it
-        is set).
+        """Return True if ``event`` is set, otherwise advance both clocks by ``seconds`` and check once more.
+
+        ``seconds`` None: block in real time until it is set.
         """
         if seconds is None:
             return event.wait()

@@ -42,10 +42,11 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One rule: which calls fail, and how.
+    """Rule of a :class:`FaultStore`: which requests fail, and how.
 
-    ``operation`` is a class name of ``store.base`` in any case (``"put"``, ``"uploadpart"``, ``"*"``), ``key`` a glob;
-    the rule counts the calls that match and fires at the ``nth`` (from 1) and the ``times - 1`` after it (-1: all).
+    ``operation``: class name of a request in ``store.base``, in any case, such as ``"put"``; ``"*"``: all. ``key``: a
+    glob. The rule counts the requests that match. It fires at number ``nth`` (from 1), ``times`` times in a row; -1:
+    always. ``error``: exception for ``ERROR``. ``delay_calls``: requests after which a ``DELAYED`` one is applied.
     """
 
     kind: FaultKind
@@ -77,8 +78,8 @@ def keys_of(request: StoreRequest) -> tuple[str, ...]:
 class FaultStore(StoreAround):
     """Wrapper that injects faults into any store. Thread-safe.
 
-    ``calls``: (operation, first key) of all requests. ``fired``: the same for requests that met a fault. ``choose``:
-    decides about requests without a rule; give it a seeded random source for simulations. ``FaultStore(MemoryStore(),
+    ``calls``: (operation, first key) of all requests. ``fired``: (kind, operation, first key) of requests with a fault.
+    ``choose``: returns the fault of a request for which no rule fires, or None. Example: ``FaultStore(MemoryStore(),
     [Fault(FaultKind.UNKNOWN_AFTER, nth=7)])`` loses the 7th answer.
     """
 
@@ -98,7 +99,7 @@ class FaultStore(StoreAround):
         self._lock = threading.Lock()
 
     def add(self, fault: Fault) -> None:
-        """Add a rule. It counts requests from now on."""
+        """Add a rule, which counts requests from now on. Earlier rules fire first."""
         with self._lock:
             self._faults.append((replace(fault, operation=fault.operation.lower()), [0]))
 

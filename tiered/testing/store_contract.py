@@ -1,4 +1,4 @@
-"""The store contract as a test suite: subclass it, say how to make an empty store, and pytest runs it.
+"""Test suite for implementations of a store. A subclass says how to make an empty store, and pytest runs it.
 
 ::
 
@@ -11,9 +11,8 @@
         def same_place(self, store) -> Store:  # another client of that place; default: the same client
             return MyStore(...)
 
-Async stores run it through :class:`BlockingStore`. Stores that the suite made are closed after each test.
-
-Outcomes of a store as the values that a test compares, with errors that show both sides.
+Async stores run it through :class:`BlockingStore`. Stores that the suite made are closed after each test. The functions
+of this module convert the outcomes of a store to values, and raise AssertionError for other outcomes.
 """
 
 from __future__ import annotations
@@ -91,7 +90,10 @@ class FilledSource:
 
 
 class BlockingStore:
-    """Asyncio store as a synchronous :class:`Store`, on an event loop in a thread of its own. Thread-safe."""
+    """Synchronous :class:`Store` over an asyncio store, on an event loop in a thread of its own. Thread-safe.
+
+    ``make``: creates the asyncio store.
+    """
 
     def __init__(self, make: Callable[[], Awaitable[AioStore]]) -> None:
         self._loop = asyncio.new_event_loop()
@@ -189,7 +191,10 @@ def listed(store: Store, prefix: str = "", limit: int = 1000) -> list[str]:
 
 
 def unfinished(store: Store, prefix: str) -> list[tuple[str, str]]:
-    """Return keys and ids of unfinished multipart uploads, in order, each begun by the store's clock before now."""
+    """Return (key, upload id) of the unfinished multipart uploads with ``prefix``, sorted.
+
+    Raise AssertionError if an upload begins after now by the store's clock.
+    """
     entries, date_ms = drive(store, list_unfinished(prefix))
     true(all(0 < each.started_ms < date_ms + 2000 for each in entries), "begun before they were listed")
     return sorted((each.key, each.upload_id) for each in entries)
@@ -219,32 +224,32 @@ class StoreContract:
     lists_keys_below_keys = True
     """With objects ``a`` and ``a/b``, both are listed."""
     tells_absent = True
-    """``If-Match`` on an absent key is ``ABSENT``; without, ``LOST``."""
+    """True: ``If-Match`` on an absent key gives ``ABSENT``. False: it may give ``LOST``."""
     refuses_small_parts = True
-    """A part below 5 MiB that is not the last fails the completion."""
+    """The completion fails if a part below 5 MiB is not the last."""
     completes_once = True
-    """A second completion of the same upload is not answered with success."""
+    """A second completion of the same upload does not succeed."""
     tells_unknown_uploads = True
-    """A part for an upload that was aborted is answered 404; without, 500."""
+    """True: a part of an aborted upload gives 404. False: it may give 500."""
     keeps_versions = False
-    """The place of ``make_versioned_store`` keeps older versions of objects."""
+    """Stores of ``make_versioned_store`` keep older versions of objects."""
     race_writers = 8
     race_rounds = 3
 
     def make_store(self) -> Store:
-        """Return a store on a new, empty place. Each subclass defines this."""
+        """Return a store in a new, empty location. Each subclass defines this."""
         raise AssertionError("a subclass says how to make its store")
 
     def make_versioned_store(self) -> Store:
-        """Return a store on a new, empty place that keeps versions, if the backend can."""
+        """Return a store in a new, empty location that keeps versions, if the backend can."""
         return self.make_store()
 
     def same_place(self, store: Store) -> Store:
-        """Return another client of the place of ``store``."""
+        """Return another client of the location of ``store``; by default ``store`` itself."""
         return store
 
     def setup_method(self) -> None:
-        """Begin the list of stores to close."""
+        """Create the list of stores to close after the test."""
         self._opened: list[Store] = []
 
     def teardown_method(self) -> None:
@@ -253,13 +258,13 @@ class StoreContract:
             store.close()
 
     def store(self) -> Store:
-        """Return a fresh store that is closed after the test."""
+        """Return a new store of :meth:`make_store`, which is closed after the test."""
         store = self.make_store()
         self._opened.append(store)
         return store
 
     def another(self, store: Store) -> Store:
-        """Return another client of the place of ``store``. It is closed after the test."""
+        """Return another client of the location of ``store``. It is closed after the test."""
         other = self.same_place(store)
         if other is not store:
             self._opened.append(other)

@@ -135,7 +135,7 @@ names = count()
 
 def refused(error: TieredError | None) -> tuple[type[TieredError] | None, str]:
     """Kind and words of an error, without the time of the day."""
-    return type(error) if error else None, error.message.split(", the log's clock")[0] if error else ""
+    return type(error) if error else None, error.message.split(", outside the range")[0] if error else ""
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -41,7 +41,7 @@ def test_the_state_of_transactions_is_never_a_topic_of_the_bucket(tmp_path: Path
     with tiered.open(tmp_path / "first", bucket) as log:
         with pytest.raises(UnknownTopicError, match=f"there is no {STATE} in") as raised:
             log.topic(STATE, create=True)
-        assert raised.value.hint == "the first transaction, or the first commit of a consumer, makes it"
+        assert raised.value.hint == "the first transaction or the first commit of a consumer creates it"
         with log.topic("t").transaction("id") as txn:
             txn.append(b"w", partition=0)
         assert log.topic(STATE).partitions == 1  # of this disk, to be looked at

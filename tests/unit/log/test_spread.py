@@ -105,7 +105,7 @@ def test_a_directory_with_a_daemon_is_left_to_it_and_the_other_is_not(tmp_path: 
         log.sync()
         put(log, "y")
         with uploader_lock(a, PosixFiles()).held_while(clock):
-            with pytest.raises(DataLocalError, match="t-0 1 of 2"):
+            with pytest.raises(DataLocalError, match="t-0 at offset 1 of 2"):
                 log.sync(timeout=0.2)
             uploaded = [at.uploaded_offset for _, at in sorted(log.positions().items())]
         held = {path: {int(found.name[-1]) for found in path.glob("t-*")} for path in (a, b)}

@@ -29,7 +29,7 @@ GOOD = {
 
 WRONG = {
     "": "empty",
-    " s3://logs": "spaces",
+    " s3://logs": "space at its start or end",
     "s3://logs/a\nb": "control",
     "s3:/logs/x": "did you mean s3://logs/x?",
     "s3:logs": "did you mean s3://logs?",
@@ -46,8 +46,8 @@ WRONG = {
     "s3://localhost:9000/logs": "?endpoint=",
     "s3://logs:99999999/x": "cannot be read",
     "s3://key:secret@logs/x": "take them out of the URL",
-    "s3://logs//x": "no leading, trailing or double",
-    "s3://logs/x//y": "no leading, trailing or double",
+    "s3://logs//x": "leading, trailing or double",
+    "s3://logs/x//y": "leading, trailing or double",
     "s3://logs//": "empty part",
     "s3://logs/../x": "'..'",
     "s3://logs/./x": "'.'",

@@ -91,7 +91,7 @@ def test_who_follows_a_running_uploader_is_shown_how_far_it_is(tmp_path: Path) -
         follow(directory, clock=clock, timeout_ms=25_000, progress=lambda text: said.append((clock.monotonic(), text)))
     running.release()
     assert raised.value.hint == "`tiered status` says what it waits for"
-    assert [text for _, text in said] == ["not committed by the running uploader yet: t-0 0 of 7"] * 2
+    assert [text for _, text in said] == ["not committed by the running uploader yet: t-0 at offset 0 of 7"] * 2
     assert [round(at) for at, _ in said] == [PROGRESS_SECONDS, 2 * PROGRESS_SECONDS]
 
 

@@ -203,7 +203,7 @@ def test_settings_come_from_flag_environment_file_default_in_this_order(tmp_path
         ("[uploader]\nuploads = 0", "0 is not a whole number of at least 1"),
         ("[uploader]\nuploads = true", "not a whole number"),
         ("[uploader]\nscan = 'soon'", "soon"),
-        ("[uploader]\nscan = 5", "scan in .*: 5 has no unit .5s"),
+        ("[uploader]\nscan = 5", "scan in .*: 5 has no unit .write 5s"),
         ("[uploader]\nhttp = 9464", "9464 is not a text"),
         ("[uploader]\nhttp = 'x:y'", "is not host:port"),
         ("[uploader]\ndrain = 'most'", "none of inflight, sealed, all"),

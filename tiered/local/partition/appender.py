@@ -45,17 +45,17 @@ PRODUCER_ID = slice(43, 51)
 
 NO_PRODUCER = b"\xff" * 8
 BEGIN_PATIENCE_S = 5.0
-"""How long the first append to a log without records waits for the uploader that claims it just now; once."""
+"""Seconds for which the first append to an empty log waits while an uploader claims the partition."""
 
 BEGIN_POLL_S = 0.02
 NO_EPOCH = -2
-"""Below that of any note, -1 included: that of a restore."""
+"""Claim epoch below every other. A restore writes -1."""
 
 
 class PartitionAppender:
     """Appender of batches to one partition. Thread-safe.
 
-    An append takes the partition's lock. If it sealed a segment, it then releases that lock and takes the flush lock.
+    An append holds the partition's lock. If a flush is due, the append first releases that lock, then flushes.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class PartitionAppender:
     @overload
     def append(self, records: Sequence[object], *, given: Literal[True]) -> RecordMetadata | None: ...
     def append(self, records: Sequence[object], *, given: bool = False) -> RecordMetadata | None:
-        """Append one atomic batch.
+        """Append ``records`` as one atomic batch at the next offsets. Return its place.
 
-        A plain batch is encoded by one compiled call under the lock. Any other batch is encoded by
-        :meth:`RecordRules.encode`, which may raise. ``given``: ``records`` have the forms that ``append_many`` accepts,
-        not only ``NewRecord``. Then a batch that is not plain is not appended, and the result is None.
+        ``given``: ``records`` may have any form that ``append_many`` accepts, not only ``NewRecord``. Then the result
+        is None, without an append, if the topic is compressed or a record needs a closer check. It is also None while
+        the log has no records. Raises the errors of :meth:`RecordRules.encode` and :meth:`store`.
         """
         if FORKS.count != self._forks:
             raise forked_error(self._context.tp, self._pid)
@@ -118,7 +118,10 @@ class PartitionAppender:
         return None if given else self._append_encoded(self._rules.encode(records, now_ms), len(records), now_ms)
 
     def _append_encoded(self, encoded: tuple[bytearray, int, int, int], count: int, now_ms: int) -> RecordMetadata:
-        """Append one batch at offset 0, as :meth:`RecordRules.encode` returns it."""
+        """Append one encoded batch of ``count`` records at the next offsets.
+
+        ``encoded``: the result of :meth:`RecordRules.encode`.
+        """
         data, first, least, greatest = encoded
         if not self._context.begun:
             self._beginning.wait()
@@ -133,9 +136,9 @@ class PartitionAppender:
         return RecordMetadata(self._topic, self._partition, base, first, end)
 
     def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
-        """Append a batch that was encoded before the call.
+        """Append a batch that the caller encoded, and return its place.
 
-        Return None, without an append, if the topic needs another encoding.
+        Return None, without an append, if the topic's codec, size limit, keys or timestamps forbid these bytes.
         """
         now_ms = self._now_ms()
         if not self._rules.takes(batch, now_ms):
@@ -144,9 +147,10 @@ class PartitionAppender:
         return self._append_encoded((data, first, least, greatest), count, now_ms)
 
     def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
-        """Append one atomic batch of a transaction. ``records``: in the form that ``kernels.group`` returns.
+        """Append one atomic batch of a transaction, and return its place.
 
-        ``stamp``: the producer's id and epoch, and the batch's sequence.
+        ``records``: in any form that ``append_many`` accepts, checked by the caller. ``stamp``: the producer's id and
+        epoch, and the sequence of the first record.
         """
         now_ms = self._now_ms()
         data, first, least, greatest = self._rules.encode(records, now_ms, stamp, given=True)
@@ -155,7 +159,10 @@ class PartitionAppender:
         return written._replace(timestamp=first)
 
     def append_batches(self, data: bytes) -> RecordMetadata:
-        """Append the encoded batches in ``data``, all or none. They get offsets and the leader epoch here."""
+        """Append the encoded batches in ``data``, all or none, and return their place. Their offsets are assigned here.
+
+        Repeated batches of a producer are not appended: the result is then the place of the first append.
+        """
         now_ms = self._now_ms()
         return self._append_settled(stored_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
 
@@ -177,7 +184,7 @@ class PartitionAppender:
             raise RecordTooLargeError(
                 f"{self._context.tp}: a batch of {len(records)} rows has {len(data)} bytes, and "
                 f"{rules.limit_name} is {rules.max_bytes}",
-                hint=f"raise {rules.limit_name}, or leave such rows out",
+                hint=f"append fewer rows in one call, or raise {rules.limit_name} of the topic",
             )
         least, greatest = (now_ms, now_ms) if stamped else (int(times.min()), int(times.max()))
         facts = BatchFacts(len(data), len(records) - 1, len(records), least, greatest)
@@ -185,7 +192,7 @@ class PartitionAppender:
         return written._replace(timestamp=now_ms if stamped else int(times[0]))
 
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
-        """Append one batch of a coordinator, usually a marker. Offset and leader epoch are assigned here."""
+        """Append one batch of the transaction coordinator, usually a marker. Its offset is assigned here."""
         now_ms = self._now_ms()
         return self._append_settled([coordinator_batch(self._rules, data, now_ms)], Origin.COORDINATOR, now_ms)
 
@@ -195,7 +202,11 @@ class PartitionAppender:
         origin: Origin,
         now_ms: int,
     ) -> RecordMetadata:
-        """Append batches with new offsets. ``last_offset`` of their facts is relative to each batch."""
+        """Append encoded batches, all or none, with new offsets and leader epoch.
+
+        ``settled``: pairs of a batch and its facts. ``last_offset`` of the facts counts from the batch's first record.
+        Repeated batches of a producer are not appended: the result is then the place of the first append.
+        """
         buffer = bytearray(b"".join(piece for piece, _ in settled))
         if len(buffer) > self._segments.active.segment_bytes:
             raise RecordTooLargeError(
@@ -251,11 +262,12 @@ class PartitionAppender:
         bases: Sequence[int] | None = None,
         reserved: bool = False,
     ) -> bool:
-        """Write encoded batches, after a roll if one is due. Return True if it rolled.
+        """Write encoded batches at the end of the log. Return True if the active segment was sealed before.
 
         The caller holds the lock and has called ``check_writable``. ``facts``, ``crc`` and ``batches`` are arguments of
-        :meth:`ActiveSegment.append`. ``answer``: the result of ``PartitionProducers.prepare``; ``bases``: the new base
-        offsets of its batches (None: unchanged). ``reserved``: the batch may use the disk reserve, as a marker does.
+        :meth:`ActiveSegment.append`. ``answer``: the result of ``PartitionProducers.prepare``. ``bases``: new base
+        offsets of the batches in ``answer``; None: unchanged. ``reserved``: the bytes may use the disk reserve.
+        Raises DiskFullError below the reserve, FencedError, InvalidRecordError and LocalIOError.
         """
         context, segments = self._context, self._segments
         size, last, _, _, greatest = facts
@@ -285,8 +297,8 @@ class PartitionAppender:
             active, crc = segments.active, kernels.crc32c(data)
             if last - active.base_offset > MAX_RELATIVE_OFFSET:
                 raise InvalidRecordError(
-                    f"{self._context.tp}: the append does not fit into one segment, which would have offsets "
-                    f"{active.base_offset} to {last + 1}",
+                    f"{self._context.tp}: the append would span offsets {active.base_offset} to {last + 1}, too many "
+                    "for one segment",
                     hint="append fewer batches at once",
                 )
         context.resume_at = segments.end
@@ -308,10 +320,11 @@ class PartitionAppender:
         return reason is not None
 
     def _break_off(self, error: BaseException) -> None:
-        """Take the partition offline if the disk failed. The lock is held.
+        """Clean up after ``error``, which ended an append. The caller holds the lock and raises ``error``.
 
-        After a full disk, or a file that could not be opened, the log is unchanged and stays online. After an
-        interrupt ``under_way`` stays set, and the next holder of the lock cuts the append back.
+        After DiskFullError and TooManyOpenFilesError the log is unchanged and stays online. After FencedError the
+        record is removed; LocalIOError if that fails. Any other LocalIOError takes the partition offline. After an
+        interrupt ``under_way`` stays set, and the next holder of the lock removes the append.
         """
         if isinstance(error, DiskFullError | TooManyOpenFilesError):
             self._context.under_way = None
@@ -328,7 +341,11 @@ class PartitionAppender:
             self._context.go_offline(error)
 
     def _apply_producers(self, answer: PreparedBatches | None, bases: Sequence[int] | None) -> None:
-        """Apply a written batch to the producer state. If the transaction index fails, the stable offset stays."""
+        """Apply a written batch to the producer state.
+
+        If the transaction index cannot be written, take the partition offline and raise LocalIOError. The last stable
+        offset then stays where it was.
+        """
         state = self._producers.state
         completed = () if answer is None or state is None else state.apply(answer, bases)
         aborted = [txn.index_entry for txn in completed if txn.index_entry is not None]
@@ -345,9 +362,10 @@ class PartitionAppender:
         return RecordMetadata(self._context.tp.topic, self._context.tp.partition, base, timestamp, end)
 
     def finish_append(self, rolled: bool) -> None:
-        """Flush after an append if one is due: it sealed a segment (``rolled``), or ``flush.messages`` is reached.
+        """Flush if the append sealed a segment (``rolled``), or if ``flush.messages`` is reached.
 
-        The caller does not hold the partition's lock.
+        The caller does not hold the partition's lock. Raises LocalIOError; NotDurableError only for
+        ``flush.messages``.
         """
         if rolled:
             try:
@@ -359,27 +377,26 @@ class PartitionAppender:
 
 
 def _producer_of(piece: bytes | bytearray, fact: BatchFacts) -> ProducerBatch | None:
-    """Return the batch as one of a producer, None if it has no producer."""
+    """Return the producer's fields of an encoded batch, None if its producer id is -1."""
     if piece[PRODUCER_ID] == NO_PRODUCER:
         return None
     return read_producer(read_header(piece), memoryview(piece), timestamp=fact.max_timestamp)
 
 
 class FirstAppendGuard:
-    """Guard of the first record of an empty log: once a volume claimed the partition, the bucket gives its offset.
+    """Guard of the first record of an empty log. Once a volume has claimed the partition, the bucket sets its offset.
 
-    An uploader may claim a partition for a directory whose application knows of no bucket, and the bucket may end at
-    offset N while the log would begin at 0. The claim's proof is on the disk before the claim is sent. So::
+    An uploader may claim a partition while its application knows of no bucket. The bucket may end at offset N, and the
+    log would begin at 0. The claim's proof (a token) is on the disk before the claim is sent to the bucket::
 
-        the uploader:     writes the proof      then looks whether the log is empty     then claims it as empty
-        the application:  writes the record     then looks whether there is a proof     then acknowledges it
+        the uploader:     writes the proof      then checks that the log is empty       then claims it as empty
+        the application:  writes the record     then checks that there is no new proof  then acknowledges the record
 
-    and whichever of the two comes second sees the other. So a log is never claimed as empty while a record is
-    acknowledged in it at an offset that the bucket has given to another record. Reads small files, with one ``stat``
-    each while they are unchanged.
+    The second of the two sees what the first one wrote. So a log never acknowledges a record at an offset that the
+    bucket has given to another record. The guard reads small files. While a file is unchanged, that costs one ``stat``.
 
     ``granted``: (token, claim epoch) of the claim that gave this process the first offset of the log. After a newer
-    claim appends wait until the upload checkpoint has that claim's epoch.
+    claim, appends are refused until the upload checkpoint has that claim's epoch.
     """
 
     __slots__ = ("_context", "_was_patient", "granted")
@@ -390,9 +407,9 @@ class FirstAppendGuard:
         self._was_patient = False
 
     def wait(self) -> None:
-        """Wait for an uploader that is claiming this empty log: a limited time, once per open.
+        """Wait while an uploader claims this empty log, at most ``BEGIN_PATIENCE_S``.
 
-        The caller holds no lock.
+        After one timeout, later calls return at once, and :meth:`need` refuses the append. The caller holds no lock.
         """
         if self._context.begun or self._was_patient or not self._context.segments.empty:
             return
@@ -405,17 +422,17 @@ class FirstAppendGuard:
             clock.sleep(BEGIN_POLL_S)
 
     def need(self) -> str | None:
-        """Return the token of the present claim, None without one.
+        """Return the token of the present claim, None without a claim.
 
-        Pass it to :meth:`check_first_append` after the write. Raises FencedError if the log must not get a record yet.
-        The caller holds the partition's lock.
+        Pass the token to :meth:`check_first_append` after the write. Raises FencedError if the log must not accept a
+        record yet. The caller holds the partition's lock.
         """
         end = self._context.segments.end
         token = self._token()  # before the obstacles: a proof that comes between the two is found afterwards
         why = self._obstacle(end)
         if why:
             raise FencedError(
-                f"{self._context.tp} has no records on this disk: {why}, which may be above offset {end}",
+                f"{self._context.tp}: the first append is refused: {why}, which may be above offset {end}",
                 hint="open the log with remote=URL: it then reads from the bucket where to continue",
             )
         return token
@@ -423,8 +440,8 @@ class FirstAppendGuard:
     def check_first_append(self, token: str | None) -> None:
         """Raise FencedError if an uploader made a claim during the write of the first record.
 
-        The caller then removes it. ``token``: the result of :meth:`need`. The caller holds the lock. Appends stay
-        refused until the uploader reports the claim.
+        The caller then removes the record. Appends stay refused until the uploader reports the claim. ``token``: the
+        result of :meth:`need`. The caller holds the lock.
         """
         if self._token() != token:
             context = self._context
@@ -432,7 +449,8 @@ class FirstAppendGuard:
             raise FencedError(
                 f"{context.tp}: an uploader claimed the partition while its first record was written at offset "
                 f"{context.segments.active.base_offset}; the record was removed",
-                hint="append again in a moment; if that is refused, run `tiered repair rejoin`",
+                hint="append again in a moment; if that is refused, run "
+                f"`tiered repair rejoin {context.tp.topic}:{context.tp.partition}`",
             )
 
     def _token(self) -> str | None:

@@ -40,19 +40,19 @@ from tiered.model import TopicPartition
 LOGGER = logging.getLogger("tiered.local")
 
 APPEND = "an append"
-ROLL = "an append that began a segment"
-CUT = "a cut of the log"
-EXCHANGE = "an exchange of segments"
-"""Changes that :attr:`PartitionContext.under_way` names."""
+ROLL = "a roll to a new segment"
+CUT = "a truncation of the log"
+EXCHANGE = "a replacement of segments"
+"""Values of :attr:`PartitionContext.under_way`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryContext:
-    """Services of one log directory, shared by its partitions.
+    """Services and callbacks of one log directory, shared by its partitions.
 
-    ``sealed`` is called, without locks, when a seal became durable. ``cut`` is called before a log is cut, with the
-    offset at which it will end and the lowest end that a crash may leave. ``failed`` is called with the error that took
-    a partition offline, possibly under the partition's locks. ``claims``, ``uploads``: files of the uploader.
+    ``sealed``: called, without locks, after a seal became durable and after a truncation. ``cut``: called before a
+    truncation with the partition, the new end and the lowest end that a crash may leave. ``failed``: called with the
+    error that took a partition offline, possibly under its locks. ``claims``, ``uploads``: files of the uploader.
     """
 
     files: Files
@@ -73,18 +73,19 @@ class PartitionContext:
     ``lock`` is never held across an fsync of records.
 
     ``upload`` is the uploader's last report, None while the log is not tiered. ``ending``: close has begun. Changes of
-    the log are refused, flushes go on. ``halfway``: a cut or an exchange failed midway, so the files differ from the
-    list of segments. ``offline``: a write or an fsync failed, and nothing is acknowledged.
+    the log are refused, and flushes still work. ``halfway``: a truncation or replacement failed midway, so the files
+    differ from the list of segments. ``offline``: the error of the write or fsync that failed, otherwise None.
 
     ``under_way`` names the change that is being made, None between changes. It is set before the first effect and
-    cleared after the last one. A caller that finds it set under ``lock`` follows a change that an exception ended
-    midway (:meth:`roll_back_append`). ``resume_at`` is the end of the log before the append that is under way.
-    ``mend`` cuts the log back to there.
+    cleared after the last one. If ``lock`` is free and ``under_way`` is set, an exception ended that change midway:
+    see :meth:`roll_back_append`. ``resume_at`` is the end of the log before the append that is under way. ``mend``
+    truncates the log to that end.
 
     ``watchers`` are the signals of reads that follow this partition.
 
-    ``epoch`` is the leader epoch of the next record. ``unassigned``: a cut took the entry of that epoch from the list,
-    and the next record makes it again. ``begun``: the log holds records, or has held some since it was opened.
+    ``epoch`` is the leader epoch of the next record. ``unassigned``: a truncation removed the entry of that epoch, and
+    the next append adds it again. ``begun``: the log has records, or had some since the open or since all of its
+    segments were removed.
     """
 
     def __init__(
@@ -135,13 +136,16 @@ class PartitionContext:
 
     @property
     def fenced(self) -> bool:
-        """Return True if another volume owns the partition."""
+        """Return True if appends are refused, because a claim of another volume owns the partition."""
         return self.upload is not None and self.upload.fenced
 
     def check_open(self) -> None:
-        """Raise ClosedError if the partition was closed. The lock is held."""
+        """Raise ClosedError if the partition was closed. Otherwise call :meth:`roll_back_append`.
+
+        The caller holds the lock.
+        """
         if self.closed:
-            raise ClosedError(f"{self.tp} was closed before")
+            raise ClosedError(f"{self.tp} is closed, and the call had no effect", hint="open the log again")
         self.roll_back_append()
 
     def roll_back_append(self) -> None:
@@ -154,7 +158,9 @@ class PartitionContext:
         if what is None or self.offline is not None:
             return
         if what != APPEND:
-            self.go_offline_inconsistent(LocalIOError(f"{self.tp}: {what} was interrupted"))
+            self.go_offline_inconsistent(
+                LocalIOError(f"{self.tp}: {what} was interrupted", hint="close the log and open it again")
+            )
             return
         try:
             self.mend(self.resume_at)
@@ -173,12 +179,13 @@ class PartitionContext:
             raise self.offline_error(self.offline)
 
     def check_writable(self, *, fenced_too: bool = True) -> None:
-        """Raise ClosedError, LocalIOError (offline) or FencedError if the log must not change. The lock is held.
+        """Raise ClosedError, LocalIOError (offline) or FencedError if the log must not change.
 
-        ``fenced_too`` False: allow the change on a fenced partition, and while it closes.
+        ``fenced_too`` False: allow the change on a fenced partition, and while the partition closes. The caller holds
+        the lock.
         """
         if self.closed or (self.ending and fenced_too):
-            raise ClosedError(f"{self.tp} was closed before")
+            raise ClosedError(f"{self.tp} is closed, and the call had no effect", hint="open the log again")
         if self.under_way is not None:
             self.roll_back_append()
         if self.offline is not None:
@@ -187,8 +194,8 @@ class PartitionContext:
             raise FencedError(
                 f"{self.tp}: another log directory owns this partition now, so appends are refused; nothing "
                 "here is deleted",
-                hint="`tiered repair rejoin` moves the records that only this disk has aside, and continues at "
-                "the bucket's end",
+                hint=f"`tiered repair rejoin {self.tp.topic}:{self.tp.partition}` sets this disk's files aside and "
+                "continues at the bucket's end",
             )
 
     def check_continues(self, end: int) -> None:
@@ -231,7 +238,8 @@ class PartitionContext:
         """Return the error for calls on this partition, which ``error`` took offline."""
         return LocalIOError(
             f"{self.tp} is offline: {error.message}",
-            hint="repair the disk, then open the log again; records that were not flushed may be lost",
+            hint="close the log, repair the disk if it failed, and open the log again; records that were not flushed "
+            "may be lost",
         )
 
     @contextlib.contextmanager
@@ -249,7 +257,7 @@ class PartitionContext:
             raise
 
     def assign_epoch(self, end: int) -> None:
-        """Let the current epoch begin at ``end``, the end of the log. A truncation removed its entry."""
+        """Add the entry of the current leader epoch at ``end``, the end of the log. A truncation had removed it."""
         with self._epochs_or_none():
             self.epochs.assign(self.epoch, end)
         self.unassigned = False
@@ -257,11 +265,14 @@ class PartitionContext:
     def start_leader_epoch(self, epoch: int, end: int) -> None:
         """Use the leader epoch ``epoch`` from offset ``end`` on.
 
-        Raises ConfigError unless it is higher than all before.
+        Raises ConfigError unless ``epoch`` is higher than all earlier epochs.
         """
         latest = max(self.epochs.latest, self.epoch)
         if epoch <= latest:
-            raise ConfigError(f"{self.tp}: leader epoch {epoch} is not above {latest}")
+            raise ConfigError(
+                f"{self.tp}: leader epoch {epoch} cannot be used, because the log has epoch {latest} already",
+                hint=f"pass a leader epoch above {latest}",
+            )
         with self._epochs_or_none():
             self.epochs.assign(epoch, end)
         self.epoch = epoch
@@ -271,7 +282,7 @@ class PartitionContext:
 class DiskReserve:
     """Free space that a log directory reserves. Appends below it are refused.
 
-    ``left``: bytes that may be appended until the next check of the file system. Each tick checks, too.
+    ``left``: bytes that may be appended before the next check of the file system. The background work checks it, too.
     """
 
     def __init__(self, files: Files, directory: Path, config: LogConfig) -> None:
@@ -291,7 +302,8 @@ class DiskReserve:
         """Check the file system and reset ``left``. Raises DiskFullError while less than the reserve is free."""
         if not self.check():
             raise DiskFullError(
-                f"{self._directory}: the free space is below the reserve of {self._reserve} bytes",
+                f"{self._directory}: appends are refused, because less than the reserve of {self._reserve} bytes is "
+                "free",
                 hint="free some space: `tiered disk drop TOPIC` deletes local copies of uploaded segments",
             )
 

@@ -17,7 +17,10 @@ from tiered.local.segment.sealed import END_OFFSET, SealedLocalSegment
 
 
 class Durability:
-    """Flushes of one partition. Thread-safe. ``flushed``: records below this offset survive a power cut."""
+    """Flusher of one partition. Thread-safe. ``flushed``: records below this offset survive a power cut.
+
+    ``gaps``: offset ranges that truncations left without records.
+    """
 
     def __init__(self, context: PartitionContext, *, flushed: int) -> None:
         self.lock = TurnLock()
@@ -32,7 +35,7 @@ class Durability:
     def recovery_point(self) -> int:
         """Return the recovery point: ``flushed``, or the start of a gap that a truncation left directly below it.
 
-        Above the gap's start, recovery would count a torn batch that is written there as durable.
+        With a point above the gap's start, recovery would take a torn batch inside the gap for a durable one.
         """
         for start, end in self.gaps:
             if start < self.flushed <= end:
@@ -40,9 +43,9 @@ class Durability:
         return self.flushed
 
     def note_gap(self, start: int, end: int) -> None:
-        """Add a gap: a cut leaves no records from ``start`` to ``end`` (exclusive).
+        """Add a gap: a truncation leaves no records from ``start`` to ``end`` (exclusive).
 
-        A gap is dropped once records after it are flushed.
+        Drop older gaps that end above ``start``, or below the flushed offset.
         """
         self.gaps = (*(gap for gap in self.gaps if self.flushed <= gap[1] <= start), (start, end))
 
@@ -53,7 +56,7 @@ class Durability:
         return sealed[: bisect_right(sealed, self.flushed, key=END_OFFSET)]
 
     def flush(self) -> None:
-        """Make all records durable that were appended so far."""
+        """Make all records durable that were appended so far. Raises as :meth:`flush_to`, and ClosedError."""
         context = self._context
         if context.closed or context.offline is not None:
             context.check_writable(fenced_too=False)
@@ -62,8 +65,8 @@ class Durability:
     def flush_to(self, offset: int) -> None:
         """Make records below ``offset`` durable.
 
-        Raises LocalIOError if an fsync fails, and takes the partition offline. Raises NotDurableError if a file could
-        not be opened; the next flush tries again.
+        Write the ``.seal`` notes of sealed segments, too. If an fsync fails, take the partition offline and raise
+        LocalIOError. Raises NotDurableError if a file could not be opened: the next flush tries again.
         """
         segments = self._segments
         if self.flushed >= offset and not segments.closing:  # a sealed one has indexes and a note to be written
@@ -87,8 +90,7 @@ class Durability:
             except TooManyOpenFilesError as error:
                 raise NotDurableError(
                     f"{segments.tp}: the records are in the log, but not durable yet: {error.message}",
-                    hint="close files, or raise the limit (ulimit -n), and flush again; do not append the records a "
-                    "second time",
+                    hint="close files or raise `ulimit -n`, then call `flush()` again; do not append the records again",
                 ) from error
             except ReentrantCallError:  # a handler's, which interrupted this: no word of the disk
                 raise
@@ -107,7 +109,10 @@ class Durability:
             self._context.around.sealed()
 
     def flush_in_time(self, now_ms: int) -> int | None:
-        """Flush if ``flush.ms`` has passed since the last flush. Return the flushed bytes, None if no flush was due."""
+        """Flush if ``flush.ms`` has passed since the last timed flush and some records are not flushed.
+
+        Return the size of the active segment in bytes. Return None if nothing was flushed.
+        """
         if not self._context.at_work or 0 <= now_ms - self._last_ms < self.interval_ms:
             return None
         self._last_ms = now_ms
@@ -119,7 +124,7 @@ class Durability:
         return size
 
     def flush_recovered(self) -> None:
-        """Fsync all files after a recovery, so that all records count as flushed."""
+        """Fsync, after a recovery, all files with records above ``flushed``. Then all records count as flushed."""
         segments = self._segments
         for segment in segments.sealed:
             if segment.end_offset > self.flushed:
@@ -139,7 +144,7 @@ class Durability:
         self.sync_txn_index(log)
 
     def sync_txn_index(self, log: Path) -> None:
-        """Fsync the transaction index beside a ``.log``, if there is one."""
+        """Fsync the transaction index of the segment with this ``.log``, if there is one."""
         path = log.with_suffix(TXN_INDEX_SUFFIX)
         if self._context.files.state(path) is not None:
             self._sync_file(path)

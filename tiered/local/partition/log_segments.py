@@ -1,8 +1,7 @@
-"""The segments of one partition: the only place that keeps the list of them, and where it begins and ends.
+"""The list of segments of one partition, with the log start and the end.
 
-Segments are sealed, ascending, or active: the last one, which is appended to. Components of the partition read the list
-as they like and change it only here. Segment objects are made here from loaded files: new, resumed after a stop,
-adopted, sealed.
+All segments but the last are sealed. The last one is active: it is appended to. Any component of the partition may read
+the list. Only this module changes it, and makes the objects of segments from loaded or new files.
 """
 
 from __future__ import annotations
@@ -39,9 +38,10 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class LoadedLog(NamedTuple):
-    """Files of a partition after a recovery. ``start_offset``: the log start in a checkpoint, None without one.
+    """Segments and checkpoint values of a partition after loading.
 
-    ``upload``: the uploader's last report. None: the disk has the whole log, for the load of the producer state.
+    ``start_offset``: the log start in a checkpoint, None without one. ``recovery_point``: records below this offset are
+    durable. ``upload``: the uploader's last report, None while the log is not tiered.
     """
 
     segments: list[FoundSegment]
@@ -57,7 +57,7 @@ class LogSegments:
     ``sealed`` and ``active``: the segments; ``extents``: the sealed ones for views. ``closing``: the ActiveSegment
     objects of sealed segments that are not fsynced yet. ``end``: the next offset to be assigned. ``log_start``: the
     first offset that may be read. ``new_names``: files were created since the directory was last fsynced. ``config``:
-    the topic's present settings. ``cuts``: how often the end was cut off; after a cut a file may hold other bytes.
+    the topic's present settings. ``cuts``: number of truncations since the open. ``sparse``: offsets may be missing.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class LogSegments:
 
     @property
     def first_base(self) -> int:
-        """Return the base of the first segment on this disk."""
+        """Return the base offset of the first segment on this disk."""
         sealed, active = self.sealed, self.active
         return sealed[0].base_offset if sealed else active.base_offset
 
@@ -122,14 +122,17 @@ class LogSegments:
     def mark_sparse(self) -> None:
         """Mark the log, durably, as one in which offsets may be missing.
 
-        Call it before a cut inside a batch or a cleaner leaves out the first offset.
+        Call this before a truncation inside a batch, and before compaction removes records.
         """
         if not self.sparse:
             self._files.replace(self.directory / SPARSE_NAME, b"")
             self.sparse = True
 
     def seal_active(self, now_ms: int) -> ActiveSegment:
-        """Seal the active segment. Create a new one at the end. Return the old one."""
+        """Seal the active segment, and create a new one at the end of the log.
+
+        Return the sealed one. Its files stay open until they are fsynced.
+        """
         old = self.active
         old.seal()
         self.create_active(self.end, now_ms)
@@ -151,7 +154,7 @@ class LogSegments:
         return old
 
     def create_active(self, base_offset: int, now_ms: int) -> None:
-        """Make an empty segment the active one. The one before is sealed, or its files are deleted already."""
+        """Create an empty active segment at ``base_offset``. The caller has sealed or deleted the previous one."""
         self.remove_files(base_offset)  # a crash, or another program, may have left files of that name
         self.active = ActiveSegment(
             self._files,
@@ -173,13 +176,13 @@ class LogSegments:
         self._keep(self.sealed[:count])
 
     def resume(self, found: FoundSegment, now_ms: int) -> None:
-        """Make ``found`` the active segment. It is the last one after a truncation."""
+        """Make ``found`` the active segment: the last segment that a truncation left."""
         self.active = self._resumed(found, now_ms)
 
     def _resumed(self, tail: FoundSegment, now_ms: int, *, starts_inside: bool = False) -> ActiveSegment:
-        """Return the active segment of a log that was open before, or of one that has no file yet.
+        """Return ``tail`` as the active segment. Its ``.log`` may not exist yet.
 
-        ``starts_inside``: the log start lies above the base of the first segment.
+        ``starts_inside``: the log start is above the base offset of the first segment.
         """
         path = self.directory / log_name(tail.base_offset)
         stats = read_note(self._files, path.with_suffix(SEAL_SUFFIX), tail.size_bytes) if tail.size_bytes else None
@@ -205,7 +208,10 @@ class LogSegments:
     def _verify_txn_index(
         self, active: ActiveSegment, tail: FoundSegment, stats: SegmentStats | None, *, starts_inside: bool
     ) -> None:
-        """Check the transaction index against the note of the close, known entries, or the log."""
+        """Repair the transaction index of ``active`` from the ``.seal`` note, known entries, or the log.
+
+        If the entries are lost, the error is logged, and later reads of them raise it.
+        """
         path = self.directory / txn_index_name(tail.base_offset)
         noted = stats is not None and stats.aborted >= 0
         known = None if noted else tail.aborted
@@ -224,7 +230,7 @@ class LogSegments:
             LOGGER.error("txn_index_lost path=%s error=%s hint=reads of read_committed will say so", path, error)
 
     def _may_have_aborts(self, tail: FoundSegment, path: Path) -> bool:
-        """Return True if the segment must be searched; a log without producers is not read."""
+        """Return True if the segment may have ABORT markers. The log is read only if it may have producers."""
         state = self._files.state(path)
         if state is not None and state.size:
             return True

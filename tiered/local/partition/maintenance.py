@@ -32,13 +32,13 @@ from tiered.plan.roll import RollReason
 LOGGER = logging.getLogger("tiered.local")
 
 NO_PRODUCERS_END = -1
-"""An end below every offset, for a log that starts again: no snapshot outlives it."""
+"""End below every offset: ``remove_snapshots_above`` then removes all producer snapshots."""
 
 
 class Maintenance:
-    """Changes of a partition other than appends. Methods take the partition's lock; cuts take the flush lock first.
+    """Maintainer of one partition: it makes all changes other than appends. Methods take the partition's lock.
 
-    Before a cut they call ``DirectoryContext.cut``.
+    A truncation takes the flush lock first. It calls ``DirectoryContext.cut`` before it changes a file.
     """
 
     def __init__(self, context: PartitionContext, *, durability: Durability, producers: PartitionProducers) -> None:
@@ -47,7 +47,7 @@ class Maintenance:
         self._producers = producers
 
     def roll(self, reason: RollReason = RollReason.REQUESTED) -> bool:
-        """Seal the active segment, durably, if it holds records. Return True if it did."""
+        """Seal the active segment, durably, if it holds records. Return True if it was sealed."""
         segments = self._context.segments
         with self._context.lock:
             self._context.check_writable()
@@ -58,7 +58,10 @@ class Maintenance:
         return rolled
 
     def roll_now(self, reason: RollReason, now_ms: int) -> None:
-        """Roll to the end, as Kafka does before an append. An empty segment stays. The caller holds the lock."""
+        """Seal the active segment and create a new one at the end of the log. An empty segment is left as it is.
+
+        The caller holds the lock. After LocalIOError or DiskFullError the old segment stays active.
+        """
         context, segments = self._context, self._context.segments
         if not segments.active.size_bytes:
             return
@@ -75,7 +78,10 @@ class Maintenance:
         )
 
     def seal_idle(self, now_ms: int) -> int | None:
-        """Seal the active segment if ``seal.ms`` has passed. Return its bytes, None if no seal was due."""
+        """Seal the active segment once ``seal.ms`` has passed since its first append.
+
+        Return the size of the sealed segment in bytes, None if no seal was due.
+        """
         context, active = self._context, self._context.segments.active
         if not context.at_work or context.fenced or active.idle_reason(now_ms) is None:
             return None
@@ -83,7 +89,10 @@ class Maintenance:
         return size if self.roll(RollReason.WALL_CLOCK) else None
 
     def delete_local_before(self, offset: int) -> list[int]:
-        """Delete whole sealed segments below ``offset``, oldest first. Return their base offsets."""
+        """Delete whole sealed segments below ``offset``, oldest first. Return their base offsets.
+
+        Segments that are not flushed yet stay. In a tiered log, segments that are not uploaded yet stay, too.
+        """
         context, segments = self._context, self._context.segments
         with self._context.lock:
             context.check_writable(fenced_too=False)
@@ -128,7 +137,10 @@ class Maintenance:
         self._producers.raise_log_start()
 
     def apply_retention(self, now_ms: int) -> list[int]:
-        """Apply ``plan.retention`` once. Return the bases of the deleted segments. By default nothing is deleted."""
+        """Apply the topic's retention settings once (``plan.retention``). By default nothing is deleted.
+
+        Return the base offsets of the deleted segments. An expired active segment is sealed first.
+        """
         segments = self._context.segments
         config = segments.config
         limits = (config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes)
@@ -161,7 +173,10 @@ class Maintenance:
         return self.delete_local_before(plan.delete_below) if plan.bases else []
 
     def retain(self, now_ms: int) -> int | None:
-        """Apply the retention rules once. Return the deleted bytes, None if nothing was due or it is out of service."""
+        """Apply the topic's retention settings once. Return the size of the deleted sealed segments in bytes.
+
+        Return None if nothing was deleted. A partition that is closed, offline or fenced is left as it is.
+        """
         if not self._context.at_work or self._context.fenced:
             return None
         before = self._context.segments.sealed
@@ -169,31 +184,36 @@ class Maintenance:
         return sum(segment.size_bytes for segment in before if segment.base_offset in gone) if gone else None
 
     def expire_producers(self, now_ms: int) -> int | None:
-        """Remove the state of producers that were idle for a day. Return 0 if there were some, None if not."""
+        """Remove the state of producers that were idle for a day. Return 0 if some were removed, otherwise None."""
         if not self._context.at_work:
             return None
         with self._context.lock:
             return 0 if self._producers.expire(now_ms) else None
 
     def empty_trash(self, now_ms: int) -> int | None:
-        """Unlink the files whose ``file.delete.delay.ms`` has passed. Return their bytes, None if none was due."""
+        """Unlink the files whose ``file.delete.delay.ms`` has passed.
+
+        Return their total size in bytes, None if no file was due.
+        """
         return self._context.deleted.empty(now_ms) if self._context.at_work else None
 
     def truncate_to(self, offset: int) -> None:
-        """Cut the log so that it ends at ``offset``. A batch that reaches beyond it is removed whole.
+        """Truncate the log so that it ends at ``offset``. A batch that reaches beyond ``offset`` is removed whole.
 
-        A log that ends lower is unchanged. An ``offset`` below the first segment removes all segments, and an empty log
-        begins there. Log start, recovery point, epochs, indexes, transaction index and snapshots are cut, too. The cut
-        is durable on return.
+        A log that ends at or below ``offset`` keeps its records. An ``offset`` below the first segment removes all
+        segments, and an empty log begins there. Log start, recovery point, epochs, indexes and snapshots are truncated,
+        too. The truncation is durable on return.
 
-        Raises ConfigError below what the bucket holds; CorruptionError, with nothing done, if the place cannot be
-        found.
+        Raises ConfigError if ``offset`` is below the bucket's end. Raises CorruptionError, before any file is changed,
+        if damage hides the batch at ``offset``.
         """
         with self._durability.lock, self._context.lock:
             self._context.check_writable()
             tp, upload = self._context.segments.tp, self._context.upload
             if not 0 <= offset <= MAX_LONG:
-                raise ConfigError(f"{tp}: a log cannot end at offset {offset}")
+                raise ConfigError(
+                    f"{tp} cannot be truncated at offset {offset}", hint=f"name an offset from 0 to {MAX_LONG}"
+                )
             if upload is not None and offset < upload.end_offset:
                 raise ConfigError(
                     f"{tp} cannot be truncated at offset {offset}: the records below {upload.end_offset} are uploaded",
@@ -209,16 +229,20 @@ class Maintenance:
         self._context.around.sealed()
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
-        """Let an empty log begin at ``offset`` with ``leader_epoch``. Raises ConfigError if it has records.
+        """Let an empty log begin at ``offset`` with ``leader_epoch``. Raises ConfigError if the log has records.
 
-        ``producers``: the producer state at ``offset``, as a ``.snapshot`` file. Open transactions stay open.
+        ``producers``: content of the ``.snapshot`` file at ``offset``; empty: none. Transactions that are open in it
+        stay open.
         """
         with self._durability.lock, self._context.lock:
             self._context.check_writable(fenced_too=False)
             if not self._context.segments.empty:
                 raise ConfigError(f"{self._context.segments.tp} holds records: it cannot start at offset {offset}")
             if not 0 <= offset <= MAX_LONG:
-                raise ConfigError(f"{self._context.segments.tp}: a log cannot start at offset {offset}")
+                raise ConfigError(
+                    f"{self._context.segments.tp}: a log cannot start at offset {offset}",
+                    hint=f"name an offset from 0 to {MAX_LONG}",
+                )
             self._restart(offset)
             self._context.epochs.assign(leader_epoch, offset)
             self._context.epoch = leader_epoch
@@ -228,7 +252,7 @@ class Maintenance:
                 self._producers.rebuild(some=True)
 
     def _cut(self, offset: int) -> None:
-        """Cut at an offset inside the log. Both locks are held."""
+        """Truncate the log at ``offset``, which is inside it. The caller holds both locks."""
         segments, directory = self._context.segments, self._context.segments.directory
         active = segments.active
         staying = sum(segment.base_offset <= offset for segment in segments.sealed)
@@ -275,9 +299,9 @@ class Maintenance:
         LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", segments.tp, offset, len(going))
 
     def mend(self, end: int) -> None:
-        """Remove an append that ended midway, so that the log ends at ``end`` again. The lock is held.
+        """Remove an append that ended midway, so that the log ends at ``end`` again. The caller holds the lock.
 
-        No record above ``end`` was acknowledged or read. If this method raises, the next call tries again.
+        No record at or above ``end`` was acknowledged or read. If this method raises, call it again.
         """
         segments = self._context.segments
         active = segments.active
@@ -291,7 +315,10 @@ class Maintenance:
         segments.end = end
 
     def _aborted_below(self, segment: ActiveSegment | SealedLocalSegment, offset: int) -> list[AbortedTxn] | None:
-        """Return the aborted transactions that stay in a cut segment, None if only the log itself has them."""
+        """Return the aborted transactions of ``segment`` with markers below ``offset``.
+
+        Return None if its transaction index is lost.
+        """
         try:
             return txns_below(segment.aborted_txns(), offset)
         except CorruptionError as error:
@@ -299,10 +326,10 @@ class Maintenance:
             return None
 
     def _withdraw(self, offset: int, recovery_point: int) -> None:
-        """Lower, before a cut, the flushed offset and the log start, in memory and in the checkpoints.
+        """Lower the flushed offset and the log start before a truncation, in memory and in the checkpoints.
 
-        A cut that fails midway would otherwise look like a loss of durable records. The log start moves to the end at
-        most: the next open would otherwise set aside records that are appended below that start.
+        Without this, a truncation that fails midway would look like a loss of durable records. A log start above the
+        new end is lowered to it. Otherwise the next open would set aside the records appended below that start.
         """
         self._durability.flushed = min(self._durability.flushed, offset)
         self._context.segments.log_start = min(self._context.segments.log_start, offset)
@@ -314,7 +341,7 @@ class Maintenance:
         self._context.deleted.put(renamed)
 
     def _sync_closing(self) -> None:
-        """Fsync the sealed segments that a cut leaves and that were not fsynced yet."""
+        """Fsync the sealed segments that were not fsynced yet and that a truncation left."""
         bases = {segment.base_offset for segment in self._context.segments.sealed}
         for segment in self._context.segments.closing:
             if segment.base_offset in bases:
@@ -322,7 +349,7 @@ class Maintenance:
         self._context.segments.closing.clear()
 
     def _restart(self, offset: int) -> None:
-        """Replace all segments by an empty one at ``offset``. Both locks are held."""
+        """Replace all segments by an empty one at ``offset``. The caller holds both locks."""
         segments, directory = self._context.segments, self._context.segments.directory
         lowest = min(offset, segments.first_base)
         self._durability.note_gap(lowest, segments.end)  # a crash may leave any beginning of the log
@@ -355,7 +382,7 @@ class Maintenance:
 
     @property
     def settled(self) -> tuple[SealedLocalSegment, ...]:
-        """Return the sealed, durable segments that no fsync uses. Their files may be renamed."""
+        """Return the sealed segments that are durable and whose fsyncs have ended. Their files may be renamed."""
         segments = self._context.segments
         with self._context.lock:
             bound = min([segment.base_offset for segment in segments.closing], default=segments.end)
@@ -368,11 +395,14 @@ class Maintenance:
     def replace_segments(
         self, new: Sequence[FoundSegment], old: Sequence[int], *, witness: SealedLocalSegment | None = None
     ) -> bool:
-        """Replace the sealed segments ``old`` by finished copies (``replacement.SegmentCopy``), crash-safe.
+        """Replace the sealed segments ``old`` by the finished copies ``new`` (``SegmentCopy``), crash-safe.
 
-        Return True. ``old``: base offsets of neighbouring segments. Those that retention deleted meanwhile are skipped.
-        Return False, without a change, if retention deleted all of them, or if ``witness`` is no longer in the log.
-        ``witness``: the last segment that compaction read. Raises ConfigError if ``old`` are not sealed neighbours.
+        ``old``: base offsets of neighbouring segments. Segments that retention has deleted are skipped. ``witness``:
+        the last segment that compaction read.
+
+        Return True if segments were replaced. Return False, with the log unchanged, if ``witness`` has left the log or
+        no segment of ``old`` is left. Raises ConfigError if ``old`` are not sealed neighbours. After LocalIOError the
+        partition is offline.
         """
         segments, directory = self._context.segments, self._context.segments.directory
         with self._context.lock:

@@ -1,8 +1,8 @@
 """Partitions of a directory that this process writes: open ones, and sleeping ones, which were not used yet.
 
-After a clean shutdown the checkpoints describe a partition completely. It sleeps as two numbers until its first use, a
-request or a timer that concerns it, or its turn in the background work. So a directory with ten thousand partitions
-opens at once, and only those in use cost memory.
+After a clean shutdown the checkpoints describe a partition completely. A sleeping partition is two numbers in memory.
+Its first use opens it: a request, or background work that its settings need. So a directory with ten thousand
+partitions opens at once, and only the partitions in use cost memory.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ WAKE_AT_ONCE = 64
 
 @dataclass(slots=True)
 class PassResult:
-    """Result of one pass over partitions. ``partitions``: how many were changed. ``error``: the first of a partition.
+    """Result of one background task over partitions. ``partitions``: number of changed partitions.
 
-    ``bytes``: sealed, flushed, deleted or cleaned.
+    ``bytes``: total size of the sealed, flushed, deleted or compacted segments. ``error``: the first error, None
+    without one.
     """
 
     partitions: int = 0
@@ -39,15 +40,16 @@ class PassResult:
     error: TieredError | None = None
 
     def add(self, other: PassResult) -> None:
-        """Add a part of the same pass."""
+        """Add the result of another part of the same task. The first error stays."""
         self.partitions += other.partitions
         self.bytes += other.bytes
         self.error = self.error or other.error
 
 
 class Sleeper(NamedTuple):
-    """Checkpoint values of a partition that is not opened since a clean shutdown.
+    """Checkpoint values of a partition that is not open.
 
+    ``end_offset``: the recovery point, which is the end of the log after a clean shutdown; negative if unknown.
     ``log_start`` None: no checkpoint has it.
     """
 
@@ -113,7 +115,10 @@ class Roster:
             return list(self.logs.values())
 
     def find(self, tp: TopicPartition) -> WriteLog | None:
-        """Return the partition, opened if it sleeps; None if unknown. Raises the error of one out of service."""
+        """Return the partition, opened if it sleeps; None if the directory has no such partition.
+
+        Raises the partition's own error if it is out of service.
+        """
         found = self.logs.get(tp)
         if found is None and (tp in self._sleeping or tp in self.broken):
             try:
@@ -137,7 +142,7 @@ class Roster:
     ) -> WriteLog:
         """Open a partition, create its directory if it is missing, and add it. ``clean`` False: recover it first.
 
-        ``start``: the log start in a checkpoint, None without one.
+        ``recovery_point``: records below it are durable. ``start``: the log start in a checkpoint, None without one.
         """
         with self._lock:
             log = open_partition(
@@ -156,9 +161,10 @@ class Roster:
             return log
 
     def next_to_wake(self) -> list[TopicPartition]:
-        """Return the next few sleeping partitions whose settings have a timer other than ``flush.ms``.
+        """Return the next sleeping partitions, at most 64, whose settings need background work.
 
-        Repeated calls return all of them in turn. A partition that could not be opened comes last.
+        These settings are retention limits, compaction and ``seal.ms``. The returned partitions move to the end of the
+        queue, so that later calls return the others.
         """
         if not self._sleeping:
             return []
@@ -170,7 +176,7 @@ class Roster:
             return due
 
     def _is_timed(self, tp: TopicPartition) -> bool:
-        """Return True if time alone can change a partition."""
+        """Return True if the settings of a partition need background work other than flushes."""
         try:
             config = self._topic_of(tp.topic).config
         except KeyError:  # its topic is being deleted
@@ -179,7 +185,10 @@ class Roster:
         return config.seal_ms > UNLIMITED or max(limits) > UNLIMITED or config.compacted
 
     def forget(self, tp: TopicPartition, timeout_seconds: float) -> None:
-        """Close and remove a partition whose directory is deleted or moved. Raises LocalIOError after the timeout."""
+        """Close a partition and remove it from this list. No file is changed beyond the close.
+
+        Raises LocalIOError if the close exceeds the timeout.
+        """
         log = self.logs.get(tp)
         if log is not None:
             log.close(timeout_seconds)  # not under the lock: a seal in there writes a checkpoint
@@ -190,7 +199,10 @@ class Roster:
             self._aside.pop(tp, None)
 
     def recovery_points(self) -> dict[TopicPartition, int]:
-        """Return the recovery point of each partition. Every record below it is durable."""
+        """Return the recovery point of each partition: every record below it is durable.
+
+        A partition that is out of service and has no known recovery point is left out.
+        """
         with self._lock:
             points = {tp: log.durability.recovery_point for tp, log in self.logs.items()}
             if self._aside:
@@ -200,7 +212,11 @@ class Roster:
             return points
 
     def log_starts(self) -> dict[TopicPartition, int]:
-        """Return the log start of each partition for which it differs from the base of the first segment."""
+        """Return the log starts that the checkpoint needs.
+
+        An open partition is left out if it is not tiered and starts at the base of its first segment. A partition that
+        is not open keeps its value, if it has one.
+        """
         with self._lock:
             starts = {
                 tp: log.log_start

@@ -40,7 +40,10 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class PartitionProducers:
-    """Producers of one partition. The caller holds the partition's lock. ``state`` None: no producer ever wrote."""
+    """Producer state of one partition, and its files. The caller holds the partition's lock.
+
+    ``state`` None: no producer ever wrote. ``unsure``: the damage that left the state incomplete, None without damage.
+    """
 
     __slots__ = ("_birth", "_context", "_directory", "_marked", "_on_disk", "_plain_end", "state", "unsure")
 
@@ -57,7 +60,7 @@ class PartitionProducers:
     def load(self, *, met: bool) -> None:
         """Load the producer state at the end of the log, after an open. Without producers there is no state.
 
-        ``met``: the recovery has read a producer's batch. Otherwise a snapshot shows that there are producers.
+        ``met`` True: the recovery has read a producer's batch. False: the files show whether there are producers.
         """
         segments = self._context.segments
         stats = segments.active.stats
@@ -71,9 +74,9 @@ class PartitionProducers:
             self.rebuild(some=False)
 
     def rebuild(self, *, some: bool, afresh: bool = False) -> None:
-        """Rebuild the state at the end of the log from snapshots and batches. ``some`` False: the log has no producers.
+        """Rebuild the state at the end of the log from snapshots and batches.
 
-        ``afresh``: discard the present state first.
+        ``some`` False: the log has no producers, and no batch is read. ``afresh``: discard the present state first.
         """
         segments = self._context.segments
         if not some:
@@ -142,14 +145,15 @@ class PartitionProducers:
         return () if self.state is None else self.state.entries()
 
     def open_txns(self) -> list[OpenTxn]:
-        """Return the open transactions, by first offset."""
+        """Return the open transactions, ordered by first offset."""
         return [] if self.state is None else self.state.describe_open_txns()
 
     def write_snapshot(self, end: int) -> SnapshotFacts:
         """Write a snapshot at ``end``, unless the newest one is equal. Return the facts about the newest snapshot.
 
-        A failed write is repeated when the segment is flushed. After a second failure the next recovery takes longer. A
-        state that damage made incomplete is not written: a snapshot would hide that it is incomplete.
+        A failed write is repeated when the segment is flushed. After a second failure the next recovery takes longer.
+        If damage left the state incomplete, write nothing and return UNKNOWN_SNAPSHOT: a snapshot would hide the
+        damage.
         """
         if self.unsure is not None:
             return UNKNOWN_SNAPSHOT
@@ -210,7 +214,10 @@ class PartitionProducers:
         self.unsure = None
 
     def _load_plain(self, bases: Sequence[int]) -> None:
-        """Load a log without producers, after an open or a cut: delete stray snapshots, write one at its end."""
+        """Delete stray snapshots of a log without producers, and write an empty one at its end.
+
+        ``bases``: base offsets of its segments. Called after an open and after a truncation.
+        """
         log_start, end = self._context.segments.log_start, self._context.segments.end
         offsets = snapshot_offsets(self._context.files, self._directory)
         gone = set(out_of_range(offsets, log_start, end))
@@ -228,11 +235,11 @@ class PartitionProducers:
     def _replay_all(
         self, segments: Sequence[SealedLocalSegment | ActiveSegment], *, floor: int, whole: bool, afresh: bool
     ) -> None:
-        """Load the newest good snapshot above ``floor`` and replay the batches after it.
+        """Load the newest readable snapshot above offset ``floor`` and replay the batches after it.
 
         ``whole``: no producer state can exist outside the local segments and snapshots. If False and no snapshot was
-        loaded, only the end snapshot is written. An earlier one would claim that the bucket has no open transactions
-        there. ``afresh``: discard the present state.
+        loaded, only the snapshot at the end of the log is written. An earlier one would claim that the bucket has no
+        open transactions there. ``afresh``: discard the present state.
         """
         log_start, end = self._context.segments.log_start, self._context.segments.end
         if self._birth is not None and end <= self._birth:

@@ -1,4 +1,4 @@
-"""Reads of one partition on this disk. This process or another one may write it."""
+"""Read interface of one partition on this disk, which this process or another one writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tiered.plan.visibility import OpenTxn
 
 
 class ReadLog(ABC):
-    """One partition on this disk, for reading. Thread-safe. In a forked child every call raises ForkedLogError."""
+    """One partition on this disk, for reading. Thread-safe. In a forked child, reads raise ForkedLogError."""
 
     def __init__(
         self,
@@ -77,14 +77,20 @@ class ReadLog(ABC):
         """Return the start of the partition, its start on this disk, and its uploaded, flushed and appended ends."""
 
     def watch(self, signal: Signal) -> bool:
-        """Set ``signal`` after each append and at the close. Return False if another process appends here."""
+        """Set ``signal`` after each later append and at the close. Return True.
+
+        If another process writes the partition, return False, without effect.
+        """
         return False
 
     def unwatch(self, signal: Signal) -> None:  # noqa: B027 - there is nothing to undo where watch returns False
         """Remove ``signal``, which :meth:`watch` added."""
 
     def stamp(self) -> object:
-        """Return a value that usually changes with each append of another process. Costs two ``stat`` calls."""
+        """Return a value that usually changes when another process appends. Costs two ``stat`` calls.
+
+        Return None if this process writes the partition.
+        """
         return None
 
     @property
@@ -93,7 +99,7 @@ class ReadLog(ABC):
         return self.view().end_offset
 
     def open_txns(self) -> list[OpenTxn]:
-        """Return the open transactions, by first offset.
+        """Return the open transactions, ordered by first offset.
 
         ``read_committed`` reads up to the first offset of the oldest.
         """
@@ -106,7 +112,7 @@ class ReadLog(ABC):
         return (batch for run in chain(() if first is None else (first,), runs) for batch in cut(run.data))
 
     def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[BatchRun]:
-        """Yield verified whole batches in runs, from the batch with ``start_offset`` to ``end_offset`` (None: the end).
+        """Yield runs of verified batches, from the batch with ``start_offset`` to ``end_offset`` (None: the end).
 
         The first batch may begin below ``start_offset``, the last may end above ``end_offset``. The first step raises
         OffsetOutOfRangeError if ``start_offset`` is not on this disk. A damaged batch raises CorruptionError when the
@@ -119,7 +125,10 @@ class ReadLog(ABC):
         return retry_over_new_view(self.view, lambda view: offset_for_time(self.files, view, timestamp))
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions in the range, by first offset. ``read_committed`` skips their records."""
+        """Return the aborted transactions that overlap the range, ordered by first offset.
+
+        ``read_committed`` skips their records. ``end_offset`` is exclusive. Raises CorruptionError if they are unknown.
+        """
         return retry_over_new_view(
             self.view, lambda view: aborted_txns(self.files, self.directory, view, start_offset, end_offset)
         )
@@ -134,7 +143,7 @@ class ReadLog(ABC):
         return last_stable_offset(self.files, self.directory, view, log_start)
 
     def sealed_segments(self, start_offset: int = 0) -> list[SealedLocalSegment]:
-        """Return the sealed, durable segments that end above ``start_offset``, ascending."""
+        """Return the segments of :attr:`sealed` that end above ``start_offset``, ascending."""
         self._check_process()
         sealed = self.sealed
         return list(sealed[bisect_right(sealed, start_offset, key=END_OFFSET) :])

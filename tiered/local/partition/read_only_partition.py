@@ -46,7 +46,10 @@ class _ExchangingError(NotFoundError):
 
 
 def need_topic_id(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
-    """Raise LogDestroyedError if the topic id on disk changed from ``seen`` to ``topic_id``. 0: unknown, no error."""
+    """Raise LogDestroyedError if the topic id on disk changed from ``seen`` to ``topic_id``.
+
+    An id of zero is unknown: nothing is raised.
+    """
     if seen.int and topic_id.int and seen != topic_id:
         raise LogDestroyedError(
             f"{tp} has topic id {topic_id} on disk now, and had {seen} before: its topic was deleted and made again",
@@ -55,7 +58,11 @@ def need_topic_id(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
 
 
 class GrowingSegment:
-    """Known part of the last segment: whole batches up to ``size_bytes``, records up to ``end_offset``."""
+    """Last segment of a log that another process writes, as read so far.
+
+    Known are the whole batches in its first ``size_bytes`` bytes, with offsets below ``end_offset``. ``file_bytes``:
+    the file's size at the last :meth:`grow`.
+    """
 
     def __init__(self, files: Files, directory: Path, tp: TopicPartition, base_offset: int) -> None:
         self.path = directory / log_name(base_offset)
@@ -66,7 +73,7 @@ class GrowingSegment:
         self.forget()
 
     def forget(self) -> None:
-        """Discard all that was read from the segment. After a rename of files it may be another segment."""
+        """Discard all that was read from the segment. After a rename its path may name another segment."""
         self.end_offset = self.base_offset
         self.size_bytes = 0
         self.max_timestamp = -1
@@ -83,7 +90,8 @@ class GrowingSegment:
     def aborted_txns(self) -> list[AbortedTxn]:
         """Return the aborted transactions whose markers are in this segment.
 
-        The transaction index is checked against the seal of a clean close, or against the log.
+        The transaction index is checked against the ``.seal`` note of a clean close, or against the log. Of an append
+        in progress, an ABORT marker without its index entry is left out.
         """
         files, directory, base = self._files, self.path.parent, self.base_offset
         state = files.state(self.path)
@@ -113,7 +121,7 @@ class GrowingSegment:
     def grow(self, promised: int) -> None:
         """Read the batches that were appended since the last call.
 
-        ``promised``: an offset at which a batch must end if any batch follows it.
+        ``promised``: the recovery point. While batches below it are missing, no batch at or above it is read.
         """
         with LogFile(self._files, self.path) as log:
             size = self.file_bytes = log.size()
@@ -141,7 +149,10 @@ class GrowingSegment:
             return
 
     def extent(self, promised: int) -> Extent:
-        """Return the extent of the segment for a read. The read raises if it does not reach offset ``promised``."""
+        """Return the extent of the segment for a read.
+
+        If its batches end below offset ``promised``, the read raises CorruptionError at their end.
+        """
         end = self.end_offset
         if promised <= end:
             return Extent(self.base_offset, end, self.size_bytes, self.max_timestamp, self)
@@ -216,13 +227,16 @@ class ReadOnlyPartition(ReadLog):
 
     @property
     def sealed(self) -> tuple[SealedLocalSegment, ...]:
-        """List the directory again. Return all segments but the last."""
+        """Return all segments but the last. List the directory again if it has changed."""
         with self._lock:
             self._refresh()
             return self._sealed
 
     def stamp(self) -> object:
-        """Return the state of the directory and of the last ``.log``: equal if probably nothing was appended."""
+        """Return the file states of the directory and of the last ``.log``.
+
+        Two equal results mean that probably nothing was appended in between.
+        """
         tail = self._tail
         return self.files.state(self.directory), None if tail is None else self.files.state(tail.path)
 
@@ -235,7 +249,8 @@ class ReadOnlyPartition(ReadLog):
     def view(self) -> View:
         """Return an immutable list of the segments, for a read that begins now.
 
-        It waits while the writer renames segments.
+        Wait while the writer renames segments. Raises NotFoundError if that takes more than two seconds. Raises it
+        also if the directory is gone, and LogDestroyedError if the topic was replaced.
         """
         self._check_process()
         return patient_view(self._view, self._clock)
@@ -272,7 +287,7 @@ class ReadOnlyPartition(ReadLog):
             raise last
         raise NotFoundError(
             f"{self.directory} cannot be read: it is gone, or it changed during each of three attempts",
-            hint="read again",
+            hint="read again; if the directory is gone, its topic was deleted, or the partition was moved",
         )
 
     def _list(self) -> None:

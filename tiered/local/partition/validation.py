@@ -1,8 +1,8 @@
 """Checks of an append, and the timestamps it assigns. One bad record refuses the whole call.
 
-Encoded batches of producers and coordinators get their offsets under the lock. A producer's batch stays byte for byte
-what was sent where Kafka leaves it so: same codec, offsets 0, 1, 2, ...; then only these fields of its header change,
-and the CRC with the last two of them::
+Encoded batches of producers and coordinators get their offsets under the lock. As in Kafka, a
+producer's batch keeps its bytes if the topic keeps its codec and its offsets are 0, 1, 2 and so on. Then only these
+header fields change. The CRC changes only with one of the last two::
 
      0  base_offset    i64   given under the lock        21  attributes     i16   bit 3: timestamp type
     12  leader_epoch   i32   given under the lock        35  max_timestamp  i64
@@ -42,13 +42,13 @@ from tiered.local.segment.active import BatchFacts
 from tiered.model import NO_TIMESTAMP, NewRecord, PackedBatch, TimestampType
 
 NAMED_RECORDS = 3
-"""A message names as many of the records that are refused."""
+"""Number of refused records that an error message lists."""
 
 MAX_BATCH_RECORDS = 1 << 20
-"""Records of one batch that is appended; all of them are in memory at once, and seven bytes hold one.
+"""Largest number of records in a producer's batch: all are in memory at once, and a record may have only seven bytes.
 
-Above what Kafka's clients put into a batch (librdkafka: a million). What a leader sent, or a broker has written, is
-taken and read whatever its number: that is read record by record.
+Kafka's clients put fewer into a batch (librdkafka: at most a million). Batches that a broker has written are read
+record by record, without this limit.
 """
 
 _V2 = 2
@@ -82,10 +82,11 @@ class RecordRules:
         *,
         given: bool = False,
     ) -> tuple[bytearray, int, int, int]:
-        """Return (batch, first, least, greatest timestamp). The batch has base offset 0 and no leader epoch.
+        """Encode ``records`` as one batch. Return (batch, first timestamp, smallest timestamp, largest timestamp).
 
-        ``producer``: id, epoch and base sequence of a transaction's batch. ``given``: records as ``append_many`` takes
-        them, each checked. Raises as :meth:`checked_times`, ``encode_batch`` and :meth:`check_size` do.
+        The batch has base offset 0 and no leader epoch. ``producer``: id, epoch and base sequence for a batch of a
+        transaction. ``given``: ``records`` may have any form that ``append_many`` accepts, checked by the caller.
+        Raises InvalidRecordError, InvalidTimestampError or RecordTooLargeError.
         """
         transactional = producer[0] >= 0
         if self.form is not None:
@@ -110,7 +111,7 @@ class RecordRules:
         return bytearray(encoded), now_ms if self.timestamp_type else settled[0][2], least, greatest
 
     def takes(self, batch: PackedBatch, now_ms: int) -> bool:
-        """Return True if ``batch`` can be appended unchanged, because :meth:`encode` would make the same bytes."""
+        """Return True if the topic's codec, keys, size limit and timestamps allow the unchanged ``batch``."""
         return (
             self.codec is Codec.NONE
             and not self.timestamp_type
@@ -123,8 +124,8 @@ class RecordRules:
         """Check keys and timestamps. Return (records with timestamps, smallest timestamp, largest timestamp).
 
         A missing timestamp (-1) becomes ``now_ms``. With LogAppendTime both returned timestamps are ``now_ms``. Raises
-        InvalidTimestampError or InvalidRecordError with the index of the first refused record. If both apply, the
-        first.
+        InvalidTimestampError for wrong timestamps, otherwise InvalidRecordError for missing keys. The error's ``index``
+        is that of the first refused record.
         """
         try:
             keyless = [i for i, record in enumerate(records) if record[1] is None] if self._keyed else []
@@ -137,7 +138,8 @@ class RecordRules:
                 records, least, greatest = self._stamp(records, least, greatest, now_ms)
         except (TypeError, IndexError, ValueError, AttributeError):
             raise InvalidRecordError(
-                "a record is not (value, key, timestamp, headers) with a timestamp in whole milliseconds"
+                "a record is not (value, key, timestamp, headers) with a timestamp in whole milliseconds",
+                hint="pass `NewRecord(value, key, timestamp)` with an int, or with no timestamp for now",
             ) from None
         if self.timestamp_type:
             least = greatest = now_ms
@@ -172,7 +174,7 @@ class RecordRules:
             smaller = "append fewer records in one call" if len(records) > 1 else "make the record smaller"
             raise RecordTooLargeError(
                 f"a batch of {len(records):,} record{'s' if len(records) != 1 else ''} has {size_bytes} bytes,"
-                f" {self.limit_name} is {self.max_bytes}",
+                f" and {self.limit_name} is {self.max_bytes}",
                 index=largest,
                 hint=f"{smaller}, or raise {self.limit_name}",
             )
@@ -180,10 +182,11 @@ class RecordRules:
     def check_records(
         self, records: Sequence[Record], now_ms: int, first_index: int, *, refuse_missing_time: bool = False
     ) -> tuple[int, int]:
-        """Check decoded records. Return (smallest, largest timestamp), -1 if no record has one.
+        """Check keys and timestamps of decoded records. Return (smallest, largest timestamp); both -1 without any.
 
-        ``first_index``: index of the first record in the call, for messages. Raises InvalidTimestampError for
-        timestamps, otherwise InvalidRecordError. The error has the indexes of all refused records.
+        ``first_index``: index of the first record in the call, for messages. ``refuse_missing_time``: refuse also a
+        timestamp of -1. Raises InvalidTimestampError for timestamps, otherwise InvalidRecordError for missing keys. The
+        error has the indexes of all records with that fault.
         """
         late: list[int] = []
         keyless: list[int] = []
@@ -217,15 +220,15 @@ class RecordRules:
 
     def _bad_times(self, indexes: Sequence[int], timestamp: int, now_ms: int) -> InvalidTimestampError:
         return InvalidTimestampError(
-            f"{_named(indexes)} timestamp {timestamp}, the log's clock says {now_ms}",
+            f"{_named(indexes)} timestamp {timestamp}, outside the range around the log's clock, {now_ms}",
             index=indexes[0],
             indexes=tuple(indexes),
-            hint="correct it, or raise message.timestamp.before.max.ms or message.timestamp.after.max.ms",
+            hint="correct the timestamp, or raise message.timestamp.before.max.ms or message.timestamp.after.max.ms",
         )
 
 
 def as_record(given: object) -> NewRecord:
-    """Convert an argument of ``append_many`` to a ``NewRecord``. It was checked before."""
+    """Convert an argument of ``append_many``, which the caller has checked, to a ``NewRecord``."""
     if isinstance(given, NewRecord):
         return given
     return NewRecord(*given) if isinstance(given, tuple) else NewRecord(cast("bytes", given))
@@ -249,9 +252,11 @@ def _keyless(indexes: Sequence[int]) -> InvalidRecordError:
 
 
 def stored_batches(rules: RecordRules, data: bytes, now_ms: int) -> list[tuple[bytes, BatchFacts]]:
-    """Return a producer's batches as they will be stored, without offsets. ``last_offset`` is relative to its batch.
+    """Return a producer's batches as they will be stored, except for their offsets and leader epoch.
 
-    Raises InvalidRecordError, InvalidTimestampError or RecordTooLargeError with the record's index in the call.
+    ``data``: encoded batches. ``last_offset`` of the facts counts from the batch's first record. Raises
+    InvalidRecordError, InvalidTimestampError or RecordTooLargeError. ``index``: that of the record among all of
+    ``data``; of an unreadable batch, its number.
     """
     settled: list[tuple[bytes, BatchFacts]] = []
     index = 0
@@ -296,7 +301,10 @@ def _settled(
     count = len(records)
     if not records or count != header.last_offset_delta + 1:
         raise InvalidRecordError(
-            f"a batch has {count} records, but spans {header.last_offset_delta + 1} offsets", index=first_index
+            f"the batch of record {first_index} cannot be appended: it has {count} records, but spans "
+            f"{header.last_offset_delta + 1} offsets",
+            index=first_index,
+            hint="send batches in which each offset has a record",
         )
     stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     if stamped:  # Kafka looks at the one time that such a batch has; stored are the times of its records
@@ -330,7 +338,9 @@ def _records(buffer: bytes | bytearray, header: BatchHeader, index: int) -> list
 def _check_batch(rules: RecordRules, buffer: bytes, header: BatchHeader, index: int) -> None:
     if len(buffer) > rules.max_bytes:
         raise RecordTooLargeError(
-            f"a batch of {len(buffer)} bytes is larger than {rules.limit_name}, {rules.max_bytes}", index=index
+            f"a batch of {len(buffer)} bytes is larger than {rules.limit_name} of the topic, {rules.max_bytes}",
+            index=index,
+            hint=f"send smaller batches, or raise {rules.limit_name}",
         )
     if header.records_count > MAX_BATCH_RECORDS:
         raise RecordTooLargeError(
@@ -339,11 +349,19 @@ def _check_batch(rules: RecordRules, buffer: bytes, header: BatchHeader, index: 
             hint="send smaller batches: lower batch.size or batch.num.messages of the producer",
         )
     if header.is_control:
-        raise InvalidRecordError("control batches are not appended from outside", index=index)
+        raise InvalidRecordError("a client cannot append control batches", index=index)
     if header.producer_id >= 0 and header.base_sequence < 0:
-        raise InvalidRecordError(f"a batch of producer {header.producer_id} has no sequence", index=index)
+        raise InvalidRecordError(
+            f"a batch of producer {header.producer_id} cannot be appended: it has no sequence",
+            index=index,
+            hint="send it with a base sequence, or without a producer id",
+        )
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME and rules.timestamp_type:
-        raise InvalidTimestampError("the batch already has the timestamp type LogAppendTime", index=index)
+        raise InvalidTimestampError(
+            "a batch with the timestamp type LogAppendTime cannot be appended: this topic sets the time itself",
+            index=index,
+            hint="send the batch with the timestamp type CreateTime",
+        )
 
 
 def _patched(buffer: bytes, header: BatchHeader, attributes: int, max_timestamp: int) -> bytes:
@@ -383,14 +401,17 @@ def _upgraded(rules: RecordRules, pieces: list[Piece], now_ms: int, first_index:
 
 
 def coordinator_batch(rules: RecordRules, data: bytes, now_ms: int) -> tuple[bytes, BatchFacts]:
-    """Return the single batch of a coordinator as it will be stored. ``last_offset`` is relative to its base.
+    """Return the single batch of a transaction coordinator as it will be stored, except for offset and leader epoch.
 
-    With LogAppendTime its timestamp is set; all other bytes stay. Raises InvalidRecordError, CorruptionError.
+    ``last_offset`` of the facts counts from the batch's first record. With LogAppendTime the batch gets the time
+    ``now_ms``. Raises InvalidRecordError unless ``data`` is one batch with a producer id, CorruptionError for damage.
     """
     pieces = [bytes(piece) for _, piece in BatchWalk(corrupt_at).whole(memoryview(data))]
     header = verify_batch(pieces[0]) if len(pieces) == 1 else None
     if header is None or header.producer_id < 0:
-        raise InvalidRecordError("the append has several batches, and a coordinator appends only one at a time")
+        raise InvalidRecordError(
+            f"an append of a coordinator has {len(pieces)} batches: it must be one batch with a producer id"
+        )
     batch, least, greatest = pieces[0], least_timestamp(header, pieces[0]), header.max_timestamp
     if rules.timestamp_type:
         batch = _patched(batch, header, header.attributes | LOG_APPEND_TIME_BIT, now_ms)

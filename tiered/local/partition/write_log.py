@@ -41,7 +41,7 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class WriteLog(ReadLog):
-    """One partition on this disk, for writing. Thread-safe. In a forked child every call raises ForkedLogError.
+    """One partition on this disk, for writing. Thread-safe. In a forked child, reads and writes raise ForkedLogError.
 
     The log directory uses its components directly: ``appender``, ``durability``, ``maintenance``, ``producers``.
     """
@@ -104,12 +104,12 @@ class WriteLog(ReadLog):
 
     @property
     def cuts(self) -> int:
-        """Return the number of truncations since the open. It waits for a running truncation."""
+        """Return the number of truncations since the open. The call waits for a running truncation."""
         with self.context.lock:
             return self.segments.cuts
 
     def watch(self, signal: Signal) -> bool:
-        """Set ``signal`` after each append and at the close."""
+        """Set ``signal`` after each later append and at the close. Return True."""
         self._check_process()
         self.context.watch(signal)
         return True
@@ -136,7 +136,7 @@ class WriteLog(ReadLog):
             return View(self.tp, segments.local_start, end, segments.extents, tail, segments.dense)
 
     def open_txns(self) -> list[OpenTxn]:
-        """Return the open transactions, by first offset.
+        """Return the open transactions, ordered by first offset.
 
         ``read_committed`` reads up to the first offset of the oldest.
         """
@@ -170,17 +170,20 @@ class WriteLog(ReadLog):
             The place of the batch, with the timestamp of its first record (the log's time with LogAppendTime).
 
         Raises:
-            InvalidRecordError, InvalidTimestampError, RecordTooLargeError: the record with the error's index.
-            DiskFullError, FencedError, LocalIOError: nothing was appended. One exception: if the fsync of a
-                segment that this call sealed fails, the partition goes offline and a crash may lose the records.
+            InvalidRecordError, InvalidTimestampError, RecordTooLargeError: the record at the error's ``index`` is
+                refused, and nothing was appended.
+            ClosedError, DiskFullError, FencedError: nothing was appended.
+            NotDurableError: the records are in the log, but the flush that ``flush.messages`` needs has failed.
+            LocalIOError: the disk failed, and the partition goes offline. The records may be in the log, and a crash
+                may lose them.
         """
         self._check_process()
         return self.appender.append(records)
 
     def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
-        """Append a batch that was encoded before the call.
+        """Append a batch that the caller encoded, and return its place.
 
-        Return None, without an append, if the topic needs another encoding.
+        Return None, without an append, if the topic's codec, size limit, keys or timestamps forbid these bytes.
         """
         self._check_process()
         return self.appender.append_packed(batch)
@@ -195,11 +198,11 @@ class WriteLog(ReadLog):
         return self.appender.append_as_producer(records, stamp)
 
     def append_batches(self, data: bytes) -> RecordMetadata:
-        """Append the encoded batches in ``data``, all or none. They get new offsets and a new leader epoch.
+        """Append the encoded batches in ``data``, all or none. They get the next offsets and the log's leader epoch.
 
-        Bytes stay as sent unless the topic's codec or timestamp type differs. Format v0 and v1 becomes v2. A record
-        without timestamp (-1) gets none. The result's ``timestamp`` is the largest one. Raises the errors of
-        :meth:`append`.
+        A batch is encoded again only if the topic's codec differs or its own offsets have gaps. Format v0 and v1
+        becomes v2. A record without timestamp (-1) gets none. The result's ``timestamp`` is the largest one. Raises the
+        errors of :meth:`append`.
 
         A producer's batch is appended once. A repetition of one of the producer's five newest batches (after a restart:
         of the newest) appends nothing and returns the existing offsets. Raises OutOfOrderSequenceError,
@@ -226,28 +229,30 @@ class WriteLog(ReadLog):
     def flush(self) -> None:
         """Make all records durable that were appended before this call. Threads share one fsync.
 
-        LocalIOError if fsync fails: the partition goes offline, since the kernel may have dropped the pages.
+        Raises LocalIOError if an fsync fails: the partition goes offline, since the kernel may have dropped the pages.
+        Raises NotDurableError if a file could not be opened: flush again.
         """
         self._check_process()
         self.durability.flush()
 
     def roll(self) -> bool:
-        """Seal the active segment, durably, if it holds records. Return True if it did."""
+        """Seal the active segment, durably, if it holds records. Return True if it was sealed."""
         self._check_process()
         return self.maintenance.roll()
 
     def delete_local_before(self, offset: int) -> list[int]:
         """Delete whole sealed segments below ``offset`` from the disk. Return their base offsets.
 
-        In a tiered log, segments that are not uploaded yet stay (:meth:`set_uploaded`).
+        Segments that are not flushed yet stay. In a tiered log, segments that are not uploaded yet stay, too
+        (:meth:`set_uploaded`).
         """
         self._check_process()
         return self.maintenance.delete_local_before(offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Cut the log at ``offset``, durably. A batch that reaches beyond it is removed whole.
+        """Truncate the log at ``offset``, durably. A batch that reaches beyond ``offset`` is removed whole.
 
-        Raises ConfigError below what the bucket holds.
+        Raises ConfigError if ``offset`` is below the bucket's end. See :meth:`Maintenance.truncate_to`.
         """
         self._check_process()
         self.maintenance.truncate_to(offset)
@@ -257,28 +262,31 @@ class WriteLog(ReadLog):
     ) -> None:
         """Store the state of the bucket, from a root that was *read back*. From then on the log counts as tiered.
 
-        A committed end never decreases.
+        Arguments as in :class:`PartitionUpload`. A stored ``end_offset`` never decreases.
         """
         self._check_process()
         with self.context.lock:
             self.context.note_upload(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
-        """Let an empty log begin at ``offset``, on a fresh volume. Raises ConfigError if it has records.
+        """Let an empty log begin at ``offset``, on a fresh volume. Raises ConfigError if the log has records.
 
-        ``producers``: the producer state at ``offset``, as a ``.snapshot`` file. Repeated batches of these producers
+        ``producers``: content of the ``.snapshot`` file at ``offset``; empty: none. Repeated batches of these producers
         are recognised, and their open transactions stay open.
         """
         self._check_process()
         self.maintenance.start_at(offset, leader_epoch, producers)
 
     def permit_first_append(self, token: str | None, claim_epoch: int) -> None:
-        """Permit the first record of an empty log: the bucket granted the claim ``token`` and gave the first offset."""
+        """Permit the first append to an empty log: the claim with this token and epoch is committed in the bucket."""
         self._check_process()
         self.beginning.granted = (token, claim_epoch)
 
     def new_leader_epoch(self, epoch: int) -> None:
-        """Use the leader epoch ``epoch`` for later records. Raises ConfigError unless it is higher than all before."""
+        """Use the leader epoch ``epoch`` for later records.
+
+        Raises ConfigError unless ``epoch`` is higher than all earlier epochs.
+        """
         self._check_process()
         with self.context.lock:
             self.context.check_writable(fenced_too=False)
@@ -308,13 +316,14 @@ class WriteLog(ReadLog):
     def close(self, timeout_seconds: float) -> bool:
         """Close the partition: make all records durable and trim the files. Return True if both succeeded.
 
-        Raises LocalIOError if a thread does not return from the disk within ``timeout_seconds``.
+        A second call returns the same result. Raises LocalIOError, without a close, if another thread's write or fsync
+        takes longer than ``timeout_seconds``.
         """
         if not self.durability.lock.hold(timeout_seconds):  # which raises in the thread that is inside a flush
-            raise LocalIOError(f"{self.tp}: an fsync has not returned for {timeout_seconds} s")
+            raise LocalIOError(f"{self.tp} was not closed: an fsync has not returned for {timeout_seconds} s")
         self.durability.lock.release()
         if not self.context.lock.hold(timeout_seconds):
-            raise LocalIOError(f"{self.tp}: a write has not returned for {timeout_seconds} s")
+            raise LocalIOError(f"{self.tp} was not closed: a write has not returned for {timeout_seconds} s")
         try:
             self.context.ending = True  # no append gets in between this and the seal
             if not self.context.closed:
@@ -368,8 +377,8 @@ def open_partition(
 ) -> WriteLog:
     """Open the partition in ``path`` for writing and return it. A missing directory is created.
 
-    ``clean`` False: recover it. ``start``: the log start in the checkpoint, None without one. ``upload``: the
-    uploader's last report.
+    ``clean`` False: recover it, because the last shutdown was not clean. ``recovery_point``: records below it are
+    durable. ``start``: the log start in the checkpoint, None without one. ``upload``: the uploader's last report.
     """
     files = around.files
     if not files.is_directory(path):

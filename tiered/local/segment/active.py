@@ -1,7 +1,7 @@
 """The active segment: the only file that grows, its two indexes, and its running totals.
 
-The copies of the indexes in memory are the truth; their files follow, preallocated with zeros as Kafka does, and are
-written whole and trimmed at the seal. An index write that fails therefore costs nothing but that.
+The indexes in memory are authoritative. Their files are preallocated with zeros, as in Kafka. At the seal they are
+written whole and trimmed, so that an earlier failed write of an index loses nothing.
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ from tiered.plan.roll import (
 LOGGER = logging.getLogger("tiered.local")
 
 BatchTuple = tuple[int, int, int, int, int]
-"""The fields of :class:`BatchFacts` without its name: the append of one record builds one each time."""
+"""Fields of :class:`BatchFacts` as a plain tuple, which is faster to build for each append."""
 
 
 @dataclass(slots=True)
 class FoundSegment:
     """One ``.log`` after loading. ``end_offset`` exclusive; ``indexes`` None: load when needed.
 
-    ``records_end``: where the last batch ends, -1 if unknown or there is none. ``largest``: the largest timestamp and
-    the last offset of its batch; None: the last entry of the time index. ``aborted``: the transactions whose ABORT
-    markers it holds; None: read its note, or the log. ``first_append_ms``: -1 for an empty one.
+    ``damaged``: batches are unreadable, and the file stays as it is. ``records_end``: exclusive end offset of the last
+    batch, -1 if unknown. ``largest``: the largest timestamp and the last offset of its batch; None: use the last entry
+    of the time index. ``aborted``: the transactions whose ABORT markers are in the segment; None: read the ``.seal``
+    note or the log. ``first_append_ms``: wall clock of the first append, -1 without appends.
     """
 
     base_offset: int
@@ -235,13 +236,14 @@ class ActiveSegment:
         *,
         batches: Sequence[BatchTuple] = (),
     ) -> None:
-        """Append all of ``data``, one or several batches, in one write. After an error nothing of it is appended.
+        """Append all of ``data``, one or several batches, in one write.
 
         ``facts``: facts about ``data`` as a whole. ``batches``: facts about each batch if there are several. ``crc`` is
         the CRC-32C of the whole file with ``data``, continued from :attr:`crc32c`.
 
-        Raises DiskFullError if the file is as before, LocalIOError if bytes may remain in it, and InvalidRecordError
-        for an offset that an index entry cannot hold.
+        After an error the segment ends where it ended. Raises DiskFullError or TooManyOpenFilesError if the file is
+        unchanged, any other LocalIOError if bytes of ``data`` may remain in it. Raises InvalidRecordError for an offset
+        that an index entry cannot hold.
         """
         position, log = self.size_bytes, self._log
         if not self.base_offset <= facts[1] <= self._last_offset:
@@ -276,21 +278,22 @@ class ActiveSegment:
         self.appended_ms = now_ms
 
     def _is_untouched(self) -> bool:
-        """Return True if nothing follows the known bytes."""
+        """Return True if the ``.log`` has exactly ``size_bytes`` bytes."""
         state = self._files.state(self.path)
         return state is not None and state.size == self.size_bytes
 
     def _cut_back(self, handle: int) -> None:
-        """Cut what a failed write left. Raises LocalIOError if it may remain, whatever the reason."""
+        """Truncate the ``.log`` to ``size_bytes`` after a failed write. Raises LocalIOError if that fails."""
         try:
             self._files.truncate(handle, self.size_bytes)
         except TooManyOpenFilesError as error:
             raise LocalIOError(error.message, hint=error.hint) from error
 
     def cut_back(self, found: FoundSegment, aborted: Sequence[AbortedTxn] | None = None) -> None:
-        """End the segment where ``found`` ends, after an append that was interrupted. May be repeated.
+        """Truncate the segment to the end of ``found``, after an interrupted append. Repeating the call is safe.
 
-        The totals are unknown afterwards: the seal measures them. ``aborted`` None: no producer ever wrote.
+        The totals are unknown afterwards: the seal measures them. ``aborted``: the entries that stay in the transaction
+        index; None: leave its file unchanged.
         """
         size = self.size_bytes = found.size_bytes
         self._files.truncate(self._handle(), size)
@@ -316,7 +319,10 @@ class ActiveSegment:
             self.adopt_aborted(entries)
 
     def append_aborted(self, txns: Sequence[AbortedTxn]) -> None:
-        """Append to the transaction index. After an error the file may hold a part: recovery writes it again."""
+        """Append ``txns`` to the transaction index.
+
+        After an error the file may have a part of an entry, and recovery rebuilds it.
+        """
         if self._txn_handle is None:
             self._txn_handle = self._files.open_write(self.directory / txn_index_name(self.base_offset))
         size = self._files.size(self._txn_handle)
@@ -366,7 +372,7 @@ class ActiveSegment:
         return self.indexes.offset_count >= self._max_offsets or self.indexes.time_count >= self._max_times
 
     def seal(self) -> None:
-        """Add the closing time entry; write both index files whole and trimmed. Nothing is appended afterwards."""
+        """End the appends: add the last time entry and write both index files, trimmed. Nothing is fsynced yet."""
         self.indexes.append_last_time(self.max_timestamp, self.max_timestamp_offset)
         self._sealed = True
         if self.stats is not None:
@@ -387,7 +393,10 @@ class ActiveSegment:
                 self._files.truncate(handle, len(data))
 
     def sync(self) -> None:
-        """Fsync the ``.log``, and after the seal the index files, too. Before the seal recovery rebuilds those."""
+        """Fsync the ``.log`` and the transaction index, and after the seal the two other index files.
+
+        Before the seal, recovery can rebuild those two.
+        """
         log = self._handle()
         if not (self.size_bytes or self._sealed):
             return  # nothing was appended, nothing was promised
@@ -446,7 +455,7 @@ class ActiveSegment:
         return self._log
 
     def _closed_error(self) -> LocalIOError:
-        return LocalIOError(f"the segment {self.path} is closed")
+        return LocalIOError(f"the segment {self.path} is closed", hint="open the log again")
 
     def _index(self, last_offset: int, position: int) -> None:
         """Add one entry to both indexes: the batch's last offset with the batch's start, and the running maximum."""

@@ -206,12 +206,12 @@ def load_indexes(
     largest: int | None = None,
     next_offset: int = NO_LIMIT,
 ) -> SegmentIndexes:
-    """Load the indexes of a sealed segment from its files. Missing, ragged, zeroed or wrong ones are rebuilt.
+    """Load the indexes of a sealed segment from its files. Missing, torn, zeroed or wrong ones are rebuilt.
 
-    ``repair``: write rebuilt indexes to the files, unless the log is damaged, because its old indexes may be the only
-    proof of the loss. ``largest``: the largest timestamp in the ``.seal`` note, if known. Only it reveals missing
-    entries at the end. Kafka leaves wrong files below the recovery point as they are. This function rebuilds them and
-    logs that.
+    ``repair``: write rebuilt indexes to the files. Those of a damaged log are not written, because the old files may be
+    the only proof of the loss. ``largest``: the largest timestamp in the ``.seal`` note, None if unknown. Without it,
+    time entries missing at the end are not detected. ``next_offset``: base offset of the next segment. Kafka leaves
+    wrong files below the recovery point as they are. This function rebuilds them and logs that.
     """
     directory = log.path.parent
     try:
@@ -355,7 +355,10 @@ def is_stored(files: Files, directory: Path, base_offset: int, indexes: SegmentI
 
 
 def cut_txn_index(files: Files, directory: Path, base_offset: int, offset: int) -> None:
-    """Remove the aborted transactions whose marker is at or above ``offset``; create no file."""
+    """Remove the aborted transactions whose marker is at or above ``offset`` from the transaction index file.
+
+    A missing file is not created. An unreadable one is logged and left as it is.
+    """
     path = directory / txn_index_name(base_offset)
     if files.state(path) is None:
         return

@@ -37,7 +37,7 @@ class Readable(Protocol):
 class Extent(NamedTuple):
     """Part of one segment that a view shows: offsets below ``end_offset``, bytes below ``size_bytes``.
 
-    ``reach``: an offset that its batches must reach, -1 if none is known.
+    ``reach``: a read raises CorruptionError if the batches end below this offset; -1: no such check.
     """
 
     base_offset: int
@@ -63,9 +63,9 @@ class Extent(NamedTuple):
     def pieces(
         self, log: LogFile, walk: BatchWalk, *, dense: bool, buffer_bytes: int = BUFFER_BYTES
     ) -> Iterator[memoryview]:
-        """Yield the bytes in pieces. The caller takes the batches of each piece by ``walk``.
+        """Yield the bytes from the position of ``walk`` on, in pieces. A piece is valid while it is referenced.
 
-        See :meth:`LogFile.pieces`.
+        The caller passes each piece to ``walk`` before the next step. See :meth:`LogFile.pieces`.
         """
         reach = self.end_offset if dense else self.reach
         return log.pieces(walk, self.size_bytes, reach=reach, buffer_bytes=buffer_bytes, kept=True)
@@ -77,7 +77,10 @@ class Extent(NamedTuple):
 
     @property
     def largest_timestamp(self) -> int:
-        """Return the largest timestamp of the segment's records, -1 if none has one. Raises CorruptionError."""
+        """Return the largest timestamp of the segment's records, -1 if none has one.
+
+        Raises CorruptionError if the end of the ``.log`` is lost.
+        """
         return self.segment.lookup.last_time[0] if self.max_timestamp is None else self.max_timestamp
 
     def may_reach(self, timestamp: int) -> bool:
@@ -102,8 +105,8 @@ class Extent(NamedTuple):
 class SealedExtents:
     """Extents of all sealed segments, ascending, shared by views. Immutable and thread-safe.
 
-    ``_peaks``: an index, and for each segment from it on the largest timestamp up to there. They ascend, so that a
-    search can bisect them.
+    ``_peaks``: (index of a segment, list of timestamps). Entry ``i`` of the list is the largest timestamp of the
+    segments from that index to ``i`` segments later. So the list ascends, and a search can bisect it.
     """
 
     __slots__ = ("_peaks", "all")
@@ -147,7 +150,7 @@ class View(NamedTuple):
     """Segments for one read: their extents, ascending, and the offsets ``start_offset`` to ``end_offset`` (exclusive).
 
     ``tail``: extent of the last segment, None without segments. ``dense``: every offset has a record, so that a missing
-    one is damage and not removed by compaction.
+    record is damage, not compaction.
     """
 
     tp: TopicPartition
@@ -163,7 +166,7 @@ class View(NamedTuple):
         return self.sealed.all if self.tail is None else (*self.sealed.all, self.tail)
 
     def extents_from(self, offset: int) -> Iterator[Extent]:
-        """Yield the extents from the segment with ``offset`` on."""
+        """Yield the extents of the segment with ``offset`` and of all later segments."""
         tail = self.tail
         if tail is None:
             return

@@ -1,12 +1,12 @@
 """Reads by offset and by time over the segments of one partition, as they stood when the read began.
 
-A read goes on while a cleaner replaces the segments under it: from the same offset, over a fresh view
+If a cleaner replaces segments during a read, the read continues from the same offset, over a new view
 (``retry_over_new_view``).
 
 For ``read_committed`` (``plan.visibility`` decides) aborted transactions come from the ``.txnindex`` files, each
-compared with its own log. The last stable offset is the first offset of the oldest open transaction: the newest
-producer snapshot at or below the end names those that were open there, the batches after it add the rest. A log
-without transactions costs one listing and a walk over headers.
+compared with its own log. The last stable offset is the first offset of the oldest open transaction. Open transactions
+come from the newest producer snapshot at or below the end, and from the batches after it. A log without transactions
+costs one listing and a walk over headers.
 
 Kafka's rules: docs/kafka-semantics.md#read-committed and #last-stable-offset.
 """
@@ -35,7 +35,7 @@ from tiered.plan.visibility import OpenTxn, aborted_within, open_firsts, stable_
 
 T = TypeVar("T")
 FRESH_VIEWS = 3
-"""Restarts of a read that fails without progress: after them a cleaner is not the cause."""
+"""Number of restarts of a read that makes no progress. Then the error is raised."""
 
 PATIENCE_TRIES = 100
 """Attempts at another process's directory while it swaps segments, which takes milliseconds."""
@@ -52,7 +52,8 @@ def read_runs(
 ) -> Iterator[BatchRun]:
     """Yield verified batches in runs, from the batch with ``start_offset``, or the next one, to ``end_offset``.
 
-    A run is as many batches as the buffer holds, or one unusual batch. Its bytes do not change while it is referenced.
+    A run is as many v2 batches as the buffer holds, or one batch of another kind. Its bytes do not change while it is
+    referenced.
     The first step raises OffsetOutOfRangeError if ``start_offset`` is not on this disk. A damaged batch raises
     CorruptionError, with path, position and offset, when the read reaches it.
     """
@@ -116,9 +117,9 @@ def _runs_of(  # noqa: PLR0917 - the state of one segment's read
 
 
 def _next_run(log: LogFile, extent: Extent, position: int, wanted: int, end: int) -> BatchRun | None:
-    """Return the few batches after ``position``, where a read ended before offset ``wanted``.
+    """Return the batches from byte ``position`` on, where an earlier read ended and offset ``wanted`` begins.
 
-    None: :func:`_runs_of` looks for them with the index, and reports their damage.
+    Return None if they exceed ``FIRST_BYTES`` or cannot be verified. Then the caller searches with the index.
     """
     size_bytes = extent.size_bytes - position
     if position < 0 or not 0 < size_bytes <= FIRST_BYTES:
@@ -139,10 +140,10 @@ def _first_offset(log: LogFile, one: tuple[BatchPosition, memoryview]) -> int:
 
 
 def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int] | None:
-    """Return (offset, timestamp) of the first record at or after ``timestamp``, by offset; None if there is none.
+    """Return (offset, timestamp) of the first record, by offset, that is at or after ``timestamp``. None without any.
 
-    The algorithm is Kafka's, and exact with out-of-order timestamps. One difference: if the chosen segment has no such
-    record above the log start, Kafka gives up, and this function tries later segments.
+    The algorithm is Kafka's, and exact with out-of-order timestamps. One difference: Kafka gives up if the chosen
+    segment has no such record above the log start. This function then tries later segments.
 
     Kafka's rule: docs/kafka-semantics.md#offset-by-timestamp.
     """
@@ -180,9 +181,9 @@ def open_extent(files: Files, view: View, extent: Extent, offset: int) -> LogFil
 
 
 def patient_view(view: Callable[[], View], clock: Clock) -> View:
-    """Retry ``view`` until the directory, which another process writes, is stable, and return its result.
+    """Call ``view`` until it does not raise NotFoundError, and return its result. Another process writes the directory.
 
-    Raises NotFoundError if it never is.
+    Raises NotFoundError after ``PATIENCE_TRIES`` attempts, LogDestroyedError at once.
     """
     for _ in range(PATIENCE_TRIES):
         try:
@@ -195,7 +196,10 @@ def patient_view(view: Callable[[], View], clock: Clock) -> View:
 
 
 def retry_over_new_view(view: Callable[[], View], work: Callable[[View], T]) -> T:
-    """Call ``work`` with a view and return its result. Repeat with a new view if segments were replaced meanwhile."""
+    """Call ``work`` with a view and return its result.
+
+    If segments were moved or replaced meanwhile, repeat with a new view, at most ``FRESH_VIEWS`` times.
+    """
     over = view()
     for _ in range(FRESH_VIEWS):
         try:
@@ -208,9 +212,9 @@ def retry_over_new_view(view: Callable[[], View], work: Callable[[View], T]) -> 
 
 
 def _moved(before: View, after: View) -> bool:
-    """Return True if segments were replaced or cut in between; if not, damage is damage.
+    """Return True if segments were replaced or truncated between the two views.
 
-    A restart after the last batch would skip records that a rotted base offset hides.
+    Otherwise a CorruptionError is real damage. A restart would then skip records that a damaged base offset hides.
     """
     if len(after.extents) < len(before.extents):
         return True
@@ -221,7 +225,7 @@ def _moved(before: View, after: View) -> bool:
 def read_steadily(
     files: Files, view: Callable[[], View], start_offset: int, end_offset: int | None, *, buffer_bytes: int
 ) -> Iterator[BatchRun]:
-    """Read as :func:`read_runs` up to the end of the first view. ``end_offset`` None: the view's end.
+    """Yield runs as :func:`read_runs`, up to the end of the first view. ``end_offset`` None: the view's end.
 
     If segments are replaced meanwhile, the read continues over a new view.
     """
@@ -248,7 +252,7 @@ def _steady_runs(  # noqa: PLR0917 - the lazy half of read_steadily, in its orde
 
 
 def aborted_txns(files: Files, directory: Path, view: View, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-    """Return aborted transactions that touch ``start_offset`` to ``end_offset`` (exclusive), by first offset.
+    """Return aborted transactions that overlap ``start_offset`` to ``end_offset`` (exclusive), ordered by first offset.
 
     They are collected from the segment of ``start_offset`` on, as in Kafka. The search ends when an entry or a snapshot
     proves that no transaction from before ``end_offset`` is open. Raises CorruptionError for an index that is lost or
@@ -288,7 +292,7 @@ def last_stable_offset(files: Files, directory: Path, view: View, log_start: int
 
 
 def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
-    """Return the open transactions, by first offset.
+    """Return the open transactions at the end of ``view``, ordered by first offset.
 
     A transaction whose ABORT marker is in the newest segment but not in its index counts as open. The writer appends
     the marker before the index entry. A reader beyond the marker would show the aborted records.

@@ -1,4 +1,4 @@
-"""Changes of segments on disk: new ones in the place of old ones, and a cut of the end.
+"""Replacement of segments on disk by new ones, and truncation of a segment.
 
 A replacement that crashes at any step leaves the old segments or the new ones::
 
@@ -7,8 +7,8 @@ A replacement that crashes at any step leaves the old segments or the new ones::
     3  old files renamed to .deleted                       crash: redone, .swap files replace what they cover
     4  .swap renamed to the plain name, .log first; fsync  redone
 
-A cleaner uses it (``Maintenance.replace_segments``). :func:`finish_replacements` undoes or finishes what a crash
-interrupted, before anything is loaded. It also removes files on their way out, and indexes and notes without their log
+The cleaner calls this (``Maintenance.replace_segments``). After a crash, :func:`finish_replacements` undoes or finishes
+it, before anything is loaded. It also removes ``.deleted`` files, and indexes and notes without their log
 (docs/kafka-semantics.md#leftovers).
 """
 
@@ -78,7 +78,10 @@ class SegmentCopy:
         return 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def append(self, batch: bytes | memoryview) -> None:
-        """Append one batch unchanged. Raises CorruptionError if its offsets are not above those of the batch before."""
+        """Append one batch unchanged.
+
+        Raises CorruptionError if its offsets are not above those of the batch before, or if they do not fit.
+        """
         header = read_header(batch)
         if not self.fits(header.last_offset) or header.last_offset < self._end:
             raise CorruptionError(
@@ -107,7 +110,7 @@ class SegmentCopy:
             self._write()
 
     def append_run(self, batches: Buffer) -> None:
-        """Append whole batches in a row, as :meth:`append` one by one; v2 batches are verified once more."""
+        """Append consecutive whole batches, as :meth:`append` does one by one. The caller has verified their CRCs."""
         view, at = memoryview(batches), 0
         walk = BatchWalk(corrupt_at, position=self.size_bytes)
         order, indexed = (self._end, NO_LIMIT, NO_LIMIT), (self.base_offset, self._indexes.last_time[0])
@@ -151,7 +154,7 @@ class SegmentCopy:
 
     def _open(self) -> int:
         if self._handle is None:
-            raise CorruptionError(f"the copy of segment {self.base_offset} is finished")
+            raise CorruptionError(f"the copy of segment {self.base_offset} is finished: nothing can be appended")
         return self._handle
 
     def _write(self) -> None:
@@ -175,10 +178,10 @@ def remove_copy(files: Files, directory: Path, base_offset: int) -> None:
 
 
 def swap_in(files: Files, directory: Path, new: Sequence[int], old: Sequence[int]) -> list[Path]:
-    """Replace the segments ``old`` by the finished copies ``new``, all given by bases: steps 2 to 4 of this module.
+    """Replace the segments ``old`` by the finished copies ``new``: steps 2 to 4 of the table above.
 
-    Returns the ``.deleted`` files, to be unlinked later. Producer snapshots at bases that no longer exist are among
-    them.
+    Both are lists of base offsets. Return the ``.deleted`` files, to be unlinked later. They include producer snapshots
+    at base offsets that no longer exist.
     """
     _remove_strays(files, directory, new)
     for base in sorted(new, reverse=True):
@@ -196,7 +199,10 @@ def swap_in(files: Files, directory: Path, new: Sequence[int], old: Sequence[int
 
 
 def _remove_strays(files: Files, directory: Path, new: Sequence[int]) -> None:
-    """Remove all other copies, durably: after a crash past step 3 they would undo the ``.swap`` files."""
+    """Remove the ``.cleaned`` files of all segments except ``new``, durably.
+
+    After a crash past step 3 these files would undo the ``.swap`` files.
+    """
     parsed = [parse_local_name(name) for name in files.names(directory)]
     strays = {file.base for file in parsed if file and file.work == CLEANED_SUFFIX} - set(new)
     for base in sorted(strays):
@@ -212,7 +218,10 @@ def _rename(files: Files, plain: Path, work: str, new_work: str) -> None:
 
 
 def finish_replacements(files: Files, directory: Path) -> list[int]:
-    """Complete or undo interrupted replacements. Return the base offsets of the existing segments, ascending."""
+    """Complete or undo interrupted replacements. Return the base offsets of the existing segments, ascending.
+
+    Unlink ``.deleted`` files, and indexes and ``.seal`` notes without a ``.log``, too.
+    """
     sweep_temporaries(files, directory)
     names = {name: parsed for name in files.names(directory) if (parsed := parse_local_name(name))}
     cleaned = [file.base for file in names.values() if file.work == CLEANED_SUFFIX]
@@ -239,14 +248,14 @@ def finish_replacements(files: Files, directory: Path) -> list[int]:
 
 
 def _warn_lost_log(files: Files, time_index: Path) -> None:
-    """Log a missing ``.log`` beside its time index. A deletion that was killed twice also leaves this state."""
+    """Log a warning for a time index without its ``.log``. A deletion that was killed twice also leaves this state."""
     state = files.state(time_index)
     if state is not None and state.size:
         LOGGER.warning("segment_log_gone path=%s reason=it names records that were not deleted", time_index)
 
 
 def _complete_swaps(files: Files, directory: Path, names: dict[str, LocalFile]) -> None:
-    """Replace every plain segment in the range that the ``.swap`` files cover together."""
+    """Finish a replacement: unlink the plain segments in the range of the ``.swap`` files, then rename these files."""
     swaps = sorted(file for file in names.values() if file.work == SWAP_SUFFIX)
     logs = [file.base for file in swaps if file.suffix == LOG_SUFFIX]
     if logs:
@@ -321,7 +330,10 @@ def cut_end(files: Files, view: View, offset: int) -> int:
 
 
 def carry_out_cut(files: Files, directory: Path, found: FoundSegment, offset: int) -> None:
-    """Truncate ``.log`` and transaction index at ``offset``, write the indexes, unlink the ``.seal`` note."""
+    """Carry out the truncation to ``offset`` that :func:`find_cut` returned as ``found``, durably.
+
+    Truncate the ``.log`` and the transaction index, write the other indexes, and unlink the ``.seal`` note.
+    """
     path = directory / log_name(found.base_offset)
     handle = files.open_write(path)
     try:

@@ -89,7 +89,7 @@ class LogFile:
         """Return exactly ``length`` bytes from ``position`` on. Raises CorruptionError if the file ends before."""
         buffer = bytearray(length)
         if self._files.read_into(self._handle, buffer, position) < length:
-            raise self.damage(position, "the file ends inside what should be there")
+            raise self.damage(position, f"the file ends within the {length} bytes that are expected here")
         return bytes(buffer)
 
     def segment(
@@ -115,10 +115,11 @@ class LogFile:
         buffer_bytes: int = BUFFER_BYTES,
         known: Mapping[int, BatchPosition] = MappingProxyType({}),
     ) -> Iterator[tuple[BatchPosition, memoryview, bool]]:
-        """Yield the batches that reach ``start_offset``, as :meth:`segment`, as many at once as the buffer holds.
+        """Yield (position and offsets, bytes, is verified) of the batches that end at or above ``start_offset``.
 
-        ``known``: verified stretches by their positions: they are given without their bytes. True: these are v2 batches
-        in a row, verified. False: this is one batch, whose CRC was not checked.
+        Verified is a run of consecutive v2 batches with right CRCs, as long as the buffer allows. Not verified is a
+        single batch whose CRC was not checked. Misplaced batches raise as in :meth:`segment`. ``known``: runs that an
+        earlier scan verified, by their byte position. They are yielded as verified, with empty bytes.
         """
         walk = self.walk(position, offsets)
         yield from _passed(walk, known)
@@ -173,9 +174,9 @@ class LogFile:
     ) -> Iterator[memoryview]:
         """Yield the bytes from the position of ``walk`` to ``end`` in pieces. A piece is valid until the next step.
 
-        The caller takes all whole batches of a piece, by ``walk``, before the next step. ``kept``: a piece is valid
-        while it is referenced. ``reach``: an offset that the batches must reach. Raises CorruptionError at the end, as
-        :meth:`segment`.
+        Before the next step the caller passes the piece to ``walk``, which advances over its whole batches. ``kept``: a
+        piece is valid while it is referenced. As in :meth:`segment`, the last step raises CorruptionError if the
+        batches do not end at ``end``, or end below ``reach``.
         """
         buffers, size_bytes = _Buffers(kept=kept), 0
         while end - walk.position > MIN_TAIL_BYTES:
@@ -231,7 +232,7 @@ class LogFile:
         return self.header(memoryview(data), position)
 
     def header(self, view: memoryview, position: int) -> BatchHeader:
-        """Return the header of a batch that :meth:`batches` yielded. Raises CorruptionError."""
+        """Return the header of a batch that :meth:`batches` yielded. Raises CorruptionError if it is impossible."""
         try:
             return read_header(view)
         except CorruptionError as error:
@@ -245,7 +246,7 @@ class LogFile:
             raise self.damage(span.position, error.message, span.base_offset) from None
 
     def is_intact(self, view: memoryview) -> bool:
-        """Return True if the CRC of a batch that :meth:`batches` gave is right."""
+        """Return True if the CRC of a batch that :meth:`batches` yielded is right."""
         try:
             verify_batch(view)
         except CorruptionError:

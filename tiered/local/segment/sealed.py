@@ -196,7 +196,10 @@ class SealedLocalSegment:
 
     @property
     def descriptor(self) -> SegmentDescriptor:
-        """Return the totals of the segment, from the ``.seal`` note or by reading all of it. Raises CorruptionError."""
+        """Return the totals of the segment, from the ``.seal`` note or by reading all of the ``.log``.
+
+        Raises CorruptionError if that read finds damage.
+        """
         stats = self._noted()
         if stats is None:
             self._check_end()
@@ -206,7 +209,7 @@ class SealedLocalSegment:
         return replace(found, appended_ms=self.appended_ms)
 
     def _check_end(self) -> None:
-        """Raise CorruptionError if the log has lost its end. Checked once, where offset gaps could hide it."""
+        """Raise CorruptionError if the ``.log`` has lost its end since the seal. A passed check is not repeated."""
         if self._ends:
             return
         if self._noted() is not None:
@@ -218,7 +221,7 @@ class SealedLocalSegment:
         self._ends = True
 
     def _noted(self) -> SegmentStats | None:
-        """Return the note beside the segment, if there is one."""
+        """Return the totals in the ``.seal`` note, None without a note that fits the ``.log``."""
         if self._stats is None:
             self._stats = read_note(self._files, self.path.with_suffix(SEAL_SUFFIX), self.size_bytes)
         return self._stats
@@ -256,13 +259,16 @@ class SealedLocalSegment:
 
     @property
     def index_bytes(self) -> int:
-        """Return the size of the files that :meth:`indexes` reads, as they are on the disk now."""
+        """Return the present size on disk of the index files and of the producer snapshot at the base offset."""
         suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
         states = [self._files.state(self.directory / local_name(self.base_offset, suffix)) for suffix in suffixes]
         return sum(state.size for state in states if state is not None)
 
     def aborted_txns(self) -> list[AbortedTxn]:
-        """Return aborted transactions whose markers are in the segment. Raises CorruptionError if unknown."""
+        """Return aborted transactions whose markers are in the segment.
+
+        Raises CorruptionError if the transaction index is lost and cannot be rebuilt.
+        """
         if self._aborted is None:
             self._aborted = self._side_files().aborted_txns()
         return self._aborted
@@ -287,7 +293,7 @@ class SealedLocalSegment:
 class DeletedFiles:
     """Files of one partition that were renamed ``.deleted`` and are unlinked after ``file.delete.delay.ms``.
 
-    A read in progress goes on in the renamed file. ``lock``: the partition's lock; callers that add files hold it.
+    A read in progress continues in the renamed file. ``lock``: the partition's lock; callers that add files hold it.
     """
 
     __slots__ = ("_clock", "_files", "_lock", "_waiting", "delay_ms")
@@ -300,12 +306,12 @@ class DeletedFiles:
         self._waiting: list[tuple[int, Path]] = []
 
     def throw_away(self, segments: Iterable[SealedLocalSegment]) -> None:
-        """Rename the files of ``segments`` to ``.deleted``, to be unlinked later. The lock is held."""
+        """Rename the files of ``segments`` to ``.deleted``, to be unlinked later. The caller holds the lock."""
         for segment in segments:
             self.put(segment.rename_to_deleted())
 
     def put(self, paths: Sequence[Path]) -> None:
-        """Add files that have the suffix ``.deleted`` already. The lock is held."""
+        """Add files that have the suffix ``.deleted`` already. The caller holds the lock."""
         due_ms = self._clock.now_ms() + self.delay_ms
         self._waiting += [(due_ms, path) for path in paths]
 
@@ -318,9 +324,9 @@ class DeletedFiles:
         return sum(state.size for state in states if state is not None)
 
     def empty(self, now_ms: int) -> int | None:
-        """Unlink the files whose delay is over. Return the bytes of unlinked files, None if none was due.
+        """Unlink the files whose delay is over. Return their total size in bytes, None if no file was due.
 
-        A file that cannot be unlinked is tried again by the next call. The error is raised after all were tried.
+        A file that cannot be unlinked is tried again by the next call. Its error is raised after all files were tried.
         """
         with self._lock:
             due = [entry for entry in self._waiting if entry[0] <= now_ms]

@@ -8,11 +8,11 @@
                                                it has all, or what was noted ──> the replay, with a warning
                                                its beginning is not known ─────> CorruptionError
 
-A transaction whose beginning has left the disk needs its entry only where a bucket may hold that beginning. Reads,
-compaction and uploads share this: a lost file would show aborted records, or hide committed ones, for ever.
+A transaction whose first records have left the disk needs its entry only if a bucket may have those records. Reads,
+compaction and uploads share this code: a lost file would show aborted records, or hide committed ones, for ever.
 
-Nothing is written: a file beside a log that is in use is its writer's, and a rebuilt one costs a walk, never data. Only
-the open for writing repairs it (:meth:`SideFiles.repair_txn_index`), before any read.
+No file is written, because only the writer of a log may change its files. A file rebuilt in memory costs a replay,
+never data. Only the open for writing repairs a file (:meth:`SideFiles.repair_txn_index`), before any read.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ LOGGER = logging.getLogger("tiered.local")
 SEAL_SUFFIX = ".seal"
 """Suffix of the note with the totals of a ``.log`` file, so that its 64 MiB need not be read for them.
 
-It is written beside the segment when it is sealed and, for the active one, at a clean close. It is believed only while
-size and base agree with the file. A missing or stale note costs one scan, never data. Brokers ignore it.
+The note is written when a segment is sealed, and for the active segment at a clean close. It is used only while its
+size agrees with the ``.log``. A missing or stale note costs one scan, never data. Brokers ignore it.
 """
 
 NOTE_VERSION = 1
@@ -125,7 +125,7 @@ def write_note(files: Files, path: Path, stats: SegmentStats) -> None:
 def read_note(files: Files, path: Path, size_bytes: int) -> SegmentStats | None:
     """Return the totals in the ``.seal`` file.
 
-    None if the file is missing, or was written for another ``.log`` size.
+    Return None if the file is missing, damaged, or written for a ``.log`` of another size.
     """
     stats = _decode_note(files, path)
     return stats if stats is not None and stats.size_bytes == size_bytes else None
@@ -164,9 +164,9 @@ def _decode_note(files: Files, path: Path) -> SegmentStats | None:
 
 
 def store_txn_index(files: Files, path: Path, entries: bytes) -> bytes:
-    """Write the encoded ``entries`` to the file, unless it has them already. Without entries no file is made.
+    """Write the encoded ``entries`` to the file at ``path``, unless it has exactly these. Return ``entries``.
 
-    Return them.
+    If there are neither entries nor a file, no file is made.
     """
     if (_read(files, path) or b"") != entries:
         files.replace(path, entries)
@@ -203,15 +203,18 @@ class SideFiles:
     def repair_txn_index(self, *, whole: bool = False) -> bytes:
         """Return the transaction index, encoded; rewrite its file if it differs.
 
-        Call it only while no other thread reads or writes the segment. ``whole``: records before the first segment are
-        never read.
+        Call this only while no other thread reads or writes the segment. ``whole``: a replay from the first segment on
+        this disk is complete.
         """
         path = self._place.directory / txn_index_name(self._place.base_offset)
         return store_txn_index(self._files, path, self.txn_index(exact=True, whole=whole))
 
     @property
     def lacks_producers(self) -> bool:
-        """Return True if only a bucket may know the producers before the segment, and no file has those at its end."""
+        """Return True if only the bucket may know the producers before this segment.
+
+        False if a file on this disk has the producers at the segment's start or end.
+        """
         files, place = self._files, self._place
         if self._noted is not None and self._noted.producers >= 0:
             return False
@@ -247,7 +250,10 @@ class SideFiles:
         return self._settled(name, judge_txn_index(found, self._place.base_offset, replayed, noted_crc))
 
     def producer_snapshot(self) -> bytes:
-        """Return the snapshot at the end, empty without producers."""
+        """Return the producer snapshot at the end of the segment, encoded; ``b""`` without producers.
+
+        A file that equals the note of the seal is right. Otherwise the log is replayed.
+        """
         if self._noted is not None and self._noted.producers == 0:
             return b""
         directory, name = self._place.directory, snapshot_name(self._place.end_offset)
@@ -317,7 +323,7 @@ def abort_markers(log: LogFile, end: int) -> Iterator[tuple[int, int]]:
 
 
 def snapshot_after(files: Files, directory: Path, base_offset: int, bases: Sequence[int]) -> bytes:
-    """Return the producers at the end of the segment at ``base_offset``, as a ``.snapshot`` file.
+    """Return the producers at the end of the segment at ``base_offset``, as the content of a ``.snapshot`` file.
 
     The log is replayed from the newest snapshot on, or from its first segment. Raises CorruptionError as ``replay``.
     """

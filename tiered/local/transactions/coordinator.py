@@ -1,4 +1,4 @@
-"""Transaction coordinator of one log. It writes decisions to its own log, and markers to the partitions.
+"""Transaction coordinator of one log. It writes states of transactions to its own log, and markers to the partitions.
 
 Durability of each step, for a transaction over partitions A and B::
 
@@ -6,13 +6,13 @@ Durability of each step, for a transaction over partitions A and B::
     append   __transaction_state-0: ONGOING {A}, then {A, B}                 page cache
              A, B: batches of the producer
     commit   A, B fsynced
-             __transaction_state-0: PREPARE_COMMIT {A, B}                    fsynced: this is the decision
+             __transaction_state-0: PREPARE_COMMIT {A, B}                    fsynced: now it is committed
              A, B: COMMIT markers                                            fsynced
              __transaction_state-0: COMPLETE_COMMIT                          page cache
 
-If the process is killed before the decision, the transaction is aborted. After the decision, the next open writes the
-missing markers before any read. A power cut may lose records from the page cache. The partitions then show which
-transactions are open; those of this log's producers are aborted.
+If the process is killed before PREPARE_COMMIT, the transaction is aborted. After it, the next open writes the missing
+markers before any read. A power cut may lose records from the page cache. The partitions then show which transactions
+are open; those of this log's producers are aborted.
 
 The coordinator's epoch is the newest leader epoch of its partition, as in Kafka; only a broker raises it.
 """
@@ -55,7 +55,7 @@ LOCKS = 64
 """Number of locks that transactional ids share; one is held while a transaction begins, grows or ends."""
 
 FORGET_EVERY_MS = 60_000
-"""Interval of the search for unused ids."""
+"""Interval of the search for expired transactional ids."""
 
 _DECIDED = frozenset({TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
 
@@ -69,7 +69,9 @@ class TxnProducer(NamedTuple):
 
 
 class Transactions:
-    """Transactions of a log. Thread-safe. The state is read at the first transaction, or when an unclean log is opened.
+    """Transaction manager of a log: it begins, commits and aborts transactions. Thread-safe.
+
+    The state log is read at the first transaction, or when the log is opened after an unclean stop.
 
     ``sees_all``: returns True if all directories of the log are open, so that a partition that is not found is gone.
     """
@@ -96,10 +98,11 @@ class Transactions:
     # -- at an open ------------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Settle transactions after an unclean stop, before any read: decided ones as decided, open ones aborted.
+        """End the transactions that an unclean stop left, before any read: complete prepared ones, abort open ones.
 
-        A refusal of a disk is left to :meth:`tick`; a state log that cannot be read holds back ``read_committed``,
-        never the open. Raises CorruptionError only for ``tiered-producer-ids.json``.
+        Also set back positions of groups that are after the end of their partition. Failed writes are logged, and
+        :meth:`tick` repeats them. If the state log is unreadable, the open succeeds, and ``read_committed`` waits at
+        the open transactions. Raises CorruptionError only for ``tiered-producer-ids.json``.
         """
         try:
             self.positions.rewind_lost(self._clock.now_ms())
@@ -124,7 +127,10 @@ class Transactions:
             self._end_all(self._unfinished(coordinator))
 
     def _adopt_leftover(self, coordinator: TransactionCoordinator, each: OrphanTxn) -> None:
-        """List an open transaction under its id, or end it at once. A partition that refuses delays no other."""
+        """Add the open transaction ``each`` to the coordinator under its transactional id.
+
+        If that id is lost, abort the transaction at once. Errors are logged, so that other partitions are handled.
+        """
         epoch, now_ms = each.txn.producer_epoch, self._clock.now_ms()
         try:
             if not each.name:
@@ -147,9 +153,11 @@ class Transactions:
     # -- a transaction ---------------------------------------------------------------------------------------------
 
     def begin(self, transactional_id: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> TxnProducer:
-        """Begin a transaction with this id. If one is open under the same id, abort it and fence its producer.
+        """Begin a transaction with this id, and return its producer.
 
-        Raises ConfigError (an impossible id or timeout), LocalIOError, DiskFullError, CorruptionError.
+        If a transaction is open under the same id, abort it and fence its producer. Raises ConfigError for an
+        impossible id or timeout, ClosedError, LocalIOError, DiskFullError and CorruptionError. Raises
+        CommitUnknownError or MarkersPendingError if the earlier transaction cannot be ended.
         """
         with self._held(transactional_id):
             self._check_open(transactional_id)
@@ -174,7 +182,8 @@ class Transactions:
     def join(self, producer: TxnProducer, partitions: Iterable[TopicPartition]) -> None:
         """Add ``partitions`` to the transaction, before its first write to them.
 
-        Raises ProducerFencedError if the transaction was replaced or timed out.
+        Raises ProducerFencedError if the transaction was replaced or timed out. Raises ClosedError, LocalIOError or
+        DiskFullError if the state log cannot be written.
         """
         with self._held(producer.transactional_id):
             self._check_open(producer.transactional_id)
@@ -198,11 +207,12 @@ class Transactions:
             raise forked_error("the transaction coordinator", self._pid)
 
     def end(self, producer: TxnProducer, *, commit: bool) -> None:
-        """Commit or abort the transaction. On return the decision and its markers are durable.
+        """Commit or abort the transaction. On return its outcome and its markers are durable.
 
-        Raises ProducerFencedError. LocalIOError or DiskFullError: nothing is decided. CommitUnknownError: the decision
-        may be on disk; the next open finds out. MarkersPendingError: it is decided, but a partition failed and gets its
-        marker later.
+        A partition that another volume owns now gets no marker. Raises ProducerFencedError if the transaction was
+        replaced or timed out. Raises MarkersPendingError if the outcome is final, but a partition failed and gets its
+        marker later. After DiskFullError or another LocalIOError the transaction is still open. After
+        CommitUnknownError the outcome may be on disk: the next open finds out.
         """
         name = producer.transactional_id
         with self._held(name):
@@ -234,9 +244,9 @@ class Transactions:
     def abort_orphans(self, tp: TopicPartition, *, any_producer: bool = False) -> int:
         """Abort open transactions in ``tp`` that other volumes left. Return their number.
 
-        This volume has claimed ``tp``. The claim fenced those volumes, so their coordinators can decide nothing any
-        more. Transactions of a Kafka cluster are skipped. ``any_producer``: abort them, too, because ``tp`` is a copy
-        without another writer.
+        This volume has claimed ``tp``. The claim fenced those volumes, so that they can neither commit nor abort here.
+        Transactions of this log and of a Kafka cluster are skipped. ``any_producer``: abort those of a Kafka cluster,
+        too, because ``tp`` is a copy without another writer.
         """
         orphans = [txn for txn in self._host.partition(tp).open_txns() if any_producer or txn.producer_id >= LEAST_ID]
         if orphans:
@@ -251,7 +261,7 @@ class Transactions:
         return len(orphans)
 
     def describe(self) -> dict[str, TxnValue]:
-        """Return the newest state of each transactional id that is not forgotten."""
+        """Return the newest state of each transactional id, sorted by id. Expired ids are left out."""
         if not self._log.exists:
             return {}
         with self._lock:
@@ -260,9 +270,9 @@ class Transactions:
     # -- as time passes --------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Abort transactions beyond their timeout, retry missing markers, forget unused ids.
+        """Abort transactions beyond their timeout, write missing markers, and delete expired transactional ids.
 
-        Raise the first error at the end.
+        An error does not stop the call. At its end the first error is raised.
         """
         coordinator = self._coordinator
         if coordinator is None:
@@ -300,7 +310,8 @@ class Transactions:
     def close(self, timeout_seconds: float) -> bool:
         """Abort open transactions. Return True if no transaction is unfinished.
 
-        Returns False after ``timeout_seconds`` if a thread does not return from the disk.
+        Return False in a forked child, and if the recovery at the open failed. Return False also if the change of
+        another thread takes longer than ``timeout_seconds``.
         """
         if os.getpid() != self._pid:
             return False
@@ -323,7 +334,8 @@ class Transactions:
     def _check_open(self, name: str) -> None:
         if self._ending:
             raise ClosedError(
-                f"transaction {name!r}: the log was closed, and the transaction is aborted if it was not committed"
+                f"transaction {name!r}: the log is closed, which aborted the transaction unless it was committed",
+                hint="open the log again, and begin a new transaction",
             )
 
     # -- steps; the lock of the id is held -------------------------------------------------------------------------
@@ -342,26 +354,35 @@ class Transactions:
         return NO_ID if coordinator.epochs_left(name) else self._ids.next()
 
     def _decide(self, coordinator: TransactionCoordinator, step: TransactionChange) -> None:
-        """Write the record of a decision, on disk when this returns."""
+        """Write the PREPARE_COMMIT or PREPARE_ABORT record ``step``, durably, and apply it.
+
+        Raises CommitUnknownError if the record may or may not be on disk, DiskFullError if it is not.
+        """
         try:
             self._log.append(step, durable=True)
         except LocalIOError as error:
             raise CommitUnknownError(
-                f"transaction {step.transactional_id!r}: its decision may or may not be on disk: {error.message}",
+                f"transaction {step.transactional_id!r}: it is unknown whether its outcome is on disk: {error.message}",
                 hint="repair the disk and open the log again: the open completes or aborts it",
             ) from error
         with self._lock:
             coordinator.apply(step)
 
     def _record(self, coordinator: TransactionCoordinator, step: TransactionChange) -> TxnValue:
-        """Write a record that a recovery can do without."""
+        """Append the record of ``step``, without an fsync, and apply it. Return the new state.
+
+        A recovery does not need this record.
+        """
         self._log.append(step)
         with self._lock:
             coordinator.apply(step)
         return step.after or TxnValue(NO_ID, -1, 0, TxnState.DEAD)
 
     def _finish(self, coordinator: TransactionCoordinator, name: str) -> None:
-        """Write markers into every partition, durably, then the record that the transaction is complete."""
+        """Write the missing markers to all partitions, durably, then the record that the transaction is complete.
+
+        Raises MarkersPendingError if a marker could not be written.
+        """
         marked = self._marked.setdefault(name, set())
         owed: tuple[TopicPartition, TieredError] | None = None
         written: list[WriteLog] = []
@@ -384,8 +405,8 @@ class Transactions:
                 owed = (log.tp, error)
         if owed is not None:
             raise MarkersPendingError(
-                f"transaction {name!r} is decided ({coordinator.state(name).name}), but its marker could not "
-                f"be written to {owed[0]}: {owed[1].message}",
+                f"the outcome of transaction {name!r} is final ({coordinator.state(name).name}), but its marker could "
+                f"not be written to {owed[0]}: {owed[1].message}",
                 hint="repair that disk and open the log again; until then read_committed reads wait at this "
                 "transaction",
             ) from owed[1]
@@ -395,7 +416,7 @@ class Transactions:
             LOGGER.warning("completion_not_noted id=%s error=%s", name, error)
 
     def _mark(self, owed: TxnMarker) -> WriteLog | None:
-        """Append a marker, to be flushed by the caller; return None if the topic is gone.
+        """Append a marker, and return the partition, which the caller flushes. Return None if the topic was deleted.
 
         Raises UnknownTopicError if the partition is not here now, FencedError, ProducerFencedError, LocalIOError,
         DiskFullError. After an error the marker may be written or not.
@@ -464,8 +485,8 @@ class OrphanTxn(NamedTuple):
 class OrphanTxns(NamedTuple):
     """Open transactions after an unclean stop. ``nameless``: their transactional id is lost; they are aborted at once.
 
-    ``known``: the coordinator's log has their id. They end as decided there, or are aborted. ``later``: they were begun
-    after the last transaction in the coordinator's log, whose outcome does not apply to them.
+    ``known``: the coordinator's log has their id. They get the outcome in that log, or are aborted without one.
+    ``later``: they began after the last transaction of their id in that log, so that its outcome is not theirs.
     """
 
     nameless: list[OrphanTxn]
@@ -478,7 +499,8 @@ def find_leftovers(
 ) -> OrphanTxns:
     """Return the open transactions of this log's producers. Those of other producers are skipped.
 
-    A producer belongs to this log if ``is_ours`` returns True for its id, or if the coordinator's log has it.
+    A producer belongs to this log if ``is_ours`` returns True for its id, or if the coordinator's log has it. A
+    partition that cannot be read is logged and skipped.
     """
     owners: dict[int, str] = {}
     for name, value in coordinator.transactions():

@@ -1,8 +1,8 @@
-"""Positions of groups in ``__consumer_offsets``: Kafka's compacted topic in Kafka's own format, never tiered.
+"""Committed positions of consumer groups in ``__consumer_offsets``, in Kafka's own format. The topic is never tiered.
 
-This product creates the topic with Kafka's 50 partitions; a broker may have chosen another number. Nothing but the log
-is authoritative. Each call reads the records appended since the last call. Positions committed inside a transaction
-count once its COMMIT marker is written.
+This product creates the topic with Kafka's 50 partitions; a broker may have chosen another number. Only the topic is
+authoritative: each call reads the records appended since the last call. Positions committed inside a transaction count
+once its COMMIT marker is written.
 """
 
 from __future__ import annotations
@@ -51,7 +51,11 @@ class _Key(NamedTuple):
 
 @dataclass(slots=True)
 class _Table:
-    """Content of one partition below offset ``at``. A damaged record has its error in place of a position."""
+    """Positions read from one partition of the topic, from its records below offset ``end``.
+
+    ``at``: records below this offset are not read again. A damaged position has its error in its place. ``damage``:
+    the error of a record with a damaged key, None without one.
+    """
 
     at: int = 0
     end: int = 0
@@ -74,7 +78,10 @@ class ReadHost(Protocol):
 
 
 class GroupLag(NamedTuple):
-    """Position of a group beside the end of its partition. ``seconds``: age of the batch with the next record."""
+    """Lag of a group in a partition. ``end_offset``: the end of the partition.
+
+    ``seconds``: age of the batch with the next record, by its largest timestamp; 0 at the end.
+    """
 
     group: str
     tp: TopicPartition
@@ -89,7 +96,7 @@ class GroupLag(NamedTuple):
 
 
 class GroupTable:
-    """Committed positions of all groups of a log, read from its topic. Thread-safe."""
+    """Committed positions of all groups of a log, read from ``__consumer_offsets``. Thread-safe."""
 
     def __init__(self, host: ReadHost) -> None:
         self._shown = host
@@ -156,7 +163,10 @@ class GroupTable:
             )
 
     def place_of(self, group: str) -> int:
-        """Return the partition of a group. Raises ConfigError if other brokers hold a part of the topic."""
+        """Return the number of the partition of ``__consumer_offsets`` that has the group. The topic must exist.
+
+        Raises ConfigError if other brokers have some of its partitions.
+        """
         info = self._shown.topics()[OFFSETS_TOPIC]
         if info.held is not None and info.adopted:
             raise ConfigError(
@@ -166,7 +176,7 @@ class GroupTable:
         return group_partition(group, info.partitions)
 
     def lags(self, now_ms: int) -> list[GroupLag]:
-        """Return the lag of each committed position in a partition on this disk."""
+        """Return the lag of each committed position. Partitions that cannot be read on this disk are left out."""
         found = []
         for group, positions in self.groups(partial=True).items():
             for tp, position in sorted(positions.items()):
@@ -262,12 +272,15 @@ class GroupPositions(GroupTable):
             log.append([NewRecord(None, encode_position_key(group, tp), now_ms) for tp in partitions])
 
     def delete_topic(self, topic: str, now_ms: int) -> None:
-        """Delete all positions of a topic that is deleted, as a broker does. Its successor has other records."""
+        """Delete the positions of all groups in a deleted topic, as a broker does.
+
+        A later topic of the same name has other records.
+        """
         for group, positions in self.groups().items():
             self.delete(group, [tp for tp in positions if tp.topic == topic], now_ms)
 
     def mark(self) -> int:
-        """Return a number that changes with each commit. It opens no partition of the topic."""
+        """Return a number that changes with each commit to the topic. The call opens no partition."""
         return sum(log.end_offset for log in self._host.awake() if log.tp.topic == OFFSETS_TOPIC)
 
     def by_partition(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, dict[str, Position]]:
@@ -280,10 +293,7 @@ class GroupPositions(GroupTable):
         return found
 
     def partition_of(self, group: str) -> int:
-        """Return the number of the topic's partition for this group. A missing topic is created.
-
-        Raises as :meth:`place_of`.
-        """
+        """Return :meth:`place_of` the group, after creating ``__consumer_offsets`` if it is missing."""
         with self._lock:
             if not self.exists:
                 self._host.create_topic(OFFSETS_TOPIC, PARTITIONS, STATE_CONFIG)
@@ -294,7 +304,10 @@ class GroupPositions(GroupTable):
         return self._host.partition(TopicPartition(OFFSETS_TOPIC, partition))
 
     def hold(self, group: str, tp: TopicPartition, reader: object) -> None:
-        """Note that ``reader`` commits this position. Raises ConfigError while another one does."""
+        """Register ``reader`` as the only reader of ``tp`` for ``group``.
+
+        Raises ConfigError while another reader is registered.
+        """
         with self._lock:
             if self._readers.setdefault(_Key(group, tp), reader) is not reader:
                 raise ConfigError(
@@ -310,9 +323,10 @@ class GroupPositions(GroupTable):
                     del self._readers[_Key(group, tp)]
 
     def rewind_lost(self, now_ms: int) -> None:
-        """Set positions after the end of their partition back to it.
+        """Set positions that are after the end of their partition back to that end.
 
-        A power cut took records that were read. New records get their offsets, and a group must not skip those.
+        A power cut lost records that a group had read. New records get the same offsets, and the group must not skip
+        them. Partitions of a broker's topic are left as they are.
         """
         for group, positions in self.groups().items() if self.exists else ():
             lost: dict[TopicPartition, Position] = {}
@@ -330,7 +344,10 @@ class GroupPositions(GroupTable):
 
 
 def _apply(table: _Table, record: Record, place: TopicPartition) -> None:
-    """Take over one record. Damage is kept for the groups that it concerns."""
+    """Apply one record of the topic to ``table``.
+
+    A damaged value takes the place of the position. A damaged key becomes the damage of the whole table.
+    """
     try:
         kind, group, tp = decode_group_key(record.key or b"")
     except CorruptionError as error:

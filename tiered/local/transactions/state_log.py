@@ -1,11 +1,11 @@
-"""The log of the transaction coordinator, and the producer ids that a volume has given out.
+"""The log of the transaction coordinator, and the producer ids that a volume has assigned.
 
-``__transaction_state`` is a compacted topic of its directory, never tiered. ``tiered-producer-ids.json`` holds the
-producer ids that this volume has given out. A broker ignores the file::
+``__transaction_state`` is a compacted topic of its directory, never tiered. ``tiered-producer-ids.json`` has the
+range of producer ids that this volume has assigned. A broker ignores the file::
 
     {"version": 1, "first": 5909874999533895680, "next": 5909874999533896680}
 
-Ids are reserved in blocks, durably, before the first of a block is used: none is ever given out twice. A volume begins
+Ids are reserved in blocks, durably, before the first of a block is used: none is ever assigned twice. A volume begins
 at a random id: ids of two volumes, or of a Kafka cluster (which counts from 0), do not collide when their logs meet.
 """
 
@@ -35,9 +35,9 @@ STATE_CONFIG = TopicConfig(cleanup_policy="compact", segment_bytes=104_857_600, 
 
 PRODUCER_IDS_NAME = "tiered-producer-ids.json"
 IDS_VERSION = 1
-_WITHOUT_IDS = "remove it: producer ids then begin at another number; `tiered transaction list` shows open transactions"
+_WITHOUT_IDS = "remove that file: ids then begin elsewhere; `tiered transaction list` shows open transactions"
 SEVERAL_NAME = "tiered-one-of-several"
-"""Empty file of a directory that took part in transactions together with others: alone it does not know all topics."""
+"""Empty file in each directory of a log that had several: one directory alone does not know all topics."""
 
 BLOCK_IDS = 1000
 """Ids reserved at once, as by Kafka's controller; ids of a block that a process leaves unused are never used."""
@@ -81,11 +81,11 @@ class StateLog:
         return info is not None and not info.adopted
 
     def load(self, *, may_make: bool) -> TransactionCoordinator:
-        """Load the coordinator from the log, or create the log.
+        """Return the coordinator with the state in the log. A missing log is created.
 
-        ConfigError if another, unopened directory may have one. The coordinator's epoch is the newest of the log and
-        does not rise with a process: the lock of the directory excludes an older one. A broker that takes the directory
-        over refuses markers below an epoch that it has seen, its own included. Raises CorruptionError, LocalIOError.
+        ``may_make`` False: raise ConfigError for a missing log, because a directory that is not open may have it. The
+        coordinator's epoch is the newest leader epoch of the log. It stays the same at each open, because the directory
+        lock excludes other processes. Raises CorruptionError, LocalIOError.
         """
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None and not may_make:
@@ -105,12 +105,14 @@ class StateLog:
     def append(self, step: TransactionChange, *, durable: bool = False) -> None:
         """Append the record of one change. ``durable``: fsync it.
 
-        Raises LocalIOError (the record may be in the log) or DiskFullError (it is not).
+        After LocalIOError the record may be in the log. After DiskFullError or UnknownTopicError it is not.
         """
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None:
             raise UnknownTopicError(
-                f"{TRANSACTION_STATE_TOPIC} was deleted while the log was open", hint="open the log again"
+                f"transaction {step.transactional_id!r} cannot be recorded: {TRANSACTION_STATE_TOPIC} was deleted "
+                "while the log was open",
+                hint="open the log again",
             )
         number = state_partition(step.transactional_id, info.partitions)
         log = self._host.partition(TopicPartition(TRANSACTION_STATE_TOPIC, number))
@@ -133,7 +135,10 @@ def replay_state(logs: Iterable[ReadLog], replay: Callable[[bytes, bytes | None]
 
 
 class ProducerIds:
-    """Producer ids of a log. Thread-safe. ``directories``: those of the log; each that gave out ids has its file."""
+    """Allocator of producer ids of a log. Thread-safe.
+
+    ``directories``: the open directories of the log. Each directory that has assigned ids has its own file.
+    """
 
     def __init__(self, directories: Sequence[Path], files: Files, ids: IdSource) -> None:
         self._directories = list(directories)
@@ -153,7 +158,10 @@ class ProducerIds:
 
     @property
     def sees_all(self) -> bool:
-        """Return True if all directories of the log are open. If not, a missing partition may be in another one."""
+        """Return True if no directory of the log is known to be missing.
+
+        If False, a missing partition may be in a directory that is not open.
+        """
         return len(self._directories) > 1 or self._files.state(self._directories[0] / SEVERAL_NAME) is None
 
     def next(self) -> int:
@@ -181,7 +189,10 @@ class ProducerIds:
 
 
 def read_ids(directory: Path, files: Files) -> tuple[int, int] | None:
-    """Return (first, next) id of one directory; None if it assigned none. Raises CorruptionError."""
+    """Return the producer ids that a directory has assigned, as (first, exclusive end). None if it assigned none.
+
+    Raises CorruptionError for an unreadable file.
+    """
 
     def decode(value: Any) -> tuple[int, int]:
         if value["version"] != IDS_VERSION:

@@ -65,7 +65,7 @@ def test_offsets_that_are_left_out_of_a_dense_segment_are_damage(
 def test_a_segment_that_ends_below_what_was_safe_is_damaged(tmp_path: Path) -> None:
     path, size = written(tmp_path, 0, 1)
     assert walked(path, size, Offsets(0, 9), reach=2) == [0, 1]
-    with pytest.raises(CorruptionError, match="offsets 2 to 3 were safe") as error:
+    with pytest.raises(CorruptionError, match="offsets 2 to 3 are missing") as error:
         walked(path, size, Offsets(0, 9), reach=3)
     assert (error.value.position, error.value.offset) == (size, 2)
 
