@@ -43,7 +43,7 @@ from tiered.remote.compact import Compaction
 from tiered.remote.fetch import ByteCache
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.root_view import RootView
-from tiered.remote.segment_rewriter import Workshop, merge_rows
+from tiered.remote.segment_rewriter import RewriteContext, merge_rows
 from tiered.remote.topics import load_topic
 from tiered.remote.upload import upload_segment
 from tiered.store.base import ABSENT, Capabilities, Get, Object, Put, Steps, Store
@@ -179,7 +179,7 @@ class _Bucket:
         self.rows = [*drive(self.store, snapshot.piece(0))]
         self.size = sum(row.size for row in self.rows)
         self.tp = TopicPartition("t", 0)
-        self.shop = Workshop(
+        self.context = RewriteContext(
             tp=self.tp,
             topic_id=entry.topic_id,
             lookup=SegmentLookup(self.tp, entry.topic_id, ByteCache()),
@@ -192,7 +192,7 @@ class _Bucket:
 
     def merge(self) -> None:
         """All of it as one segment; nothing is committed, so that it can be done again."""
-        drive(self.store, merge_rows(self.shop, self.rows))
+        drive(self.store, merge_rows(self.context, self.rows))
 
     def copy(self) -> None:
         """The same bytes through the same store."""
@@ -210,7 +210,7 @@ class _Bucket:
         def commit(_old: Sequence[Row], _new: Row, _cleaned: CompactedRange | None) -> Steps[None]:
             yield from ()
 
-        work = Compaction(self.shop, self.snapshot, config, candidate, now_ms=1_800_000_000_000)
+        work = Compaction(self.context, self.snapshot, config, candidate, now_ms=1_800_000_000_000)
         drive(self.store, work.run(commit))
 
     def decode(self) -> None:
@@ -222,7 +222,7 @@ class _Bucket:
                     pass
 
     def _data(self, row: Row) -> bytes:
-        found = self.store.execute(Get(self.shop.lookup.log_key(row)))
+        found = self.store.execute(Get(self.context.lookup.log_key(row)))
         assert isinstance(found, Object)
         return found.data
 

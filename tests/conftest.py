@@ -79,7 +79,7 @@ def is_long(item: pytest.Item) -> bool:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """Which kernels were at work; a failed run says how to repeat its order, also where ``-q`` hides the header."""
-    terminalreporter.write_line(f"kernels: {kernels.AT_WORK}")
+    terminalreporter.write_line(f"kernels: {kernels.KERNELS_IN_USE}")
     seed = config.getoption("randomly_seed", None)
     if exitstatus and seed is not None:
         terminalreporter.write_line(f"--randomly-seed={seed} repeats the order")

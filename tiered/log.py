@@ -46,7 +46,7 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.coordinator_records import is_state_log
-from tiered.format.kernels import AT_WORK, PlainLock
+from tiered.format.kernels import KERNELS_IN_USE, PlainLock
 from tiered.format.locks import SafeEvent
 from tiered.local.directory.figures import group_metrics
 from tiered.local.directory.multi_directory_log import LocalTier, check_paths
@@ -228,7 +228,7 @@ class Log:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed.is_set() else f"{len(self._local.topics())} topics"
-        return f"<Log {str(self.directory)!r} remote={self.remote!r} {state}, kernels: {AT_WORK}>"
+        return f"<Log {str(self.directory)!r} remote={self.remote!r} {state}, kernels: {KERNELS_IN_USE}>"
 
     @property
     def directory(self) -> Path:
@@ -305,7 +305,7 @@ class Log:
     def _opened(self, name: str) -> Topic:
         if name not in self._topics:
             self._topics[name] = self._open_topic(name)
-            self._topics[name]._go_slowly(self._unreported is not None)  # after _uploader_ended can find it
+            self._topics[name]._set_slow_path(self._unreported is not None)  # after _uploader_ended can find it
         return self._topics[name]
 
     def _make(
@@ -341,7 +341,7 @@ class Log:
                 self._adopt(self._tiering, info)
             with self._lock:
                 self._topics[topic]._spread(self._logs_of(info))
-                self._topics[topic]._go_slowly(self._unreported is not None)
+                self._topics[topic]._set_slow_path(self._unreported is not None)
                 self._appenders.spread(topic, count)
             return count
 
@@ -514,7 +514,7 @@ class Log:
             return
         self._unreported = error  # before the topics: a topic made meanwhile reads it
         for topic in list(self._topics.values()):
-            topic._go_slowly(True)
+            topic._set_slow_path(True)
 
     def _check_caller(self) -> None:
         """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
@@ -526,7 +526,7 @@ class Log:
         if error is None:
             return
         for topic in list(self._topics.values()):
-            topic._go_slowly(False)
+            topic._set_slow_path(False)
         raise TieredError(
             f"the uploader of {self.directory} ended by itself, and this call appended nothing: {error.message}",
             hint="close the log and open it again to upload; or append again to continue on this disk only",

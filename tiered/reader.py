@@ -24,9 +24,9 @@ from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploader_files import known_topic
+from tiered.local.disk.uploader_files import root_bounds_of_topic
 from tiered.local.partition.read_log import ReadLog
-from tiered.local.partition.read_only_partition import need_topic_id
+from tiered.local.partition.read_only_partition import check_same_topic
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.read.follow import COUNT_S, Followers, PartitionCounter
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from tiered.group.driver import GroupMember
     from tiered.group.member import GroupSettings
-    from tiered.read.bucket import BucketDoor, BucketReads
+    from tiered.read.bucket import BucketAddress, BucketReads
     from tiered.remote.snapshots import KeptRoot
     from tiered.remote.topics import TopicEntry
 
@@ -109,11 +109,11 @@ def open_reader(
     return Reader(local, None if door is None else door.open(options), options, clock=clock, ids=ids)
 
 
-def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, pin: bool, now_ms: int) -> BucketDoor:
+def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, pin: bool, now_ms: int) -> BucketAddress:
     # A reader of a disk alone does not import the remote tier, numpy and the stores: it starts in half the time.
-    from tiered.read.bucket import BucketDoor  # noqa: PLC0415
+    from tiered.read.bucket import BucketAddress  # noqa: PLC0415
 
-    return BucketDoor(url, place, as_of=as_of, pin=pin, now_ms=now_ms)
+    return BucketAddress(url, place, as_of=as_of, pin=pin, now_ms=now_ms)
 
 
 @dataclass(slots=True)
@@ -266,7 +266,7 @@ class Reader:
         if self._local is not None:
             info, _ = yield Blocking(partial(self._on_disk, self._local, name))
             if info is not None and seen.on_disk is not None:
-                need_topic_id(TopicPartition(name, 0), seen.on_disk, info.topic_id)
+                check_same_topic(TopicPartition(name, 0), seen.on_disk, info.topic_id)
         return (yield from self._topic_steps(name)).partitions
 
     def _on_disk(self, local: LogView, name: str) -> tuple[TopicInfo | None, dict[int, RootLowerBounds]]:
@@ -278,7 +278,7 @@ class Reader:
         if self._local is not None:
             local = yield Blocking(partial(self._local.held, tp))
             if local is not None and seen.on_disk is not None:
-                need_topic_id(tp, seen.on_disk, local.topic_id)
+                check_same_topic(tp, seen.on_disk, local.topic_id)
         entry, known = seen.entry, seen.known
         if self._local is not None and self._bucket is not None and entry is None:
             entry, known = yield from self._find_in_bucket(self._local, self._bucket, tp.topic, seen)
@@ -521,7 +521,7 @@ class Reader:
 
 
 def _known_on_disk(local: LogView, topic: str) -> dict[int, RootLowerBounds]:
-    return known_topic(topic, local.uploads.read(), local.claims.read())
+    return root_bounds_of_topic(topic, local.uploads.read(), local.claims.read())
 
 
 def _need_same(topic: str, on_disk: UUID, in_bucket: UUID) -> None:

@@ -35,7 +35,7 @@ DEFAULT_REMOTE_TIMEOUT_S = 900.0
 """Seconds that ``durability="remote"`` waits for the next seal and its commit. Then it raises DataLocalError."""
 
 
-class _Waiter(Protocol):
+class _OwningLog(Protocol):
     """Log to which a topic belongs: the methods that the topic calls."""
 
     def wait_uploaded(self, ends: dict[TopicPartition, int], timeout_s: float) -> None:
@@ -75,7 +75,7 @@ class Topic(TopicReads):
         now_ms: Callable[[], int],
         runner: Runner,
         followers: Followers,
-        waiter: _Waiter,
+        waiter: _OwningLog,
         appenders: AppenderThread,
     ) -> None:
         counter = PartitionCounter(self._count_steps, COUNT_HERE_S)
@@ -379,7 +379,7 @@ class Topic(TopicReads):
         """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
         self._waiter._check_caller()
 
-    def _go_slowly(self, slowly: bool) -> None:
+    def _set_slow_path(self, slowly: bool) -> None:
         """Switch the fast path of :meth:`append` off (``slowly``) or on. The fast path checks only the partition."""
         self._is_slow = slowly
 

@@ -204,7 +204,7 @@ class Service:
                         await bucket.drive(bucket.steps.check_uploaded())
                 deadline_ms = None if timeout_ms is None else runner.now_ms() + timeout_ms
                 first = DrainRequested(oneshot, deadline_ms, oneshot=True)
-            ending = self._honest(await runner.run(first=first))
+            ending = self._exit_with_unread(await runner.run(first=first))
             level = Level.INFO if ending.code == 0 else Level.WARN
             self._telemetry.report(Report(level, "ended", str(ending), None, (("exit_code", ending.code),)))
             return ending
@@ -262,7 +262,7 @@ class Service:
             memory=self._limits.memory,
         )
 
-    def _honest(self, ending: Exit) -> Exit:
+    def _exit_with_unread(self, ending: Exit) -> Exit:
         """Return ``ending``, or a failure if partitions could not be read: their records may be on this disk only.
 
         For missing offsets the directory's error says more. A directory that is gone, or could not be read last, may
@@ -319,19 +319,19 @@ class Service:
         before, stale = self.settings, self.settings.restart_needed(settings)
         kept: dict[str, Any] = {name: getattr(before, name) for name in stale}
         self.settings = new = replace(settings, **kept)
-        self._limits.go_by(
+        self._limits.reconfigure(
             requests_per_second=new.requests_per_second,
             bytes_per_second=new.bytes_per_second,
             memory_bytes=new.memory,
         )
         if self._runner is not None and self._bucket is not None:
-            self._runner.go_by(new.limits)
-            self._runner.go_at(self._timing())
+            self._runner.reconfigure(new.limits)
+            self._runner.set_timing(self._timing())
             self._bucket.steps.sizes = new.sizes
             if new.http != before.http and self._listening is None:
                 self._listening = asyncio.create_task(self._follow_http(before.http))
         if self._maintenance is not None:
-            self._maintenance.go_by(new.maintain_every)
+            self._maintenance.reconfigure(new.maintain_every)
         level = Level.WARN if stale else Level.INFO
         text = "limits are those of the file again" + (f"; a restart is needed for {', '.join(stale)}" if stale else "")
         self._telemetry.report(Report(level, "reloaded", text))

@@ -56,9 +56,9 @@ class MaintenanceThread:
         self._thread = threading.Thread(target=self._upkeep.run, args=(every_ms,), name="maintain", daemon=True)
         self._thread.start()
 
-    def go_by(self, every_ms: int) -> None:
+    def reconfigure(self, every_ms: int) -> None:
         """Set the interval between rounds, including the current one."""
-        self._upkeep.go_by(every_ms)
+        self._upkeep.reconfigure(every_ms)
 
     def end(self) -> None:
         """Request an end after the current action, without a wait."""

@@ -14,7 +14,7 @@ from tests.explore.programs import keeper_of, maintainer, reader, writer
 from tests.explore.search import Scene, undisturbed
 from tests.explore.truth import Memory
 from tiered.plan.commit import SHAPE, Shape
-from tiered.remote.roots import PartitionIds, make_roots
+from tiered.remote.roots import TopicIds, make_roots
 
 SMALL = Shape(leaf_rows=2, tail_rows=3, fan_out=2, root_leaves=3, small_leaf=2, trash_entries=6, trash_page=3)
 """Pages of two rows."""
@@ -30,7 +30,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         def roots(_: Machine) -> Any:
-            yield from make_roots(PartitionIds(TP.topic, TOPIC_ID), [0], "registrar")
+            yield from make_roots(TopicIds(TP.topic, TOPIC_ID), [0], "registrar")
 
         self.act("registrar", roots, Disk("registrar"))
 

@@ -29,7 +29,7 @@ from tiered.plan import ownership
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.remote import conditional_put, upload
-from tiered.remote.conditional_put import Settled
+from tiered.remote.conditional_put import PutOutcome
 from tiered.remote.root_view import RootView
 from tiered.store.base import Put, PutResult, PutStatus, Steps
 
@@ -120,9 +120,9 @@ def test_a_seed_replays_exactly(tmp_path: Path) -> None:
 def unknown_is_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit without an answer counts as landed, and no root is read back."""
 
-    def put(request: Put, *_: object) -> Steps[Settled]:
+    def put(request: Put, *_: object) -> Steps[PutOutcome]:
         result = yield request
-        return Settled(PutStatus.LANDED if result.status is PutStatus.UNKNOWN else result.status, result.etag)
+        return PutOutcome(PutStatus.LANDED if result.status is PutStatus.UNKNOWN else result.status, result.etag)
 
     def read_back(self: RootView, rows: Sequence[Row] = ()) -> Steps[Root]:
         yield from ()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tiered
-from tiered.format.kernels import AT_WORK
+from tiered.format.kernels import KERNELS_IN_USE
 
 ABSENT = ("pandas", "pytest", "moto", "deltalake", "pyiceberg", "aiobotocore", "grpc", "prometheus_client")
 KEYS, RECORDS = 10, 400
@@ -58,7 +58,7 @@ def main() -> int:
     """Raises AssertionError for whatever is not as it should be."""
     program, folder = sys.argv[1], Path(sys.argv[2])
     assert [name for name in ABSENT if find_spec(name) is not None] == []
-    assert AT_WORK.startswith("compiled"), AT_WORK
+    assert KERNELS_IN_USE.startswith("compiled"), KERNELS_IN_USE
     url = filled(folder)
     ran(program, url, "check")
     ran(program, url, "maintain", "users", "--only", "compact", "--yes")
@@ -73,7 +73,7 @@ def main() -> int:
     exported = ran(program, url, "export", "flights", "--format", "parquet", *where)
     assert exported["rows"] == len(left), exported
     ran(program, url, "check")
-    print("spark-alone: all verbs with tieredlog[spark] alone, kernels", AT_WORK)
+    print("spark-alone: all verbs with tieredlog[spark] alone, kernels", KERNELS_IN_USE)
     return 0
 
 

@@ -28,7 +28,7 @@ from tiered.format.kernels import Record
 from tiered.format.keys import FLAG_STAGED, segment_key
 from tiered.model import Row
 from tiered.remote.root_view import RootView
-from tiered.remote.sink_commit import Landed, Sink
+from tiered.remote.sink_commit import PartitionCommit, Sink
 from tiered.remote.topics import load_topic, register_topic
 from tiered.spark.schema import WriteSchema
 from tiered.spark.sink import WritePlan, commit_batch
@@ -115,7 +115,7 @@ class Bucket:
 
     def commit(
         self, txn: str, batch: int, staged: list[tuple[int, tuple[Staged, ...]]], store: Store | None = None
-    ) -> tuple[Landed, ...]:
+    ) -> tuple[PartitionCommit, ...]:
         """As the driver, in a process of its own, which knows the topics of what was staged."""
         names = {each.topic_id: each.topic for _, of_task in staged for each in of_task}
         return commit_batch(store or self.store, Sink("test", names), txn, batch, staged)
@@ -160,7 +160,7 @@ def values(records: Iterable[Record]) -> list[str]:
     return [(record.value or b"").decode() for record in records]
 
 
-def targets(landed: Iterable[Landed]) -> list[tuple[UUID, int]]:
+def targets(landed: Iterable[PartitionCommit]) -> list[tuple[UUID, int]]:
     """Which partitions a commit touched."""
     return [(each.topic_id, each.partition) for each in landed]
 

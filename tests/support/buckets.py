@@ -19,7 +19,7 @@ from tiered.format.root import Root, decode_root
 from tiered.model import Row, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
 from tiered.remote.catalog import Catalog
-from tiered.remote.segment_rewriter import SegmentOutput, Workshop, in_turn, merge_rows
+from tiered.remote.segment_rewriter import RewriteContext, SegmentOutput, in_turn, merge_rows
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.repair.plan import RepairOptions, RepairPlan, Workbench
 from tiered.store.base import ABSENT, Delete, Get, List, ListPage, NewId, Object, Put, Steps, Store
@@ -113,8 +113,8 @@ class Bucket:
     def compact(self, first: int, last: int) -> Row:
         """Write the segments ``first`` to ``last`` without one batch that no transaction needs; return the new row."""
 
-        def without_one(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
-            output, dropped = SegmentOutput(shop, rows, (yield NewId())), list[int]()
+        def without_one(context: RewriteContext, rows: Sequence[Row]) -> Steps[Row]:
+            output, dropped = SegmentOutput(context, rows, (yield NewId())), list[int]()
 
             def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
                 if not dropped and header.producer_id < 0:
@@ -123,21 +123,21 @@ class Bucket:
                 yield from output.keep(header, batch)
                 return True
 
-            yield from shop.read(in_turn(rows), take)
+            yield from context.read(in_turn(rows), take)
             assert dropped
             txns = b""
             for row in rows:
                 if row.flags & FLAG_ABORTED_TXNS:
-                    txns += yield from shop.lookup.section(row, SectionKind.TXN_INDEX)
-            return (yield from output.finish(txns, *(yield from shop.beside(rows))))
+                    txns += yield from context.lookup.section(row, SectionKind.TXN_INDEX)
+            return (yield from output.finish(txns, *(yield from context.state_at_end(rows))))
 
         return self._rewrite(first, last, without_one)
 
-    def _rewrite(self, first: int, last: int, write: Callable[[Workshop, Sequence[Row]], Steps[Row]]) -> Row:
+    def _rewrite(self, first: int, last: int, write: Callable[[RewriteContext, Sequence[Row]], Steps[Row]]) -> Row:
         def steps() -> Steps[Row]:
             desk = yield from Workbench(None, "test").desk(TP, self.entry)
             rows = self.rows()[first:last]
-            new = yield from write(desk.shop, rows)
+            new = yield from write(desk.context, rows)
             yield from desk.catalog.commit(ReplaceIntent(tuple(rows), (new,)))
             return new
 

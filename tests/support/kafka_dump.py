@@ -17,7 +17,7 @@ from pathlib import Path
 from tiered.check.inspection import batches
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, ControlType, control_type, decode_records, read_header
-from tiered.format.batch_scanner import MIN_TAIL_BYTES, hop
+from tiered.format.batch_scanner import MAX_IGNORED_TAIL_BYTES, hop
 from tiered.format.control import coordinator_epoch
 from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
@@ -260,7 +260,7 @@ def _check_time(name: str, entry: tuple[int, int, int], position: int, log: Byte
 def _from(log: ByteSource, position: int) -> Iterator[tuple[int, BatchHeader]]:
     """The batches from there on; none where no batch begins."""
     with contextlib.suppress(CorruptionError):
-        yield from hop(lambda at: _header_at(log, at), position, log.size - MIN_TAIL_BYTES)
+        yield from hop(lambda at: _header_at(log, at), position, log.size - MAX_IGNORED_TAIL_BYTES)
 
 
 def _header_at(log: ByteSource, position: int) -> BatchHeader:

@@ -16,7 +16,7 @@ from tiered import reader as sync_reader
 from tiered.aio.appending import AsyncTransaction, begin
 from tiered.aio.consumer import AsyncConsumer, open_consumer
 from tiered.aio.topic import AsyncTopic, AsyncTopicReads, one_by_one
-from tiered.aio.worker import Opening, ThreadPools, open_beside
+from tiered.aio.worker import Opening, ThreadPools, open_with_store
 from tiered.arrow.schema import arrow_table
 from tiered.errors import NotFoundError
 from tiered.format.kernels import ConsumerRecord
@@ -59,7 +59,7 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
 
     async def opening() -> AsyncLog:
         make = functools.partial(sync_log.open, path, create=create, uploader=uploader, config=config)
-        log, worker, runner = await open_beside(
+        log, worker, runner = await open_with_store(
             "log", make, remote, deadline_seconds=deadline_seconds, clock=clock, ids=ids, s3=s3
         )
         return AsyncLog(log, worker, runner)
@@ -216,7 +216,7 @@ def open_reader(
 
     async def opening() -> AsyncReader:
         make = functools.partial(sync_reader.open_reader, log_dir=log_dir, as_of=as_of, pin=pin)
-        reader, worker, runner = await open_beside(
+        reader, worker, runner = await open_with_store(
             "reader", make, remote, deadline_seconds=deadline_seconds, clock=clock, ids=ids, s3=s3
         )
         return AsyncReader(reader, worker, runner)

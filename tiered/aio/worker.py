@@ -169,7 +169,7 @@ class Opening(Awaitable[T]):
             await self._close(self._opened, error)
 
 
-async def open_beside(
+async def open_with_store(
     name: str,
     make: Callable[..., F],
     remote: str | None,

@@ -77,7 +77,7 @@ class ArrowDecoder:
         self._schema = own if schema is None else schema
         self._columns = tuple(columns)
         self._types = {name: field.type for name, field in zip(columns, self._schema, strict=True)}
-        self._required = [at for at, field in enumerate(self._schema) if _may_lack_nulls(field)]
+        self._required = [at for at, field in enumerate(self._schema) if _has_required_field(field)]
         self._unit = timestamp_unit
         self._bounds = bounds
         self._batch_bytes = batch_bytes
@@ -195,7 +195,7 @@ class ArrowDecoder:
     def _record_batch(self, arrays: list[pa.Array], offsets: Int64s) -> pa.RecordBatch:
         rows = len(offsets)
         for at in self._required:
-            if _breaks(arrays[at], self._schema.field(at)):
+            if _has_forbidden_null(arrays[at], self._schema.field(at)):
                 raise ConfigError(
                     f"{self._tp}: column {self._schema.field(at).name} is NOT NULL in the schema, and records "
                     f"at offsets {offsets[0]} to {offsets[-1]} have nulls",
@@ -231,13 +231,13 @@ class ArrowDecoder:
         return self._pa.array(values, self._types[name])
 
 
-def _may_lack_nulls(field: pa.Field) -> bool:
+def _has_required_field(field: pa.Field) -> bool:
     """Return True if this field, or one inside it, is declared not nullable."""
     inner = [field.type.field(at) for at in range(field.type.num_fields)]
-    return not field.nullable or any(_may_lack_nulls(each) for each in inner)
+    return not field.nullable or any(_has_required_field(each) for each in inner)
 
 
-def _breaks(array: pa.Array, field: pa.Field) -> bool:
+def _has_forbidden_null(array: pa.Array, field: pa.Field) -> bool:
     """Return True for a null where ``field`` allows none. A null parent is not a null of its children."""
     if array.null_count and not field.nullable:
         return True
@@ -245,7 +245,7 @@ def _breaks(array: pa.Array, field: pa.Field) -> bool:
     if not inner:
         return False
     held = array.flatten()  # of a list its items, of a struct a list of its fields; without what nulls hide
-    return any(map(_breaks, held if isinstance(held, list) else [held], inner))
+    return any(map(_has_forbidden_null, held if isinstance(held, list) else [held], inner))
 
 
 class BufferArrays:

@@ -15,7 +15,7 @@ from functools import partial
 from tiered.check.findings import Findings, Passed, Severity
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, read_header, records_extent, verify_batch
-from tiered.format.batch_scanner import MIN_TAIL_BYTES, BatchWalk, corrupt_at
+from tiered.format.batch_scanner import MAX_IGNORED_TAIL_BYTES, BatchWalk, corrupt_at
 from tiered.format.kernels import crc32c
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.segment_indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex, decode_txns
@@ -91,7 +91,7 @@ class BatchFeed:
         self._size = size
         self._held: list[memoryview] = []
         self._held_bytes = 0
-        self._wanted_bytes = MIN_TAIL_BYTES + 1
+        self._wanted_bytes = MAX_IGNORED_TAIL_BYTES + 1
         self.done = size < self._wanted_bytes
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
@@ -110,7 +110,9 @@ class BatchFeed:
         for span, batch in self._walk.whole(view):
             yield span.position, batch
         rest = view[self._walk.position - start :]
-        self._wanted_bytes = self._walk.size_at(rest) if len(rest) > MIN_TAIL_BYTES else MIN_TAIL_BYTES + 1
+        self._wanted_bytes = (
+            self._walk.size_at(rest) if len(rest) > MAX_IGNORED_TAIL_BYTES else MAX_IGNORED_TAIL_BYTES + 1
+        )
         self.done = self._walk.position + self._wanted_bytes > self._size
         self._held, self._held_bytes = [] if self.done else [rest], len(rest)
 

@@ -66,7 +66,7 @@ from tiered.local.disk.topics import (
     find_minority_ids,
     read_topics,
 )
-from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, PartitionUpload, UploadCheckpoint, known_of
+from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, PartitionUpload, UploadCheckpoint, root_bounds_of
 from tiered.local.segment.sealed import FileSource
 from tiered.local.segment.side_files import SEAL_SUFFIX, read_note
 from tiered.local.transactions.state_log import PRODUCER_IDS_NAME, read_ids
@@ -119,7 +119,7 @@ class PartitionFacts:
     @property
     def known(self) -> RootLowerBounds:
         """Return lower bounds of the partition's root, from the uploader's files on this disk."""
-        return known_of(self.upload, self.proof)
+        return root_bounds_of(self.upload, self.proof)
 
 
 @dataclass(slots=True)

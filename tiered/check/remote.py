@@ -50,7 +50,7 @@ from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.gc.orphans import drop_named
 from tiered.remote.pins import Pin, live_pins, read_pin, snapshot_hint
 from tiered.remote.positions import load_positions
-from tiered.remote.root_history import find_newest_copy, left_without_root
+from tiered.remote.root_history import find_newest_copy, find_proof_of_root
 from tiered.remote.root_view import RootView, root_get, two_names
 from tiered.remote.sink_commit import read_decision
 from tiered.remote.snapshots import KeptRoot, decode_taken, still_exists
@@ -276,7 +276,7 @@ class RemoteCheck:
     def _left_without_root(self, catalog: Findings) -> Steps[str]:
         """Return a sentence that proves an earlier root, ``""`` without a proof."""
         try:
-            key = yield from left_without_root(self._topic_id, self._tp.partition)
+            key = yield from find_proof_of_root(self._topic_id, self._tp.partition)
         except RemotePermissionError as refused:
             catalog.add(Severity.INFO, "not_listed", f"what is left of a root is not looked for: {refused.message}")
             return ""

@@ -462,7 +462,7 @@ def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) 
         problem = f"the .log has {head.size} bytes, the catalog says {row.size}"
     elif head.crc32c not in (None, row.crc):
         problem = f"the .log has CRC32C {head.crc32c:#010x}, the catalog says {row.crc:#010x}"
-    elif (read_data or head.crc32c is None) and (yield from sum_of(key, row.size)) != row.crc:
+    elif (read_data or head.crc32c is None) and (yield from object_crc32c(key, row.size)) != row.crc:
         problem = f"the bytes of the .log do not have CRC32C {row.crc:#010x}, which the catalog says"
     return ObjectVerdict(key, problem, head.etag, head.size)
 
@@ -498,7 +498,7 @@ def read_index(data: bytes, topic_id: UUID, tp: TopicPartition, row: Row, key: s
     return bundle, ""
 
 
-def sum_of(key: str, size: int, version: str = "", take: Callable[[bytes], object] | None = None) -> Steps[int]:
+def object_crc32c(key: str, size: int, version: str = "", take: Callable[[bytes], object] | None = None) -> Steps[int]:
     """Read the first ``size`` bytes of an object and return their CRC32C; -1 if it is shorter.
 
     ``take``: called with each piece, if not None. ``version``: version id of the object, ``""`` for the current one.

@@ -21,7 +21,7 @@ from tiered.check.check import keeps_versions
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
-from tiered.format.kernels import AT_WORK, PURE
+from tiered.format.kernels import KERNELS_IN_USE, PURE
 from tiered.format.keys import TOPICS_PREFIX
 from tiered.local.directory.read_only_log import LogView, find_gone, gone_text
 from tiered.local.disk.claims import Claims
@@ -146,8 +146,10 @@ def _examine(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
     yield Diagnosis(
         "kernels",
         OK,
-        AT_WORK,
-        "" if AT_WORK != PURE else "all works, slower: install a C compiler and Python's headers, then tieredlog again",
+        KERNELS_IN_USE,
+        ""
+        if KERNELS_IN_USE != PURE
+        else "all works, slower: install a C compiler and Python's headers, then tieredlog again",
     )
 
 

@@ -78,7 +78,7 @@ def command(
     """
     if follow or promote or once:
         _refuse_selection(selected, begin, end, newest, as_of, name, pin, if_empty, app.dry_run)
-        return tend_standby(app, every, follow=follow, once=once, promoted=promote)
+        return run_standby(app, every, follow=follow, once=once, promoted=promote)
     directory, dry_run = app.need_log_dir(), app.dry_run
     first, last = range_of(begin, end, app.clock.now_ms())
     _refuse_offsets(first, last)
@@ -184,7 +184,7 @@ def _conclude(app: Application, report: RestoreReport) -> int:
     return code
 
 
-def tend_standby(app: Application, every: str, *, follow: bool, once: bool, promoted: bool) -> int:
+def run_standby(app: Application, every: str, *, follow: bool, once: bool, promoted: bool) -> int:
     """Follow a bucket with a standby, or promote it. Return the exit code.
 
     Raises ConfigError for options that exclude each other.

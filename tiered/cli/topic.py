@@ -47,7 +47,7 @@ from tiered.remote.committer import owner_of
 from tiered.remote.gc.deletion import start_deletion
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
-from tiered.remote.roots import PartitionIds
+from tiered.remote.roots import TopicIds
 from tiered.remote.sink_commit import hand_over
 from tiered.remote.snapshots import delete_snapshot, list_snapshots
 from tiered.remote.topics import TopicEntry, need_open, register_topic, update_topic
@@ -435,7 +435,7 @@ def transfer(app: Application, *, topic: str, owner: str) -> int:
             app.out.say(_LOST[owner])
         if moved and not app.dry_run:
             confirm(app, "topic transfer", f"Transfer {counted(len(moved), 'partition')} of {name} to {owner}?")
-            tiers.run(hand_over(PartitionIds(name, entry.topic_id), moved, owner, owner_of("tiered topic transfer")))
+            tiers.run(hand_over(TopicIds(name, entry.topic_id), moved, owner, owner_of("tiered topic transfer")))
     entries: list[dict[str, Any]] = [
         {"partition": row, "from": owner_words(pinned.root), "changed": row in moved, "end_offset": pinned.next_offset}
         for row, pinned in found.items()

@@ -166,7 +166,7 @@ class Engine:
             p.trouble = p.trouble.retry_now(now_ms, refused=refused)
             self.changed(p)
 
-    def go_by(self, limits: EngineLimits) -> None:
+    def reconfigure(self, limits: EngineLimits) -> None:
         """Replace the limits."""
         self.limits = limits
         self.queue.fill_soon()

@@ -105,7 +105,7 @@ class DirectoryRun:
         self.engine.lazy = lazy
         self._sealer = Sealer(self.engine, self._seal)
         self._ending = Ending(self.engine, self._sealer, self._scan)
-        self.go_at(timing or Timing())
+        self.set_timing(timing or Timing())
         self.has_scanned = False
         self.scan_failure: TieredError | None = None  # the last scan's: the disk's state is unknown since
         self._notes: dict[TopicPartition, PartitionUpload] = {}
@@ -124,14 +124,14 @@ class DirectoryRun:
 
     # ------------------------------------------------------------------ time
 
-    def go_at(self, timing: Timing) -> None:
+    def set_timing(self, timing: Timing) -> None:
         """Replace the periods."""
         self.timing = timing
         self.engine.seconds_of = timing.seconds_of
 
-    def go_by(self, limits: EngineLimits) -> None:
+    def reconfigure(self, limits: EngineLimits) -> None:
         """Replace the limits."""
-        self.engine.go_by(limits)
+        self.engine.reconfigure(limits)
         self._ending.review()
 
     def beat_age_ms(self) -> int:

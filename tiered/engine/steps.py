@@ -42,13 +42,13 @@ from tiered.format.keys import Role, join_uid
 from tiered.format.positions import Positions
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import Root
-from tiered.local.disk.uploader_files import known_of, known_topic
+from tiered.local.disk.uploader_files import root_bounds_of, root_bounds_of_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.lineage import need_same_records
 from tiered.plan.ownership import RestoredFrom, VolumeProof, is_own_claim
 from tiered.plan.producer_state import ProducerSnapshot
 from tiered.plan.root_lower_bounds import held_ids
-from tiered.remote.catalog import Catalog, Rest
+from tiered.remote.catalog import Catalog, IdleCatalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import ByteCache, SegmentGone
 from tiered.remote.lookup import SegmentLookup
@@ -140,7 +140,7 @@ class BucketSteps:
         self._catalogs: dict[TopicPartition, Catalog] = {}
         self._unfinished: dict[TopicPartition, dict[int, Unfinished]] = {}  # under the current claim, by base offset
         self._idle: dict[TopicPartition, None] = {}  # partitions with a catalog in memory, the longest idle first
-        self._resting: dict[TopicPartition, Rest] = {}  # idle longer: the rest of a catalog
+        self._resting: dict[TopicPartition, IdleCatalog] = {}  # idle longer: without a catalog
         self._unseen: set[TopicPartition] = set()  # committed, but the root could not be read back: claim again
 
     # ------------------------------------------------------------------ the store, topics
@@ -165,7 +165,7 @@ class BucketSteps:
         before = self.registered.get(topic)
         if before is not None and before.topic_id == info.topic_id and before.partitions >= count:
             return before
-        known = yield Blocking(lambda: known_topic(topic, disk.uploads(), disk.claims.read()))
+        known = yield Blocking(lambda: root_bounds_of_topic(topic, disk.uploads(), disk.claims.read()))
         seen = frozenset(partition for partition, what in known.items() if what.by_disk)
         if seen:
             yield from self._need_topic(topic)
@@ -211,7 +211,7 @@ class BucketSteps:
             del self._catalogs[tp]
             catalog = self._catalog(tp)
         made = tp.topic in self.registered
-        catalog.known = yield Blocking(lambda: known_of(disk.uploads().get(tp), disk.claims.proof(tp), made=made))
+        catalog.known = yield Blocking(lambda: root_bounds_of(disk.uploads().get(tp), disk.claims.proof(tp), made=made))
         return catalog
 
     def _catalog(self, tp: TopicPartition) -> Catalog:

@@ -63,7 +63,7 @@ from tiered.remote.gc.orphans import drop_kept, drop_named
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.pins import live_pins
 from tiered.remote.root_history import require_newest_root
-from tiered.remote.segment_rewriter import Rows, SegmentOutput, Spend, Workshop, in_turn, spend_nothing
+from tiered.remote.segment_rewriter import RewriteContext, Rows, SegmentOutput, Spend, in_turn, spend_nothing
 from tiered.remote.snapshots import list_snapshots
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import INCAPABLE, Capabilities, Get, ListEntry, NewId, Now, Object, Steps
@@ -200,7 +200,7 @@ class Eraser:
     spend: Spend = spend_nothing
     catalog: Catalog = field(init=False)
     lookup: SegmentLookup = field(init=False)
-    shop: Workshop = field(init=False)
+    context: RewriteContext = field(init=False)
     counter: Counter = field(init=False)
     replaced: set[tuple[int, int]] = field(default_factory=set)
     records: int = 0
@@ -214,7 +214,7 @@ class Eraser:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def plan(self) -> Steps[ErasePlan | None]:
-        self.open_shop(INCAPABLE)
+        self.start_rewriting(INCAPABLE)
         found = yield from self._find_matches()
         if found is None:
             return None
@@ -234,9 +234,9 @@ class Eraser:
             dict(seen.looked),
         )
 
-    def open_shop(self, capabilities: Capabilities) -> None:
+    def start_rewriting(self, capabilities: Capabilities) -> None:
         """Create the object that reads and writes segments. ``capabilities``: of the store, for writing."""
-        self.shop = Workshop(
+        self.context = RewriteContext(
             tp=self.tp,
             topic_id=self.entry.topic_id,
             lookup=self.lookup,
@@ -256,13 +256,13 @@ class Eraser:
                 return None
             asked = list[Row]()
             try:
-                yield from self.shop.read(self._unread(pinned, asked), seen.add_batch, seen.ended)
+                yield from self.context.read(self._unread(pinned, asked), seen.add_batch, seen.ended)
             except SegmentGone as gone:
                 seen.records = 0  # of a segment that was not read to its end
-                yield from self.need_superseded(gone)
+                yield from self.raise_if_still_named(gone)
                 continue
             return pinned, tuple(Hit(row, records) for row in asked if (records := seen.looked[uid_of(row)]))
-        raise self.restless()
+        raise self.too_many_rewrites()
 
     def _unread(self, pinned: CatalogView, asked: list[Row]) -> Rows:
         """Return an iterator over live segments not read yet. Adds them and all known matches to ``asked``."""
@@ -280,7 +280,7 @@ class Eraser:
 
         return following
 
-    def need_superseded(self, gone: SegmentGone) -> Steps[None]:
+    def raise_if_still_named(self, gone: SegmentGone) -> Steps[None]:
         """Raise CorruptionError if the newest catalog still has the missing segment. Otherwise it was replaced."""
         pinned = yield from self.catalog.pin()
         if pinned is not None and (yield from pinned.at(gone.row.base)) == gone.row:
@@ -292,7 +292,7 @@ class Eraser:
                 hint=f"run `tiered check {self.tp.topic}`; finished rewrites stay, nothing else was changed",
             )
 
-    def restless(self) -> ConfigError:
+    def too_many_rewrites(self) -> ConfigError:
         return ConfigError(
             f"{self.tp}: the erasure gave up, because other maintainers rewrote the partition during each "
             f"of {MAX_LOOKS} attempts",
@@ -316,7 +316,7 @@ class Eraser:
         check_capabilities(capabilities, "the store")
         if hits:
             yield from self.claim(owner)
-        self.open_shop(capabilities)
+        self.start_rewriting(capabilities)
         for _ in range(MAX_LOOKS):
             for hit in hits:
                 try:
@@ -333,11 +333,11 @@ class Eraser:
             hits = found[1]
             if hits and not self.catalog.claim_epoch:
                 yield from self.claim(owner)
-                self.open_shop(capabilities)
+                self.start_rewriting(capabilities)
             if not hits:
                 break
         else:
-            raise self.restless()
+            raise self.too_many_rewrites()
         notes = yield from self.notes()
         self.replaced |= {(note["id_hi"], note["id_lo"]) for note in notes}
         collected = (yield from self.collect(owner)) if now else None
@@ -375,7 +375,7 @@ class Eraser:
         if pinned is None or (yield from pinned.at(row.base)) != row:
             return None
         uid: str = yield NewId()
-        output, gone = SegmentOutput(self.shop, [row], uid), 0
+        output, gone = SegmentOutput(self.context, [row], uid), 0
 
         def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
             nonlocal gone
@@ -387,13 +387,13 @@ class Eraser:
             return True
 
         try:
-            yield from self.shop.read(in_turn([row]), add_batch)
+            yield from self.context.read(in_turn([row]), add_batch)
             txns = yield from self.lookup.section(row, SectionKind.TXN_INDEX)
-            producers, epochs = yield from self.shop.beside([row])
+            producers, epochs = yield from self.context.state_at_end([row])
             new = yield from output.finish(txns, producers, epochs)
         except SegmentGone as superseded:
             yield from output.abandon()
-            yield from self.need_superseded(superseded)
+            yield from self.raise_if_still_named(superseded)
             return None
         except TieredError:
             yield from output.abandon()

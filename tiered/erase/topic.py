@@ -265,21 +265,21 @@ def find_steps(part: CheckPart, selection: Selection) -> Steps[dict[str, Any]]:
     If another maintainer replaces a segment meanwhile, its replacement is read.
     """
     eraser = Eraser(TopicPartition(part.topic, part.partition), part.entry, selection, "")
-    eraser.open_shop(INCAPABLE)
+    eraser.start_rewriting(INCAPABLE)
     counter = Counter(selection)
     for _ in range(MAX_LOOKS):
         rows = yield from _rows(eraser, part)
         try:
             unread = [row for row in rows if uid_of(row) not in counter.looked]
-            yield from eraser.shop.read(in_turn(unread), counter.add_batch, counter.ended)
+            yield from eraser.context.read(in_turn(unread), counter.add_batch, counter.ended)
         except SegmentGone as gone:
             counter.records = 0  # of a segment that was not read to its end
-            yield from eraser.need_superseded(gone)
+            yield from eraser.raise_if_still_named(gone)
             continue
         hits = [[list(row), records] for row in rows if (records := counter.looked[uid_of(row)])]
         counts = {"segments": counter.segments, "read_bytes": counter.read_bytes}
         return {"looked": counter.looked, "hits": hits, **counts}
-    raise eraser.restless()
+    raise eraser.too_many_rewrites()
 
 
 def _rows(eraser: Eraser, part: CheckPart) -> Steps[list[Row]]:

@@ -98,10 +98,10 @@ cdef extern from * nogil:
         uint64_t* high, uint64_t* low
     )
 
-KeysPut = pure_kernels.KeysPut
-Kept = pure_kernels.Kept
-PutRun = pure_kernels.PutRun
-KeptRun = pure_kernels.KeptRun
+BatchKeysResult = pure_kernels.BatchKeysResult
+BatchFilterResult = pure_kernels.BatchFilterResult
+RunKeysResult = pure_kernels.RunKeysResult
+RunFilterResult = pure_kernels.RunFilterResult
 
 cdef bint SIP_WAY = sip_ways() != 0  # whether eight keys are hashed at once
 
@@ -407,7 +407,7 @@ cdef class KeyTable:
             if data is None:
                 return None
             self.put_all(&b, start, &records, &newest, &how)
-            return KeysPut(records, newest, how == FULL, how == STOPPED)
+            return BatchKeysResult(records, newest, how == FULL, how == STOPPED)
         finally:
             PyBuffer_Release(&view)
 
@@ -441,7 +441,7 @@ cdef class KeyTable:
                 newest = last if how == FULL else b.last_offset
                 count += 1
                 at += size
-            return PutRun(at - <const unsigned char*>view.buf, count, records, newest, how == FULL, alone)
+            return RunKeysResult(at - <const unsigned char*>view.buf, count, records, newest, how == FULL, alone)
         finally:
             PyBuffer_Release(&view)
 
@@ -518,10 +518,10 @@ cdef class KeyTable:
                 return None
             counts = (j.kept, j.superseded, j.expired, j.no_key, j.sets_horizon)
             if not j.kept or (j.kept == b.count and not j.sets_horizon):
-                return Kept(*counts, None, -1, -1)
+                return BatchFilterResult(*counts, None, -1, -1)
             self.reserve(0, most_bytes(&b, j.keeps))
             size = put_kept(self.room, &b, &j, horizon_ms, &base, &greatest)
-            return Kept(*counts, PyBytes_FromStringAndSize(<char*>self.room, size), base, greatest)
+            return BatchFilterResult(*counts, PyBytes_FromStringAndSize(<char*>self.room, size), base, greatest)
         finally:
             self.give_back()
             PyMem_Free(j.keeps)
@@ -591,7 +591,7 @@ cdef class KeyTable:
                 no_key += j.no_key
                 after = b.last_offset + 1
                 at += size
-            return KeptRun(
+            return RunFilterResult(
                 at - start, after, None if same else PyBytes_FromStringAndSize(<char*>self.room, written),
                 count, read, kept, superseded, expired, no_key, rebuilt, horizons,
             )

@@ -152,7 +152,7 @@ class Accumulator(Generic[Receipt]):
         return self._try_buffer(value, key, partition, timestamp, headers)
 
 
-if kernels.AT_WORK != kernels.PURE:
+if kernels.KERNELS_IN_USE != kernels.PURE:
     from tiered.format import _kernels
 
     AccumulatedBatch = _kernels.AccumulatedBatch  # type: ignore[misc]

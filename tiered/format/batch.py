@@ -142,7 +142,7 @@ def records_extent(buf: Buffer, header: BatchHeader) -> tuple[int, int, int] | N
     None means that the fast path does not apply: use :func:`decode_records`, which also reports damage. Raises
     CorruptionError if decompression fails.
     """
-    if header.magic < 2 or kernels.AT_WORK == kernels.PURE:
+    if header.magic < 2 or kernels.KERNELS_IN_USE == kernels.PURE:
         return None
     data, count, offset, timestamp, append_time, begin = _payload(buf, header, MAX_DECOMPRESSED_BYTES)
     found = kernels.records_extent(data, count, offset, timestamp, begin)

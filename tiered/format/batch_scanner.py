@@ -23,7 +23,7 @@ from tiered.format.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, 
 from tiered.format.kernel_values import Survey
 from tiered.format.segment_indexes import IndexPace
 
-MIN_TAIL_BYTES = 17
+MAX_IGNORED_TAIL_BYTES = 17
 """A tail of at most this many bytes ends a walk silently: it is too short for a batch."""
 
 MIN_BATCH_LENGTH = 14
@@ -113,7 +113,7 @@ class BatchWalk:
         """
         unpack, new, limit, most_length = _PLACE.unpack_from, tuple.__new__, self._limit, self._most_length
         at, filled, start, expected, exact = 0, len(view), self.position, self.expected, self._exact
-        while filled - at > MIN_TAIL_BYTES:
+        while filled - at > MAX_IGNORED_TAIL_BYTES:
             base, length, magic, delta = unpack(view, at) if filled - at >= _PLACE_BYTES else (-1, 0, 0, 0)
             if magic == 2 and _MIN_V2_LENGTH <= length <= most_length and base >= 0 <= delta:
                 size, last = LOG_OVERHEAD_BYTES + length, base + delta
@@ -199,8 +199,8 @@ class BatchWalk:
         return self.expected >= offset and (not self._dense or self._exact >= 0)
 
     def size_at(self, view: memoryview, at: int = 0) -> int:
-        """Return the declared size of the batch at byte ``at`` of ``view``, which must have ``MIN_TAIL_BYTES`` from
-        there.
+        """Return the declared size of the batch at byte ``at`` of ``view``. From there it must have
+        ``MAX_IGNORED_TAIL_BYTES``.
 
         Raises the walk's error if no batch can begin there.
         """

@@ -55,7 +55,7 @@ NO_PRODUCER = (-1, -1, -1)
 """Id, epoch and base sequence of a batch without a producer."""
 
 
-class KeysPut(NamedTuple):
+class BatchKeysResult(NamedTuple):
     """Result of adding the keys of one batch to a table. ``records``: number of records examined.
 
     ``newest``: offset of the last record added, or -1. ``full``: the table has no room for the key of the next record.
@@ -68,7 +68,7 @@ class KeysPut(NamedTuple):
     odd: bool
 
 
-class Kept(NamedTuple):
+class BatchFilterResult(NamedTuple):
     """Result of filtering one batch: the number of ``records`` that stay, and of those removed for each reason.
 
     ``superseded``: a newer record has the key. ``expired``: tombstones. ``no_key``: records without a key.
@@ -87,7 +87,7 @@ class Kept(NamedTuple):
     max_timestamp: int
 
 
-class PutRun(NamedTuple):
+class RunKeysResult(NamedTuple):
     """Result of adding the keys of consecutive batches to a table.
 
     ``used``, ``batches``, ``records``: numbers of bytes, batches and records examined. ``newest``: the last offset
@@ -103,7 +103,7 @@ class PutRun(NamedTuple):
     alone: bool
 
 
-class KeptRun(NamedTuple):
+class RunFilterResult(NamedTuple):
     """Result of filtering the first ``used`` bytes of consecutive batches, up to offset ``next`` (exclusive).
 
     ``data``: the bytes of the ``batches`` that stay; None: all stay unchanged. ``rebuilt``: number of batches that have

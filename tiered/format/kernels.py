@@ -72,7 +72,7 @@ HASH_SECRET = os.urandom(16)
 _NO_EXTENSION = "TIERED_NO_EXTENSION"
 _REQUIRE_EXTENSION = "TIERED_REQUIRE_EXTENSION"
 PURE = "pure Python"
-AT_WORK: str = PURE
+KERNELS_IN_USE: str = PURE
 """Kernels in use, in words: ``pure Python``, or ``compiled`` and by what."""
 
 
@@ -98,7 +98,7 @@ if not _asked(_NO_EXTENSION):
         _why_not = str(error)
     else:
         globals().update({name: getattr(_kernels, name) for name in (*_TWINS, *_COMPILED_ALONE)})
-        AT_WORK = f"compiled ({_kernels.COMPILED})"
+        KERNELS_IN_USE = f"compiled ({_kernels.COMPILED})"
 
-if AT_WORK == PURE and _asked(_REQUIRE_EXTENSION):
+if KERNELS_IN_USE == PURE and _asked(_REQUIRE_EXTENSION):
     raise ImportError(f"{_REQUIRE_EXTENSION} is set, but the compiled kernels cannot be loaded: {_why_not}")

@@ -30,13 +30,13 @@ from tiered.errors import CorruptionError, InvalidTimestampError
 from tiered.format.kernel_values import (  # noqa: F401  the compiled twin takes some of these from here
     ArrowBinary,
     ArrowBuffers,
+    BatchFilterResult,
     BatchForm,
+    BatchKeysResult,
     Block,
     Buffer,
-    Kept,
-    KeptRun,
-    KeysPut,
-    PutRun,
+    RunFilterResult,
+    RunKeysResult,
     Shown,
     Survey,
 )
@@ -222,7 +222,7 @@ class KeyTable:
         """Return the newest offset of ``key``, -1 if it was never put."""
         return self._offsets.get(self.digest(key), -1)
 
-    def put_batch(self, batch: Buffer, start: int) -> KeysPut | None:
+    def put_batch(self, batch: Buffer, start: int) -> BatchKeysResult | None:
         """Add the keys of a verified batch's records at offsets from ``start`` on. The batch may be compressed.
 
         None: the fast path does not take the batch, such as one of an old format. Nothing was added, and the caller
@@ -242,7 +242,7 @@ class KeyTable:
         """Return how many records at offsets ``start`` to ``end`` (exclusive) are superseded; -1: unknown."""
         return -1
 
-    def put_run(self, batches: Buffer, start: int) -> PutRun | None:
+    def put_run(self, batches: Buffer, start: int) -> RunKeysResult | None:
         """Add the keys of consecutive verified v2 batches like :meth:`put_batch`, until the table is full.
 
         Stops before a batch that is compressed, transactional, a control batch, or of another kind that the fast path
@@ -251,7 +251,9 @@ class KeyTable:
         """
         return None
 
-    def filter_run(self, batches: Buffer, latest: int, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
+    def filter_run(
+        self, batches: Buffer, latest: int, now_ms: int, horizon_ms: int, boundary: int
+    ) -> RunFilterResult | None:
         """Filter consecutive verified v2 batches like :meth:`filter_batch`, and return the batches that remain.
 
         Removes tombstones from a batch whose delete horizon is at or before ``now_ms``. Stops where :meth:`put_run`
@@ -261,7 +263,9 @@ class KeyTable:
         """
         return None
 
-    def filter_batch(self, batch: Buffer, latest: int, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
+    def filter_batch(
+        self, batch: Buffer, latest: int, keeps_tombstones: bool, horizon_ms: int
+    ) -> BatchFilterResult | None:
         """Return which records of a verified data batch stay in a log whose table covers offsets up to ``latest``.
 
         ``keeps_tombstones``: False removes the newest record of a key, too, if it is a tombstone. ``horizon_ms``: new

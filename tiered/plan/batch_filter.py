@@ -32,7 +32,7 @@ from tiered.format.batch import (
 )
 from tiered.format.batch_scanner import first_of
 from tiered.format.header import Buffer
-from tiered.format.kernel_values import Kept, KeptRun
+from tiered.format.kernel_values import BatchFilterResult, RunFilterResult
 from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.model import AbortedTxn
@@ -107,13 +107,13 @@ class Newest(Protocol):
     def is_superseded(self, key: bytes, offset: int) -> bool:
         """Return True if a newer record of ``key`` exists than the one at ``offset``."""
 
-    def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
+    def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> BatchFilterResult | None:
         """Return the records of a data batch that stay. None: the caller calls :meth:`is_superseded` for each record.
 
         ``horizon_ms``: delete horizon for a batch that keeps a tombstone and has none yet.
         """
 
-    def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
+    def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> RunFilterResult | None:
         """Return the batches that stay of the first of ``batches``. None: the caller filters each batch itself.
 
         ``boundary``: a batch that ends at this offset is left to the caller if none of its records stays.
@@ -231,7 +231,7 @@ class BatchFilter:
             )
         self._end = end
 
-    def _count_run(self, kept: KeptRun) -> None:
+    def _count_run(self, kept: RunFilterResult) -> None:
         self._txns.advance(kept.next - 1)
         self.stats.batches_read += kept.batches
         self.stats.bytes_read += kept.used
@@ -316,7 +316,7 @@ class BatchFilter:
         self.stats.bytes_written += len(cleaned)
         return cleaned
 
-    def _write_at_once(self, header: BatchHeader, batch: Buffer, kept: Kept) -> Buffer | None:
+    def _write_at_once(self, header: BatchHeader, batch: Buffer, kept: BatchFilterResult) -> Buffer | None:
         """Return the batch of ``kept``, the records that stay; None if the batch is removed."""
         self._count(kept.superseded, kept.expired, kept.no_key)
         # mutant batch-with-records-stays

@@ -68,7 +68,7 @@ class SpanCutter:
         self._start, self._segments, self._bytes = -1, 0, 0
 
 
-def bundled(sizes: Sequence[int], most_bytes: int, most: int) -> list[list[int]]:
+def groups_by_size(sizes: Sequence[int], most_bytes: int, most: int) -> list[list[int]]:
     """Return the indexes of ``sizes`` in groups of at most ``most`` items and ``most_bytes`` in total.
 
     An item above ``most_bytes`` is a group of its own. The largest items come first, as the longest task must not start

@@ -17,7 +17,7 @@ from tiered.format.batch import BatchHeader, decode_records, verify_batch
 from tiered.format.batch_scanner import first_of
 from tiered.format.control import ControlType, control_type
 from tiered.format.header import Buffer
-from tiered.format.kernel_values import Kept, KeptRun, KeysPut, PutRun
+from tiered.format.kernel_values import BatchFilterResult, BatchKeysResult, RunFilterResult, RunKeysResult
 from tiered.format.kernels import HASH_SECRET, KeyTable, Record
 from tiered.model import AbortedTxn
 
@@ -83,7 +83,7 @@ class OffsetMap:
         """Return True if the dirty part has a newer record of ``key`` than the one at ``offset``."""
         return self.get(key) > offset
 
-    def put_batch(self, batch: Buffer, start: int) -> KeysPut | None:
+    def put_batch(self, batch: Buffer, start: int) -> BatchKeysResult | None:
         """Add the keys of one verified batch for the records at offset ``start`` and above. None: nothing was added.
 
         After None the caller adds the records one by one with :meth:`put`. See
@@ -94,7 +94,7 @@ class OffsetMap:
             self.latest_offset = done.newest
         return done
 
-    def put_run(self, batches: Buffer, start: int) -> PutRun | None:
+    def put_run(self, batches: Buffer, start: int) -> RunKeysResult | None:
         """Add the keys of consecutive v2 batches for records from offset ``start`` on, until the map is full.
 
         Stops before a batch that only :meth:`put_batch` can add. None: nothing was added. See
@@ -117,14 +117,14 @@ class OffsetMap:
         self.advance(start - 1)
         self._keys.count_superseded_from(start)
 
-    def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
+    def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> RunFilterResult | None:
         """Return the batches that stay of consecutive v2 batches, up to the first one that needs :meth:`filter_batch`.
 
         None: the caller filters each batch. See :meth:`~tiered.format.pure_kernels.KeyTable.filter_run`.
         """
         return self._keys.filter_run(batches, self.latest_offset, now_ms, horizon_ms, boundary)
 
-    def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
+    def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> BatchFilterResult | None:
         """Return the records that stay of one batch. None: the caller asks :meth:`is_superseded` for each record.
 
         See :meth:`~tiered.format.pure_kernels.KeyTable.filter_batch`.

@@ -100,7 +100,7 @@ class TokenBucket:
         self._refill(now)
         self._tokens = min(self._burst, self._tokens + tokens)
 
-    def go_at(self, rate: float, now: float, *, burst: float) -> None:
+    def set_rate(self, rate: float, now: float, *, burst: float) -> None:
         """Change rate and burst. Missing tokens (a negative number) stay missing, and are refilled at the new rate."""
         self._refill(now)
         self._rate, self._burst = rate, burst

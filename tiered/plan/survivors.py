@@ -25,7 +25,7 @@ import numpy.typing as npt
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, verify_batch
 from tiered.format.header import Buffer
-from tiered.format.kernel_values import Kept, KeptRun
+from tiered.format.kernel_values import BatchFilterResult, RunFilterResult
 from tiered.format.kernels import crc32c
 from tiered.model import AbortedTxn
 from tiered.plan.offset_map import DIGEST_BYTES, CleanedTxns, TxnsBefore
@@ -296,11 +296,11 @@ class Survivors:
             self._open, self._bits = chunk, self._unpacked(chunk)
         return not self._bits[low >> 3] & (1 << (low & 7))
 
-    def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
+    def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> BatchFilterResult | None:
         """Return None: the caller calls :meth:`is_superseded` for each record."""
         return None
 
-    def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
+    def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> RunFilterResult | None:
         """Return None: the caller filters batch by batch."""
         return None
 

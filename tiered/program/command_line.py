@@ -139,7 +139,8 @@ WORDS = (
     ("restore rebuilds a lost one", "`tiered restore` rebuilds a lost one"),
     ("leave partitions out", "leave --partitions out"),
     ("leave config out", "leave --set out"),
-    ("open(path, remote=...)", "pass --remote URL"),
+    ('open it with remote="s3://bucket/prefix"', "pass --remote URL"),
+    ("open the log with remote=URL", "pass --remote URL"),
     ("open the directory read-only", "read with cat or status, which take no lock"),
 )
 """Phrases of the library's hints, and their translations here."""

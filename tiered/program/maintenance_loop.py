@@ -186,7 +186,7 @@ class MaintenanceLoop:
         self._ending.set()
         self._news.set()
 
-    def go_by(self, every_ms: int) -> None:
+    def reconfigure(self, every_ms: int) -> None:
         """Set the interval between rounds, including the current one."""
         self._every_ms = every_ms
         self._news.set()

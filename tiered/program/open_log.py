@@ -16,7 +16,7 @@ from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
-from tiered.local.disk.uploader_files import known_partitions
+from tiered.local.disk.uploader_files import root_bounds_by_partition
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
@@ -136,7 +136,7 @@ class Tiers:
         """
         if self.local is None:
             return {}
-        return known_partitions(self.local.uploads.read(), self.local.claims.read())
+        return root_bounds_by_partition(self.local.uploads.read(), self.local.claims.read())
 
     def snapshot(self, facts: TopicFacts, partition: int, known: RootLowerBounds = NOTHING_KNOWN) -> CatalogView | None:
         """Return the newest catalog of a partition.

@@ -16,7 +16,7 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import Role
 from tiered.format.local_names import log_name
 from tiered.format.root import STATE_DELETING
-from tiered.local.directory.read_only_log import LogView, gone_partitions, gone_text, is_partition_gone, noted_ends
+from tiered.local.directory.read_only_log import LogView, checkpoint_ends, gone_partitions, gone_text, is_partition_gone
 from tiered.local.disk.directory_files import STANDBY_NAME
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
@@ -231,7 +231,7 @@ def _gone(
 ) -> dict[TopicPartition, int]:
     """Return the partitions whose folder is gone, each with its noted end. Empty if the checkpoints are unreadable."""
     try:
-        return gone_partitions(topics.values(), present, noted_ends(log.directory, log.files, uploads))
+        return gone_partitions(topics.values(), present, checkpoint_ends(log.directory, log.files, uploads))
     except LocalIOError:
         return {}
 

@@ -24,7 +24,7 @@ from tiered.store.options import StoreOptions
 from tiered.times import Time
 
 
-class BucketDoor:
+class BucketAddress:
     """Checked address of a bucket, and the version of it to read. Creating one makes no request."""
 
     def __init__(self, url: str, place: StorePlace, *, as_of: Time | None, pin: bool, now_ms: int) -> None:

@@ -18,7 +18,14 @@ from collections.abc import Iterator
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, read_header, rebased, verify_batch
-from tiered.format.batch_scanner import MIN_TAIL_BYTES, BatchPosition, BatchRun, BatchWalk, Offsets, walk_headers
+from tiered.format.batch_scanner import (
+    MAX_IGNORED_TAIL_BYTES,
+    BatchPosition,
+    BatchRun,
+    BatchWalk,
+    Offsets,
+    walk_headers,
+)
 from tiered.format.kernels import crc32c
 from tiered.format.keys import FLAG_STAGED
 from tiered.model import Row, TopicPartition
@@ -26,7 +33,7 @@ from tiered.model import Row, TopicPartition
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 """Largest batch that a reader accepts, because a whole batch must fit into memory."""
 
-_PREFIX_BYTES = MIN_TAIL_BYTES  # enough to know the size of any batch, and too little to be one
+_PREFIX_BYTES = MAX_IGNORED_TAIL_BYTES  # enough to know the size of any batch, and too little to be one
 
 
 class IndexDoubtedError(CorruptionError):
@@ -158,7 +165,7 @@ class SegmentScan:
         """
         if self._staged or not self._verify_crc or self._beyond or (self._by_index and self._first):
             return None
-        if self._walk.expected < self._start or len(piece) <= MIN_TAIL_BYTES:
+        if self._walk.expected < self._start or len(piece) <= MAX_IGNORED_TAIL_BYTES:
             return None
         total = self._crc if self._summing else -1
         run = self._walk.verified(piece, self._end, most_bytes=MAX_BATCH_BYTES, latest=self._row.max_ts, total=total)

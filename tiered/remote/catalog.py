@@ -110,7 +110,7 @@ class _PersistedIds:
     last_append: str = ""
 
 
-class Rest(NamedTuple):
+class IdleCatalog(NamedTuple):
     """Saved state of an idle :class:`Catalog`, from which :meth:`Catalog.go_on` continues its claim.
 
     A daemon has one for each idle partition, so all fields are plain values. ``version``, ``start``, ``end``: lower
@@ -177,7 +177,7 @@ class Catalog(RootView):
         """
         return bool(self._token) and held_ids(kept)[-1:] == (self._token,)
 
-    def rest(self) -> Rest | None:
+    def rest(self) -> IdleCatalog | None:
         """Return the state from which :meth:`go_on` continues under this claim.
 
         None without a claim or a root, or while :attr:`in_doubt` is not empty.
@@ -189,11 +189,11 @@ class Catalog(RootView):
         version, start = max(known.version, root.version), max(known.start_offset, root.start_offset)
         end = max(known.next_offset, root.next_offset)
         claim, kept = (held.role, held.epoch, held.owner, held.last_commit), self._kept
-        return Rest(
+        return IdleCatalog(
             self.topic_id, *claim, self._token, kept.token, kept.last_append, version, start, end, self._pruned_epoch
         )
 
-    def go_on(self, rest: Rest) -> None:
+    def go_on(self, rest: IdleCatalog) -> None:
         """Continue under the claim of an earlier catalog object. ``rest``: result of that object's :meth:`rest`.
 
         A root older than the last one of that object will be refused.

@@ -29,7 +29,7 @@ from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, OffsetMap, OffsetMapBuil
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import SegmentGone, still_named
 from tiered.remote.root_view import RootView
-from tiered.remote.segment_rewriter import Rows, SegmentOutput, Workshop, in_turn
+from tiered.remote.segment_rewriter import RewriteContext, Rows, SegmentOutput, in_turn
 from tiered.store.base import NewId, Steps
 
 Commit = Callable[[Sequence[Row], Row, CompactedRange | None], Steps[None]]
@@ -45,7 +45,7 @@ class Compaction:
 
     def __init__(
         self,
-        shop: Workshop,
+        context: RewriteContext,
         snapshot: CatalogView,
         config: TopicConfig,
         candidate: CleaningCandidate,
@@ -53,7 +53,7 @@ class Compaction:
         now_ms: int,
         memory_bytes: int = DEDUPE_BUFFER_BYTES,
     ) -> None:
-        self._shop = shop
+        self._context = context
         self._snapshot = snapshot
         self._config = config
         self._candidate = candidate
@@ -66,7 +66,7 @@ class Compaction:
 
         Raises CorruptionError, SegmentGone, and the errors of ``commit``.
         """
-        candidate, report, lookup = self._candidate, self.report, self._shop.lookup
+        candidate, report, lookup = self._candidate, self.report, self._context.lookup
         retention_ms = self._config.delete_retention_ms
         aborted = yield from lookup.aborted_txns(self._snapshot, 0, self._snapshot.next_offset)
         producers = decode((yield from lookup.producer_snapshot(self._snapshot)))
@@ -88,7 +88,7 @@ class Compaction:
             # One group is written in any case, because only a ``replace`` can note the clean end.
             always = following is None and waiting is None
             row = yield from rewrite_group(
-                self._shop, rows, kept, next_offset=self._snapshot.next_offset, always=always
+                self._context, rows, kept, next_offset=self._snapshot.next_offset, always=always
             )
             if row is None:
                 continue
@@ -118,7 +118,7 @@ class Compaction:
         def ended(row: Row) -> None:
             builder.end_segment(row.next)
 
-        yield from self._shop.read(self._dirty(first, end), add_batch, ended)
+        yield from self._context.read(self._dirty(first, end), add_batch, ended)
         if not full:
             builder.end_segment(end)
 
@@ -167,7 +167,7 @@ class Compaction:
 
 
 def rewrite_group(
-    shop: Workshop, rows: Sequence[Row], kept: BatchFilter, *, next_offset: int, always: bool
+    context: RewriteContext, rows: Sequence[Row], kept: BatchFilter, *, next_offset: int, always: bool
 ) -> Steps[Row | None]:
     """Store one new segment in place of adjacent ``rows``, with the batches that the filter ``kept`` leaves.
 
@@ -175,7 +175,7 @@ def rewrite_group(
     the end of the log. The same holds if it would equal the old segment, unless ``always`` is True. Raises
     CorruptionError, SegmentGone.
     """
-    output = SegmentOutput(shop, rows, (yield NewId()))
+    output = SegmentOutput(context, rows, (yield NewId()))
 
     def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
         cleaned = kept.clean(batch, header)
@@ -188,7 +188,7 @@ def rewrite_group(
 
     try:
         kept.start_segment()
-        yield from shop.read(in_turn(rows), add_batch)
+        yield from context.read(in_turn(rows), add_batch)
         txns = kept.drain_aborted()
         same = not always and len(rows) == 1 and output.written == (rows[0].size, rows[0].crc)
         # A hole at the end would lose the newest producers, because nothing after it has them.
@@ -196,16 +196,16 @@ def rewrite_group(
         if same or ends:
             yield from output.abandon()
             return None
-        snapshot, epochs = yield from shop.beside(rows)
+        snapshot, epochs = yield from context.state_at_end(rows)
         row = yield from output.finish(encode_txns(txns), snapshot, epochs)
     except (TieredError, SegmentGone):
         yield from output.abandon()
         raise
     if (row.base, row.next) != (rows[0].base, rows[-1].next):
         raise CorruptionError(
-            f"{shop.tp}: the compacted segment covers offsets {row.base} to {row.next} instead of {rows[0].base} to "
+            f"{context.tp}: the compacted segment covers offsets {row.base} to {row.next} instead of {rows[0].base} to "
             f"{rows[-1].next}",
-            hint=f"run `tiered check {shop.tp.topic}`; nothing was replaced",
+            hint=f"run `tiered check {context.tp.topic}`; nothing was replaced",
         )
     return row
 
@@ -235,7 +235,7 @@ def feed(snapshot: CatalogView, at: int, planners: Sequence[RowPlanner]) -> Step
         at = rows.end_offset
 
 
-def need_superseded(tp: TopicPartition, view: RootView, gone: SegmentGone) -> Steps[None]:
+def raise_if_still_named(tp: TopicPartition, view: RootView, gone: SegmentGone) -> Steps[None]:
     """Raise CorruptionError if the newest root still names the missing object ``gone``.
 
     Otherwise another process has replaced or trimmed its row, which is no damage.

@@ -32,10 +32,10 @@ from tiered.plan.offset_map import TxnsBefore
 from tiered.plan.survivors import KeyScan, Survivors
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.compact import compaction_planner, decode, feed, need_superseded, rewrite_group
+from tiered.remote.compact import compaction_planner, decode, feed, raise_if_still_named, rewrite_group
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.root_view import RootView
-from tiered.remote.segment_rewriter import Workshop, in_turn
+from tiered.remote.segment_rewriter import RewriteContext, in_turn
 from tiered.store.base import Emit, Steps
 
 CHECKSUM_BYTES = 6
@@ -106,7 +106,7 @@ class Scanned:
 
 
 def plan_round(
-    view: Catalog, config: TopicConfig, shop: Workshop, *, part_bytes: int
+    view: Catalog, config: TopicConfig, context: RewriteContext, *, part_bytes: int
 ) -> Steps[tuple[Round, list[CompactionPart]] | None]:
     """Plan a round over the newest root, at any dirty ratio. Return the round and its parts.
 
@@ -118,18 +118,18 @@ def plan_round(
     if snapshot is None or not config.compacted:
         return None
     try:
-        return (yield from _planned(snapshot, config, shop, part_bytes, (yield from view.now_ms())))
+        return (yield from _planned(snapshot, config, context, part_bytes, (yield from view.now_ms())))
     except SegmentGone as gone:
-        yield from need_superseded(shop.tp, view, gone)
-        raise _changed(shop.tp, gone) from gone
+        yield from raise_if_still_named(context.tp, view, gone)
+        raise _changed(context.tp, gone) from gone
 
 
 def _planned(
-    snapshot: CatalogView, config: TopicConfig, shop: Workshop, part_bytes: int, now_ms: int
+    snapshot: CatalogView, config: TopicConfig, context: RewriteContext, part_bytes: int, now_ms: int
 ) -> Steps[tuple[Round, list[CompactionPart]] | None]:
-    start, lookup = snapshot.start_offset, shop.lookup
+    start, lookup = snapshot.start_offset, context.lookup
     stable = yield from lookup.last_stable_offset(snapshot)
-    planner = compaction_planner(shop.tp, config, snapshot, start=start, stable=stable, now_ms=now_ms)
+    planner = compaction_planner(context.tp, config, snapshot, start=start, stable=stable, now_ms=now_ms)
     yield from feed(snapshot, start, [planner])
     candidate = planner.candidate()
     if not candidate.cleanable_bytes:
@@ -137,7 +137,8 @@ def _planned(
     producers = base64.b64encode((yield from lookup.producer_snapshot(snapshot))).decode()
     bounds = candidate.first_dirty, candidate.first_uncleanable, snapshot.next_offset
     parts = yield from _cut(snapshot, config, candidate.first_uncleanable, part_bytes)
-    return Round(shop.tp.topic, shop.tp.partition, start, *bounds, now_ms, config.delete_retention_ms, producers), parts
+    tp, retention_ms = context.tp, config.delete_retention_ms
+    return Round(tp.topic, tp.partition, start, *bounds, now_ms, retention_ms, producers), parts
 
 
 def _cut(snapshot: CatalogView, config: TopicConfig, end: int, part_bytes: int) -> Steps[list[CompactionPart]]:
@@ -205,7 +206,7 @@ def inputs_of(snapshot: CatalogView, group: RowGroup) -> Steps[list[Row]]:
 
 def scan_part(
     view: RootView,
-    shop: Workshop,
+    context: RewriteContext,
     part: CompactionPart,
     *,
     number: int,
@@ -217,7 +218,7 @@ def scan_part(
     Each emitted value has at most ``most_keys`` keys, plus those of one batch. ``number``: index of the part.
     ``first_dirty``: that of the round. Raises CorruptionError, and NotFoundError if the catalog has other rows by now.
     """
-    snapshot = yield from _pinned(view, shop.tp)
+    snapshot = yield from _pinned(view, context.tp)
     effects: list[dict[str, list[int]]] = []
     scan = KeyScan(number, part.start, first_dirty=first_dirty, most_keys=most_keys)
 
@@ -230,20 +231,20 @@ def scan_part(
     try:
         for group in part.groups:
             rows = yield from inputs_of(snapshot, group)
-            aborted = yield from shop.lookup.aborted_txns(snapshot, group.start, group.end)
+            aborted = yield from context.lookup.aborted_txns(snapshot, group.start, group.end)
             scan.start(group.start, aborted)
-            yield from shop.read(in_turn(rows), add_batch)
+            yield from context.read(in_turn(rows), add_batch)
             effects.append(scan.effect.as_json())
     except SegmentGone as gone:
-        yield from need_superseded(shop.tp, view, gone)
-        raise _changed(shop.tp, gone) from gone
+        yield from raise_if_still_named(context.tp, view, gone)
+        raise _changed(context.tp, gone) from gone
     yield Emit(scan.drain())
     return Scanned(scan.records_read, scan.pairs_given, effects)
 
 
 def rewrite_part(
     view: RootView,
-    shop: Workshop,
+    context: RewriteContext,
     round_: Round,
     groups: Sequence[tuple[RowGroup, TxnsBefore]],
     survivors: Survivors,
@@ -255,11 +256,11 @@ def rewrite_part(
     ``groups``: each with the state of transactions before it. ``survivors``: records that stay, by phase 1.
 
     ``always``: also write a segment that equals the old one, since only a commit can note the clean end. Raises
-    FencedError if the claim of ``shop`` is over, CorruptionError, NotFoundError if the catalog has other rows by now.
+    FencedError if the claim of ``context`` is over, CorruptionError, NotFoundError if the catalog has other rows.
     """
-    snapshot = yield from _pinned(view, shop.tp)
-    _need_epoch(snapshot, shop.claim_epoch)
-    shop = replace(shop, lineage=snapshot.root.lineage)
+    snapshot = yield from _pinned(view, context.tp)
+    _need_epoch(snapshot, context.claim_epoch)
+    context = replace(context, lineage=snapshot.root.lineage)
     producers = decode(base64.b64decode(round_.producers))
     made: list[Row | None] = []
     try:
@@ -268,7 +269,7 @@ def rewrite_part(
             if not rows:
                 made.append(None)
                 continue
-            aborted = yield from shop.lookup.aborted_txns(snapshot, group.start, group.end)
+            aborted = yield from context.lookup.aborted_txns(snapshot, group.start, group.end)
             kept = BatchFilter(
                 survivors,
                 first_uncleanable=round_.first_uncleanable,
@@ -278,11 +279,11 @@ def rewrite_part(
                 aborted=aborted,
                 before=before,
             )
-            row = yield from rewrite_group(shop, rows, kept, next_offset=round_.next_offset, always=always)
+            row = yield from rewrite_group(context, rows, kept, next_offset=round_.next_offset, always=always)
             made.append(row)
     except SegmentGone as gone:
-        yield from need_superseded(shop.tp, view, gone)
-        raise _changed(shop.tp, gone) from gone
+        yield from raise_if_still_named(context.tp, view, gone)
+        raise _changed(context.tp, gone) from gone
     return made
 
 

@@ -72,7 +72,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class PutOutcome:
     """Final result of a conditional PUT. ``status``: LANDED, LOST to another body, or ABSENT (the object is missing).
 
     ``etag``: that of the stored object if LANDED, otherwise empty.
@@ -313,7 +313,7 @@ def _read_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
 # -- one conditional PUT -----------------------------------------------------------------------------------------------
 
 
-def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try again") -> Steps[Settled]:
+def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try again") -> Steps[PutOutcome]:
     """Send ``put`` again until its outcome is known, and return the outcome. ``what`` names the object in messages.
 
     Call it alone only for objects under unique keys: if such a PUT is lost, an earlier attempt of the same PUT landed.
@@ -336,10 +336,10 @@ def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try ag
             raise
         match result.status:
             case PutStatus.LANDED:
-                return Settled(PutStatus.LANDED, result.etag)
+                return PutOutcome(PutStatus.LANDED, result.etag)
             case PutStatus.LOST | PutStatus.ABSENT:
                 # mutant lost-put-is-reported
-                return Settled(result.status)
+                return PutOutcome(result.status)
             case PutStatus.UNKNOWN:
                 # mutant unknown-put-is-settled
                 cause = result.cause or "no answer"

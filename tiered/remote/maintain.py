@@ -36,7 +36,7 @@ from tiered.plan.retention import RemoteExpiry, plan_remote_expiry
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView, PageGone
-from tiered.remote.compact import Compaction, compaction_planner, feed, need_superseded
+from tiered.remote.compact import Compaction, compaction_planner, feed, raise_if_still_named
 from tiered.remote.fetch import ByteCache, SegmentGone
 from tiered.remote.gc.deletion import destroy
 from tiered.remote.gc.garbage import Collected, Collector
@@ -44,7 +44,15 @@ from tiered.remote.gc.orphans import Swept, sweep
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.pins import Pins, read_pins
 from tiered.remote.root_history import require_newest_root
-from tiered.remote.segment_rewriter import Encoding, Spend, TooLarge, Workshop, merge_rows, reencode_row, spend_nothing
+from tiered.remote.segment_rewriter import (
+    Encoding,
+    RewriteContext,
+    Spend,
+    TooLarge,
+    merge_rows,
+    reencode_row,
+    spend_nothing,
+)
 from tiered.store.base import Capabilities, Now, Steps
 from tiered.times import format_time
 
@@ -179,7 +187,7 @@ class Maintainer:
         if action.kind is MaintenanceKind.COLLECT:
             collected = yield from Collector(self._catalog, self._config.gc_grace_ms).run()
             return ActionResult(action, note=collected.note, collected=collected)
-        shop = Workshop(
+        context = RewriteContext(
             tp=self._tp,
             topic_id=self._catalog.topic_id,
             lookup=self._lookup,
@@ -191,14 +199,14 @@ class Maintainer:
         )
         try:
             if action.kind is MaintenanceKind.MERGE:
-                merged = yield from merge_rows(shop, action.rows)
+                merged = yield from merge_rows(context, action.rows)
                 yield from self._replace(action, action.rows, merged, None)
                 return ActionResult(action, action.bytes_read, merged.size + merged.idx_len)
             if action.kind is MaintenanceKind.REENCODE:
-                return (yield from self._reencode(action, shop))
-            return (yield from self._compact(action, shop, memory_bytes))
+                return (yield from self._reencode(action, context))
+            return (yield from self._compact(action, context, memory_bytes))
         except SegmentGone as gone:
-            yield from need_superseded(self._tp, self._catalog, gone)
+            yield from raise_if_still_named(self._tp, self._catalog, gone)
         except NotFoundError as gone:
             if gone.__class__ is not NotFoundError:
                 raise
@@ -270,7 +278,7 @@ class Maintainer:
         intent = ReplaceIntent(tuple(old), (new,), cleaned)
         yield from self._catalog.commit(intent, reason=f"{action.kind}, {action.reason}")
 
-    def _compact(self, action: MaintenanceAction, shop: Workshop, memory_bytes: int) -> Steps[ActionResult]:
+    def _compact(self, action: MaintenanceAction, context: RewriteContext, memory_bytes: int) -> Steps[ActionResult]:
         """Run rounds until nothing is dirty: more than one if the keys do not fit into the map."""
         read = written = 0
         now_ms = yield from self._catalog.now_ms()
@@ -284,14 +292,14 @@ class Maintainer:
             candidate = planner.candidate()
             if not candidate.cleanable_bytes:
                 break
-            work = Compaction(shop, snapshot, self._config, candidate, now_ms=now_ms, memory_bytes=memory_bytes)
+            work = Compaction(context, snapshot, self._config, candidate, now_ms=now_ms, memory_bytes=memory_bytes)
             report = yield from work.run(partial(self._replace, action))
             read, written = read + report.bytes_read, written + report.bytes_written
             if not report.groups:
                 break
         return ActionResult(action, read, written)
 
-    def _reencode(self, action: MaintenanceAction, shop: Workshop) -> Steps[ActionResult]:
+    def _reencode(self, action: MaintenanceAction, context: RewriteContext) -> Steps[ActionResult]:
         """Rewrite one segment after the other, each with its own commit. Skips segments that are trimmed meanwhile."""
         encoding = Encoding.from_config(self._config)
         at, read, written, too_large, changed = action.start, 0, 0, 0, 0
@@ -303,14 +311,14 @@ class Maintainer:
                 if row.base >= action.end:
                     break
                 try:
-                    made = (yield from reencode_row(shop, row, encoding)) if row.size else None
+                    made = (yield from reencode_row(context, row, encoding)) if row.size else None
                     if made is not None:
                         yield from self._replace(action, [row], made, None)
                         written += made.size + made.idx_len
                 except TooLarge:
                     too_large += 1
                 except SegmentGone as lost:
-                    yield from need_superseded(self._tp, self._catalog, lost)
+                    yield from raise_if_still_named(self._tp, self._catalog, lost)
                     changed += 1
                     break
                 except NotFoundError as gone:
@@ -384,7 +392,7 @@ class Maintainer:
         try:
             stable = yield from self._lookup.last_stable_offset(snapshot)
         except SegmentGone as error:  # collected since by another maintainer: a later plan sees its replacement
-            yield from need_superseded(self._tp, self._catalog, error)
+            yield from raise_if_still_named(self._tp, self._catalog, error)
             return None
         if stable == snapshot.next_offset:
             return due

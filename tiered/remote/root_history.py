@@ -192,7 +192,7 @@ def find_newest_copy(root: Root) -> Steps[NewestCopy]:
     return NewestCopy(version, (yield from copied_commit(root)) if version == root.version else "")
 
 
-def left_without_root(topic_id: UUID, partition: int) -> Steps[str]:
+def find_proof_of_root(topic_id: UUID, partition: int) -> Steps[str]:
     """Return the key of an object that proves that the partition had a root, ``""`` without one.
 
     Such objects are written only after the root was made. Sends four LISTs of one key each.

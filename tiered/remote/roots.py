@@ -44,7 +44,7 @@ REGISTRATION_REQUESTS = 16
 """Concurrent requests of a registration: a topic of 10,000 partitions needs 10,000 PUTs, once."""
 
 
-class PartitionIds(NamedTuple):
+class TopicIds(NamedTuple):
     """Name and id of a topic, to address its roots."""
 
     topic: str
@@ -58,7 +58,7 @@ def root_body(root: Root) -> bytes:
     return encode_root(root)
 
 
-def load_roots(ids: PartitionIds, partitions: Sequence[int]) -> Steps[dict[int, Root | None]]:
+def load_roots(ids: TopicIds, partitions: Sequence[int]) -> Steps[dict[int, Root | None]]:
     """Return the roots of ``partitions``, by number, None for a missing one. Raises CorruptionError for a damaged
     one.
     """
@@ -72,7 +72,7 @@ def load_roots(ids: PartitionIds, partitions: Sequence[int]) -> Steps[dict[int, 
 
 
 def make_roots(
-    ids: PartitionIds, partitions: Sequence[int], owner: str, deadline: Deadline | None = None
+    ids: TopicIds, partitions: Sequence[int], owner: str, deadline: Deadline | None = None
 ) -> Steps[dict[int, Root]]:
     """Make empty roots for ``partitions``, create-only. Return, by number, the roots that existed before.
 
@@ -99,7 +99,7 @@ def make_roots(
     return found
 
 
-def _make_root(ids: PartitionIds, partition: int, owner: str, deadline: Deadline) -> Steps[Root | None]:
+def _make_root(ids: TopicIds, partition: int, owner: str, deadline: Deadline) -> Steps[Root | None]:
     """Make one empty root. Return the one that existed before, None if this call made it."""
     key = root_key(ids.topic_id, partition)
 

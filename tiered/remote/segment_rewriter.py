@@ -67,7 +67,7 @@ def spend_nothing(_: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class RewriteContext:
     """Inputs of a rewrite of one partition's segments. New segments belong to claim ``claim_epoch`` of role ``m``.
 
     ``lineage``: leader epochs in the catalog, the only place with those of staged segments. ``part_bytes``: size of
@@ -147,7 +147,7 @@ class Workshop:
             hint=f"run `tiered check {self.tp.topic}`; nothing was replaced",
         )
 
-    def beside(self, rows: Sequence[Row]) -> Steps[tuple[bytes, tuple[EpochEntry, ...]]]:
+    def state_at_end(self, rows: Sequence[Row]) -> Steps[tuple[bytes, tuple[EpochEntry, ...]]]:
         """Return the producer snapshot and the leader epochs at the end of ``rows``, for a new segment's bundle.
 
         Both come from the bundle of the last row with objects; without such a row both are empty. If that row is a
@@ -192,19 +192,19 @@ class SegmentOutput:
     Offset and time index are built from the appended batches. ``uid``: 32 hex digits for the object names.
     """
 
-    def __init__(self, shop: Workshop, rows: Sequence[Row], uid: str) -> None:
+    def __init__(self, context: RewriteContext, rows: Sequence[Row], uid: str) -> None:
         base, end = rows[0].base, rows[-1].next
         self.stats = SegmentStats(appended_ms=max(row.appended_ms for row in rows))
-        self._shop = shop
+        self._context = context
         self._base, self._end, self._uid = base, end, uid
         self._leader_epoch = max(row.leader_epoch for row in rows)  # for a hole; ``append`` sets that of the last batch
-        self._name = SegmentName(Role.MAINTAINER, shop.claim_epoch, base, uid)
+        self._name = SegmentName(Role.MAINTAINER, context.claim_epoch, base, uid)
         self._log = ObjectWriter(
-            segment_key(shop.topic_id, shop.tp.partition, self._name), SEGMENT_TAGS, part_bytes=shop.part_bytes
+            segment_key(context.topic_id, context.tp.partition, self._name), SEGMENT_TAGS, part_bytes=context.part_bytes
         )
         self._offsets = OffsetIndex(base)
         self._times = TimeIndex(base)
-        self._pace = IndexPace(shop.index_interval_bytes, self._times.last_entry)
+        self._pace = IndexPace(context.index_interval_bytes, self._times.last_entry)
         self._next = base
 
     @property
@@ -219,12 +219,12 @@ class SegmentOutput:
         """
         if header.base_offset < self._next or header.next_offset > self._end:
             raise CorruptionError(
-                f"{self._shop.tp}: the batch of offsets {header.base_offset} to {header.last_offset} is out "
+                f"{self._context.tp}: the batch of offsets {header.base_offset} to {header.last_offset} is out "
                 f"of order: {self._next} is next, and the segment ends at {self._end}",
                 path_or_key=self._log.key,
                 position=self._log.size,
                 offset=header.base_offset,
-                hint=f"run `tiered check {self._shop.tp.topic}`; nothing was replaced",
+                hint=f"run `tiered check {self._context.tp.topic}`; nothing was replaced",
             )
         if self._pace.count(len(batch), header.last_offset, header.max_timestamp):
             self._offsets.append(header.last_offset, self._log.size)
@@ -243,26 +243,26 @@ class SegmentOutput:
         The arguments are the transaction index, producer snapshot and leader epochs for the bundle. Without batches
         nothing is stored, and the row is a hole.
         """
-        shop, stats = self._shop, self.stats
+        context, stats = self._context, self.stats
         if not self._log.size:
-            made = hole(self._base, self._end, self._uid, shop.claim_epoch, self._leader_epoch)
+            made = hole(self._base, self._end, self._uid, context.claim_epoch, self._leader_epoch)
             return made._replace(appended_ms=stats.appended_ms)
         self._add_time()
         stats.size_bytes, stats.crc32c = self.written
         stats.leader_epoch = self._leader_epoch
-        descriptor = stats.descriptor(shop.topic_id, shop.tp.partition, self._base, self._end)
+        descriptor = stats.descriptor(context.topic_id, context.tp.partition, self._base, self._end)
         indexes = SealedIndexes(self._offsets.to_bytes(), self._times.to_bytes(), txn_index, snapshot, epochs)
         sent = yield from self._log.finish()
-        yield from verify_sent(self._log.key, self._log.size, self._log.crc32c, sent, shop.capabilities)
-        bundle = encode_bundle(descriptor, indexes, shop.claim_epoch)
-        crc, key = crc32c(bundle), index_key(shop.topic_id, shop.tp.partition, self._name)
+        yield from verify_sent(self._log.key, self._log.size, self._log.crc32c, sent, context.capabilities)
+        bundle = encode_bundle(descriptor, indexes, context.claim_epoch)
+        crc, key = crc32c(bundle), index_key(context.topic_id, context.tp.partition, self._name)
         sent = yield from put_unique(key, bundle, crc, INDEX_TAGS)
-        yield from verify_sent(key, len(bundle), crc, sent, shop.capabilities)
+        yield from verify_sent(key, len(bundle), crc, sent, context.capabilities)
         return row_of(
             descriptor,
             uid=self._uid,
             role=Role.MAINTAINER,
-            claim_epoch=shop.claim_epoch,
+            claim_epoch=context.claim_epoch,
             idx_len=len(bundle),
             aborts=bool(txn_index),
         )
@@ -297,13 +297,13 @@ def hole(base: int, end: int, uid: str, claim_epoch: int, leader_epoch: int) -> 
     )
 
 
-def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
+def merge_rows(context: RewriteContext, rows: Sequence[Row]) -> Steps[Row]:
     """Store one new segment over exactly the offsets of adjacent ``rows``, and return its row. Commits nothing.
 
     Batches are read, verified and concatenated, never decoded. Producers and leader epochs are those of the last input.
     Raises SegmentGone, CorruptionError if an input contradicts the catalog.
     """
-    output = SegmentOutput(shop, rows, (yield NewId()))
+    output = SegmentOutput(context, rows, (yield NewId()))
 
     def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
         # mutant merge-copies-batches
@@ -312,31 +312,31 @@ def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
 
     for row in rows:
         output.stats.count(row.records, row.min_ts, row.max_ts)
-    merged = yield from _copied(shop, rows, output, add_batch)
+    merged = yield from _copied(context, rows, output, add_batch)
     expected = (rows[0].base, rows[-1].next, sum(row.size for row in rows), sum(row.records for row in rows))
     if (merged.base, merged.next, merged.size, merged.records) != expected:
         raise CorruptionError(
-            f"{shop.tp}: the segment merged from {len(rows)} has other totals: "
+            f"{context.tp}: the segment merged from {len(rows)} has other totals: "
             f"{(merged.base, merged.next, merged.size, merged.records)} instead of {expected} "
             "(first offset, next offset, bytes, records)",
             offset=rows[0].base,
-            hint=f"run `tiered check {shop.tp.topic}`; nothing was replaced",
+            hint=f"run `tiered check {context.tp.topic}`; nothing was replaced",
         )
     return merged
 
 
-def _copied(shop: Workshop, rows: Sequence[Row], output: SegmentOutput, take: Take) -> Steps[Row]:
+def _copied(context: RewriteContext, rows: Sequence[Row], output: SegmentOutput, take: Take) -> Steps[Row]:
     """Pass the batches of ``rows`` to ``take``, which appends them to ``output``. Return the row of ``output``.
 
     Transaction indexes, producers and leader epochs come from ``rows``. After an error ``output`` is aborted.
     """
     try:
-        yield from shop.read(in_turn(rows), take)
+        yield from context.read(in_turn(rows), take)
         txn_index = b""
         for row in rows:
             if row.flags & FLAG_ABORTED_TXNS:
-                txn_index += yield from shop.lookup.section(row, SectionKind.TXN_INDEX)
-        snapshot, epochs = yield from shop.beside(rows)
+                txn_index += yield from context.lookup.section(row, SectionKind.TXN_INDEX)
+        snapshot, epochs = yield from context.state_at_end(rows)
         return (yield from output.finish(txn_index, snapshot, epochs))
     except (TieredError, SegmentGone, TooLarge):
         yield from output.abandon()
@@ -386,15 +386,15 @@ class TooLarge(Exception):
     """Error: a rewritten segment or batch would exceed its size limit."""
 
 
-def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | None]:
+def reencode_row(context: RewriteContext, row: Row, encoding: Encoding) -> Steps[Row | None]:
     """Store the segment of ``row`` again, in ``encoding``, and return the new row. Commits nothing.
 
     None, and nothing is stored: all batches have the encoding already. Reads up to the first batch in another encoding,
     then the whole segment. Raises TooLarge, SegmentGone, CorruptionError if the segment is not the one in the catalog.
     """
-    if not (yield from _needs_it(shop, row, encoding)):
+    if not (yield from _needs_it(context, row, encoding)):
         return None
-    output = SegmentOutput(shop, [row], (yield NewId()))
+    output = SegmentOutput(context, [row], (yield NewId()))
 
     def add_batch(header: BatchHeader, batch: memoryview) -> Steps[bool]:
         data: Buffer = batch
@@ -409,20 +409,20 @@ def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | No
         return True
 
     output.stats.count(0, row.min_ts, -1)  # no record has another timestamp than before
-    made = yield from _copied(shop, [row], output, add_batch)
+    made = yield from _copied(context, [row], output, add_batch)
     kept = [(each.base, each.next, each.records, each.min_ts, each.max_ts) for each in (row, made)]
     if kept[0] != kept[1]:
         raise CorruptionError(
-            f"{shop.tp}: the re-encoded segment has other totals: {kept[1]} instead of {kept[0]} "
+            f"{context.tp}: the re-encoded segment has other totals: {kept[1]} instead of {kept[0]} "
             "(first offset, next offset, records, least timestamp, greatest timestamp)",
-            path_or_key=shop.lookup.log_key(row),
+            path_or_key=context.lookup.log_key(row),
             offset=row.base,
-            hint=f"run `tiered check {shop.tp.topic}`; nothing was replaced",
+            hint=f"run `tiered check {context.tp.topic}`; nothing was replaced",
         )
     return made
 
 
-def _needs_it(shop: Workshop, row: Row, encoding: Encoding) -> Steps[bool]:
+def _needs_it(context: RewriteContext, row: Row, encoding: Encoding) -> Steps[bool]:
     """Return True if a batch lacks the encoding. Reads nothing ahead, because the first batch usually decides."""
     found = False
 
@@ -432,5 +432,5 @@ def _needs_it(shop: Workshop, row: Row, encoding: Encoding) -> Steps[bool]:
         found = not encoding.holds(header)
         return not found
 
-    yield from replace(shop, ahead_bytes=0).read(in_turn([row]), add_batch)
+    yield from replace(context, ahead_bytes=0).read(in_turn([row]), add_batch)
     return found

@@ -53,7 +53,7 @@ from tiered.remote.conditional_put import (
 )
 from tiered.remote.root_history import store_copy
 from tiered.remote.root_view import RootView, root_get
-from tiered.remote.roots import ROOTS_TOGETHER, PartitionIds, root_body
+from tiered.remote.roots import ROOTS_TOGETHER, TopicIds, root_body
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS, row_of, verify_sent
 from tiered.store.base import (
     Capabilities,
@@ -78,7 +78,7 @@ _WAY_OUT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class PartitionCommit:
     """Commit of a batch in one partition. ``root``: a root that contains the batch's rows.
 
     ``base`` to ``end``: offsets of these rows. Both are -1 if an earlier call committed the batch, because its rows may
@@ -175,7 +175,7 @@ class Sink:
         decision = dataclasses.replace(decision, partitions=MappingProxyType(partitions), seen=seen, generation=0)
         return (yield from _decided(decision, (yield from deadline_after(COMMIT_DEADLINE_MS))))
 
-    def commit_staged(self, decision: Decision) -> Steps[tuple[Landed, ...]]:
+    def commit_staged(self, decision: Decision) -> Steps[tuple[PartitionCommit, ...]]:
         """Commit a decision in each partition for which it has rows. Return one result for each of them.
 
         A partition in which the decision is committed already is not changed. All partitions are tried before the first
@@ -198,7 +198,7 @@ class Sink:
         for (topic_id, partition), (root, made), intent in zip(targets, swapped, intents, strict=True):
             length = sum([row.next for row in intent.rows])
             base, end = (root.next_offset - length, root.next_offset) if made else (-1, -1)
-            landed.append(Landed(topic_id, partition, root, base, end))
+            landed.append(PartitionCommit(topic_id, partition, root, base, end))
         return tuple(landed)
 
     def _view(self, topic_id: UUID, partition: int) -> SinkView:
@@ -209,7 +209,7 @@ class Sink:
         return view
 
 
-def hand_over(ids: PartitionIds, partitions: Sequence[int], to: str, owner: str) -> Steps[list[tuple[Root, bool]]]:
+def hand_over(ids: TopicIds, partitions: Sequence[int], to: str, owner: str) -> Steps[list[tuple[Root, bool]]]:
     """Hand partitions over to sinks (``to`` is ``spark``) or local logs (``local``).
 
     Returns for each partition the root, and True if this call changed it.

@@ -51,7 +51,7 @@ from tiered.remote.conditional_put import (
     update,
 )
 from tiered.remote.root_view import root_get
-from tiered.remote.roots import PartitionIds, load_roots, make_roots
+from tiered.remote.roots import TopicIds, load_roots, make_roots
 from tiered.store.base import Get, Missing, NewId, Object, Outcome, Steps, Together
 from tiered.store.steps import list_all
 
@@ -252,7 +252,7 @@ def _made(
     entry: TopicEntry, partitions: Collection[int], registrant: Registrant, deadline: Deadline
 ) -> Steps[list[Root]]:
     """Create the missing roots of ``partitions``. Return the existing roots that have been changed since creation."""
-    ids = PartitionIds(entry.name, entry.topic_id)
+    ids = TopicIds(entry.name, entry.topic_id)
     wanted = sorted(partitions)
     seen = sorted(set(wanted).intersection(registrant.seen))
     roots = yield from load_roots(ids, seen)

@@ -84,7 +84,7 @@ class PartitionObjects(NamedTuple):
         return any(key(topic_id, partition, row) in self.sizes for key in (segment_key, index_key))
 
 
-def believed(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root | None:
+def decode_matching_root(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root | None:
     """Return the root in ``data`` if it is undamaged and of this partition, otherwise None.
 
     Raises ConfigError for a root of a newer release, CorruptionError for a root of another topic with the same id.
@@ -120,12 +120,12 @@ def find_copies(topic_id: UUID, tp: TopicPartition, now: Root | None) -> Steps[C
     kept: list[tuple[Root, str]] = [(now, now.key)] if now is not None else []
     for version, key in listed.items():
         got = yield root_get(key)
-        root = believed(got.data, key, topic_id, tp) if isinstance(got, Object) else None
+        root = decode_matching_root(got.data, key, topic_id, tp) if isinstance(got, Object) else None
         kept += [(root, key)] if root is not None and root.version == version else []
     key = root_key(topic_id, tp.partition)
     for each in (yield from list_versions(key))[:VERSIONS_READ]:
         got = yield Get(key, version=each.version)
-        root = believed(got.data, key, topic_id, tp) if isinstance(got, Object) else None
+        root = decode_matching_root(got.data, key, topic_id, tp) if isinstance(got, Object) else None
         kept += [(root, f"version {each.version} of {key}")] if root is not None else []
     taken, _ = yield from survey_snapshots(RootView(topic_id, tp.partition, tp.topic))
     kept += [(each.root, each.source) for each in taken if not each.begun]

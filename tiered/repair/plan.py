@@ -24,7 +24,7 @@ from tiered.model import TopicPartition
 from tiered.remote.catalog import Catalog
 from tiered.remote.fetch import ByteCache
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.segment_rewriter import Workshop
+from tiered.remote.segment_rewriter import RewriteContext
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Blocking, Steps
 from tiered.store.capabilities import check_capabilities, probe
@@ -139,7 +139,7 @@ class Desk(NamedTuple):
     """Access to one partition that this repair has claimed as maintainer: its catalog, and what writes its segments."""
 
     catalog: Catalog
-    shop: Workshop
+    context: RewriteContext
 
 
 class Workbench:
@@ -171,7 +171,7 @@ class Workbench:
             check_capabilities(capabilities, "the store")
             catalog = Catalog(entry.topic_id, tp.partition, tp.topic, known=entry.known)
             claim = yield from catalog.claim(Role.MAINTAINER, self.owner)
-            shop = Workshop(
+            context = RewriteContext(
                 tp=tp,
                 topic_id=entry.topic_id,
                 lookup=SegmentLookup(tp, entry.topic_id, ByteCache()),
@@ -180,7 +180,7 @@ class Workbench:
                 index_interval_bytes=entry.settings.index_interval_bytes,
                 lineage=claim.root.lineage,
             )
-            self._desks[tp] = Desk(catalog, shop)
+            self._desks[tp] = Desk(catalog, context)
         return self._desks[tp]
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ from tiered.remote.sink_commit import read_decision
 from tiered.repair.copies import (
     Copies,
     PartitionObjects,
-    believed,
+    decode_matching_root,
     fill,
     find_copies,
     list_objects,
@@ -86,7 +86,7 @@ KEPT_SHOWN = 20
 """Versions of a root in the error of one that is not kept, at most."""
 
 
-class There(NamedTuple):
+class StoredRoot(NamedTuple):
     """Object under the root's key: bytes and ETag (None and ``""`` without an object), and ``root`` if undamaged."""
 
     data: bytes | None
@@ -94,7 +94,7 @@ class There(NamedTuple):
     root: Root | None
 
 
-class Base(NamedTuple):
+class RebuiltContent(NamedTuple):
     """Content of a new root: a copy, the rows of the copy, those of later uploads (``since``), and holes between these.
 
     ``lost``: offsets without an object: those of ``holes``, and those up to the end of a newer copy. ``seen``: the
@@ -144,7 +144,7 @@ def plan_root(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView | N
     return (yield from _planned(ground, there, why, base))
 
 
-def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
+def _with_pages(ground: Ground, there: StoredRoot) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
     """Return the actions for the damaged pages of an undamaged root, and the catalog after them, None without one."""
     root = there.root
     if root is None:
@@ -161,7 +161,7 @@ def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[RepairAction],
         remedy = f"no version, copy or bundle proves what they named: `{ground.command} --from-version V` goes on from"
         remedy += f" an older copy ({versions or 'none is kept'})"
         return [RepairAction(ground.tp, root.page_key(first), why, remedy)], None
-    base = Base(root, "itself", rows, [], [], seen=copies.seen, copied_ms=root.commit.ts_ms)
+    base = RebuiltContent(root, "itself", rows, [], [], seen=copies.seen, copied_ms=root.commit.ts_ms)
     return (yield from _planned(ground, there, why, base))
 
 
@@ -185,15 +185,15 @@ def plan_shorter(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView 
     return (yield from _planned(ground, there, why, base))
 
 
-def _read_root(ground: Ground) -> Steps[There]:
+def _read_root(ground: Ground) -> Steps[StoredRoot]:
     key = root_key(ground.entry.topic_id, ground.tp.partition)
     got = yield root_get(key)
     if not isinstance(got, Object):
-        return There(None, "", None)
-    return There(bytes(got.data), got.etag, believed(got.data, key, ground.entry.topic_id, ground.tp))
+        return StoredRoot(None, "", None)
+    return StoredRoot(bytes(got.data), got.etag, decode_matching_root(got.data, key, ground.entry.topic_id, ground.tp))
 
 
-def _flaw(ground: Ground, there: There) -> Steps[tuple[There, str]]:
+def _flaw(ground: Ground, there: StoredRoot) -> Steps[tuple[StoredRoot, str]]:
     """Return the root and its problem, ``""`` without one."""
     if there.root is None:
         return there, "the root is missing" if there.data is None else "the root is damaged"
@@ -223,7 +223,7 @@ def _two_ends(ground: Ground, one: Root, other: Root) -> CorruptionError:
 # -- what the new root goes on from ----------------------------------------------------------------------------------
 
 
-def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
+def _base(ground: Ground, there: StoredRoot, copies: Copies) -> Steps[RebuiltContent | None]:
     """Return the content of a new root from the newest usable copy, or from the one that the operator chose.
 
     Return None without such a copy. Raises NotFoundError if the chosen version has no copy.
@@ -236,7 +236,7 @@ def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
             hint=_kept(list(copies.roots.values())),
         )
     floor = max([root.gc_floor for root, _ in copies.roots.values()], default=0)
-    first: Base | None = None
+    first: RebuiltContent | None = None
     for version, (copy, where) in copies.roots.items():
         if version != chosen if chosen is not None else version < floor:
             continue
@@ -263,7 +263,7 @@ def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
     return first
 
 
-def _need_all_of(ground: Ground, there: There, base: Base) -> Steps[None]:
+def _need_all_of(ground: Ground, there: StoredRoot, base: RebuiltContent) -> Steps[None]:
     """Raise CorruptionError if the current root has rows that the new one lacks, from commits after it was put back."""
     if there.root is None or ground.options.from_version is not None:
         return
@@ -276,12 +276,14 @@ def _need_all_of(ground: Ground, there: There, base: Base) -> Steps[None]:
             raise _two_ends(ground, there.root, base.copy)
 
 
-def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed: PartitionObjects) -> Steps[Base]:
+def _with_since(
+    ground: Ground, copy: Root, where: str, rows: list[Row], listed: PartitionObjects
+) -> Steps[RebuiltContent]:
     """Return the content of a new root: the copy, and the uploads or sink batches that came after its end."""
     copied_ms = copy.commit.ts_ms
     if copy.writer.volume == SPARK_VOLUME:
         copy, since, notes = yield from _decided(ground, copy)
-        return Base(copy, where, rows, since, [], notes=notes, copied_ms=copied_ms)
+        return RebuiltContent(copy, where, rows, since, [], notes=notes, copied_ms=copied_ms)
     found = yield from uploads_after(copy, listed.sizes, skip_damaged=ground.options.accept_loss)
     key_of = partial(segment_key, copy.topic_id, copy.partition)
     since, holes = chain(found, copy.next_offset, copy.writer.epoch, key_of), list[Row]()
@@ -292,7 +294,7 @@ def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed:
         behind = [row for row in found if row.base > end and row.claim_epoch >= claim]
         if not behind:  # a root that ends before a gap would make orphans of the uploads after it
             lost = tuple([(each.base, each.next) for each in holes])
-            return Base(copy, where, rows, since, holes, lost, copied_ms=copied_ms)
+            return RebuiltContent(copy, where, rows, since, holes, lost, copied_ms=copied_ms)
         holes.append(hole(end, behind[0].base, (yield NewId()), 1, epoch))
         since += [holes[-1], *chain(found, behind[0].base, claim, key_of)]
 
@@ -341,7 +343,7 @@ def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[s
     return root, since, tuple(notes)
 
 
-def _go_back(ground: Ground, there: There) -> Steps[Base]:
+def _go_back(ground: Ground, there: StoredRoot) -> Steps[RebuiltContent]:
     """Return the content of a new root: the copy of ``to_version``, and all rows appended after it.
 
     Raises CorruptionError (the root is not whole, or objects of that version are gone), NotFoundError, ConfigError.
@@ -386,7 +388,7 @@ def _go_back(ground: Ground, there: There) -> Steps[Base]:
     # Claims and batches of sinks are those of now: later commits stay.
     copy = replace(copy, roles=now.roles, commit=now.commit, txns=now.txns, txn_versions=now.txn_versions,
                    txns_floor=now.txns_floor, lineage=now.lineage if len(now.lineage) else copy.lineage)  # fmt: skip
-    return Base(copy, where, rows, since, [], seen=copies.seen, now=now, copied_ms=copied_ms)
+    return RebuiltContent(copy, where, rows, since, [], seen=copies.seen, now=now, copied_ms=copied_ms)
 
 
 def _kept(copies: Sequence[tuple[Root, str]]) -> str:
@@ -402,7 +404,7 @@ def _kept(copies: Sequence[tuple[Root, str]]) -> str:
 
 
 def _planned(
-    ground: Ground, there: There, why: str, base: Base
+    ground: Ground, there: StoredRoot, why: str, base: RebuiltContent
 ) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
     """Return the action that writes the new root, and its catalog; None instead if an unaccepted loss prevents it."""
     topic_id, tp = ground.entry.topic_id, ground.tp
@@ -453,7 +455,7 @@ def _claims(root: Root | None, role: Role) -> list[int]:
     return [root.roles[role.value].epoch] if root is not None else [0]
 
 
-def _epochs(ground: Ground, base: Base) -> Steps[tuple[EpochEntry, ...]]:
+def _epochs(ground: Ground, base: RebuiltContent) -> Steps[tuple[EpochEntry, ...]]:
     """Return the leader epochs up to the end of the last upload, as its bundle has them."""
     last = next((row for row in reversed(base.since) if row.size), None)
     if last is None or last.flags & FLAG_STAGED or base.now is not None:
@@ -462,7 +464,7 @@ def _epochs(ground: Ground, base: Base) -> Steps[tuple[EpochEntry, ...]]:
     return judged.bundle.indexes.leader_epochs if judged.bundle is not None else ()
 
 
-def _undone(ground: Ground, base: Base) -> Steps[tuple[Undone, ...]]:
+def _undone(ground: Ground, base: RebuiltContent) -> Steps[tuple[Undone, ...]]:
     """Return the erasures that the new root undoes, because it names segments from before them."""
     rows = base.rows
     if base.now is not None:  # only rows that are named again, not those named all the time
@@ -484,7 +486,7 @@ def _need_sound(root: Root) -> None:
         )
 
 
-def _put_root(ground: Ground, root: Root, there: There, bench: Workbench) -> Steps[None]:
+def _put_root(ground: Ground, root: Root, there: StoredRoot, bench: Workbench) -> Steps[None]:
     """Write the new root in place of the one that the plan saw. Raises ConfigError if it was replaced since."""
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     what = f"{ground.tp}, repair"

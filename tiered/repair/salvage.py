@@ -41,7 +41,7 @@ from tiered.plan.producer_state import ProducerSnapshot as Producers
 from tiered.plan.side_files import NO_PRODUCERS, Follower
 from tiered.plan.visibility import open_firsts
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.segment_rewriter import SegmentOutput, Workshop
+from tiered.remote.segment_rewriter import RewriteContext, SegmentOutput
 from tiered.repair.versions import RepairSource
 from tiered.store.base import NewId, Steps
 from tiered.store.steps import blocking
@@ -109,7 +109,7 @@ def _in_their_place(spans: Sequence[BatchPosition], offsets: Offsets) -> list[Ba
     return [*spans[:first], *spans[last:]]
 
 
-class Remains(NamedTuple):
+class DamagedRow(NamedTuple):
     """Row with damaged objects. ``source``: bytes for its new ``.log``. ``bundle``: its own, None if damaged."""
 
     topic_id: UUID
@@ -124,7 +124,7 @@ class Remains(NamedTuple):
         return bool(self.row.flags & FLAG_STAGED)
 
 
-def _fetched(one: Remains, pinned: CatalogView, path: Path) -> Steps[tuple[tuple[BatchPosition, ...], Ranges]]:
+def _fetched(one: DamagedRow, pinned: CatalogView, path: Path) -> Steps[tuple[tuple[BatchPosition, ...], Ranges]]:
     """Copy the bytes of ``source`` into a file. Return the undamaged batches, and the ranges of lost offsets.
 
     An object of another size, or with right batches but another checksum, holds another segment: all offsets are lost.
@@ -162,7 +162,7 @@ def row_before(pinned: CatalogView, row: Row) -> Steps[Row | None]:
     return None
 
 
-def follower_at(one: Remains, pinned: CatalogView) -> Steps[Follower]:
+def follower_at(one: DamagedRow, pinned: CatalogView) -> Steps[Follower]:
     """Return a follower that knows the producers where the row begins, if the bundle before it has them."""
     before = yield from row_before(pinned, one.row)
     if before is None:
@@ -263,7 +263,7 @@ class Rewrite:
         )
 
 
-def plan_remains(one: Remains, pinned: CatalogView, *, accepted: bool) -> Steps[tuple[Ranges, tuple[str, ...]]]:
+def plan_remains(one: DamagedRow, pinned: CatalogView, *, accepted: bool) -> Steps[tuple[Ranges, tuple[str, ...]]]:
     """Return the ranges of offsets that can no longer be read from the ``.log``.
 
     If the loss is ``accepted``, also return a sentence for each transaction that will count as aborted.
@@ -276,7 +276,7 @@ def plan_remains(one: Remains, pinned: CatalogView, *, accepted: bool) -> Steps[
     return lost, ()
 
 
-def _rewritten(one: Remains, pinned: CatalogView, output: SegmentOutput | None) -> Steps[tuple[Rewrite, Ranges]]:
+def _rewritten(one: DamagedRow, pinned: CatalogView, output: SegmentOutput | None) -> Steps[tuple[Rewrite, Ranges]]:
     """Write the batches of the new segment to ``output``, if any. Return the rewrite and the lost ranges."""
     row, bundle = one.row, None if one.staged else one.bundle
 
@@ -296,13 +296,13 @@ def _rewritten(one: Remains, pinned: CatalogView, output: SegmentOutput | None) 
     return made, lost
 
 
-def write_remains(one: Remains, shop: Workshop, pinned: CatalogView, lost: Ranges) -> Steps[Row]:
+def write_remains(one: DamagedRow, context: RewriteContext, pinned: CatalogView, lost: Ranges) -> Steps[Row]:
     """Write the new segment and return its row. ``lost``: the planned ranges of lost offsets.
 
     Raises CorruptionError if other offsets are lost now.
     """
     row = one.row
-    output = SegmentOutput(shop, [row], (yield NewId()))
+    output = SegmentOutput(context, [row], (yield NewId()))
     made, found = yield from _rewritten(one, pinned, output)
     if found != lost:
         yield from output.abandon()
@@ -312,7 +312,7 @@ def write_remains(one: Remains, shop: Workshop, pinned: CatalogView, lost: Range
             offset=row.base,
             hint="run `tiered repair` again",
         )
-    epochs = tuple([each for each in shop.lineage if each.start_offset < row.next])
+    epochs = tuple([each for each in context.lineage if each.start_offset < row.next])
     if one.staged:
         return (yield from output.finish(b"", NO_PRODUCERS, epochs))
     if one.source.run:

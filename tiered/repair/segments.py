@@ -27,7 +27,7 @@ from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS
 from tiered.repair.plan import Act, Ground, RepairAction, Workbench
-from tiered.repair.salvage import Ranges, Remains, plan_remains, write_remains
+from tiered.repair.salvage import DamagedRow, Ranges, plan_remains, write_remains
 from tiered.repair.versions import RepairSource, Stored, find_whole_version, keep_copy, put_action, put_source, restored
 from tiered.store.base import NewId, Steps
 from tiered.store.steps import blocking
@@ -169,7 +169,7 @@ def _replaced_log(
 ) -> Steps[RepairAction]:
     """Return the action for a ``.log`` whose bytes no copy holds: local segments for a rewritten one, or a hole."""
     run = (yield from blocking(partial(find_run, ground, ground.view, row))) if row.flags & FLAG_MAINTAINER else ()
-    one = Remains(ground.entry.topic_id, ground.tp, row, RepairSource(log.key, row.size, run=run))
+    one = DamagedRow(ground.entry.topic_id, ground.tp, row, RepairSource(log.key, row.size, run=run))
     if not run or (yield from plan_remains(one, pinned, accepted=False))[0]:
         return (yield from _lost(ground, pinned, row, log, index, known=known))
     undone = yield from undone_steps(ground.entry.topic_id, ground.tp.partition, [row], [row], 0)
@@ -184,7 +184,7 @@ def _lost(
     ground: Ground, pinned: CatalogView, row: Row, log: ObjectVerdict, index: ObjectVerdict, *, known: bool
 ) -> Steps[RepairAction]:
     """Return the action for offsets that no copy holds: a hole, if the operator accepts the loss."""
-    one = Remains(ground.entry.topic_id, ground.tp, row, RepairSource(log.key, log.size), index.bundle)
+    one = DamagedRow(ground.entry.topic_id, ground.tp, row, RepairSource(log.key, log.size), index.bundle)
     lost, notes = yield from plan_remains(one, pinned, accepted=ground.options.accept_loss)
     words = ", ".join([f"{start} to {end}" for start, end in lost])
     # mutant hole-needs-an-accepted-loss
@@ -223,7 +223,7 @@ def _replace(
         log = yield from judge_log(topic_id, tp, row, read_data=False)
         index = yield from judge_index(topic_id, tp, row)
         source = (yield from _run_again(ground, row, bench)) if from_run else RepairSource(log.key, log.size)
-        new = yield from write_remains(Remains(topic_id, tp, row, source, index.bundle), desk.shop, pinned, lost)
+        new = yield from write_remains(DamagedRow(topic_id, tp, row, source, index.bundle), desk.context, pinned, lost)
         yield from desk.catalog.commit(ReplaceIntent((row,), (new,)), reason=reason)
 
     return act

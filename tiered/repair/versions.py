@@ -21,7 +21,7 @@ from uuid import UUID
 
 from tiered.check.findings import Severity
 from tiered.check.remote import KINDS, check_decisions, decode_beside, read_beside
-from tiered.check.segment_check import sum_of
+from tiered.check.segment_check import object_crc32c
 from tiered.errors import ConfigError, CorruptionError, TieredError
 from tiered.format.decision import decode_decision
 from tiered.format.framed_object import MAX_OBJECT_BYTES
@@ -72,7 +72,7 @@ class RepairSource(NamedTuple):
         """Pass the bytes to ``take``, in pieces. Return their CRC32C, or -1 if there are fewer than ``size``."""
         if self.run:
             return (yield from blocking(partial(self._copy_run, take)))
-        return (yield from sum_of(self.key, self.size, self.version, take))
+        return (yield from object_crc32c(self.key, self.size, self.version, take))
 
     def _copy_run(self, take: Callable[[bytes], object]) -> int:
         crc = size = 0
@@ -114,7 +114,7 @@ def put_action(tp: TopicPartition, stored: Stored, problem: str, version: str, t
 def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:
     """Return the id of the newest version of an object that has this size and CRC32C, ``""`` without one."""
     for each in (yield from list_versions(key)):
-        if each.size == size and (yield from sum_of(key, size, each.version)) == crc:
+        if each.size == size and (yield from object_crc32c(key, size, each.version)) == crc:
             return each.version
     return ""
 
@@ -153,7 +153,7 @@ def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:
     # A lost PUT may be an attempt of ours whose answer was lost: the stored bytes decide.
     yield from conditional_put(Put(key, body, Match(each.etag) if each.etag else ABSENT, each.crc, tags), deadline, key)
     got = yield Get(key, 0, 1)
-    if not isinstance(got, Object) or got.size != each.size or (yield from sum_of(key, each.size)) != each.crc:
+    if not isinstance(got, Object) or got.size != each.size or (yield from object_crc32c(key, each.size)) != each.crc:
         raise _another(key)
 
 
@@ -177,7 +177,7 @@ def keep_copy(key: str, to: str) -> Steps[bool]:
         if isinstance(got, Object) and got.etag == head.etag:
             yield from output.write(got.data)
     differs = head.crc32c not in (None, output.crc32c)  # or its bytes have rotted below the store's checksum of them
-    if output.size != head.size or (differs and (yield from sum_of(key, head.size)) != output.crc32c):
+    if output.size != head.size or (differs and (yield from object_crc32c(key, head.size)) != output.crc32c):
         yield from output.abort()
         raise CorruptionError(
             f"only {output.size} of the {head.size} bytes of {key} could be copied; nothing was replaced",

@@ -38,7 +38,7 @@ from tiered.plan.retention import has_wrong_times, row_age_from_ms
 from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.reader import RemotePartition
-from tiered.remote.root_history import left_without_root, require_newest_root
+from tiered.remote.root_history import find_proof_of_root, require_newest_root
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, KeptRoot, Past, load_snapshot
 from tiered.remote.topics import TopicEntry, list_topics, load_topic, no_topics
@@ -312,7 +312,7 @@ class _Partition:
 
     def _need_untouched(self) -> Steps[None]:
         """Raise CorruptionError if objects of the partition prove that a root must have existed."""
-        key = yield from left_without_root(self.source.topic_id, self.tp.partition)
+        key = yield from find_proof_of_root(self.source.topic_id, self.tp.partition)
         if key:
             raise CorruptionError(
                 f"{self.tp}: its root is missing, although {key} exists, which is written after it",

@@ -80,7 +80,7 @@ INDEX_INTERVAL_BYTES = 4096
 """Interval of a rebuilt offset index, Kafka's default."""
 
 
-def leaves_out(plan: PartitionRestore) -> bool:
+def may_lack_records(plan: PartitionRestore) -> bool:
     """Return True if some offsets of the log may have no record. The directory then gets the file ``SPARSE_NAME``.
 
     Settings do not show it: data was lost and given up, or the topic was compacted before its settings changed.
@@ -156,7 +156,7 @@ class PartitionPull:
         for base in bases:
             state = files.state(path / log_name(base))
             held.append(Held(base, None if state is None else read_note(files, self._note_path(base), state.size)))
-        if leaves_out(self.plan):
+        if may_lack_records(self.plan):
             files.replace(path / SPARSE_NAME, b"")  # before the first segment with a gap
         ensure_topic_id(path, files, self.plan.entry.topic_id)
         return decide_pull(held, self.plan.rows, self.plan.end_offset)

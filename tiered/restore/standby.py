@@ -56,7 +56,7 @@ from tiered.local.disk.directory_files import (
 from tiered.local.disk.files import Files, sweep_temporaries
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, LockTerms
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
-from tiered.local.disk.uploader_files import UploadCheckpoint, known_of, uploader_lock
+from tiered.local.disk.uploader_files import UploadCheckpoint, root_bounds_of, uploader_lock
 from tiered.model import Position, TopicPartition
 from tiered.plan.ownership import SPARK_VOLUME
 from tiered.plan.pull import Pull
@@ -291,7 +291,7 @@ class Standby:
         proofs = Claims(self.directory, self._files).read()
         for entry, tp in asked:
             if tp not in self._views:
-                known = known_of(uploads.get(tp), proofs.get(tp), made=True)
+                known = root_bounds_of(uploads.get(tp), proofs.get(tp), made=True)
                 self._views[tp] = RootView(entry.topic_id, tp.partition, tp.topic, known)
 
     def positions(self, notes: list[str]) -> Steps[dict[str, dict[TopicPartition, Position]]]:

@@ -262,7 +262,7 @@ class Mirror:
     def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
         """Read one of the broker's checkpoints. Raises CorruptionError: damage never counts as empty."""
         lost = "no segment is linked without this file; a running broker writes it again within a minute"
-        return OffsetsFile(self.broker, name, self._files).read_whole(lost)
+        return OffsetsFile(self.broker, name, self._files).read_or_raise(lost)
 
     def _read_epochs(self, theirs: Path) -> bytes:
         """Return the leader epochs of the broker's log; empty without a file.

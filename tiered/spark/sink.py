@@ -44,7 +44,7 @@ from tiered.format.root import STATE_OPEN
 from tiered.model import Row
 from tiered.plan.sink_commit import once_id
 from tiered.remote.committer import owner_of
-from tiered.remote.sink_commit import Landed, Sink, need_partition
+from tiered.remote.sink_commit import PartitionCommit, Sink, need_partition
 from tiered.remote.topics import load_topic, register_topic
 from tiered.spark.schema import WriteSchema
 from tiered.spark.staging import Job, SinkTopic, Staged, TaskStaging
@@ -268,7 +268,7 @@ StagedRows = Mapping[tuple[UUID, int], tuple[Row, ...]]
 
 def commit_batch(
     store: Store, sink: Sink, txn: str, batch: int, tasks: StagedTasks, *, topics: Mapping[UUID, str] | None = None
-) -> tuple[Landed, ...]:
+) -> tuple[PartitionCommit, ...]:
     """Commit batch ``batch`` of transaction id ``txn``. Return the committed offsets of each partition.
 
     An empty batch gets a decision, too: an earlier attempt may have had rows, or a suspended one may continue.
@@ -315,7 +315,9 @@ def _decided_for_what_is_gone(txn: str, batch: int, rows: StagedRows, *, is_job:
     )
 
 
-def _warn_used_before(txn: str, rows: StagedRows, topics: Mapping[UUID, str], landed: Sequence[Landed]) -> None:
+def _warn_used_before(
+    txn: str, rows: StagedRows, topics: Mapping[UUID, str], landed: Sequence[PartitionCommit]
+) -> None:
     """Warn that an earlier run with this ``txnId`` counts instead. Raises ConfigError if they share no topic."""
     decided = {each.topic_id: each.root.topic for each in landed}
     ours = {topic_id: topics[topic_id] for topic_id, _ in rows}

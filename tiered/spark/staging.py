@@ -185,7 +185,7 @@ class TaskStaging:
         keyless, source = self._keyless(topic, records), rows_of(records)
         _check_partitions(topic, rows.partitions)
         if source is None:
-            self._add_odd(topic, rows, keyless)
+            self._add_without_kernels(topic, rows, keyless)
         else:
             given = None if rows.partitions is None else rows.partitions.data
             for partition, at in source.by_partition(topic.partitions, keyless, given):
@@ -194,7 +194,7 @@ class TaskStaging:
                 self._fill(part, source, at, len(records))
         self._make_room()
 
-    def _add_odd(self, topic: SinkTopic, rows: WrittenRows, keyless: int) -> None:
+    def _add_without_kernels(self, topic: SinkTopic, rows: WrittenRows, keyless: int) -> None:
         """Add rows in Python, because the compiled kernels are missing or do not accept these columns."""
         records, partitions = rows.records, _partitions(topic, rows, keyless)
         for at in rows_by_partition(partitions):

@@ -23,7 +23,7 @@ from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.root import STATE_DELETING
 from tiered.group.admin import load_committed
 from tiered.local.directory.read_only_log import LogView
-from tiered.local.disk.uploader_files import known_partitions
+from tiered.local.disk.uploader_files import root_bounds_by_partition
 from tiered.local.partition.read_log import ReadLog
 from tiered.local.transactions.group_positions import GroupTable
 from tiered.model import AbortedTxn, Position, TopicPartition
@@ -133,7 +133,7 @@ class Subscription:
         CorruptionError, LogDestroyedError, and the errors of the store.
         """
         options, local = self._options, self._local
-        known = known_partitions(local.uploads.read(), local.claims.read()) if local and self._store else {}
+        known = root_bounds_by_partition(local.uploads.read(), local.claims.read()) if local and self._store else {}
         topics = {topic.name: topic for topic in _chosen_topics(options, self._store, local, known)}
         wanted = list(options.assign) or [
             TopicPartition(topic.name, number) for topic in topics.values() for number in range(topic.partitions)

@@ -71,7 +71,7 @@ class Slots:
         with self._lock:
             return len(self._line)
 
-    def go_by(self, count: int) -> None:
+    def reconfigure(self, count: int) -> None:
         """Change the number of units. Units that are granted stay granted."""
         with self._lock:
             self._count = count
@@ -165,7 +165,7 @@ class Limits:
         self._lock = threading.Lock()  # of the two buckets and the count
         self._requests: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
-        self.go_by(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second)
+        self.reconfigure(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second)
 
     @classmethod
     def from_config(cls, limits: StoreLimits, *, clock: Clock | None = None) -> Limits:
@@ -187,12 +187,12 @@ class Limits:
         """Limit of bytes per second in both directions, None for no limit."""
         return None if self._bytes is None else self._bytes.rate
 
-    def go_by(
+    def reconfigure(
         self, *, requests_per_second: float | None, bytes_per_second: float | None, memory_bytes: int | None = None
     ) -> None:
         """Change the limits. Rates: None for no limit. ``memory_bytes``: None keeps the present budget."""
         if memory_bytes is not None:
-            self.memory.go_by(memory_bytes)
+            self.memory.reconfigure(memory_bytes)
         self._requests = self._bucket(self._requests, requests_per_second)
         self._bytes = self._bucket(self._bytes, bytes_per_second)
 
@@ -203,7 +203,7 @@ class Limits:
         if held is None:
             return TokenBucket(rate, burst=burst, now=now)
         with self._lock:
-            held.go_at(rate, now, burst=burst)
+            held.set_rate(rate, now, burst=burst)
         return held
 
     def metrics(self) -> list[Metric]:

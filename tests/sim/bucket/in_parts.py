@@ -22,7 +22,7 @@ from tiered.remote.catalog import Catalog
 from tiered.remote.compact_parts import CompactionPart, Round, RowGroup, inputs_of, plan_round, rewrite_part, scan_part
 from tiered.remote.fetch import ByteCache
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.segment_rewriter import Workshop
+from tiered.remote.segment_rewriter import RewriteContext
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Emit, Steps
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 def compact_in_parts(process: SteppedProcess, entry: TopicEntry, tp: TopicPartition, config: TopicConfig) -> Steps[int]:
     """One round; how many groups it committed. Raises NotFoundError where others change what it was planned over."""
     catalog = Catalog(entry.topic_id, tp.partition, tp.topic, known=entry.known)
-    planned = yield from plan_round(catalog, config, _shop(entry, tp, config, 0), part_bytes=PART_BYTES)
+    planned = yield from plan_round(catalog, config, _context(entry, tp, config, 0), part_bytes=PART_BYTES)
     if planned is None:
         return 0
     round_, parts = planned
@@ -46,17 +46,17 @@ def compact_in_parts(process: SteppedProcess, entry: TopicEntry, tp: TopicPartit
         pairs.extend(zip(found.high.tolist(), found.low.tolist(), found.codes.tolist(), strict=True))
 
     for number, part in enumerate(parts):
-        shop = _shop(entry, tp, config, 0)
-        steps = scan_part(catalog, shop, part, number=number, first_dirty=round_.first_dirty, most_keys=MOST_KEYS)
+        context = _context(entry, tp, config, 0)
+        steps = scan_part(catalog, context, part, number=number, first_dirty=round_.first_dirty, most_keys=MOST_KEYS)
         effects += (yield from _taken(steps, take)).effects
     live = bitmaps(round_, parts, pairs)
     yield from catalog.claim(Role.MAINTAINER, str(process))
-    shop = _shop(entry, tp, config, catalog.claim_epoch)
-    return (yield from _phase_2(catalog, shop, round_, parts, effects, live))
+    context = _context(entry, tp, config, catalog.claim_epoch)
+    return (yield from _phase_2(catalog, context, round_, parts, effects, live))
 
 
-def _shop(entry: TopicEntry, tp: TopicPartition, config: TopicConfig, epoch: int) -> Workshop:
-    return Workshop(
+def _context(entry: TopicEntry, tp: TopicPartition, config: TopicConfig, epoch: int) -> RewriteContext:
+    return RewriteContext(
         tp=tp,
         topic_id=entry.topic_id,
         lookup=SegmentLookup(tp, entry.topic_id, ByteCache()),
@@ -69,7 +69,7 @@ def _shop(entry: TopicEntry, tp: TopicPartition, config: TopicConfig, epoch: int
 
 def _phase_2(
     catalog: Catalog,
-    shop: Workshop,
+    context: RewriteContext,
     round_: Round,
     parts: list[CompactionPart],
     effects: list[dict[str, list[int]]],
@@ -89,7 +89,7 @@ def _phase_2(
             left += [(group, rows)] if rows else []
         last = part is parts[-1] and waiting is None
         told = [(group, before[group]) for group, _ in left]
-        made = yield from rewrite_part(catalog, shop, round_, told, survivors, always=last)
+        made = yield from rewrite_part(catalog, context, round_, told, survivors, always=last)
         for (_, rows), row in zip(left, made, strict=True):
             if row is not None:
                 count += yield from _commit(catalog, waiting, None)

@@ -14,7 +14,7 @@ from tiered.format.batch import encode_batch
 from tiered.format.decision import COMMITTED, Decision
 from tiered.format.root import STATE_OPEN
 from tiered.model import NewRecord, Row
-from tiered.remote.roots import PartitionIds
+from tiered.remote.roots import TopicIds
 from tiered.remote.sink_commit import Sink, hand_over, upload_staged
 from tiered.remote.topics import load_topic
 from tiered.store.base import Steps
@@ -118,7 +118,7 @@ def hand_over_partitions(world: World, process: SteppedProcess, topic: str) -> S
         to = "spark" if world.rng.random() < 0.7 else "local"
         which = sorted(world.rng.sample(range(entry.partitions), world.rng.randrange(1, entry.partitions + 1)))
         world.note(process, f"hands {which} of {topic} over to {to}")
-        yield from hand_over(PartitionIds(topic, entry.topic_id), which, to, str(process))
+        yield from hand_over(TopicIds(topic, entry.topic_id), which, to, str(process))
         world.counts["handed over"] += 1
     except (*PASSING, FencedError):
         return

@@ -39,7 +39,7 @@ from tiered.errors import ConfigError, TieredError
 from tiered.plan.commit import SHAPE, Shape, Stamp
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import RootView
-from tiered.remote.roots import PartitionIds
+from tiered.remote.roots import TopicIds
 from tiered.remote.sink_commit import Sink, hand_over
 from tiered.remote.topics import STATE_DELETED, STATE_OPEN, register_topic
 from tiered.store.base import Get, Head, StoreRequest
@@ -282,7 +282,7 @@ class World:
         entry = self.ledger.entries[GONE]
         if not self.sinks or entry.state != STATE_OPEN:
             return
-        ids, partitions = PartitionIds(GONE, entry.topic_id), range(entry.partitions)
+        ids, partitions = TopicIds(GONE, entry.topic_id), range(entry.partitions)
         drive(self.inner, hand_over(ids, partitions, "spark", "operator"), clock=self.clock, ids=self.ids)
         for process in self.drivers[:3] * 2:
             self._whole_life(process)

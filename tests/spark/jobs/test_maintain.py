@@ -18,7 +18,7 @@ from tiered.errors import FencedError
 from tiered.format.kernels import Record
 from tiered.format.keys import Role, root_key
 from tiered.model import TopicPartition
-from tiered.plan.jobs import bundled
+from tiered.plan.jobs import groups_by_size
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.catalog import Catalog
 from tiered.remote.maintain import Maintainer
@@ -201,6 +201,6 @@ def test_an_unknown_topic(tmp_path: Path) -> None:
 
 
 def test_large_ones_begin_first_and_small_ones_share_a_task() -> None:
-    assert bundled([5, 100, 1, 2, 3], 10, 3) == [[1], [0, 4, 3], [2]]
-    assert bundled([0] * 5, 10, 2) == [[0, 1], [2, 3], [4]]
-    assert bundled([], 10, 2) == []
+    assert groups_by_size([5, 100, 1, 2, 3], 10, 3) == [[1], [0, 4, 3], [2]]
+    assert groups_by_size([0] * 5, 10, 2) == [[0, 1], [2, 3], [4]]
+    assert groups_by_size([], 10, 2) == []

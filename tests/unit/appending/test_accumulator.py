@@ -20,7 +20,7 @@ from tiered.format.batch import encode_batch
 from tiered.local.partition.validation import RecordRules
 from tiered.model import NewRecord, PackedBatch
 
-COMPILED = kernels.AT_WORK != kernels.PURE
+COMPILED = kernels.KERNELS_IN_USE != kernels.PURE
 needs_compiled = pytest.mark.skipif(not COMPILED, reason="the compiled kernels are not at work")
 
 field = st.none() | st.binary(max_size=300)

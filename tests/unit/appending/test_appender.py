@@ -371,7 +371,9 @@ def test_who_keeps_receipts_keeps_no_values(bench: Bench) -> None:
     value = bytes(range(40))
     before = sys.getrefcount(value)
     receipts = [appender.append(value, partition=0, timestamp=bench.clock.now_ms() + i) for i in range(10)]
-    assert sys.getrefcount(value) == before + (10 if kernels.AT_WORK == kernels.PURE else 0)  # encoded at once there
+    assert sys.getrefcount(value) == before + (
+        10 if kernels.KERNELS_IN_USE == kernels.PURE else 0
+    )  # encoded at once there
     appender.flush()
     assert sys.getrefcount(value) == before
     assert [(r.offset, r.timestamp) for r in receipts] == [(i, bench.clock.now_ms() + i) for i in range(10)]

@@ -12,7 +12,7 @@ import pytest
 import tiered
 from tests.unit.check.building import RECORDS, TOPIC, Scenario, flip, record, scenario
 from tests.unit.cli.conftest import Cli
-from tiered.format.kernels import AT_WORK
+from tiered.format.kernels import KERNELS_IN_USE
 from tiered.times import format_time
 
 
@@ -293,7 +293,7 @@ def test_doctor(cli: Cli, log: Scenario) -> None:
     assert {"fail"} & set(states.values()) == set()
     assert states["write"] == states["read"] == states["list"] == states["volume"] == "ok"
     assert seen.summary["versions"]["python"] == sys.version.split()[0]
-    assert {each["name"]: each["found"] for each in seen.summary["checks"]}["kernels"] == AT_WORK
+    assert {each["name"]: each["found"] for each in seen.summary["checks"]}["kernels"] == KERNELS_IN_USE
     assert "skip" in cli("doctor").text
     missing = cli("doctor", "--log-dir", log.directory / "nothing", "--json")
     assert (missing.code, missing.summary["checks"][2]["state"]) == (10, "fail")

@@ -59,7 +59,7 @@ def test_a_backlog_of_one_partition_starves_no_other() -> None:
 def test_more_slots_are_given_out_at_once() -> None:
     desk = Desk(limits=EngineLimits(uploads=1)).claimed()
     assert len(desk.seal(0, 10, 20)) == 1
-    desk.do(desk.engine.go_by, EngineLimits(uploads=3))
+    desk.do(desk.engine.reconfigure, EngineLimits(uploads=3))
     assert len(desk.uploads) == 3
 
 

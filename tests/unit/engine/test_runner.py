@@ -47,7 +47,7 @@ async def test_the_time_follows_the_wall_forward_until_a_deadline_counts(tmp_pat
     runner = runner_of(tmp_path)
     clock = runner._clock
     assert isinstance(clock, FakeClock)
-    runner.go_at(replace(runner.timing, tick_ms=1))
+    runner.set_timing(replace(runner.timing, tick_ms=1))
 
     async def after_a_jump(hours: int) -> int:
         clock.jump(hours * 3600)

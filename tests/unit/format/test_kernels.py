@@ -38,9 +38,9 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_kernels_at_work_are_those_that_were_asked_for() -> None:
     if os.environ.get("TIERED_NO_EXTENSION"):
-        assert (kernels.AT_WORK, kernels.encode_records) == ("pure Python", pure_kernels.encode_records)
+        assert (kernels.KERNELS_IN_USE, kernels.encode_records) == ("pure Python", pure_kernels.encode_records)
     if os.environ.get("TIERED_REQUIRE_EXTENSION"):
-        assert kernels.AT_WORK.startswith("compiled (Cython ")
+        assert kernels.KERNELS_IN_USE.startswith("compiled (Cython ")
         assert kernels.encode_records is not pure_kernels.encode_records
 
 
@@ -57,7 +57,7 @@ def test_kernels_of_other_sources_are_not_at_work() -> None:
     """An update of a checkout leaves this, before the kernels are built again."""
     code = (
         "import sys, types; sys.modules['tiered.format._kernels'] = types.ModuleType('tiered.format._kernels')\n"
-        "from tiered.format import kernels; print(kernels.AT_WORK)"
+        "from tiered.format import kernels; print(kernels.KERNELS_IN_USE)"
     )
     env = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)

@@ -24,11 +24,11 @@ NAMES = tuple(sorted({*kernels._TWINS, *kernels._COMPILED_ALONE} - {"PlainLock",
 @contextmanager
 def at_work(twin: Any) -> Iterator[None]:
     """Within it the kernels are those of ``twin``."""
-    before = {name: getattr(kernels, name) for name in (*NAMES, "AT_WORK")}
+    before = {name: getattr(kernels, name) for name in (*NAMES, "KERNELS_IN_USE")}
     try:
         for name in NAMES:
             setattr(kernels, name, getattr(twin, name, kernels._odd))
-        kernels.AT_WORK = kernels.PURE if twin is pure_kernels else "compiled"
+        kernels.KERNELS_IN_USE = kernels.PURE if twin is pure_kernels else "compiled"
         yield
     finally:
         for name, function in before.items():

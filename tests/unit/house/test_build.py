@@ -62,7 +62,7 @@ def test_the_wheel_holds_kernels_that_work(tmp_path: Path) -> None:
     assert [name for name in names(wheel) if name.endswith((".so", ".c", ".o"))] == [EXTENSION]
     with zipfile.ZipFile(wheel) as held:
         held.extractall(tmp_path / "site")
-    code = "from tiered.format import _kernels, kernels; print(_kernels.__file__, kernels.AT_WORK, sep='|')"
+    code = "from tiered.format import _kernels, kernels; print(_kernels.__file__, kernels.KERNELS_IN_USE, sep='|')"
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "TIERED_REQUIRE_EXTENSION": "1"}
     env.pop("TIERED_NO_EXTENSION", None)
     found = subprocess.run(

@@ -140,7 +140,7 @@ CASES: list[tuple[Any, type[TieredError], str, int | None]] = [
     ),
     (pa.table({"value": [b"v"], "headers": [["x"]]}), ConfigError, "not list<struct<key: string", None),
     (pa.table({"value": [b"v"] * 3, "timestamp": [T0, T0, -5]}), InvalidTimestampError, "row 2 has timestamp -5", 2),
-    (pa.table({"value": [b"v"] * 2, "timestamp": [T0, 1]}), InvalidTimestampError, "row 1 has timestamp 1, the log", 1),
+    (pa.table({"value": [b"v"] * 2, "timestamp": [T0, 1]}), InvalidTimestampError, "row 1 has timestamp 1, outside", 1),
     (pa.table({"value": [b"v"] * 2, "key": [b"k", None]}), InvalidRecordError, "row 1 has no key, and the topic is", 1),
     (pa.table({"value": [b"v", b"x" * 300], "key": [b"k"] * 2}), RecordTooLargeError, "row 1 is a batch of 3", 1),
     (

@@ -19,7 +19,7 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.engine.disk import LogDirectory
 from tiered.errors import LockedError, NotFoundError
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.lock import _HELD, UNTOLD_SECONDS, DirectoryLock, LockTerms
+from tiered.local.disk.lock import _HELD, UNNAMED_HOLDER_SECONDS, DirectoryLock, LockTerms
 from tiered.log import LOCK_PATIENCE_S
 from tiered.testing.clock import FakeClock
 
@@ -83,7 +83,7 @@ def test_one_that_does_not_say_who_it_is_is_given_a_moment(directory: Path) -> N
     clock = TellingClock()
     with pytest.raises(LockedError, match="is held by another process"):
         tiered.open(directory, clock=clock)
-    assert UNTOLD_SECONDS <= sum(clock.sleeps) < UNTOLD_SECONDS + 0.1
+    assert UNNAMED_HOLDER_SECONDS <= sum(clock.sleeps) < UNNAMED_HOLDER_SECONDS + 0.1
     lock.release()
 
 

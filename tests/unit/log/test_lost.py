@@ -23,7 +23,7 @@ from tiered.errors import ConfigError, CorruptionError, LogDestroyedError, NotFo
 from tiered.format.keys import root_key, topic_key
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import TopicPartition
-from tiered.remote.roots import PartitionIds, make_roots
+from tiered.remote.roots import TopicIds, make_roots
 from tiered.remote.topics import decode_topic, encode_topic
 from tiered.restore.plan import RestoreOptions
 from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, ListPage, Object, Put
@@ -255,7 +255,7 @@ def test_partitions_that_are_being_added_are_no_damage(bucket: Bucket) -> None:
     entry = decode_topic(bucket.read(topic_key("t")), key=topic_key("t"))
     drive(
         bucket.store,
-        make_roots(PartitionIds("t", entry.topic_id), range(2, 4), "t"),
+        make_roots(TopicIds("t", entry.topic_id), range(2, 4), "t"),
         clock=SystemClock(),
         ids=SystemIds(),
     )
@@ -304,7 +304,7 @@ def test_a_selected_topic_is_restored_beside_one_whose_entry_is_lost(bucket: Buc
 
 def test_roots_that_wait_for_their_entry_are_no_damage(bucket: Bucket) -> None:
     """A registration that died before its entry; nobody claims before there is one."""
-    drive(bucket.store, make_roots(PartitionIds("u", UUID(int=5)), range(3), "t"), clock=SystemClock(), ids=SystemIds())
+    drive(bucket.store, make_roots(TopicIds("u", UUID(int=5)), range(3), "t"), clock=SystemClock(), ids=SystemIds())
     assert codes(bucket, disk=False) == set()
     restored(bucket)
 

@@ -24,7 +24,7 @@ from tiered.remote.compact import Compaction
 from tiered.remote.compact_parts import CompactionPart, Round, plan_round, rewrite_part, scan_part
 from tiered.remote.fetch import ByteCache
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.segment_rewriter import Workshop, merge_rows
+from tiered.remote.segment_rewriter import RewriteContext, merge_rows
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Get, Object, Steps
 from tiered.store.driver import Runner, drive
@@ -50,12 +50,12 @@ class Rewriter:
         root = self.log.root
         return list(root.rows) if root is not None else []
 
-    def shop(self) -> Workshop:
+    def context(self) -> RewriteContext:
         root = self.log.root
         if root is not None and not root.roles[Role.MAINTAINER.value].epoch:
             catalog = Catalog(self.log.topic_id, self.log.partition, self.log.topic)
             drive(self.log.store, catalog.claim(Role.MAINTAINER, "test"), clock=self.log.clock, ids=self.log.ids)
-        return Workshop(
+        return RewriteContext(
             tp=self.tp,
             topic_id=self.log.topic_id,
             lookup=SegmentLookup(self.tp, self.log.topic_id, ByteCache()),
@@ -86,7 +86,7 @@ class Rewriter:
             self.log.put_root(Rows.from_rows([*self.rows, *new]), next_offset=new[-1].next)
 
     def merge(self, rows: Sequence[Row]) -> Row:
-        merged = drive(self.log.store, merge_rows(self.shop(), rows), clock=self.log.clock, ids=self.log.ids)
+        merged = drive(self.log.store, merge_rows(self.context(), rows), clock=self.log.clock, ids=self.log.ids)
         self.put(rows, merged)
         return merged
 
@@ -101,8 +101,8 @@ class Rewriter:
         """One round; None: nothing is dirty."""
         root = self.log.root
         assert root is not None
-        snapshot, shop = CatalogView.from_root(root), self.shop()
-        stable = drive(self.log.store, shop.lookup.last_stable_offset(snapshot))
+        snapshot, context = CatalogView.from_root(root), self.context()
+        stable = drive(self.log.store, context.lookup.last_stable_offset(snapshot))
         end = root.next_offset
         bounds = LogState(self.tp, self.config, (), root.start_offset, end, stable, end, self.cleaned)
         planner = CompactionPlanner(bounds, now_ms)
@@ -110,7 +110,7 @@ class Rewriter:
         candidate = planner.candidate()
         if not candidate.cleanable_bytes:
             return None
-        round_ = Compaction(shop, snapshot, self.config, candidate, now_ms=now_ms, memory_bytes=memory_bytes)
+        round_ = Compaction(context, snapshot, self.config, candidate, now_ms=now_ms, memory_bytes=memory_bytes)
 
         def commit(old: Sequence[Row], new: Row, cleaned: CompactedRange | None) -> Steps[None]:
             yield from ()
@@ -125,11 +125,11 @@ class Rewriter:
         """One round by the steps of many machines, one after the other, and a dictionary for the shuffle between."""
         root = self.log.root
         assert root is not None
-        view, shop = Catalog(self.log.topic_id, self.log.partition, self.log.topic), self.shop()
+        view, context = Catalog(self.log.topic_id, self.log.partition, self.log.topic), self.context()
         run = Runner(self.log.store, self.log.clock, self.log.ids)
         if self.cleaned is not None and root.cleaned != (CompactedRange(self.cleaned, 0),):
             self.log.put_root(root.rows, cleaned=(CompactedRange(self.cleaned, 0),))
-        planned = run.run(plan_round(view, self.config, shop, part_bytes=part_bytes))
+        planned = run.run(plan_round(view, self.config, context, part_bytes=part_bytes))
         if planned is None:
             return None
         round_, parts = planned
@@ -141,7 +141,7 @@ class Rewriter:
             pairs.extend(zip(found.high.tolist(), found.low.tolist(), found.codes.tolist(), strict=True))
 
         for number, part in enumerate(parts):
-            steps = scan_part(view, shop, part, number=number, first_dirty=round_.first_dirty, most_keys=most_keys)
+            steps = scan_part(view, context, part, number=number, first_dirty=round_.first_dirty, most_keys=most_keys)
             effects += run.run(steps, take=emitted).effects
         found = bitmaps(round_, parts, pairs)
         groups = [group for part in parts for group in part.groups]
@@ -152,12 +152,12 @@ class Rewriter:
                 bitmap, part.start, part.end, key="bitmap", latest_offset=round_.first_uncleanable - 1
             )
             told = [(group, next(before)) for group in part.groups]
-            made = run.run(rewrite_part(view, shop, round_, told, survivors, always=False))
+            made = run.run(rewrite_part(view, context, round_, told, survivors, always=False))
             for group, row in zip(part.groups, made, strict=True):
                 last = group is groups[-1] and not written
                 if last and row is None:
                     told = [told[-1]]
-                    (row,) = run.run(rewrite_part(view, shop, round_, told, survivors, always=True))
+                    (row,) = run.run(rewrite_part(view, context, round_, told, survivors, always=True))
                 if row is not None:
                     written.append(([old for old in self.rows if group.start <= old.base < group.end], row))
         for old, new in written:

@@ -10,7 +10,7 @@ from tests.unit.remote.building import FIRST_MS, TRUSTED, MemorySegment, RemoteL
 from tiered.format.batch import encode_batch
 from tiered.format.decision import COMMITTED, Decision
 from tiered.model import NewRecord, Row
-from tiered.remote.roots import PartitionIds, make_roots
+from tiered.remote.roots import TopicIds, make_roots
 from tiered.remote.sink_commit import Sink, upload_staged
 from tiered.store.base import Store
 from tiered.store.driver import drive
@@ -25,13 +25,13 @@ def two_partitions() -> RemoteLog:
     """Partition 0 of two whose roots were made, in memory, on a clock of their own."""
     clock = FakeClock()
     log = RemoteLog(MemoryStore(clock=clock), clock=clock)
-    drive(log.store, make_roots(PartitionIds(log.topic, log.topic_id), [0, 1], "test"), clock=clock, ids=log.ids)
+    drive(log.store, make_roots(TopicIds(log.topic, log.topic_id), [0, 1], "test"), clock=clock, ids=log.ids)
     return log
 
 
 def stage(log: RemoteLog, segments: Sequence[MemorySegment], batch: int, txn: str = "query") -> list[Row]:
     """One batch of a sink; gives the rows that its segments have in the catalog."""
-    ids = PartitionIds(log.topic, log.topic_id)
+    ids = TopicIds(log.topic, log.topic_id)
     if log.root is None:
         drive(log.store, make_roots(ids, [log.partition], "test"), clock=log.clock, ids=log.ids)
     rows = [

@@ -67,7 +67,7 @@ def test_rows_that_others_changed_are_left_as_they_are(bucket: Bucket) -> None:
     (action,) = bucket.plan(first).actions
     bucket.run(second, bucket.plan(second).actions[0])
     done = bucket.run(first, action)
-    assert "changed it meanwhile" in done.note
+    assert "changed these segments meanwhile" in done.note
     assert bucket.ranges == [(0, 500)]
 
 

@@ -38,7 +38,7 @@ from tiered.model import AbortedTxn, NewRecord, Row, TimestampType
 from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind
 from tiered.remote import maintain, segment_rewriter
 from tiered.remote.maintain import ActionResult
-from tiered.remote.segment_rewriter import Encoding, Workshop, hole
+from tiered.remote.segment_rewriter import Encoding, RewriteContext, hole
 from tiered.store.base import Delete, Get, Object, Put, Steps
 
 pytestmark = pytest.mark.usefixtures("both_catalogs")
@@ -230,8 +230,8 @@ def test_holes_and_what_others_append_or_trim_meanwhile(monkeypatch: pytest.Monk
     trim = MaintenanceAction(MaintenanceKind.RETENTION, 0, first.next, "test")
     steps, done = segment_rewriter.reencode_row, list[int]()
 
-    def raced(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | None]:
-        made = yield from steps(shop, row, encoding)
+    def raced(context: RewriteContext, row: Row, encoding: Encoding) -> Steps[Row | None]:
+        made = yield from steps(context, row, encoding)
         if not done:
             bucket.log.fill(600, start=500)
             yield from maintainer._catalog.trim(trim.end, reason="test")
@@ -282,7 +282,7 @@ def test_what_would_be_too_large_stays_and_is_said(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(segment_rewriter, limit, 20_000)
         done = reencoded(bucket, plain)
         monkeypatch.undo()
-        assert done.note.endswith("larger than one may be: 1")
+        assert done.note.endswith("would exceed the size limit: 1")
         assert codecs(bucket) == {(2, Codec.ZSTD), (2, Codec.NONE)}
 
 

@@ -118,7 +118,7 @@ def test_what_stood_beside_the_inputs_stands_beside_the_output(rewriter: Rewrite
 
 def test_a_gap_at_the_end_and_a_hole_stay_in_the_range(rewriter: Rewriter, log: RemoteLog) -> None:
     first, second = log.fill(200)
-    rewriter.shop()  # the epoch of a hole is claimed, too
+    rewriter.context()  # the epoch of a hole is claimed, too
     gap = log.add(seal(batches(200, 250), end=300))
     empty = hole(100, 200, "0" * 31 + "f", 1, 0)
     rewriter.put([second], empty)
@@ -367,8 +367,8 @@ def test_what_is_rewritten_is_read_ahead_up_to_a_limit(log: RemoteLog) -> None:
     size = max(row.size for row in rows)
     ended: list[Row] = []
     tickets = Tickets(log)
-    shop = Rewriter(log, CONFIG, ahead_bytes=2 * size + 5).shop()
-    tickets.run(shop.read(in_turn(rows), taking(10**6), ended.append))
+    context = Rewriter(log, CONFIG, ahead_bytes=2 * size + 5).context()
+    tickets.run(context.read(in_turn(rows), taking(10**6), ended.append))
     assert ended == rows
     assert tickets.words == ["Get", "Begin", "Begin", "Take", *["Begin", "Take"] * (len(rows) - 3), "Take"]
     assert size < tickets.most <= 2 * size + 5
@@ -379,13 +379,13 @@ def test_who_stops_early_leaves_nothing_under_way(log: RemoteLog) -> None:
     rows = log.fill(1000)
     ended: list[Row] = []
     tickets = Tickets(log)
-    tickets.run(Rewriter(log, CONFIG).shop().read(in_turn(rows), taking(15), ended.append))
+    tickets.run(Rewriter(log, CONFIG).context().read(in_turn(rows), taking(15), ended.append))
     assert (ended, tickets.held) == (rows[:1], [])
     assert tickets.words.count("Begin") == tickets.words.count("Take") < len(rows) - 1
     log.damage(log.log_key(rows[2]), 100)
     tickets = Tickets(log)
     with pytest.raises(CorruptionError):
-        tickets.run(Rewriter(log, CONFIG).shop().read(in_turn(rows), taking(10**6), ended.append))
+        tickets.run(Rewriter(log, CONFIG).context().read(in_turn(rows), taking(10**6), ended.append))
     assert tickets.held == []
 
 
@@ -405,12 +405,12 @@ def test_a_round_over_what_is_gone_is_planned_anew_or_names_the_loss(
 ) -> None:
     """Simulation, seed 19729: a planner that stood still while its topic was destroyed met a bare SegmentGone."""
     log.add(seal(batches(0, 20)))
-    root, shop, view = log.root, rewriter.shop(), StoodStill(TOPIC_ID, log.partition, log.topic)
+    root, context, view = log.root, rewriter.context(), StoodStill(TOPIC_ID, log.partition, log.topic)
     assert root is not None
     view.held = CatalogView.from_root(root)
     key = log.idx_key(list(root.rows)[-1])
     log.store.execute(Delete((key, *([root.key] if destroyed else []))))
     expected = NotFoundError if destroyed else CorruptionError
     with pytest.raises(expected, match="was replaced while it was read" if destroyed else "still names it") as told:
-        drive(log.store, plan_round(view, CONFIG, shop, part_bytes=1))
+        drive(log.store, plan_round(view, CONFIG, context, part_bytes=1))
     assert (told.type, key in told.value.message) == (expected, True)

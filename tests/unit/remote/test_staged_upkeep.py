@@ -22,7 +22,7 @@ from tiered.format.local_names import log_name
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.model import EpochEntry, Row
 from tiered.plan.side_files import NO_PRODUCERS
-from tiered.remote.roots import PartitionIds
+from tiered.remote.roots import TopicIds
 from tiered.remote.sink_commit import hand_over
 from tiered.remote.topics import register_topic
 from tiered.store.base import ABSENT, Get, Object, Outcome, Put, StoreRequest
@@ -111,7 +111,7 @@ def test_compacted_they_are_what_a_compacted_log_is(pair: tuple[RemoteLog, Remot
 def test_producers_of_before_are_not_missed_behind_what_was_staged() -> None:
     log = registered(RemoteLog(MemoryStore()))
     log.add(seal(batches(0, 20), snapshot=encode_snapshot([ProducerEntry(7, 0, 0, 19, 9, 5, -1, -1)])))
-    drive(log.store, hand_over(PartitionIds(log.topic, log.topic_id), [0], "spark", "test"), clock=log.clock)
+    drive(log.store, hand_over(TopicIds(log.topic, log.topic_id), [0], "spark", "test"), clock=log.clock)
     rows = stage(log, [seal(batches(0, 20)), seal(batches(0, 30))], 0)
     assert found(log) == []
     rewriter = Rewriter(log)

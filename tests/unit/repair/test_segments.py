@@ -19,7 +19,7 @@ from tiered.local.directory.read_only_log import LogView
 from tiered.model import EpochEntry
 from tiered.remote.catalog_view import CatalogView
 from tiered.repair.plan import Ground, RepairOptions
-from tiered.repair.salvage import Remains, plan_remains
+from tiered.repair.salvage import DamagedRow, plan_remains
 from tiered.repair.segments import find_run
 from tiered.repair.versions import RepairSource
 from tiered.store.driver import drive
@@ -45,7 +45,7 @@ def test_a_disk_that_diverged_gives_nothing(plain: Bucket) -> None:
     row = plain.compact(1, 5)
     with contextlib.closing(LogView.open(plain.directory, clock=SystemClock())) as view:
         run = find_run(Ground(TP, plain.entry, RepairOptions(), view), view, row)
-        one = Remains(plain.entry.topic_id, TP, row, RepairSource(plain.log_key(row), row.size, run=run))
+        one = DamagedRow(plain.entry.topic_id, TP, row, RepairSource(plain.log_key(row), row.size, run=run))
         for lineage, lost in ((plain.root.lineage, ()), ((EpochEntry(7, 0),), ((row.base, row.next),))):
             pinned = CatalogView.from_root(dataclasses.replace(plain.root, lineage=lineage))
             assert drive(plain.store, plan_remains(one, pinned, accepted=False)) == (lost, ())

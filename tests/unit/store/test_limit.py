@@ -37,11 +37,11 @@ async def test_both_kinds_of_store_share_what_the_limits_allow() -> None:
         await uploads.execute(Get("k"))
         assert maintenance.execute(Get("k")) == Missing()
     assert clock.monotonic() == pytest.approx(2.0)
-    limits.go_by(requests_per_second=20, bytes_per_second=None)
+    limits.reconfigure(requests_per_second=20, bytes_per_second=None)
     for _ in range(40):
         maintenance.execute(Get("k"))
     assert clock.monotonic() == pytest.approx(2.0 + 2.0)
-    limits.go_by(requests_per_second=None, bytes_per_second=10)
+    limits.reconfigure(requests_per_second=None, bytes_per_second=10)
     maintenance.execute(Put("k", bytes(20), ABSENT))
     assert clock.monotonic() == pytest.approx(5.0)
     await uploads.close()
@@ -277,7 +277,7 @@ async def test_who_gives_up_a_large_wish_lets_the_small_ones_behind_pass() -> No
     assert (budget.taken, budget.waiting) == (10, 0)
     waits = asked(budget, 20)  # more than all: once all is back
     assert not waits.done()
-    budget.go_by(29)
+    budget.reconfigure(29)
     assert not waits.done()
     budget.leave(first)
     budget.leave(small)

@@ -176,7 +176,7 @@ def test_uploads_wait_for_memory_and_status_tells(tmp_path: Path) -> None:
     assert min(indexes) > 0
     each = PIECE_BYTES + INDEX_COPIES * max(indexes)
     store.limits = service._limits
-    service._limits.memory.go_by(each)
+    service._limits.memory.reconfigure(each)
 
     async def story() -> dict[str, Any]:
         run = asyncio.create_task(service.run())

@@ -27,7 +27,7 @@ from tiered.errors import (
 )
 from tiered.local.cleaning.rounds import CleaningRound, CleaningStoppedError
 from tiered.local.cleaning.subjects import (
-    AT_WORK,
+    KERNELS_IN_USE,
     PAUSED,
     CleanerCheckpoint,
     CleaningStatus,
@@ -138,7 +138,7 @@ class LogCleaner:
         raises the errors of :meth:`CleaningRound.run`.
         """
         writer = self._find(tp)
-        refused = self._refused(writer) or ("" if self._reserve_partition(tp) else AT_WORK)
+        refused = self._refused(writer) or ("" if self._reserve_partition(tp) else KERNELS_IN_USE)
         if refused:
             raise ConfigError(
                 f"{tp} cannot be cleaned: {refused}", hint="`tiered disk compact --dry-run` lists what can be cleaned"

@@ -27,7 +27,7 @@ from tiered.model import TopicPartition
 LOGGER = logging.getLogger("tiered.local")
 
 
-class Noted(NamedTuple):
+class StoredCheckpoints(NamedTuple):
     """Recovery points and log starts by partition, as the checkpoint files had them when the directory was opened.
 
     ``points_lost``: True if the file of the recovery points is damaged or missing.
@@ -45,7 +45,7 @@ class Noted(NamedTuple):
         return self.points.get(tp, LOST_POINT if self.points_lost else UNKNOWN_POINT)
 
 
-class DirectoryNotes:
+class DirectoryCheckpoints:
     """Reader and writer of the offset checkpoint files of one directory, from the state of its partitions.
 
     Thread-safe: after concurrent writes a file has the newest state.
@@ -65,7 +65,7 @@ class DirectoryNotes:
         self._seal_batches = 0
         self._seal_noted = False
 
-    def read(self) -> Noted:
+    def read(self) -> StoredCheckpoints:
         """Return the recovery points and log starts that the last process wrote.
 
         Missing files are created empty, as Kafka does at its first start.
@@ -75,7 +75,7 @@ class DirectoryNotes:
             if self.files.state(self.directory / name) is None:
                 self.files.close(self.files.open_write(self.directory / name))
         points = self.points.read()
-        return Noted(points, self.starts.read(), gone or self.points.damaged)
+        return StoredCheckpoints(points, self.starts.read(), gone or self.points.damaged)
 
     def write_points(self) -> int:
         """Write the recovery point of each partition to the checkpoint file. Return the number of partitions.
@@ -87,10 +87,10 @@ class DirectoryNotes:
             self.points.write(points)
             return len(points)
 
-    def note_seal(self) -> None:
+    def write_points_after_seal(self) -> None:
         """Write the recovery points after a seal, so that the next open need not read sealed segments.
 
-        Inside :meth:`many_seals` the write waits for the end of that block. A failed write is only logged: an old
+        Inside :meth:`deferring_points` the write waits for the end of that block. A failed write is only logged: an old
         checkpoint costs a longer recovery.
         """
         with self._lock:
@@ -103,7 +103,7 @@ class DirectoryNotes:
             LOGGER.warning("checkpoint_failed path=%s error=%s", self.directory, error)
 
     @contextlib.contextmanager
-    def many_seals(self) -> Iterator[None]:
+    def deferring_points(self) -> Iterator[None]:
         """Write the recovery points once at the end of the block, not after each seal in it."""
         with self._lock:
             self._seal_batches += 1
@@ -115,7 +115,7 @@ class DirectoryNotes:
                 due = self._seal_noted and not self._seal_batches
                 self._seal_noted = self._seal_noted and not due
             if due:
-                self.note_seal()
+                self.write_points_after_seal()
 
     def lower(self, tp: TopicPartition, point: int, start: int) -> None:
         """Lower the stored recovery point to ``point`` and log start to ``start``, before the log is truncated.
@@ -170,7 +170,7 @@ class DirectoryNotes:
             self.watermarks.write(self._roster.ends())
 
 
-class PositionNotes:
+class PositionsWriter:
     """Writer of ``tiered-positions``: positions of consumer groups in the uploaded partitions of one directory.
 
     The uploader reads the file and copies the positions to the bucket. Thread-safe.

@@ -23,7 +23,7 @@ from tiered.errors import (
 from tiered.format.kernels import PlainLock
 from tiered.format.local_names import partition_dir
 from tiered.local.cleaning.cleaner import LogCleaner
-from tiered.local.directory.checkpoints import DirectoryNotes, PositionNotes
+from tiered.local.directory.checkpoints import DirectoryCheckpoints, PositionsWriter
 from tiered.local.directory.figures import (
     UpkeepReport,
     directory_metrics,
@@ -116,7 +116,7 @@ class LocalLog:
             uploads=self.uploads,
         )
         self.roster = Roster(directory, around, topic_of=self._topic, upload_of=self._upload_of)
-        self.notes = DirectoryNotes(directory, files, self.roster)
+        self.notes = DirectoryCheckpoints(directory, files, self.roster)
         self._leaving = LeavingDirectories(directory, files, ids)
         self.registry = TopicRegistry(
             around, self.roster, leaving=self._leaving, checkpoint=self._checkpoint_without_gone
@@ -136,7 +136,7 @@ class LocalLog:
         # Asked for late: several directories share one coordinator.
         self.tasks.add(Task("transactions", EVERY_TICK, lambda ms: self.transactions.tick(ms)))  # noqa: PLW0108
         self.tasks.add(Task("positions", EVERY_TICK, lambda _: self.note_positions()))
-        self._position_notes = PositionNotes(directory, files, self.uploads)
+        self._position_notes = PositionsWriter(directory, files, self.uploads)
         self.volume_id = NO_ID
         self.was_clean = False
         self._broker_epoch = NO_BROKER_EPOCH
@@ -325,7 +325,7 @@ class LocalLog:
         self.notes.write_starts()
 
     def _note_seal(self) -> None:
-        self.notes.note_seal()
+        self.notes.write_points_after_seal()
 
     def note_positions(self) -> None:
         """Write the positions of groups to the file that the uploader reads, if they have changed."""
@@ -375,7 +375,7 @@ class LocalLog:
         Each write lists every partition. The block raises LocalIOError at a seal if the directory is offline.
         """
         self._lost()  # then the directory is offline, and every seal raises
-        return self.notes.many_seals()
+        return self.notes.deferring_points()
 
     def close(self) -> None:
         """Abort open transactions, flush and close all partitions, and release the lock. Idempotent.

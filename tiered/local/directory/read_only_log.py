@@ -49,7 +49,7 @@ from tiered.local.disk.topics import (
 )
 from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.read_log import ReadLog
-from tiered.local.partition.read_only_partition import ReadContext, ReadOnlyPartition, need_topic_id
+from tiered.local.partition.read_only_partition import ReadContext, ReadOnlyPartition, check_same_topic
 from tiered.model import Positions, TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -268,7 +268,7 @@ class LogView:
                 f"topic {tp.topic} ({topic_id}) is not in {self.directory} any more: it was deleted",
                 hint="if the topic was made again, call topic() of the reader again",
             )
-        need_topic_id(tp, topic_id, topic.topic_id)
+        check_same_topic(tp, topic_id, topic.topic_id)
         if not topic.adopted and tp.partition not in topic.here:
             raise no_partition(self.directory, tp, topic.here)
         self._check_gone(tp, topic)
@@ -293,7 +293,7 @@ class LogView:
         if present or topic.adopted or tp.partition not in topic.here:
             return
         uploads = self.uploads.read()
-        noted = noted_ends(self.directory, self.files, uploads)
+        noted = checkpoint_ends(self.directory, self.files, uploads)
         end_offset = gone_partitions([topic], (), noted).get(tp)
         if end_offset is not None:
             error = gone_error(self.directory, tp, end_offset)
@@ -351,7 +351,7 @@ class LogView:
         A read without the log start would show deleted records.
         """
         try:
-            return self._log_starts.read_whole(_WITHOUT_STARTS)
+            return self._log_starts.read_or_raise(_WITHOUT_STARTS)
         except (CorruptionError, LocalIOError) as error:
             for tp in present:
                 broken.setdefault(tp, error)
@@ -438,7 +438,7 @@ def find_gone(
     They are found in the files of ``directory``, which need not be open. ``uploads``: the uploader's checkpoint.
     """
     topics, present = expected_topics(directory, files).values(), DirectoryView.read(directory, files).partitions
-    return gone_partitions(topics, present, noted_ends(directory, files, uploads))
+    return gone_partitions(topics, present, checkpoint_ends(directory, files, uploads))
 
 
 def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool = False) -> CorruptionError:
@@ -473,7 +473,7 @@ def _way_on(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: boo
     return f"`{command} --accept-loss` gives the records up, and continues at offset {end_offset}"
 
 
-def noted_ends(
+def checkpoint_ends(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
     """Return the highest end offset that the checkpoints have for each partition. The real end may be higher.

@@ -26,7 +26,7 @@ from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.kernels import PlainLock
 from tiered.format.keys import check_topic_name
 from tiered.format.local_names import partition_dir, renamed_dir
-from tiered.local.directory.checkpoints import Noted
+from tiered.local.directory.checkpoints import StoredCheckpoints
 from tiered.local.directory.read_only_log import STRANGE_HINT, DirectoryView, gone_error, gone_partitions
 from tiered.local.disk.directory_files import usable_id
 from tiered.local.disk.files import Files, disk_failed
@@ -111,7 +111,7 @@ def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories)
 
 
 def open_partitions(
-    roster: Roster, found: Inventory, noted: Noted, *, clean: bool, tiered: Collection[TopicPartition]
+    roster: Roster, found: Inventory, noted: StoredCheckpoints, *, clean: bool, tiered: Collection[TopicPartition]
 ) -> None:
     """Add the partitions ``found`` to ``roster``, and open them. ``noted``: the checkpoints.
 
@@ -128,9 +128,9 @@ def open_partitions(
             point, start = noted.point(tp), noted.starts.get(tp)
             if tp in found.broken:
                 LOGGER.error("partition_out_of_service partition=%s error=%s", tp, found.broken[tp])
-                roster.put_aside(tp, found.broken[tp], Sleeper(point, start))
+                roster.add_out_of_service(tp, found.broken[tp], Sleeper(point, start))
             elif clean and tp in found.present and point >= 0:
-                roster.put_to_sleep(tp, Sleeper(point, start))
+                roster.add_sleeping(tp, Sleeper(point, start))
             else:
                 roster.adopt(tp, clean=clean, recovery_point=point, start=start)
 

@@ -40,7 +40,7 @@ from tiered.errors import ConfigError, TieredError
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.locks import SafeEvent
 from tiered.local.cleaning.cleaner import LogCleaner
-from tiered.local.directory.checkpoints import DirectoryNotes
+from tiered.local.directory.checkpoints import DirectoryCheckpoints
 from tiered.local.directory.registry import LeavingDirectories
 from tiered.local.disk.uploader_files import SealRequest
 from tiered.local.partition.context import DirectoryContext
@@ -68,7 +68,7 @@ class BackgroundTasks:
         roster: Roster,
         *,
         leaving: LeavingDirectories,
-        notes: DirectoryNotes,
+        notes: DirectoryCheckpoints,
         cleaner: LogCleaner,
         workers: Workers,
         note_status: Callable[[], None],
@@ -134,7 +134,7 @@ class BackgroundTasks:
         return run
 
     def _seal_idle(self, now_ms: int) -> PassResult:
-        with self._notes.many_seals():
+        with self._notes.deferring_points():
             return self._each(lambda writer: writer.maintenance.seal_idle)(now_ms)
 
     def _wake_some(self, _: int) -> PassResult:
@@ -159,7 +159,7 @@ class BackgroundTasks:
             if (tp in wanted if wanted is not None else not is_state_log(tp.topic))
             and tp not in self._roster.broken  # reported at the open
         ]
-        with self._notes.many_seals():
+        with self._notes.deferring_points():
             done = run_all(partial(self._roll, tp) for tp in names)  # a requester that still waits asks again
         self.seal_requests.answer(request_id)
         return done

@@ -86,7 +86,7 @@ class OffsetsFile:
             LOGGER.warning("checkpoint_damaged path=%s error=%s", self.path, damage)
         return offsets
 
-    def read_whole(self, lost: str) -> Mapping[TopicPartition, int]:
+    def read_or_raise(self, lost: str) -> Mapping[TopicPartition, int]:
         """Return the offsets by partition; an empty mapping if the file is missing.
 
         Raises CorruptionError for a damaged file, with the text ``lost`` as its hint.

@@ -39,7 +39,7 @@ NOTE_BYTES = 4096
 LOOK_SECONDS = 0.02
 """Interval in seconds between attempts to take a lock that another process has."""
 
-UNTOLD_SECONDS = 0.2
+UNNAMED_HOLDER_SECONDS = 0.2
 """Longest wait in seconds for a holder that wrote no note."""
 
 
@@ -95,9 +95,9 @@ class DirectoryLock:
     def acquire(self, clock: Clock, terms: LockTerms = LockTerms()) -> None:  # noqa: B008 - it never changes
         """Take the lock or raise LockedError, which names the holder.
 
-        Waits up to ``terms.patience_seconds`` for a holder that is ``passing``. Waits at most ``UNTOLD_SECONDS`` of
-        this time for a holder without a note: it may be about to write one, or it is a broker, which writes none. Waits
-        for no other holder.
+        Waits up to ``terms.patience_seconds`` for a holder that is ``passing``. At most
+        ``UNNAMED_HOLDER_SECONDS`` of this are for a holder without a note: it may be about to write one, or it is a
+        broker, which writes none. Waits for no other holder.
         """
         if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:
             raise LockedError(
@@ -108,7 +108,7 @@ class DirectoryLock:
         begun = clock.monotonic()
         while (handle := self._try()) is None:
             holder = self.holder()
-            patience = terms.patience_seconds if holder.passing else 0.0 if holder.pid else UNTOLD_SECONDS
+            patience = terms.patience_seconds if holder.passing else 0.0 if holder.pid else UNNAMED_HOLDER_SECONDS
             if clock.monotonic() - begun >= min(patience, terms.patience_seconds):
                 hint = "stop that process, or open the directory read-only"
                 if holder.passing:

@@ -322,7 +322,7 @@ def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
     return DirectoryLock(directory, files, name=UPLOADER_LOCK_NAME)
 
 
-def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> RootLowerBounds:
+def root_bounds_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> RootLowerBounds:
     """Return the lower bounds of one partition's root, from its checkpoint entry and its claim proof.
 
     A root below these bounds is outdated. ``upload``, ``proof``: None without an entry. ``made``: True if the topic's
@@ -340,19 +340,19 @@ def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: 
     )
 
 
-def known_partitions(
+def root_bounds_by_partition(
     uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[TopicPartition, RootLowerBounds]:
-    """Return the lower bounds of the root of every partition in the checkpoint or the claims; see :func:`known_of`."""
-    return {tp: known_of(uploads.get(tp), claims.get(tp)) for tp in {*uploads, *claims}}
+    """Return the lower bounds of the root of each partition in the checkpoint or claims, by :func:`root_bounds_of`."""
+    return {tp: root_bounds_of(uploads.get(tp), claims.get(tp)) for tp in {*uploads, *claims}}
 
 
-def known_topic(
+def root_bounds_of_topic(
     topic: str, uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[int, RootLowerBounds]:
-    """Return the lower bounds of the roots of one topic, by partition number; see :func:`known_of`.
+    """Return the lower bounds of the roots of one topic, by partition number; see :func:`root_bounds_of`.
 
     Only partitions in the checkpoint or the claims are included.
     """
     named = {tp for each in (uploads, claims) for tp in each if tp.topic == topic}
-    return {tp.partition: known_of(uploads.get(tp), claims.get(tp)) for tp in named}
+    return {tp.partition: root_bounds_of(uploads.get(tp), claims.get(tp)) for tp in named}

@@ -155,7 +155,7 @@ class PartitionAppender:
         now_ms = self._now_ms()
         data, first, least, greatest = self._rules.encode(records, now_ms, stamp, given=True)
         facts = BatchFacts(len(data), len(records) - 1, len(records), least, greatest)
-        written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms)
+        written = self._append_validated([(data, facts)], Origin.CLIENT, now_ms)
         return written._replace(timestamp=first)
 
     def append_batches(self, data: bytes) -> RecordMetadata:
@@ -164,7 +164,7 @@ class PartitionAppender:
         Repeated batches of a producer are not appended: the result is then the place of the first append.
         """
         now_ms = self._now_ms()
-        return self._append_settled(stored_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
+        return self._append_validated(stored_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
         """Append the rows of ``records`` as one atomic batch."""
@@ -188,15 +188,15 @@ class PartitionAppender:
             )
         least, greatest = (now_ms, now_ms) if stamped else (int(times.min()), int(times.max()))
         facts = BatchFacts(len(data), len(records) - 1, len(records), least, greatest)
-        written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms)
+        written = self._append_validated([(data, facts)], Origin.CLIENT, now_ms)
         return written._replace(timestamp=now_ms if stamped else int(times[0]))
 
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
         """Append one batch of the transaction coordinator, usually a marker. Its offset is assigned here."""
         now_ms = self._now_ms()
-        return self._append_settled([coordinator_batch(self._rules, data, now_ms)], Origin.COORDINATOR, now_ms)
+        return self._append_validated([coordinator_batch(self._rules, data, now_ms)], Origin.COORDINATOR, now_ms)
 
-    def _append_settled(
+    def _append_validated(
         self,
         settled: Sequence[tuple[bytes | bytearray, BatchFacts]],
         origin: Origin,

@@ -73,8 +73,9 @@ class PartitionContext:
     ``lock`` is never held across an fsync of records.
 
     ``upload`` is the uploader's last report, None while the log is not tiered. ``ending``: close has begun. Changes of
-    the log are refused, and flushes still work. ``halfway``: a truncation or replacement failed midway, so the files
-    differ from the list of segments. ``offline``: the error of the write or fsync that failed, otherwise None.
+    the log are refused, and flushes still work. ``files_inconsistent``: a truncation or replacement failed
+    midway, so the files differ from the list of segments. ``offline``: the error of the write or fsync that failed,
+    otherwise None.
 
     ``under_way`` names the change that is being made, None between changes. It is set before the first effect and
     cleared after the last one. If ``lock`` is free and ``under_way`` is set, an exception ended that change midway:
@@ -100,7 +101,7 @@ class PartitionContext:
         self.deleted = DeletedFiles(around.files, around.clock, self.lock)
         self.upload = upload
         self.offline: TieredError | None = None
-        self.halfway = False
+        self.files_inconsistent = False
         self.ending = False
         self.closed = False
         self.under_way: str | None = None
@@ -175,7 +176,7 @@ class PartitionContext:
     def check_readable(self) -> None:
         """Raise ClosedError after a close, or LocalIOError if the files differ from the list of segments."""
         self.check_open()
-        if self.halfway and self.offline is not None:
+        if self.files_inconsistent and self.offline is not None:
             raise self.offline_error(self.offline)
 
     def check_writable(self, *, fenced_too: bool = True) -> None:
@@ -231,7 +232,7 @@ class PartitionContext:
 
     def go_offline_inconsistent(self, error: TieredError) -> None:
         """Take the partition offline after a truncation or replacement that failed midway. Reads are refused, too."""
-        self.halfway = True
+        self.files_inconsistent = True
         self.go_offline(error)
 
     def offline_error(self, error: TieredError) -> LocalIOError:

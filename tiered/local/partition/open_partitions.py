@@ -99,7 +99,7 @@ class Roster:
     def __contains__(self, tp: TopicPartition) -> bool:
         return tp in self.logs or tp in self._sleeping or tp in self.broken
 
-    def put_aside(self, tp: TopicPartition, why: TieredError, noted: Sleeper) -> None:
+    def add_out_of_service(self, tp: TopicPartition, why: TieredError, noted: Sleeper) -> None:
         """Add a partition that is out of service for the reason ``why``. Checkpoints keep the values in ``noted``."""
         with self._lock:
             self.broken[tp], self._aside[tp] = why, noted
@@ -127,7 +127,7 @@ class Roster:
                 return None
         return found
 
-    def put_to_sleep(self, tp: TopicPartition, sleeper: Sleeper) -> None:
+    def add_sleeping(self, tp: TopicPartition, sleeper: Sleeper) -> None:
         """Add a partition that needs no recovery after a clean shutdown. Its first use opens it."""
         with self._lock:
             self._sleeping[tp] = sleeper

@@ -45,7 +45,7 @@ class _ExchangingError(NotFoundError):
     """Error of a read while the writer replaces segments: some files have no plain name at this moment."""
 
 
-def need_topic_id(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
+def check_same_topic(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
     """Raise LogDestroyedError if the topic id on disk changed from ``seen`` to ``topic_id``.
 
     An id of zero is unknown: nothing is raised.
@@ -324,7 +324,7 @@ class ReadOnlyPartition(ReadLog):
         except (CorruptionError, LocalIOError):
             return  # the next scan of the log directory reports it
         if topic_id is not None:
-            need_topic_id(self.tp, self.topic_id, topic_id)
+            check_same_topic(self.tp, self.topic_id, topic_id)
 
     def _is_same(self, known: SealedLocalSegment, end_offset: int) -> bool:
         """Return False if a cleaner has replaced the segment by one with the same base."""

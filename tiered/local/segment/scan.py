@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, read_header, verify_batch
-from tiered.format.batch_scanner import MIN_TAIL_BYTES, NO_LIMIT, BatchPosition, BatchWalk, Offsets
+from tiered.format.batch_scanner import MAX_IGNORED_TAIL_BYTES, NO_LIMIT, BatchPosition, BatchWalk, Offsets
 from tiered.format.buffers import BufferPool
 from tiered.format.kernel_values import Block
 from tiered.local.disk.files import Files
@@ -179,7 +179,7 @@ class LogFile:
         batches do not end at ``end``, or end below ``reach``.
         """
         buffers, size_bytes = _Buffers(kept=kept), 0
-        while end - walk.position > MIN_TAIL_BYTES:
+        while end - walk.position > MAX_IGNORED_TAIL_BYTES:
             position = walk.position
             if not size_bytes:
                 wanted = min(first_bytes, buffer_bytes, end - position)

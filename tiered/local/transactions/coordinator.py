@@ -113,7 +113,7 @@ class Transactions:
             return
         try:
             coordinator = self._load_coordinator()
-            left = find_leftovers(self._host.awake(), coordinator, self._ids.is_ours)
+            left = find_orphan_txns(self._host.awake(), coordinator, self._ids.is_ours)
         except TieredError as error:
             LOGGER.error("transactions_not_recovered error=%s", error)
             self._recovered = False  # the next open has to recover, even after a clean end
@@ -494,7 +494,7 @@ class OrphanTxns(NamedTuple):
     later: list[OrphanTxn]
 
 
-def find_leftovers(
+def find_orphan_txns(
     writers: Iterable[WriteLog], coordinator: TransactionCoordinator, is_ours: Callable[[int], bool]
 ) -> OrphanTxns:
     """Return the open transactions of this log's producers. Those of other producers are skipped.

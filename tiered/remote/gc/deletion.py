@@ -23,7 +23,7 @@ from tiered.remote.catalog import Catalog
 from tiered.remote.gc.audit import note_destroyed
 from tiered.remote.gc.garbage import Collected
 from tiered.remote.pins import drop_stale, read_pins
-from tiered.remote.roots import PartitionIds, load_roots
+from tiered.remote.roots import TopicIds, load_roots
 from tiered.remote.topics import STATE_DELETED, TopicEntry, update_topic
 from tiered.store.base import Steps
 from tiered.store.steps import Listing, delete_keys
@@ -49,7 +49,7 @@ def resume_topic_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
 
     Once no root exists, free the topic's name and return True. Otherwise return False.
     """
-    roots = yield from load_roots(PartitionIds(entry.name, entry.topic_id), range(entry.partitions))
+    roots = yield from load_roots(TopicIds(entry.name, entry.topic_id), range(entry.partitions))
     there = [root for root in roots.values() if root is not None]
     for root in there:
         if root.state != STATE_DELETING:

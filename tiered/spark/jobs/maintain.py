@@ -14,7 +14,7 @@ from tiered.arguments import chosen_partitions
 from tiered.errors import CorruptionError, FencedError, LogDestroyedError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
-from tiered.plan.jobs import TWO_PHASE_RECORDS, bundled
+from tiered.plan.jobs import TWO_PHASE_RECORDS, groups_by_size
 from tiered.plan.maintenance import MaintenanceKind, MaintenancePlan
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.survivors import PAIR_BYTES, SURVIVOR_BYTES
@@ -135,7 +135,7 @@ def _tasks(due: Sequence[Due], wanted: JobScope) -> list[Task]:
             "memory_bytes": wanted.memory_bytes,
             "partitions": [[*mine[at].plan.tp, mine[at].single_task_kinds] for at in group],
         }
-        for group in bundled(sizes, wanted.task_bytes, MAX_PARTITIONS_A_TASK)
+        for group in groups_by_size(sizes, wanted.task_bytes, MAX_PARTITIONS_A_TASK)
     ]
 
 

@@ -58,7 +58,7 @@ from tiered.remote.compact_parts import (
 from tiered.remote.fetch import ByteCache
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.root_history import require_newest_root
-from tiered.remote.segment_rewriter import Workshop
+from tiered.remote.segment_rewriter import RewriteContext
 from tiered.remote.topics import TopicEntry, load_topic_to_read
 from tiered.spark.jobs.run import JobRunner, Receipt, Task, receipts_of
 from tiered.spark.worker import capabilities_of, worker_store
@@ -84,8 +84,8 @@ class PlannedRound:
     def plan(cls, store: Store, tp: TopicPartition, *, part_bytes: int, most_keys: int) -> PlannedRound | None:
         """Plan a round over the newest catalog; None if nothing is dirty."""
         entry = entry_of(store, tp.topic)
-        catalog, shop = opened(store, entry, tp.partition)
-        planned = drive(store, plan_round(catalog, entry.settings, shop, part_bytes=part_bytes))
+        catalog, context = opened(store, entry, tp.partition)
+        planned = drive(store, plan_round(catalog, entry.settings, context, part_bytes=part_bytes))
         return None if planned is None else cls(planned[0], tuple(planned[1]), most_keys)
 
     def as_json(self) -> dict[str, Any]:
@@ -107,13 +107,13 @@ def part_from_json(fields: Mapping[str, Any]) -> CompactionPart:
     )
 
 
-def opened(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0) -> tuple[Catalog, Workshop]:
+def opened(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0) -> tuple[Catalog, RewriteContext]:
     """Return a partition's catalog and the access to its segments. ``epoch``: the claim for writing; 0: only read.
 
     Raises ConditionalWritesUnsupportedError if ``epoch`` is set and the store lacks conditional writes.
     """
     tp = TopicPartition(entry.name, partition)
-    shop = Workshop(
+    context = RewriteContext(
         tp=tp,
         topic_id=entry.topic_id,
         lookup=SegmentLookup(tp, entry.topic_id, ByteCache()),
@@ -122,7 +122,7 @@ def opened(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0) -
         index_interval_bytes=entry.settings.index_interval_bytes,
         lineage=(),
     )
-    return Catalog(entry.topic_id, partition, entry.name, known=entry.known), shop
+    return Catalog(entry.topic_id, partition, entry.name, known=entry.known), context
 
 
 def entry_of(store: Store, topic: str) -> TopicEntry:
@@ -156,9 +156,9 @@ def scan(store: Store, facts: Mapping[str, Any], number: int, part: CompactionPa
     catalog has other rows now.
     """
     round_ = Round(**facts["round"])
-    catalog, shop = opened(store, compacted_entry(store, round_.topic), round_.partition)
+    catalog, context = opened(store, compacted_entry(store, round_.topic), round_.partition)
     first_dirty, most_keys = round_.first_dirty, facts["most_keys"]
-    steps = scan_part(catalog, shop, part, number=number, first_dirty=first_dirty, most_keys=most_keys)
+    steps = scan_part(catalog, context, part, number=number, first_dirty=first_dirty, most_keys=most_keys)
     found: Scanned = yield from drive_stream(store, steps)
     return found
 
@@ -178,8 +178,8 @@ def rewrite(store: Store, task: Task, bitmap: bytes) -> Receipt:
     ]
     try:
         entry = compacted_entry(store, round_.topic)
-        catalog, shop = opened(store, entry, round_.partition, epoch=task["epoch"])
-        rows = drive(store, rewrite_part(catalog, shop, round_, groups, survivors, always=task["always"]))
+        catalog, context = opened(store, entry, round_.partition, epoch=task["epoch"])
+        rows = drive(store, rewrite_part(catalog, context, round_, groups, survivors, always=task["always"]))
     except NotFoundError as changed:
         if changed.__class__ is not NotFoundError:
             raise

@@ -11,7 +11,7 @@ import pytest
 from tiered.errors import CorruptionError, DiskFullError, LocalIOError
 from tiered.local.disk.claims import CLAIMS_NAME, REWRITE_BYTES, ClaimProof, Claims
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploader_files import PartitionUpload, known_partitions, known_topic
+from tiered.local.disk.uploader_files import PartitionUpload, root_bounds_by_partition, root_bounds_of_topic
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import RootLowerBounds
 
@@ -59,12 +59,12 @@ def test_what_was_kept_is_read_by_another_process(tmp_path: Path) -> None:
 def test_what_is_known_of_one_topic_is_made_of_its_own_partitions_alone() -> None:
     uploads = {tp(0): PartitionUpload(7, 3, start_offset=2), tp(0, "u"): PartitionUpload(9, 4)}
     claims = {tp(0): ClaimProof("a,b"), tp(1): ClaimProof(restored_from=(5, 40)), tp(2, "u"): ClaimProof("c")}
-    known = known_topic("t", uploads, claims)
+    known = root_bounds_of_topic("t", uploads, claims)
     assert known == {
         0: RootLowerBounds(start_offset=2, next_offset=7, writer_epoch=3, tokens=("a", "b")),
         1: RootLowerBounds(version=5, next_offset=40),
     }
-    every = known_partitions(uploads, claims)
+    every = root_bounds_by_partition(uploads, claims)
     assert {at: what for at, what in every.items() if at.topic == "t"} == {tp(n): what for n, what in known.items()}
     assert sorted(every) == [tp(0), tp(1), tp(0, "u"), tp(2, "u")]
 

@@ -38,12 +38,12 @@ def test_it_is_read_again_only_after_somebody_replaced_it(tmp_path: Path) -> Non
     assert mine.read() == {}
     for offsets in ({ONE: 5}, {ONE: 6}, {ONE: 6, TWO: 1}):
         theirs.write(offsets)
-        assert [mine.read(), mine.read_whole("all"), mine.read()] == [offsets] * 3
+        assert [mine.read(), mine.read_or_raise("all"), mine.read()] == [offsets] * 3
     assert files.read_names == [NAME] * 3
     mine.write({TWO: 9})
     assert (mine.read(), theirs.read(), files.read_names) == ({TWO: 9}, {TWO: 9}, [NAME] * 3)
     mine.path.unlink()
-    assert (mine.read(), mine.read_whole("all")) == ({}, {})
+    assert (mine.read(), mine.read_or_raise("all")) == ({}, {})
 
 
 def test_damage_is_told_once_for_each_file_and_is_never_an_empty_one(
@@ -55,13 +55,13 @@ def test_damage_is_told_once_for_each_file_and_is_never_an_empty_one(
         for _ in range(3):
             assert (mine.read(), mine.damaged) == ({}, True)
             with pytest.raises(CorruptionError, match="cannot be read") as refused:
-                mine.read_whole("what is lost")
+                mine.read_or_raise("what is lost")
             assert refused.value.hint == "what is lost"
         assert warnings(caplog) == number + 1
     PosixFiles().replace(mine.path, b"1\n0\n")
     for _ in range(2):
         with pytest.raises(NewerFormatError) as newer:
-            mine.read_whole("all")
+            mine.read_or_raise("all")
         assert newer.value.hint == "upgrade tieredlog; nothing was changed"
     mine.write({ONE: 2})
     assert (mine.read(), mine.damaged) == ({ONE: 2}, False)

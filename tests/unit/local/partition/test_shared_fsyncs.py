@@ -18,7 +18,7 @@ from tiered.format import kernels
 from tiered.format.kernels import PlainLock, TurnLock
 from tiered.model import NewRecord
 
-needs_compiled = pytest.mark.skipif(kernels.AT_WORK == kernels.PURE, reason="threading.Lock keeps no order")
+needs_compiled = pytest.mark.skipif(kernels.KERNELS_IN_USE == kernels.PURE, reason="threading.Lock keeps no order")
 WAITERS = 8
 WAIT_S = 60.0
 ANY_LOCK: Any = TurnLock

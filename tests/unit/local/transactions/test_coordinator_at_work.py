@@ -208,7 +208,7 @@ def test_a_file_of_ids_that_cannot_be_read_says_what_to_do(bench: TxnBench) -> N
     bench.transact("x", b"1")
     bench.kill()
     (bench.directory / PRODUCER_IDS_NAME).write_text("{}")
-    with pytest.raises(CorruptionError, match="remove it"):
+    with pytest.raises(CorruptionError, match="remove that file"):
         bench.open()
 
 

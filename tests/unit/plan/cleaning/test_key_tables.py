@@ -223,7 +223,7 @@ def test_a_record_that_a_later_lower_offset_follows_stays() -> None:
 def test_keys_that_are_hashed_together_are_found_one_by_one(keys: list[bytes]) -> None:
     table = compiled.KeyTable(1000, SECRET)
     run = encode_batch([NewRecord(b"v", key, 5) for key in keys])
-    assert table.put_run(run, 0) == pure_kernels.PutRun(len(run), 1, len(keys), len(keys) - 1, False, True)
+    assert table.put_run(run, 0) == pure_kernels.RunKeysResult(len(run), 1, len(keys), len(keys) - 1, False, True)
     assert {key: table.get(key) for key in keys} == {key: at for at, key in enumerate(keys)}
 
 

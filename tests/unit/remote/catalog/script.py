@@ -13,7 +13,7 @@ from tiered.model import Row
 from tiered.plan.ownership import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.committer import Claim
-from tiered.remote.roots import PartitionIds, make_roots
+from tiered.remote.roots import TopicIds, make_roots
 from tiered.store.base import Get, Outcome, Put, PutResult, PutStatus, Steps, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
@@ -110,7 +110,7 @@ class World:
     def make_root(self, topic_id: UUID = TOPIC_ID, partition: int = 0) -> None:
         """Make the root of a partition, as the registration of its topic does."""
         self.is_rooted = True
-        steps = make_roots(PartitionIds("flights", topic_id), [partition], "registration")
+        steps = make_roots(TopicIds("flights", topic_id), [partition], "registration")
         drive(self.store.inner, steps, clock=self.clock, ids=SeededIds(0))
 
     def run(self, steps: Steps[T]) -> T:

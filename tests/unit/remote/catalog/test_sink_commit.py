@@ -21,13 +21,13 @@ from tiered.format.root import Root
 from tiered.model import Row
 from tiered.remote.catalog import Catalog
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
-from tiered.remote.roots import PartitionIds, make_roots
+from tiered.remote.roots import TopicIds, make_roots
 from tiered.remote.sink_commit import Sink, hand_over, put_decision, read_decision
 from tiered.store.base import Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock
 
-IDS = PartitionIds("flights", TOPIC_ID)
+IDS = TopicIds("flights", TOPIC_ID)
 NAMES = {TOPIC_ID: "flights"}
 
 

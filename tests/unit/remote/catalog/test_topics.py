@@ -14,7 +14,7 @@ from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
 from tiered.remote.root_view import RootView
-from tiered.remote.roots import PartitionIds, load_roots
+from tiered.remote.roots import TopicIds, load_roots
 from tiered.remote.topics import (
     CHANGES_KEPT,
     MAX_ENTRY_BYTES,
@@ -168,7 +168,7 @@ def test_an_entry_vouches_for_no_root_that_is_not_there(denied: int) -> None:
     store, clock, ids = Denying(), FakeClock(), SeededIds(1)
     store.denied = denied
     drive(store, register_topic("flights", ID, 3, {}), clock=clock, ids=ids)
-    roots = drive(store, load_roots(PartitionIds("flights", ID), range(3)), clock=clock, ids=ids)
+    roots = drive(store, load_roots(TopicIds("flights", ID), range(3)), clock=clock, ids=ids)
     assert {number: root is not None for number, root in roots.items()} == {0: True, 1: True, 2: True}
 
 

@@ -24,7 +24,7 @@ from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote.gc.audit import audited, note_destroyed, was_destroyed
 from tiered.remote.gc.deletion import destroy, resume_topic_deletion, start_deletion
 from tiered.remote.gc.orphans import Swept, sweep_strays
-from tiered.remote.roots import PartitionIds, load_roots, make_roots
+from tiered.remote.roots import TopicIds, load_roots, make_roots
 from tiered.remote.topics import load_entry, register_topic
 from tiered.store.base import (
     ABSENT,
@@ -100,7 +100,7 @@ def destroyed(log: RemoteLog) -> None:
     assert entry is not None
     run(log, start_deletion(entry, "operator"))
     log.clock.advance(60)
-    for root in run(log, load_roots(PartitionIds(log.topic, TOPIC_ID), range(2))).values():
+    for root in run(log, load_roots(TopicIds(log.topic, TOPIC_ID), range(2))).values():
         assert root is not None
         run(log, destroy(root, 0))
     entry = run(log, load_entry(log.topic))
@@ -135,7 +135,7 @@ def test_what_came_after_the_destruction_goes_after_a_day(log: RemoteLog) -> Non
 
 def test_a_root_goes_last(log: RemoteLog) -> None:
     destroyed(log)
-    run(log, make_roots(PartitionIds(log.topic, TOPIC_ID), [0], "late"))
+    run(log, make_roots(TopicIds(log.topic, TOPIC_ID), [0], "late"))
     put(log, f"{partition_prefix(TOPIC_ID, 0)}zzz")
     log.clock.advance(DAY_S)
     gone: list[tuple[str, ...]] = []
@@ -155,7 +155,7 @@ def test_a_line_is_there_before_anything_goes(log: RemoteLog) -> None:
     assert entry is not None
     run(log, start_deletion(entry, "operator"))
     log.clock.advance(60)
-    root = run(log, load_roots(PartitionIds(log.topic, TOPIC_ID), [0]))[0]
+    root = run(log, load_roots(TopicIds(log.topic, TOPIC_ID), [0]))[0]
     assert root is not None
     assert not run(log, was_destroyed(TOPIC_ID, 0))
     execute = log.store.execute
@@ -178,7 +178,7 @@ def test_without_a_line_nothing_goes(log: RemoteLog, answers: str) -> None:
     assert entry is not None
     run(log, start_deletion(entry, "operator"))
     log.clock.advance(60)
-    root = run(log, load_roots(PartitionIds(log.topic, TOPIC_ID), [0]))[0]
+    root = run(log, load_roots(TopicIds(log.topic, TOPIC_ID), [0]))[0]
     assert root is not None
     execute, sent = log.store.execute, 0
 
@@ -238,7 +238,7 @@ def test_an_unreadable_entry_ends_it(log: RemoteLog) -> None:
 
 def test_the_roots_of_a_registration_stay(log: RemoteLog) -> None:
     """The creation may go on. The name may be free, or another topic's."""
-    run(log, make_roots(PartitionIds(log.topic, OTHER), [0, 1], "killed"))
+    run(log, make_roots(TopicIds(log.topic, OTHER), [0, 1], "killed"))
     log.clock.advance(2 * DAY_S)
     assert swept(log) == Swept()
     assert below(log, OTHER) == [root_key(OTHER, 0), root_key(OTHER, 1)]
