@@ -135,7 +135,10 @@ class FindReport:
 
 @dataclass(slots=True)
 class FindResult:
-    """Iterator of matching records. ``report`` is final when the iterator has ended."""
+    """Matching records, for one loop. ``iter(result)`` returns their iterator, for ``next``.
+
+    ``report`` is final when the iterator has ended.
+    """
 
     report: FindReport
     _records: Iterator[ConsumerRecord] = field(repr=False)
@@ -352,7 +355,7 @@ class Reader:
         until: Time | None = None,
         partition: int | None = None,
     ) -> FindResult:
-        """Return an iterator of the records with this key, and a report of the search, which runs as you iterate.
+        """Return the records with this key, for one loop, and a report of the search, which runs as you iterate.
 
         ``since``, ``until``: half-open range of times; None: no bound. ``partition`` None: all. Segments whose
         timestamps lie outside the range are never fetched. All others are, whatever their keys.

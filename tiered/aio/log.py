@@ -179,7 +179,12 @@ class AsyncLog:
         return await self._worker.call(self._log.metrics)
 
     async def sync(self, timeout: float | None = None) -> None:
-        """Run ``Log.sync``."""
+        """Run ``Log.sync``: upload all records appended so far, and wait for their commit.
+
+        Requests to an unreachable store are retried for ``timeout`` seconds. None: ``deadline_seconds`` of ``open``.
+        Raises DataLocalError if some records are still only local after ``timeout``, and the other errors of
+        ``Log.sync``.
+        """
         await self._worker.call_alone(self._log.sync, timeout)
 
     async def close(self) -> None:
@@ -229,7 +234,7 @@ async def _close_reader(reader: AsyncReader, _: BaseException | None) -> None:
 
 
 class AsyncFindResult:
-    """Asynchronous iterator of the records with a key (``tiered.reader.FindResult`` for asyncio)."""
+    """Records with a key, for one ``async for`` (``tiered.reader.FindResult`` for asyncio)."""
 
     def __init__(self, report: FindReport, records: AsyncGenerator[ConsumerRecord, None]) -> None:
         self.report = report

@@ -179,7 +179,8 @@ def judge_txn_index(
 ) -> SideFileVerdict:
     """Check a ``.txnindex`` against the replayed segment. ``found``: content of the file, empty if absent.
 
-    ``noted_crc``: the CRC32C that the file should have, None if unknown. ``all_followed``: as in :func:`txns_flaw`.
+    ``noted_crc``: the CRC32C that the file should have, None if unknown. ``all_followed``: the whole remaining log was
+    replayed. An aborted transaction without a batch in it then needs no entry.
     """
     flaw: str | None
     proven = True

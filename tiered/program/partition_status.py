@@ -76,8 +76,9 @@ class PartitionStatus:
 
     @property
     def overtaken(self) -> bool:
-        """Return True if another volume has committed other or more records than this disk has. Appends are then
-        refused.
+        """Return True if another volume owns the partition, or if this disk ends below the committed records.
+
+        Appends are then refused. ``tiered repair rejoin`` is the way back.
         """
         at = self.positions
         return self.fenced or (at is not None and at.end_offset < at.uploaded_offset)

@@ -62,7 +62,11 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
 
 
 def envelope(record: ConsumerRecord) -> dict[str, Any]:
-    """Return the fields of a record for JSON output, in the order that the module shows."""
+    """Return the fields of a record for JSON output.
+
+    In this order: message_type, topic, partition, offset, timestamp, timestamp_type, key, value, headers, encoding,
+    tier. ``encoding`` names how key, value and header values are written: ``utf-8`` or ``base64``.
+    """
     (key,), key_word = _encode([record.key])
     (value,), value_word = _encode([record.value])
     return {

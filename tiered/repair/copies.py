@@ -244,7 +244,11 @@ class Pages(NamedTuple):
 
 
 def read_all_pages(ground: Ground, root: Root) -> Steps[Pages]:
-    """Read each page with rows above the log's start. Read an older version of a page that is missing or damaged."""
+    """Read each page with rows above the log's start.
+
+    A page that is missing or damaged is looked for among the older versions of its object, which a store with
+    versioning keeps. A page without a good version is in ``lost`` of the result.
+    """
     found = Pages([], PageCache(CACHE_BYTES), [], [])
     waiting = [(PageKind.INNER, each) for each in root.inner] + [(PageKind.LEAF, each) for each in root.leaves]
     while waiting:

@@ -284,12 +284,14 @@ class SegmentFetch:
         return self.directory / local_name(self.row.base, suffix, self.work)
 
     def run(self, end: int | None = None, before: Row | None = None) -> Steps[Fetched]:
-        """Fetch, check and write everything but the seal note. Raises CorruptionError.
+        """Fetch the segment, check it, and write all of its files except the ``.seal`` note.
+
+        Damaged indexes are rebuilt. Raises CorruptionError for a damaged ``.log``, or if no batch begins at ``end``.
 
         Args:
-            end: restore only the part below this offset, where a batch begins.
-            before: the last segment before this one that is no hole, if it is not restored. Its bundle has the
-                producers.
+            end: keep only the records below this offset. None: keep all.
+            before: the earlier segment whose bundle has the producers at the start of this one. None: that segment is
+                restored too, or there is none.
         """
         if before is not None:
             indexes, _ = yield from self._with_row(before)._bundle()

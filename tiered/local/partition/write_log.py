@@ -158,7 +158,7 @@ class WriteLog(ReadLog):
             return self.producers.stable_offset()
 
     def live_producers(self) -> tuple[ProducerEntry, ...]:
-        """Return the state of each producer. See :meth:`PartitionProducers.entries`."""
+        """Return the snapshot entry of each producer now in memory, in the order of their ids."""
         with self.context.lock:
             self.context.check_open()
             return self.producers.entries()
@@ -319,11 +319,14 @@ class WriteLog(ReadLog):
         A second call returns the same result. Raises LocalIOError, without a close, if another thread's write or fsync
         takes longer than ``timeout_seconds``.
         """
+        hint = "the disk hangs: read the kernel log (`dmesg`), then end this process, which keeps the log's lock"
         if not self.durability.lock.hold(timeout_seconds):  # which raises in the thread that is inside a flush
-            raise LocalIOError(f"{self.tp} was not closed: an fsync has not returned for {timeout_seconds} s")
+            raise LocalIOError(
+                f"{self.tp} was not closed: an fsync has not returned for {timeout_seconds} s", hint=hint
+            )
         self.durability.lock.release()
         if not self.context.lock.hold(timeout_seconds):
-            raise LocalIOError(f"{self.tp} was not closed: a write has not returned for {timeout_seconds} s")
+            raise LocalIOError(f"{self.tp} was not closed: a write has not returned for {timeout_seconds} s", hint=hint)
         try:
             self.context.ending = True  # no append gets in between this and the seal
             if not self.context.closed:

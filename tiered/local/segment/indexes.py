@@ -312,7 +312,8 @@ def rebuild_indexes(
 def lost_end(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> bool:
     """Return True if the ``.log`` is shorter than its ``.seal`` note says and an index has entries beyond its end.
 
-    The note alone is no proof. A broker that rewrites a segment leaves the old note, with indexes that fit the new log.
+    ``size_bytes``: present size of the ``.log``. The note is read here. The note alone is no proof: a broker that
+    rewrites a segment leaves the old note, with indexes that fit the new log. False if the ``.log`` has other damage.
     """
     if noted_size(files, log.path.with_suffix(SEAL_SUFFIX)) <= size_bytes:
         return False
