@@ -151,7 +151,7 @@ def test_a_clock_that_is_400_days_ahead_expires_nothing(world: World) -> None:
     ahead = FakeClock(world.clock.now_ms() + 400 * DAY_MS)
     actions, notes = world.planned(ahead, retention_ms=30 * DAY_MS)
     assert actions == ()
-    assert notes[0].startswith(f"the clock of this machine is {400 * DAY_MS} ms ahead of the store's")
+    assert notes[0].startswith(f"this machine's clock is {400 * DAY_MS} ms ahead of the store's")
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
