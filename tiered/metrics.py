@@ -67,6 +67,7 @@ HELP: Mapping[str, str] = {
     "store_oldest_request_seconds": "Age of the oldest request in flight.",
     "store_request_seconds_total": "Duration of all requests to the store.",
     "store_requests_total": "Requests to the store.",
+    "store_silent_seconds": "Time since which no request to the store has got a response; 0 while it responds.",
     "store_slow_downs_total": "Responses of the store that asked for fewer requests (503 SlowDown).",
     "task_bytes_total": "Bytes that runs of the background task have processed.",
     "task_failing": "1 if the last run of the background task failed.",

@@ -198,7 +198,9 @@ class _Requests(Collector):
             seconds.add_metric([op], running, sum(line.seconds for line in lines))
         oldest = GaugeMetricFamily("tiered_store_oldest_request_seconds", HELP["store_oldest_request_seconds"])
         oldest.add_metric([], self._store.oldest_seconds(self._clock.monotonic()))
-        yield oldest
+        silent = GaugeMetricFamily("tiered_store_silent_seconds", HELP["store_silent_seconds"])
+        silent.add_metric([], self._store.silent_seconds(self._clock.monotonic()))
+        yield from (oldest, silent)
         yield requests
         yield moved
         yield seconds

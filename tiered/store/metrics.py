@@ -93,6 +93,7 @@ class StoreMetrics:
         self._sums: dict[tuple[str, str], _Sums] = {}
         self._flights: dict[int, InFlight] = {}  # in the order in which they began
         self._numbers = itertools.count()
+        self._silent_since: float | None = None  # when the first request without a response was sent
 
     def start(self, request: StoreRequest, now: float) -> int:
         """Record that a request is sent at ``now``. Return its number, for :meth:`add`."""
@@ -118,6 +119,11 @@ class StoreMetrics:
         with self._lock:
             return next((flight for flight in self._flights.values() if now >= flight.due), None)
 
+    def silent_seconds(self, now: float) -> float:
+        """Return for how long no request has got a response, 0 if the last one that ended got one."""
+        since = self._silent_since
+        return 0.0 if since is None else max(0.0, now - since)
+
     def add(
         self, request: StoreRequest, answer: Outcome | BaseException, seconds: float, number: int | None = None
     ) -> None:
@@ -136,8 +142,12 @@ class StoreMetrics:
         sent = sent_bytes(request) if isinstance(request, Put | UploadPart) else 0
         op = type(request).__name__.lower()
         with self._lock:
-            if number is not None:
-                self._flights.pop(number, None)
+            flight = self._flights.pop(number, None) if number is not None else None
+            if _is_silence(answer):
+                if self._silent_since is None and flight is not None:
+                    self._silent_since = flight.begun
+            elif isinstance(answer, TieredError) or not isinstance(answer, BaseException):
+                self._silent_since = None  # a refusal is a response, too; a cancelled request says nothing
             sums = self._sums.get((op, status))
             if sums is None:
                 sums = self._sums[op, status] = _Sums([0] * (len(SECONDS_BOUNDS) + 1))
@@ -161,9 +171,19 @@ class StoreMetrics:
             return sum(sums.requests for (each, _), sums in self._sums.items() if op in (None, each))
 
 
+def _is_silence(answer: Outcome | BaseException) -> bool:
+    """Return True for an attempt without a response. An unknown outcome of a write is one."""
+    if isinstance(answer, PutResult):
+        return answer.status is PutStatus.UNKNOWN
+    return isinstance(answer, RemoteUnavailableError)
+
+
 def request_metrics(metrics: StoreMetrics, now: float) -> list[Metric]:
-    """Return the metrics of requests, bytes and seconds, and the age at ``now`` of the oldest request in flight."""
-    found = [metric("store_oldest_request_seconds", metrics.oldest_seconds(now))]
+    """Return the metrics of requests, bytes and seconds, and how long the store has been silent at ``now``."""
+    found = [
+        metric("store_oldest_request_seconds", metrics.oldest_seconds(now)),
+        metric("store_silent_seconds", metrics.silent_seconds(now)),
+    ]
     moved: dict[str, int] = {}
     took: dict[str, float] = {}
     for each in metrics.snapshot():

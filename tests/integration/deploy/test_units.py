@@ -125,7 +125,7 @@ def test_the_upkeep_of_the_units_writes_metrics(tmp_path: Path) -> None:
     make_log(tmp_path / "log", partitions=1)
     settings = tmp_path / "tieredlog.toml"
     settings.write_text(f'remote = "file://{tmp_path / "store"}"\n')
-    places = {"/etc/tieredlog/tieredlog.toml": settings, "/run/tieredlog": tmp_path}
+    places = {"/etc/tieredlog/tieredlog.toml": settings, "/var/lib/tieredlog-upkeep": tmp_path}
     sync = [sys.executable, "-m", "uploader", "sync", "--config", str(settings), "--log-dir", str(tmp_path / "log")]
     subprocess.run(sync, env=environment(), cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
     checked = subprocess.run(

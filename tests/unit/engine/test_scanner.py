@@ -12,7 +12,7 @@ from tests.unit.engine.world import topic_id, tp
 from tiered.config import TopicConfig
 from tiered.engine.partition import SegmentRef
 from tiered.engine.scanner import COLD_LOOKS, Look, Scanner
-from tiered.errors import NotFoundError
+from tiered.errors import CorruptionError, NotFoundError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
@@ -93,6 +93,21 @@ def test_topics_that_come_and_go_are_found(scanner: Scanner, log: LocalLog) -> N
     assert [seen.tp.topic for seen in scanner.scan(whole=False).seen] == ["u"]
     log.delete_topic("u")
     assert scanner.scan(whole=False).gone == [TopicPartition("u", 0)]
+
+
+def test_a_partition_whose_folder_is_gone_is_out_of_service_until_it_is_back(scanner: Scanner, log: LocalLog) -> None:
+    gone = append(log, 3)
+    log.flush()
+    log.checkpoint()
+    folder = log.directory / "t-3"
+    folder.rename(log.directory.parent / "aside")
+    assert scanner.scan(whole=False).gone == [gone]
+    error = scanner.broken[gone]
+    assert isinstance(error, CorruptionError)
+    assert (list(scanner.broken), error.offset) == ([gone], 1)
+    (log.directory.parent / "aside").rename(folder)
+    assert [seen.tp for seen in scanner.scan(whole=False).seen] == [gone]
+    assert scanner.broken == {}
 
 
 def test_the_scanner_tells_sealed_segments_once_and_never_reads_the_active_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.support.engine import seen_views
 from tiered.clock import SystemIds
 from tiered.engine.disk import LogDirectory
 from tiered.engine.wait import PROGRESS_SECONDS, follow
-from tiered.errors import DataLocalError
+from tiered.errors import DataLocalError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.model import BytesSource
 from tiered.store.base import Get, Outcome, StoreAround, StoreRequest, UploadPart
 from tiered.store.layers import AioLayeredStore, LayeredStore
@@ -72,6 +73,35 @@ async def test_a_hanging_request_has_an_age(face: str) -> None:
         await store.execute(Get("k"))
         await store.close()
     watch.judge()
+
+
+class Answers(StoreAround):
+    """Each request takes 30 s and gets the next of ``answers``: an error, or a response (None)."""
+
+    def __init__(self, clock: FakeClock, answers: list[Exception | None]) -> None:
+        super().__init__(MemoryStore("answers"))
+        self._clock, self._answers = clock, answers
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        self._clock.advance(30)
+        if (error := self._answers.pop(0)) is not None:
+            raise error
+        return self.inner.execute(request)
+
+
+@pytest.mark.parametrize("response", [None, RemotePermissionError("403")])
+def test_a_store_is_silent_from_the_first_request_without_a_response(response: Exception | None) -> None:
+    clock, metrics = FakeClock(), StoreMetrics()
+    answers = [RemoteUnavailableError("no answer"), RemoteUnavailableError("no answer"), OSError("cancelled"), response]
+    store = LayeredStore(Answers(clock, answers), Meter("memory://", metrics, clock=clock))
+    silent = []
+    for _ in range(4):
+        with contextlib.suppress(TieredError, OSError):
+            store.execute(Get("k"))
+        clock.advance(5)
+        found = {each.name: each.value for each in request_metrics(metrics, clock.monotonic())}
+        silent.append(found["tiered_store_silent_seconds"])
+    assert silent == [35.0, 70.0, 105.0, 0.0]
 
 
 def test_bytes_that_are_sent_may_take_longer() -> None:
