@@ -171,6 +171,21 @@ def test_a_line_is_there_before_anything_goes(log: RemoteLog) -> None:
     assert run(log, audited(root)) == 0  # it tells of no version
 
 
+def test_a_deleted_topic_stays_for_its_grace_by_the_clock_of_the_store(log: RemoteLog) -> None:
+    entry = run(log, load_entry(log.topic))
+    assert entry is not None
+    run(log, start_deletion(entry, "operator"))
+    root = run(log, load_roots(TopicIds(log.topic, TOPIC_ID), [0]))[0]
+    assert root is not None
+    before = below(log)
+    log.clock.advance(59)
+    assert run(log, destroy(root, 60_000)).held == 1
+    assert below(log) == before
+    log.clock.advance(2)
+    assert run(log, destroy(root, 60_000)).held == 0
+    assert root.key not in below(log)
+
+
 @pytest.mark.parametrize("answers", ["refused", "lost"])
 def test_without_a_line_nothing_goes(log: RemoteLog, answers: str) -> None:
     """A PUT of the line that was refused is no line; one whose answer was lost is sent until it is there."""
