@@ -16,9 +16,6 @@ from tiered.model import EpochEntry, Row
 from tiered.plan.commit import Stamp
 from tiered.plan.ownership import SPARK_VOLUME
 
-VERSION_STEP = 1 << 20
-"""Distance of a new root from the newest proven version. Versions in pins and snapshots are below it."""
-
 KeyOf = Callable[[Row], str]
 _HINT = "nothing was changed; put a version of the root back, or delete one of the two objects"
 

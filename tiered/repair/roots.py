@@ -44,9 +44,9 @@ from tiered.format.rows import NO_TRASH, Rows, Trash
 from tiered.model import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, EpochEntry, Row, TrashEntry
 from tiered.plan.catalog_edit import Garbage, spill
 from tiered.plan.commit import Stamp
-from tiered.plan.invariants import check_root
+from tiered.plan.invariants import VERSION_STEP, check_root
 from tiered.plan.ownership import SPARK_VOLUME, Refusal
-from tiered.plan.rebuild import VERSION_STEP, Objects, chain, rebuilt
+from tiered.plan.rebuild import Objects, chain, rebuilt
 from tiered.plan.sink_commit import StageIntent
 from tiered.remote.catalog_view import CatalogView, PageCache, read_pages, store_pages
 from tiered.remote.conditional_put import (

@@ -15,8 +15,9 @@ from tiered.format.rows import Rows, Tally, Trash
 from tiered.model import TRASH_LIST, TRASH_TREE, EpochEntry, Row, TrashEntry
 from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, create_root
-from tiered.plan.invariants import CHANGE_CHECKS, CHECKS, check_root
+from tiered.plan.invariants import CHANGE_CHECKS, CHECKS, VERSION_STEP, check_root
 from tiered.plan.ownership import VolumeProof
+from tiered.plan.rebuild import Objects, rebuilt
 
 
 def stamp(name: str, epoch: int = 1, role: Role = Role.WRITER) -> Stamp:
@@ -58,6 +59,15 @@ def test_every_version_of_a_good_history_is_true_of_each_earlier_one() -> None:
         assert check_root(root) == []
         for earlier in roots[: index + 1]:
             assert check_root(root, earlier) == []
+
+
+def test_a_rebuilt_root_begins_its_totals_again() -> None:
+    claims = {role: GOOD.roles[role.value].epoch for role in Role}
+    objects = Objects(tuple(GOOD.rows), (), claims)
+    again = rebuilt(GOOD, objects, GOOD.version + VERSION_STEP, stamp("c9"))
+    assert again.removed.records < GOOD.removed.records
+    assert check_root(again, GOOD) == []
+    assert [each.found for each in check_root(dataclasses.replace(again, version=GOOD.version + 2), GOOD)] != []
 
 
 def rows_with(index: int, **changes: int) -> Rows:
