@@ -29,6 +29,7 @@ from tiered.model import TopicPartition
 from tiered.plan.pacing import ALL_TOPICS, Pause
 from tiered.program.application import Group, write_commands, write_exits
 from tiered.program.command_line import as_error
+from tiered.program.open_store import refuse_memory
 from tiered.program.output import columns, complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.settings import LIMIT_OPTIONS, setting_option
@@ -74,11 +75,7 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 def _place(settings: Settings) -> ServicePlace:
     """Return log directory and store. Raises ConfigError for a store of this process, whose objects end with it."""
     directory, store = settings.place()
-    if store.scheme == "memory":
-        raise ConfigError(
-            f"{store.url} exists only in one process: uploaded segments would be lost when it ends",
-            hint="use file:///dir to try it out",
-        )
+    refuse_memory(store)
     return ServicePlace(directory, store)
 
 

@@ -98,6 +98,8 @@ def _check_target(path: Path) -> None:
     """Raise an error for a file that cannot be made, before any record is read."""
     if path.is_dir():
         raise ConfigError(f"{path} is a folder", hint="name the file to write in it")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is a device or a pipe", hint="name a file, which is replaced as a whole")
     if not path.absolute().parent.is_dir():
         raise NotFoundError(f"the folder of {path} does not exist", hint="create it, or correct the path")
 

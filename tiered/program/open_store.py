@@ -17,9 +17,11 @@ def store_options(app: Application, url: str) -> S3Keywords:
     """Return the S3 settings for ``url``: from its query, or from that of --remote, or from the settings.
 
     For other stores than S3, variables of the environment are ignored, and S3 settings in the file raise ConfigError,
-    which names the file.
+    which names the file. Raises ConfigError for memory://.
     """
-    scheme = StoreLocation.parse(url, environ={}).scheme
+    place = StoreLocation.parse(url, environ={})
+    refuse_memory(place)
+    scheme = place.scheme
     given = {word: app.values[word] for word in S3_WORDS if app.values[word].value is not None}
     if scheme == "s3":
         settings = {word: value.value for word, value in given.items()}
@@ -31,6 +33,15 @@ def store_options(app: Application, url: str) -> S3Keywords:
                 f"{word} ({value.origin}) does not apply to {scheme}://", hint=f"leave {word} out: it is for s3:// only"
             )
     return {}
+
+
+def refuse_memory(place: StoreLocation) -> None:
+    """Raise ConfigError for a store in this process's memory: its objects would end with the program."""
+    if place.scheme == "memory":
+        raise ConfigError(
+            f"{place.url} exists only in one process: uploaded segments would be lost when it ends",
+            hint="use file:///dir to try it out",
+        )
 
 
 def location(app: Application) -> StoreLocation:

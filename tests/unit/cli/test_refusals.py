@@ -174,6 +174,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("dump what is no log file", "inspect {base}/good.toml", 2, "is not a file that can be inspected", b""),
     ("dump an absent object", "inspect {b}/none.log", 10, "does not exist", b""),
     ("export to no format", "export t {x}/t.txt --log-dir {d}", 2, "has no suffix of a known format", b""),
+    ("export to a device", "export t /dev/null --format csv --log-dir {d} --yes", 2, "is a device or a pipe", b""),
     ("export to a folder", "export t {x} --log-dir {d}", 2, "is a folder", b""),
     ("export to no folder", "export t {x}/none/t.csv --log-dir {d}", 10, "the folder of", b""),
     ("export an offset", "export t {x}/t.csv --from 3 --log-dir {d}", 2, "offsets differ by partition", b""),
@@ -192,6 +193,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("config twice", "status --config {base}/twice.toml", 2, "is given twice", b""),
     # URLs and credentials
     ("scheme", "cat t --remote s4://bucket/p", 2, "the scheme s4:// is not supported", b""),
+    ("memory", "append t --create --log-dir {x}/new --remote memory://", 2, "exists only in one process", b"v\n"),
     ("one slash", "cat t --remote s3:/bucket", 2, "is not followed by two slashes", b""),
     ("key in the URL", "cat t --remote s3://AKIA:secret@bucket/p", 2, "holds a user name or a key", b""),
     ("query in the URL", "cat t --remote s3://bucket/p?x=1", 2, "'x' in the query", b""),
