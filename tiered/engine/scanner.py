@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
@@ -23,19 +23,12 @@ from tiered.format.checkpoint import decode_epochs, decode_meta_properties
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.local_names import LOG_SUFFIX, log_name, partition_dir
 from tiered.format.positions import Positions
-from tiered.local.directory.read_only_log import DirectoryView, checkpoint_ends, gone_error, gone_partitions
+from tiered.local.directory.read_only_log import DirectoryView, find_gone, gone_error
 from tiered.local.disk.directory_files import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import DirectoryLock, Holder
 from tiered.local.disk.partition_files import EPOCHS_NAME, log_bases
-from tiered.local.disk.topics import (
-    PARTITION_METADATA_NAME,
-    TOPICS_NAME,
-    TopicInfo,
-    expected_topics,
-    read_topic_id,
-    read_topics,
-)
+from tiered.local.disk.topics import PARTITION_METADATA_NAME, TOPICS_NAME, TopicInfo, read_topic_id, read_topics
 from tiered.local.disk.uploader_files import PartitionUpload, PauseFile, PositionsFile, UploadCheckpoint
 from tiered.local.segment.sealed import OwningLog, SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
@@ -238,7 +231,7 @@ class Scanner:
             if seen is not None:
                 look.seen.append(seen)
         if due is None:
-            broken |= self._gone_partitions({*found, *broken}, noted)
+            broken |= self._gone(noted)
         self.broken = broken
         # Positions alone are copied once in a dozen scans: each copy costs a PUT.
         if due is None or any(seen.sealed for seen in look.seen) or self._watch.turn % COLD_LOOKS == 0:
@@ -249,13 +242,10 @@ class Scanner:
             look.gone += [tp for tp in list(self._known) if tp not in found and self.forget(tp)]
         return look
 
-    def _gone_partitions(
-        self, present: Collection[TopicPartition], noted: Mapping[TopicPartition, PartitionUpload]
-    ) -> dict[TopicPartition, TieredError]:
-        """Return the error of each partition that had records and is not ``present`` any more."""
+    def _gone(self, noted: Mapping[TopicPartition, PartitionUpload]) -> dict[TopicPartition, TieredError]:
+        """Return the error of each partition that had records and has lost its files."""
         try:
-            topics = expected_topics(self.directory, self._files).values()
-            gone = gone_partitions(topics, present, checkpoint_ends(self.directory, self._files, noted))
+            gone = find_gone(self.directory, self._files, noted)
         except (CorruptionError, LocalIOError):
             return {}  # an open of the log reports it
         return {tp: gone_error(self.directory, tp, end, tiered=tp in noted) for tp, end in gone.items()}

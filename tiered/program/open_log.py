@@ -21,13 +21,14 @@ from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.program.open_reader import need_directory, need_topic, refuse_file
-from tiered.program.open_store import open_remote, store_options
+from tiered.program.open_store import open_remote, refuse_memory, store_options
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, check_entry, list_topics, load_topic_to_read
 from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
 from tiered.store.limit import Limits
+from tiered.store.location import StoreLocation
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_
         need_directory(app)
     if app.remote is None:
         return tiered.open(directory, create=create, clock=app.clock, ids=app.ids)
+    refuse_memory(StoreLocation.parse(app.remote, environ={}))
     options = store_options(app, app.remote)
     return tiered.open(
         directory,

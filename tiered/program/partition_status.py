@@ -16,7 +16,7 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import Role
 from tiered.format.local_names import log_name
 from tiered.format.root import STATE_DELETING
-from tiered.local.directory.read_only_log import LogView, checkpoint_ends, gone_partitions, gone_text, is_partition_gone
+from tiered.local.directory.read_only_log import LogView, find_gone, gone_text, is_partition_gone
 from tiered.local.disk.directory_files import STANDBY_NAME
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
@@ -210,7 +210,7 @@ class DiskNotes:
         known, uploads = tiers.known(), log.uploads.read()
         present = frozenset(log.partitions())
         topics = log.topics()
-        return cls(present, known, uploads, _gone(log, topics, present, uploads), topics, Budget(read_bytes))
+        return cls(present, known, uploads, _gone(log, uploads), topics, Budget(read_bytes))
 
     def elsewhere(self, tp: TopicPartition) -> str:
         """Return why a partition is not on this disk although nothing was lost."""
@@ -224,16 +224,11 @@ class DiskNotes:
         return "not here: it is in another directory of this log, which --log-dir can name"
 
 
-def _gone(
-    log: LogView,
-    topics: Mapping[str, TopicInfo],
-    present: frozenset[TopicPartition],
-    uploads: Mapping[TopicPartition, PartitionUpload],
-) -> dict[TopicPartition, int]:
-    """Return the partitions whose folder is gone, each with its noted end. Empty if the checkpoints are unreadable."""
+def _gone(log: LogView, uploads: Mapping[TopicPartition, PartitionUpload]) -> dict[TopicPartition, int]:
+    """Return the partitions that have lost their files, with their ends. Empty if the checkpoints are unreadable."""
     try:
-        return gone_partitions(topics.values(), present, checkpoint_ends(log.directory, log.files, uploads))
-    except LocalIOError:
+        return find_gone(log.directory, log.files, uploads)
+    except (CorruptionError, LocalIOError):
         return {}
 
 
@@ -259,7 +254,7 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
     if tiers.local is not None and status.tp in notes.gone:
         bucket = status.tp in notes.uploads or status.tp in notes.known
         advice = gone_text(tiers.local.directory, status.tp, notes.gone[status.tp], tiered=bucket)
-        status.trouble("damaged", f"its directory is gone from this disk; {advice}")
+        status.trouble("damaged", f"its directory is gone from this disk or has no .log file; {advice}")
     if tiers.local is not None and status.tp not in notes.present:
         status.elsewhere = notes.elsewhere(status.tp)
     if tiers.local is not None and status.tp in notes.present:
