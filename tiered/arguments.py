@@ -229,7 +229,10 @@ def instance(name: str, value: object, kind: type[T], hint: str) -> T:
 
 
 def has(name: str, value: T, methods: Iterable[str], hint: str) -> T:
-    """Check that ``value`` is an object with these methods, or None, and return it. A class is refused."""
+    """Check that ``value`` is an object with these methods, or None, and return it. A class is refused.
+
+    ``hint``: text of the expected value, for the ConfigError.
+    """
     if isinstance(value, type) or (
         value is not None and not all(callable(getattr(value, method, None)) for method in methods)
     ):
@@ -373,7 +376,7 @@ def place_in_call(records: Sequence[object], group: Sequence[object], index: int
 
 
 def check_headers(headers: Headers | object, index: int) -> None:
-    """Check that headers are pairs of a text, and bytes or None. ``index``: the record's index, for the error."""
+    """Raise InvalidRecordError if headers are not pairs of a text, and bytes or None. ``index``: the record's index."""
     hint = 'headers=[("trace", b"abc"), ("empty", None)]'
     if not isinstance(headers, list | tuple):
         raise InvalidRecordError(f"record {index}: headers is {_kind(headers)}, not a list", index=index, hint=hint)

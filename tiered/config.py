@@ -41,7 +41,7 @@ MAX_RESERVE_BYTES = 256 * MIB
 
 
 class S3Keywords(TypedDict, total=False):
-    """Settings of S3 beside the URL. Keywords, settings and ``TIERED_*`` variables have the same names.
+    """Settings of S3 in addition to the URL. Keywords, settings and ``TIERED_*`` variables have the same names.
 
     ``expected_bucket_owner``: account id that every request names. A bucket of another account refuses the request.
     ``sse``: ``AES256`` or ``aws:kms`` for all written objects. None: the bucket's own default.
@@ -72,8 +72,8 @@ def parse_bytes(text: int | str) -> int:
 def parse_duration_ms(text: int | str, option: str = "") -> int:
     """Return milliseconds for ``"7d"``, ``"90s"``, ``"1.5h"`` or ``0``.
 
-    Raises ConfigError, also for a positive number without a unit. A negative number is returned unchanged. ``option``:
-    name for the error, ``""`` for none.
+    Raises ConfigError, also for a positive number without a unit. A negative number such as -1 needs no unit.
+    ``option``: name for the error, ``""`` for none.
     """
     bare, place = str(text).strip(), f"{option}: " if option else ""
     # A number without a unit may be meant as seconds. Callers refuse a negative one, or read -1 as no limit.
@@ -111,7 +111,10 @@ def _quantity(text: int | str, units: Mapping[str, int], what: str, example: str
         return int(number) * units[unit]
     whole = float(number) * units[unit]
     if whole != int(whole):
-        raise ConfigError(f"{text!r} is not a whole number of {'bytes' if units is _BYTE_UNITS else 'milliseconds'}")
+        raise ConfigError(
+            f"{text!r} is not a whole number of {'bytes' if units is _BYTE_UNITS else 'milliseconds'}",
+            hint=f"for example {example}",
+        )
     return int(whole)
 
 
@@ -218,7 +221,10 @@ class TopicConfig:
         return cls().replace(properties)
 
     def replace(self, properties: Mapping[str, Any]) -> TopicConfig:
-        """Return a copy with some settings changed. Names and errors are those of :meth:`from_properties`."""
+        """Return a copy with the settings ``properties`` changed, by dotted or snake_case names.
+
+        Raises ConfigError for an unknown name, a name that is given twice and a wrong value.
+        """
         types = {field.name: type(field.default) for field in dataclasses.fields(self)}
         changed: dict[str, Any] = {}
         for key, value in properties.items():
@@ -239,7 +245,7 @@ class TopicConfig:
         return {name: properties[name] for name in (_dotted(str(each).replace("-", "_")) for each in names)}
 
     def to_text(self, *, changed_only: bool = False) -> dict[str, str]:
-        """Return :meth:`to_properties` as text for the topic registry."""
+        """Return all values by dotted name, as text for the topic registry. ``changed_only``: without the defaults."""
         return {key: str(value) for key, value in self.to_properties(changed_only=changed_only).items()}
 
     def to_properties(self, *, changed_only: bool = False) -> dict[str, Any]:
@@ -295,7 +301,9 @@ class LogConfig:
     ``remote``: True if the directory is tiered; then no record is deleted from the disk before it is in the bucket. A
     directory that was ever uploaded stays tiered. ``disk_reserve_bytes``: free space at which appends are refused;
     None: one hundredth of the disk, at most 256 MiB. ``disk_check_bytes``: bytes appended between two checks of the
-    free space. ``cluster_id`` and ``node_id`` are written into ``meta.properties`` of a new directory.
+    free space. ``read_buffer_bytes``: bytes of a segment that one read requests. ``cleaner_enabled``: False: topics are
+    not compacted in the background. ``cluster_id`` and ``node_id`` are written into ``meta.properties`` of a new
+    directory.
     ``checkpoint_interval_ms``, ``retention_check_interval_ms``, ``producer_expiration_check_interval_ms``,
     ``uploads_check_interval_ms``, ``cleaner_backoff_ms``: periods of the background tasks. ``cleaner_threads``
     (Kafka's ``log.cleaner.threads``) compact concurrently. They share ``cleaner_dedupe_buffer_bytes`` of memory and
@@ -336,7 +344,10 @@ class LogConfig:
                 )
 
         if self.limits is not None and not isinstance(self.limits, StoreLimits):
-            raise ConfigError(f"limits must be a tiered.config.StoreLimits or None, not {self.limits!r}")
+            raise ConfigError(
+                f"limits must be a tiered.config.StoreLimits or None, not {self.limits!r}",
+                hint="for example limits=StoreLimits(requests_per_second=500)",
+            )
 
     def reserve_bytes(self, total_bytes: int) -> int:
         """Return the number of bytes that must stay free on a disk of ``total_bytes``."""

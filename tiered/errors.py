@@ -276,7 +276,7 @@ class CommitUnknownError(TieredError):
 
 
 class PartitionLostError(TieredError):
-    """Partition that another member of the group reads now. That member reads uncommitted records again."""
+    """Partition that another member of the group reads now. That member starts at the committed position."""
 
     code = "partition_lost"
     exit_code = 75

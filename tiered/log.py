@@ -329,7 +329,7 @@ class Log:
 
     def _add_partitions(self, topic: str, more: int) -> int:
         if is_state_log(topic):
-            raise ConfigError(f"{topic} is internal: its number of partitions is fixed")
+            raise ConfigError(f"{topic} is internal: its number of partitions is fixed", hint="name another topic")
         with self._opening[topic]:  # the lock of opening the topic: the log's own is not held during a request
             # Count from the open topic: after a failed attempt the disk may have the new ones already.
             count = arguments.partition_count(topic, self._topics[topic].partitions + more)
@@ -374,7 +374,7 @@ class Log:
             raise
 
     def _open_stream(self, tp: TopicPartition) -> Steps[TierStream]:
-        """Open a stream of one partition. A dormant partition is loaded from the disk first."""
+        """Open a stream of one partition. A partition without open files is loaded from the disk first."""
         stream: TierStream = yield Blocking(functools.partial(self._stream, tp))
         return stream
 
@@ -400,9 +400,15 @@ class Log:
         timeout: float = DEFAULT_TIMEOUT_S,
         durability: str = "disk",
     ) -> Transaction:
-        """Begin a transaction over topics of this log. Each append names its topic.
+        """Begin a transaction over topics of this log. Each append names its topic. Use ``with``.
 
-        ``topic``: topic of the appends that name none. Other arguments and errors are those of ``Topic.transaction``.
+        Args:
+            transactional_id: names the writer. An open transaction of the same id is aborted and its writer fenced.
+            topic: topic of the appends that name none.
+            timeout: seconds, at most 900, after which an open transaction is aborted.
+            durability: ``commit`` returns when the transaction is on "disk", or when the bucket has it, too ("remote").
+
+        Raises ConfigError, LocalIOError, DiskFullError, CorruptionError.
         """
         if durability not in ("disk", "remote"):
             raise arguments.wrong("durability", durability, '"disk" or "remote": a transaction that ended is on disk')
@@ -485,7 +491,8 @@ class Log:
         with self._lock:
             if is_state_log(name):
                 raise ConfigError(
-                    f"{name} is internal and cannot be deleted: it has the state of transactions or groups"
+                    f"{name} is internal and cannot be deleted: it has the state of transactions or groups",
+                    hint="name a topic of your own; `tiered group delete` deletes the positions of a group",
                 )
             if name not in self._local.topics():
                 raise UnknownTopicError(
@@ -509,7 +516,7 @@ class Log:
             raise
 
     def _uploader_ended(self, error: TieredError) -> None:
-        """Make the next append raise ``error``. Takes no lock: ``close`` has it while it waits for this thread."""
+        """Make the next append raise ``error``. Acquires no lock: ``close`` may hold it and wait for this thread."""
         if self._closed.is_set():
             return
         self._unreported = error  # before the topics: a topic made meanwhile reads it
@@ -597,7 +604,10 @@ class Log:
     def _sync_inline(
         self, tiering: SpreadTiering, ends: Mapping[TopicPartition, int], deadline: float | None
     ) -> Mapping[TopicPartition, int]:
-        """Upload in this thread until the deadline. Return the ends of partitions that another process uploads."""
+        """Upload the records below ``ends`` in this thread. Return the ends of partitions that another process uploads.
+
+        Requests to an unreachable store are retried until ``deadline`` (monotonic seconds). None: an error is raised.
+        """
         while True:
             try:
                 return tiering.sync(ends, None if deadline is None else max(deadline - self._clock.monotonic(), 0.0))
@@ -656,7 +666,7 @@ class Log:
     def close(self) -> None:
         """Write buffered records, flush, stop the uploader and release the lock, without an upload. Safe to call again.
 
-        The first error of an appender is raised after everything is closed.
+        The first error of an appender is raised after all parts of the log are closed.
         """
         failed: TieredError | None = None
         self._appenders.check_caller()
@@ -690,7 +700,7 @@ _OPENED: weakref.WeakSet[Log] = weakref.WeakSet()
 
 
 def _tick(local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock) -> None:
-    """Run the timers of the log directory. Errors are logged and do not stop the thread."""
+    """Run the timers of the log directory each second until its close. Errors are logged and do not stop the thread."""
     while not clock.wait(closed, TICK_S):
         log = local()
         if log is None:

@@ -128,7 +128,10 @@ class Position:
 
 
 class AbortedTxn(NamedTuple):
-    """Entry of a ``.txnindex``: one aborted transaction. Offsets are inclusive as in Kafka's file."""
+    """Entry of a ``.txnindex``: one aborted transaction. ``first_offset`` and ``last_offset`` are inclusive.
+
+    ``last_stable_offset``: that of the partition when the transaction ended.
+    """
 
     producer_id: int
     first_offset: int
@@ -243,9 +246,10 @@ class SealedSegment(Protocol):
 class Row(NamedTuple):
     """One remote segment in the catalog. ``format.rows`` shows the layout of its 96 bytes.
 
-    ``base``, ``next``: half-open range of offsets. ``max_ts``: largest record timestamp. ``id_hi``, ``id_lo``: halves
-    of the uid in the object keys. ``idx_len``: bytes of the index bundle. ``flags``: ``FLAG_*`` of ``format.keys``.
-    ``appended_ms``: time of the last append, -1 if unknown. Later rows never have an earlier ``appended_ms``.
+    ``base``, ``next``: half-open range of offsets. ``min_ts``, ``max_ts``: least and greatest record timestamp.
+    ``size``, ``crc``: bytes and CRC-32C of the ``.log`` object. ``id_hi``, ``id_lo``: halves of the uid in the object
+    keys. ``idx_len``: bytes of the index bundle. ``flags``: ``FLAG_*`` of ``format.keys``. ``leader_epoch``: that of
+    the last batch. ``appended_ms``: time of the last append, -1 if unknown. Later rows never have an earlier one.
     """
 
     base: int
@@ -292,7 +296,7 @@ class TrashEntry(NamedTuple):
 
     ``removed_version``, ``removed_ms``: version and ``ts_ms`` of the first root that did not name the object.
     ``id_hi``, ``id_lo``, ``epoch``: uid and claim epoch in the object's key. ``kind``: a ``TRASH_*`` constant with
-    bits of ``KEY_BITS``.
+    bits of ``KEY_BITS``. ``base``: base offset in a segment's key. ``TRASH_ROWS`` uses ``base`` and ``end`` as bounds.
     """
 
     id_hi: int

@@ -118,7 +118,7 @@ def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, p
 
 @dataclass(slots=True)
 class FindReport:
-    """Counts of a search. ``complete``: True only after the search read everything that it had to read.
+    """Counts of a search. ``complete``: True once all chosen partitions were read to their end, False after an error.
 
     ``segments_pruned``: segments in the bucket that were skipped because of their timestamps. ``bytes_read``: bytes
     that the reader received from the store during the search.
@@ -298,9 +298,9 @@ class Reader:
     def _find_in_bucket(
         self, local: LogView, bucket: BucketReads, name: str, seen: _TopicState
     ) -> Steps[tuple[TopicEntry | None, dict[int, RootLowerBounds]]]:
-        """Return the bucket's entry, if any, of a topic that was only on the disk, and the lower bounds of its roots.
+        """Return a topic's registry entry, None without one, and the lower bounds of its roots from the disk.
 
-        The topic may have been uploaded meanwhile, and its segments deleted from the disk.
+        The topic was only on the disk. It may have been uploaded meanwhile, and its segments deleted there.
         """
         known = yield Blocking(partial(_known_on_disk, local, name))
         if not known and seen.asked is not None and self._clock.monotonic() - seen.asked < ASK_AGAIN_SECONDS:
@@ -378,7 +378,10 @@ class Reader:
         until: Time | None,
         partition: int | None,
     ) -> Steps[Steps[None]]:
-        """Check the arguments of :meth:`find`. Return the steps that emit the records."""
+        """Check the arguments of :meth:`find`. Return the steps that emit the records and count them in ``report``.
+
+        The steps add each stream to ``opened``. The caller releases the streams.
+        """
         key = bytes(arguments.key(key))
         wanted = ReadRange.from_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)
@@ -443,7 +446,10 @@ class Reader:
         until: Time | None,
         columns: list[str] | None,
     ) -> tuple[Sequence[str], Steps[None]]:
-        """Check the arguments of :meth:`to_arrow`. Return the columns, and steps that emit lists of record batches."""
+        """Check the arguments of :meth:`to_arrow`. Return the columns, and steps that emit lists of record batches.
+
+        The steps add each stream to ``opened``. The caller releases the streams.
+        """
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
         wanted = ReadRange.from_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)

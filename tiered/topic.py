@@ -57,10 +57,10 @@ class _OwningLog(Protocol):
     def transaction(
         self, transactional_id: str, *, topic: Topic | None, timeout: float, durability: str
     ) -> Transaction:
-        """Begin a transaction."""
+        """Begin a transaction. ``topic``: topic of its appends that name none. ``timeout``: seconds until its abort."""
 
     def _add_partitions(self, topic: str, more: int) -> int:
-        """Add partitions. Return their new number."""
+        """Add ``more`` partitions to ``topic``. Return its new number of partitions."""
 
 
 class Topic(TopicReads):
@@ -175,9 +175,10 @@ class Topic(TopicReads):
     ) -> list[RecordMetadata]:
         """Append ``records``: one atomic batch for each partition, in the order of partitions.
 
-        A record is a ``NewRecord``, a (value, key) pair, or a value. Returns one RecordMetadata for each partition.
-        Raises as :meth:`append`. ``InvalidRecordError.index`` is the record's place in the call. After an error the
-        batches of lower partitions may be appended.
+        A record is a ``NewRecord``, a (value, key) pair, or a value. ``partition`` None: each record's key decides.
+        ``durability``: wait for "memory" (page cache), "disk" (fsync) or "remote" (seal and commit). Returns one
+        RecordMetadata for each partition. Raises the errors of :meth:`append`. ``InvalidRecordError.index`` is the
+        record's place in the call. After an error the batches of lower partitions may be appended.
         """
         self._check_append(durability)
         partition = None if partition is None else self.check_partition(partition)
@@ -197,7 +198,11 @@ class Topic(TopicReads):
         return written
 
     def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
-        """Append encoded v2 batches without decoding them. The log assigns new offsets. Raises as :meth:`append`."""
+        """Append encoded v2 batches without decoding them. The log assigns new offsets.
+
+        ``durability``: wait for "memory" (page cache), "disk" (fsync) or "remote" (seal and commit). Raises
+        InvalidRecordError for damaged or wrong batches, and the other errors of :meth:`append`.
+        """
         self._check_append(durability)
         partition = self.check_partition(partition)
         written = self.log(partition).append_batches(arguments.batches(data))
@@ -342,7 +347,7 @@ class Topic(TopicReads):
         return looked_at, sorted(groups.items())
 
     def _append_group(self, partition: int, group: Sequence[object]) -> RecordMetadata:
-        """Append the records of one partition, as :meth:`_group` returned them."""
+        """Append the records of one partition: NewRecords, (value, key) pairs or values."""
         written = self._append_given(partition, group)
         if written is None:
             written = self.log(partition).append([_new_record(each, at) for at, each in enumerate(group)])

@@ -125,7 +125,7 @@ class Transaction:
 
     @property
     def state(self) -> str:
-        """Return the state: "open", "committed", "aborted" or "unknown" (see ``commit``)."""
+        """Return "open", "committed", "aborted", or "unknown" (a commit was interrupted or not confirmed)."""
         return self._state
 
     __dir__ = names_without()
@@ -159,7 +159,11 @@ class Transaction:
     def append_many(
         self, records: Iterable[AppendRecord], *, partition: int | None = None, topic: str | None = None
     ) -> list[RecordMetadata]:
-        """Append ``records``, one batch for each partition, like ``Topic.append_many``. Raises as :meth:`append`."""
+        """Append ``records``, one batch for each partition. Return one position for each batch, in order of partitions.
+
+        A record is a ``NewRecord``, a (value, key) pair, or a value. ``partition`` None: each record's key decides.
+        ``topic`` None: the topic that the transaction was made from. Raises the errors of :meth:`append`.
+        """
         target = self._target(topic)
         given, groups = target._group(records, partition)
         written = []

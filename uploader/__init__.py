@@ -21,7 +21,10 @@ __all__ = ["Settings", "Uploader"]
 if not TYPE_CHECKING:  # with it a type checker would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
-        """Import :class:`Uploader` at its first use: ``import uploader`` must load neither asyncio nor an SDK."""
+        """Import ``Uploader`` or ``Settings`` at its first use, and return it. Raises AttributeError for other names.
+
+        So ``import uploader`` loads neither asyncio nor an SDK.
+        """
         if name == "Uploader":
             from uploader.component import Uploader  # noqa: PLC0415 - lazy on purpose
 

@@ -29,7 +29,6 @@ from tiered.model import TopicPartition
 from tiered.plan.pacing import ALL_TOPICS, Pause
 from tiered.program.application import Group, write_commands, write_exits
 from tiered.program.command_line import as_error
-from tiered.program.open_store import refuse_memory
 from tiered.program.output import columns, complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.settings import LIMIT_OPTIONS, setting_option
@@ -73,9 +72,16 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def _place(settings: Settings) -> ServicePlace:
-    """Return log directory and store. Raises ConfigError for a store of this process, whose objects end with it."""
+    """Return log directory and store. Raises ConfigError if one is not set, or for a ``memory://`` store.
+
+    Objects of such a store end with the process.
+    """
     directory, store = settings.place()
-    refuse_memory(store)
+    if store.scheme == "memory":
+        raise ConfigError(
+            f"{store.url} exists only in one process: uploaded segments would be lost when it ends",
+            hint="use file:///dir to try it out",
+        )
     return ServicePlace(directory, store)
 
 
@@ -317,7 +323,10 @@ def _change_pauses(
     dry_run: bool,
     resumed: str = "",
 ) -> None:
-    """Store the pauses that ``edit`` returns, unless it is a dry run. Print what is ``resumed``, and the pauses."""
+    """Store the pauses that ``edit`` makes of the present ones, unless it is a dry run. Print the pauses.
+
+    ``resumed``: names of resumed topics, printed first; ``""``: none.
+    """
     if dry_run:
         pauses = edit(directory.pauses())
     else:
@@ -341,7 +350,10 @@ def _run(serving: Coroutine[Any, Any, Exit]) -> Exit:
 
 
 def _configure_logs(settings: Settings, debug: bool, *, brief: bool = False) -> str:
-    """Configure logs: text on a terminal and for a short run, JSON for machines, or as the settings say."""
+    """Configure logs, and return their format, "text" or "json".
+
+    The default is text on a terminal and for a one-shot run (``brief``), otherwise JSON.
+    """
     form = settings.log_format or ("text" if brief or sys.stderr.isatty() else "json")
     telemetry.configure(form, debug=debug, brief=brief)
     return form
@@ -381,7 +393,7 @@ def main() -> None:
 
 
 def _committed(counts: Mapping[TopicPartition, int]) -> str:
-    """Return ``2,000 records committed in t-0, t-1``."""
+    """Return a sentence such as ``2,000 records committed in t-0, t-1``. ``counts``: offsets by partition."""
     total = sum(counts.values())
     if not total:
         return "nothing to commit: this disk notes that the bucket holds all; `tiered check` asks the bucket"

@@ -33,7 +33,8 @@ SCAN_MS = 500
 class Uploader:
     """Uploader for ``tiered.open(uploader=...)``. ``settings``: those of the daemon (``uploader.config.Settings``).
 
-    Raises ConfigError for settings that do not apply here: log directory, remote, sidecar, log format.
+    None: the defaults, but without an HTTP server and with two scans a second. Raises ConfigError for settings that do
+    not apply here: log directory, remote, sidecar, log format.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -50,7 +51,7 @@ class Uploader:
             )
 
     def attach(self, directory: Path, location: StoreLocation, options: StoreOptions) -> AttachedUploader:
-        """Start uploading the sealed segments of ``directory``. Return once the uploader's lock is held.
+        """Start uploading the sealed segments of ``directory`` to ``location``. Return once its lock is acquired.
 
         ``options``: the log's store options. Its limits hold for log and uploader together. Raises LockedError if
         another uploader runs, ConfigError if limits were given to the log and to the uploader.
@@ -99,9 +100,9 @@ class AttachedUploader:
         return self._error
 
     def when_ended(self, callback: Callable[[TieredError], None]) -> None:
-        """Call ``callback`` with the error, from the uploader's thread, once it ends by itself.
+        """Call ``callback`` with the error, from the uploader's thread, once the uploader ends by an error.
 
-        At once if it has ended.
+        If it has already ended so, call it at once on this thread. :meth:`close` causes no call.
         """
         with self._lock:
             self._callback, error = callback, self._error

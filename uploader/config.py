@@ -24,7 +24,10 @@ from tiered.store.unique_upload import MULTIPART_FROM_BYTES, PART_BYTES, PartSiz
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings of the uploader, checked. ``http`` None: no HTTP server. Rates are per second, None: no limit."""
+    """All settings of the uploader. Times are in milliseconds, sizes in bytes. Rates are per second, None: no limit.
+
+    ``http``: (host, port), None: no HTTP server. ``drain``: records that are uploaded before the daemon ends.
+    """
 
     log_dir: Path | None = None
     remote: str | None = None
@@ -76,7 +79,7 @@ class Settings:
         return PartSizes(self.multipart_above, self.part_size)
 
     def place(self) -> tuple[Path, StoreLocation]:
-        """Return (log directory, store). Raises ConfigError if one of them is not set."""
+        """Return (log directory, store). Raises ConfigError if one is not set, or if one contains the other."""
         if self.log_dir is None:
             raise ConfigError("no log directory is named", hint="pass --log-dir DIR, or set TIERED_LOG_DIR")
         if self.remote is None:
@@ -113,9 +116,10 @@ RELOADABLE = frozenset(
 
 
 def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None) -> Settings:
-    """Return the settings from the command line, the environment and the configuration file, in this order.
+    """Return the settings. The command line wins over the environment, which wins over the configuration file.
 
-    ``flags``: values from the command line, None if not given. Raises ConfigError.
+    ``flags``: values from the command line, None if not given. ``config``: path of the file, None without one. Raises
+    ConfigError.
     """
     settings.refuse_unknown_variables(environ)
     settings.refuse_unknown_daemon_variables(environ)

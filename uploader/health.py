@@ -40,7 +40,8 @@ BEAT_LIMIT_MS = 30_000
 class Probes:
     """Functions that supply the server's answers.
 
-    All are quick and called on the event loop, except ``before_metrics``. ``paused``: topics whose uploads are paused;
+    All are quick and called on the event loop, except ``before_metrics``. ``beat_age_ms``: ms since the event loop last
+    ran. ``not_ready``: reasons why ``/readyz`` fails, empty if ready. ``paused``: topics whose uploads are paused;
     ``ALL_TOPICS`` for all. ``before_metrics``: called on a thread before ``metrics``; it may be slow.
     """
 
@@ -187,7 +188,7 @@ def pauses_as_json(pauses: Mapping[str, Pause]) -> list[dict[str, Any]]:
 
 
 def paused_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each topic whose uploads are paused."""
+    """Yield a line for each topic whose uploads are paused. ``document``: that of ``/status``."""
     for each in document.get("paused", ()):
         name, why = each["topic"] or "all topics", f": {each['reason']}" if each["reason"] else ""
         since = _age((document["now_ms"] - each["since_ms"]) / 1000)
@@ -196,7 +197,7 @@ def paused_lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def store_document(limits: Limits) -> dict[str, Any]:
-    """Return the ``store`` object of the document: limits of requests, and refusals because of too many requests."""
+    """Return the ``store`` object of ``/status``: limits of requests and memory, memory in use, slow-down answers."""
     return {
         "requests_per_second": limits.requests_per_second,
         "bytes_per_second": limits.bytes_per_second,
@@ -219,5 +220,5 @@ def progress_text(views: Sequence[PartitionView]) -> str:
 
 
 def _age(seconds: float) -> str:
-    """Return ``3m08s``, and ``0s`` for a time ahead of this clock."""
+    """Return a duration as text, such as ``3m08s``; ``0s`` for a negative one, which comes from differing clocks."""
     return human_duration(max(0, int(seconds * 1000)))

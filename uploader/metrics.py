@@ -49,8 +49,9 @@ _GAUGES: tuple[tuple[str, str, Callable[[PartitionView], float]], ...] = (
 class Metrics:
     """Metrics of one service. ``by_partition`` False sums the partitions of a topic, because thousands of series cost.
 
-    ``writer``: background tasks and cleaner, as the directory's writer noted them. ``maintenance``: of the bucket, if
-    it runs here. ``limits``: memory, and the request rates that the store allows.
+    ``views``: returns the partitions' status. Three functions return more metrics. ``writer``: background tasks and
+    cleaner, as the writer of the log stored them. ``maintenance``: that of the bucket, if it runs here. ``limits``:
+    memory, and the request rates that the store allows.
     """
 
     def __init__(

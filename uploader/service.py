@@ -137,7 +137,7 @@ class Service:
         started: Callable[[], None] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Exit:
-        """Run until an end is requested; with ``oneshot``, until this drain is done.
+        """Run until an end is requested; with ``oneshot``, until this drain is done or ``timeout_ms`` has passed.
 
         ``started``: called once the lock is held. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises
         NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use). Raises
@@ -263,10 +263,10 @@ class Service:
         )
 
     def _exit_with_unread(self, ending: Exit) -> Exit:
-        """Return ``ending``, or a failure if partitions could not be read: their records may be on this disk only.
+        """Return ``ending``, or a failure if this disk may have records that no scan has read.
 
-        For missing offsets the directory's error says more. A directory that is gone, or could not be read last, may
-        have held records that no scan has seen.
+        This is so for unreadable partitions, a missing directory, or a failed last scan. An exit because of missing
+        offsets gets the directory's own error for them, which says more.
         """
         if ending.code == 0 and (unseen := self._unseen()) is not None:
             code = unseen.exit_code if isinstance(unseen, CorruptionError) else DataLocalError.exit_code
@@ -305,7 +305,7 @@ class Service:
             self._runner.drain(self.settings.drain, self.settings.drain_timeout)
 
     def finish(self, timeout_ms: int) -> None:
-        """Finish uploads in progress within ``timeout_ms``, then end. The application keeps the rest on its disk."""
+        """Finish and commit uploads in progress within ``timeout_ms``, then end. Other records stay on the disk."""
         if self._runner is not None:
             self._runner.finish(timeout_ms)
 
@@ -338,7 +338,10 @@ class Service:
         return stale
 
     def _timing(self) -> Timing:
-        """Return the times to wait. With a limited rate an upload takes longer, because uploads share the rate."""
+        """Return the periods of scans and ticks, and the slowest rate at which an upload does not time out.
+
+        With a limited rate an upload takes longer, because uploads share the rate.
+        """
         slowest: float = UPLOAD_BYTES_PER_SECOND
         if self.settings.bytes_per_second is not None:
             slowest = min(slowest, self.settings.bytes_per_second / (RATE_SHARES * self.settings.uploads))
@@ -395,7 +398,10 @@ class Service:
         }
 
     def _check(self) -> None:
-        """Note the worst problem beside the lock and show progress, once a second."""
+        """Store the worst problem in the lock file, and pass a progress sentence to the caller when one is due.
+
+        The run calls it once a second.
+        """
         now = self._clock.monotonic()
         silent = self.store_metrics.overdue(now) is not None
         if silent or self._trouble or self._telemetry.has_warned:
@@ -465,9 +471,10 @@ async def serve(
     reload: Callable[[], Settings] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Exit:
-    """Run a service with its signals: SIGTERM and SIGINT drain, SIGHUP reloads. Without ``reload`` it has none.
+    """Run a service, and return its exit. SIGTERM and SIGINT start its drain, SIGHUP reloads the settings.
 
-    ``reload`` reads the settings again; its errors leave the old ones.
+    ``reload``: reads the settings again; after its errors the old ones stay. None: no signal is handled.
+    ``oneshot``, ``timeout_ms``: drain after which the service ends, and its limit. ``progress`` gets sentences.
     """
     loop = asyncio.get_running_loop()
     handlers: dict[int, Callable[[], object]] = {}

@@ -37,7 +37,10 @@ FIELDS = "tiered_fields"
 
 
 class Telemetry:
-    """Listener of the upload engine: it writes log lines and metrics. Use it on the event loop only."""
+    """Listener of the upload engine: it writes log lines and metrics. Use it on the event loop only.
+
+    ``each_tick``: called in a regular interval, one second by default. ``committed``: offsets that this run committed.
+    """
 
     def __init__(
         self,
@@ -106,10 +109,10 @@ class Telemetry:
 
 
 class Notify:
-    """Client of systemd's ``sd_notify`` protocol. Without ``NOTIFY_SOCKET`` nothing is sent.
+    """Client of systemd's ``sd_notify`` protocol. ``address``: its socket; None: that in ``NOTIFY_SOCKET``.
 
-    The event loop sends ``WATCHDOG=1`` once a second, or twice in each ``WATCHDOG_USEC`` if that is shorter. A stuck
-    loop sends nothing, so the service manager restarts the process.
+    Without an address nothing is sent. The event loop sends ``WATCHDOG=1`` once a second, or twice in each
+    ``WATCHDOG_USEC`` if that is shorter. A stuck loop sends nothing, so the service manager restarts the process.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -184,8 +187,9 @@ class TextFormatter(logging.Formatter):
 def configure(form: str, *, debug: bool = False, brief: bool = False) -> logging.Handler:
     """Send all log lines to stderr in the format ``form``. SDKs log from WARNING on. For programs, not for libraries.
 
-    In text mode the final error is not logged, because the program prints it as its last line. ``brief``: also leave
-    out other events that this line repeats.
+    Return the new handler. ``form``: "json" or "text". ``debug``: log from DEBUG on. In text mode the final error is
+    not logged, because the program prints it as its last line. ``brief``: also leave out other events that this line
+    repeats.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())

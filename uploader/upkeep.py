@@ -29,7 +29,11 @@ LAST_ACTION_SECONDS = 5.0
 
 
 class MaintenanceThread:
-    """Thread that maintains the bucket, from its construction to :meth:`close`."""
+    """Thread that maintains the bucket, from its construction to :meth:`close`.
+
+    ``every_ms``: interval between rounds. ``is_paused``: returns True for a topic that must not be maintained now.
+    ``memory``: limit of bytes in memory that it shares with the uploads.
+    """
 
     def __init__(
         self,
@@ -65,7 +69,10 @@ class MaintenanceThread:
         self._upkeep.end()
 
     async def close(self) -> None:
-        """Request an end, and wait for the current action, ``LAST_ACTION_SECONDS`` at most."""
+        """Request an end, and wait up to ``LAST_ACTION_SECONDS`` for the current action. Then close the store.
+
+        An action that takes longer is abandoned.
+        """
         self._upkeep.end()
         await in_thread(self._thread.join, LAST_ACTION_SECONDS)
         if self._thread.is_alive():

@@ -94,15 +94,18 @@ def check(
     """Check a log directory, a bucket or both. Changes nothing.
 
     Args:
+        topics: names of topics; empty: all.
         read_data: read every byte of the bucket, and decode every record of both tiers.
         subset: (n, m) reads only the n-th of m parts of the bucket.
         orphans: list objects that no catalog names.
         pin: keep garbage collection from deleting segments before they are read.
+        progress: called with (bytes read, bytes in all or 0, partition).
         on_finding: called with each finding at once.
 
     Raises:
         NotFoundError: no such directory or bucket.
-        UnknownTopicError, RemoteUnavailableError: what cannot be read is an error, never a clean report.
+        UnknownTopicError: no such topic.
+        RemoteUnavailableError: the store does not answer, so there is no report.
     """
     options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, orphans, subset, pin)
     directory = arguments.path_or_none("log_dir", log_dir)
@@ -133,10 +136,14 @@ def restore(
     """Build the new log directory ``log_dir`` from a bucket. An error leaves nothing on the disk.
 
     Args:
-        newest_bytes: leave older segments of each partition in the bucket. ``since`` does the same by time.
+        selected: topics and partitions to restore; empty: all.
+        newest_bytes: fetch only the newest segments of each partition, of at most so many bytes, but at least one.
+        since: begin each partition at the first segment with a record of this time or later.
         as_of: restore an older state: a snapshot's name, a version or a time.
-        until: end each partition before the first record of this time. ``end`` ends the one selected partition.
+        until: end each partition before the first record of this time or later.
+        end: end the one selected partition at this offset (exclusive).
         name: new name of the one selected topic, which gets a new id.
+        pin: protect the objects to fetch from garbage collection.
         if_empty: leave a directory alone that is not empty, without an error.
         dry_run: only report what would be restored.
 
@@ -171,11 +178,11 @@ def repair(
         from_dir: a log directory that may have the records that the bucket lost. Default: ``log_dir``.
         to_version: the version of the catalog to go back to.
         from_version: the version of the catalog to restore, if two copies are possible.
-        accept_loss: leave holes at the offsets that no copy has.
+        accept_loss: give up the records that no copy has. Their offsets stay unused.
 
     Raises:
         UnknownTopicError, NotFoundError.
-        CorruptionError: the operator must choose.
+        CorruptionError: two states are possible, and ``from_version`` must choose one; or the repair is impossible.
     """
     options = RepairOptions(
         arguments.path_or_none("from_dir", from_dir),
@@ -196,7 +203,9 @@ def repair(
 
 
 def rejoin(log_dir: str | Path, selected: Selected = (), *, clock: Clock | None = None) -> Plan[RejoinPlan, None]:
-    """Plan that partitions of a log directory start again at the end of the bucket. Their local files are moved aside.
+    """Plan that partitions of a log directory start again at the end of the bucket.
+
+    ``apply()`` moves their local files to a directory next to ``log_dir``.
 
     Default of ``selected``: the partitions that are fenced or end below the bucket's end. ``apply()`` can be repeated
     after a crash.
@@ -228,6 +237,8 @@ def erase(
     """Plan the erasure of records by key, key prefix or time from the bucket. Reads every segment.
 
     Args:
+        partition: partition to erase from; None: all of the topic.
+        keys, prefixes: records with one of these keys, or whose key begins with one of these; both empty: any key.
         before: erase only records older than this time.
         now: delete the old objects at once, without ``gc.grace.ms``. Refused while a pin or snapshot needs them.
 
@@ -261,8 +272,10 @@ def snapshot(
 ) -> SnapshotReport:
     """Store the bucket's current state as the snapshot ``name``. An interrupted call can be repeated.
 
+    ``selected``: topics and partitions; empty: all.
+
     Raises:
-        ConfigError: the snapshot exists, or the name is invalid.
+        ConfigError: every selected partition has this snapshot, or the name is invalid.
         UnknownTopicError, NotFoundError, CommitUnknownError.
     """
     clock, ids = arguments.clock_and_ids(clock, ids)
@@ -285,7 +298,7 @@ def _runner(
 class SnapshotReport:
     """Result of a snapshot, by partition. ``earlier``: number of partitions that had the snapshot before the call.
 
-    ``skipped``: topics that are being deleted. ``planned``: partitions that a run without ``dry_run`` would add.
+    ``skipped``: topics that are being deleted. ``planned``: after a dry run, the partitions that would get a snapshot.
     """
 
     name: str
@@ -308,7 +321,8 @@ def snapshot_steps(
 ) -> Steps[SnapshotReport]:
     """Store the newest version of each selected partition as the snapshot ``name``. Nothing selected: all topics.
 
-    A partition that has a snapshot of this name keeps it, so that an interrupted call can be repeated.
+    A partition that has a snapshot of this name keeps it, so that an interrupted call can be repeated. ``dry_run``:
+    store nothing, and return the partitions that lack the snapshot in ``planned``.
 
     Raises:
         ConfigError: every partition has this snapshot, or the name is invalid.

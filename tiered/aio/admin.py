@@ -35,7 +35,7 @@ Place = AioStore | str | Path
 
 
 class AsyncPlan(Generic[D, R]):
-    """Plan of a change (``tiered.admin.Plan`` for asyncio)."""
+    """Plan of a change. ``details``: facts about the change. Nothing changes before ``await plan.apply()``."""
 
     def __init__(self, details: D, apply: Callable[[], Awaitable[R]]) -> None:
         self.details = details
@@ -48,7 +48,7 @@ class AsyncPlan(Generic[D, R]):
         return self.details._repr_html_()
 
     async def apply(self) -> R:
-        """Make the planned change, as ``Plan.apply`` does."""
+        """Make the planned change and return its result. Raises ConfigError if the log changed since the plan."""
         return await self._apply()
 
 
@@ -68,7 +68,12 @@ async def check(
     on_finding: OnFinding | None = None,
     **s3: Unpack[S3Keywords],
 ) -> CheckReport:
-    """Run ``tiered.admin.check``."""
+    """Check a log directory, a bucket or both. Changes nothing.
+
+    ``topics`` empty: all. ``read_data``: read every byte of the bucket, and decode every record. ``subset``: (n, m)
+    reads only the n-th of m parts of the bucket. ``orphans``: list objects that no catalog names. ``pin``: keep garbage
+    collection from deleting segments before they are read. Asynchronous form of ``tiered.admin.check``.
+    """
     options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, orphans, subset, pin)
     directory = arguments.path_or_none("log_dir", log_dir)
     async with _runner(remote, s3) as runner:
@@ -95,7 +100,14 @@ async def restore(
     progress: Progress | None = None,
     **s3: Unpack[S3Keywords],
 ) -> RestoreReport:
-    """Run ``tiered.admin.restore``. A cancelled call leaves only files that were complete by then."""
+    """Build the new log directory ``log_dir`` from a bucket.
+
+    ``newest_bytes``, ``since``: leave older segments in the bucket. ``as_of``: restore a snapshot, a version or a past
+    time. ``until`` (a time) and ``end`` (an offset) end the partitions earlier. ``name``: new name of the one selected
+    topic. ``pin``: protect the objects from garbage collection. ``if_empty``: leave a non-empty directory alone,
+    without an error. ``dry_run``: only report. A cancelled call leaves the files that were complete by then.
+    Asynchronous form of ``tiered.admin.restore``, with its errors.
+    """
     target = arguments.path("log_dir", log_dir)
     clock, ids = arguments.clock_and_ids(clock, ids)
     chosen = arguments.selected(selected)
@@ -117,7 +129,13 @@ async def repair(
     accept_loss: bool = False,
     **s3: Unpack[S3Keywords],
 ) -> AsyncPlan[RepairPlan, int]:
-    """Run ``tiered.admin.repair``. A cancelled ``apply()`` leaves some repairs complete and none half done."""
+    """Find damage in a log directory, a bucket or both, and plan its repair. ``apply()`` returns the number of repairs.
+
+    ``from_dir``: a log directory that may have lost records. ``to_version``: version of the catalog to go back to.
+    ``from_version``: version to restore, if two are possible. ``accept_loss``: give up records that no copy has.
+    A cancelled ``apply()`` leaves some repairs complete and none half done. Asynchronous form of
+    ``tiered.admin.repair``, with its errors.
+    """
     options = RepairOptions(
         arguments.path_or_none("from_dir", from_dir),
         to_version,
@@ -139,7 +157,11 @@ async def repair(
 async def rejoin(
     log_dir: str | Path, selected: Selected = (), *, clock: Clock | None = None
 ) -> AsyncPlan[RejoinPlan, None]:
-    """Run ``tiered.admin.rejoin``. A cancelled ``apply()`` is completed before the cancellation is raised."""
+    """Plan that partitions of a log directory start again at the end of the bucket.
+
+    ``selected`` empty: the partitions that are fenced or end below the bucket's end. A cancelled ``apply()`` is
+    completed before the cancellation is raised. Asynchronous form of ``tiered.admin.rejoin``, with its errors.
+    """
     clock = clock or SystemClock()
     chosen = arguments.selected_partitions(selected)
     plan = await AioRunner().run(plan_rejoin_steps(arguments.path("log_dir", log_dir), chosen, clock))
@@ -159,7 +181,12 @@ async def erase(
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> AsyncPlan[TopicErasePlan, EraseReport]:
-    """Run ``tiered.admin.erase``. After a cancelled ``apply()``, another call completes the erasure."""
+    """Plan the erasure of records by key, key prefix or time from the bucket. Reads every segment.
+
+    ``partition`` None: all. ``keys``, ``prefixes``: keys, and first bytes of keys; both empty: any key. ``before``:
+    only records older than this time. ``now``: delete the old objects without ``gc.grace.ms``. After a cancelled
+    ``apply()``, another call completes the erasure. Asynchronous form of ``tiered.admin.erase``, with its errors.
+    """
     clock, ids = arguments.clock_and_ids(clock, ids)
     selection = Selection.asked(keys, prefixes, before, clock.now_ms())
 
@@ -184,7 +211,10 @@ async def snapshot(
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> SnapshotReport:
-    """Run ``tiered.admin.snapshot``. A cancelled call can be repeated."""
+    """Store the bucket's current state as the snapshot ``name``. A cancelled call can be repeated.
+
+    ``selected``: topics and partitions; empty: all. Raises as ``tiered.admin.snapshot``.
+    """
     clock, ids = arguments.clock_and_ids(clock, ids)
     async with _runner(remote, s3, clock, ids) as runner:
         return await runner.run(snapshot_steps(name, arguments.selected(selected)))
@@ -192,7 +222,10 @@ async def snapshot(
 
 @contextlib.asynccontextmanager
 async def open_place(place: Place, s3: S3Keywords) -> AsyncIterator[AioStore]:
-    """Open a store as ``tiered.store.location.open_place`` does. An open store is yielded as it is, and not closed."""
+    """Return an asynchronous context manager that gives the store ``place``. ``s3``: settings of an S3 URL.
+
+    A store that is opened from a URL or path is closed at the end. An open store stays open.
+    """
     if not isinstance(place, str | os.PathLike):
         yield arguments.has("remote", place, ("execute",), "a URL, a path or an open store")
         return

@@ -33,7 +33,7 @@ class AsyncTransaction:
 
     @property
     def state(self) -> str:
-        """Return ``Transaction.state``."""
+        """Return "open", "committed", "aborted", or "unknown" (a commit was interrupted or not confirmed)."""
         return self._txn.state
 
     async def append(
@@ -46,7 +46,10 @@ class AsyncTransaction:
         headers: Headers | None = None,
         topic: str | None = None,
     ) -> RecordMetadata:
-        """Run ``Transaction.append``."""
+        """Append one record to ``topic`` (None: the topic that the transaction was made from) and return its position.
+
+        Asynchronous form of ``Transaction.append``, with its errors.
+        """
         return await self._worker.call(
             self._txn.append,
             value,
@@ -60,30 +63,45 @@ class AsyncTransaction:
     async def append_many(
         self, records: Iterable[AppendRecord], *, partition: int | None = None, topic: str | None = None
     ) -> list[RecordMetadata]:
-        """Run ``Transaction.append_many``."""
+        """Append ``records``, one batch for each partition. Return one position for each batch, in order of partitions.
+
+        ``topic`` None: the topic that the transaction was made from. Asynchronous form of ``Transaction.append_many``.
+        """
         return await self._worker.call(self._txn.append_many, records, partition=partition, topic=topic)
 
     async def commit_positions(self, consumer: AsyncConsumer) -> None:
-        """Run ``Transaction.commit_positions``."""
+        """Commit the positions of ``consumer`` with this transaction: all of it is committed, or nothing.
+
+        Raises ConfigError if the positions of ``consumer`` are not stored in this log.
+        """
         await self._worker.call(self._txn.commit_positions, consumer)
 
     async def commit(self) -> None:
-        """Run ``Transaction.commit``."""
+        """Commit the transaction: all of it is then visible and on disk; with durability "remote" also in the bucket.
+
+        Asynchronous form of ``Transaction.commit``, with its errors. After a cancelled call it may be committed.
+        """
         await self._worker.write(self._durability, self._txn.commit)
 
     async def abort(self) -> None:
-        """Run ``Transaction.abort``."""
+        """Abort the transaction: ``read_committed`` never sees any of it. Do nothing if the transaction has ended."""
         await self._worker.call(self._txn.abort)
 
     async def _leave(self, error: BaseException | None) -> None:
-        """End the block as ``Transaction`` does. If cancelled before a thread begins the commit, abort instead."""
+        """Commit at the end of the block, or abort if it ends with ``error``.
+
+        If the task is cancelled before a thread begins the commit, abort.
+        """
         leave = functools.partial(self._txn.__exit__, type(error) if error else None, error, None)
         waits = self._durability == "remote"
         await self._worker.finish(leave, waits=waits, instead=self._txn._abort_after_error)
 
 
 def begin(begin: Callable[[], Transaction], worker: ThreadPools, durability: str) -> Opening[AsyncTransaction]:
-    """Return a transaction for ``await`` or ``async with``, at which the function ``begin`` runs on a thread."""
+    """Return a transaction for ``await`` or ``async with``, at which the function ``begin`` runs on a thread.
+
+    ``durability`` "remote": ``commit`` runs on a thread for long waits.
+    """
 
     async def opening() -> AsyncTransaction:
         return AsyncTransaction(await worker.call(begin), worker, durability)
@@ -107,35 +125,44 @@ class AsyncReceipt:
 
     @property
     def partition(self) -> int:
-        """Return ``Receipt.partition``."""
+        """Return the record's partition, which is known before the record is written."""
         return self._receipt.partition
 
     @property
     def offset(self) -> int | None:
-        """Return ``Receipt.offset``."""
+        """Return the offset, None until the record is in the log. It stays None if the record failed."""
         return self._receipt.offset
 
     @property
     def timestamp(self) -> int | None:
-        """Return ``Receipt.timestamp``."""
+        """Return the timestamp in ms, None until the record is in the log. It stays None if the record failed."""
         return self._receipt.timestamp
 
     def done(self) -> bool:
-        """Return ``Receipt.done()``."""
+        """Return True once the record is in the log (``durability="disk"``: and fsynced) or has failed."""
         return self._receipt.done()
 
     async def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait for the record and return ``Receipt.result``."""
+        """Wait until the record is in the log, at most ``timeout`` seconds (None: no limit), and return its position.
+
+        Raises the error of the record, and AppendTimeoutError after ``timeout``: the record may still be written.
+        """
         await self._wait(timeout)
         return self._receipt.result()
 
     async def exception(self, timeout: float | None = None) -> TieredError | None:
-        """Wait for the record and return ``Receipt.exception``."""
+        """Wait until the record is in the log or has failed. Return its error, None if it is in the log.
+
+        Raises AppendTimeoutError after ``timeout`` seconds (None: no limit).
+        """
         await self._wait(timeout)
         return self._receipt.exception()
 
     async def _wait(self, timeout_s: float | None) -> None:
-        """Wait for the outcome. Raises AppendTimeoutError after ``timeout_s``."""
+        """Wait until the record is in the log or has failed.
+
+        Raises AppendTimeoutError after ``timeout_s`` seconds (None: no limit).
+        """
         timeout_s = arguments.seconds_or_none("timeout", timeout_s)
         if self._receipt.done():
             return
@@ -167,7 +194,7 @@ class AsyncAppender:
 
     @property
     def buffered_bytes(self) -> int:
-        """Return ``Appender.buffered_bytes``."""
+        """Return the bytes of records that are not in the log yet: at most ``buffer_bytes``, or one larger record."""
         return self._appender.buffered_bytes
 
     async def append(
@@ -179,7 +206,11 @@ class AsyncAppender:
         timestamp: Time | None = None,
         headers: Headers | None = None,
     ) -> AsyncReceipt:
-        """Run ``Appender.append``. It waits only while the buffer is full. A cancelled call may have landed."""
+        """Buffer one record and return its receipt. Waits only while the buffer is full.
+
+        The record of a cancelled call may be written. Raises AppendTimeoutError after ``max_block_ms`` without room,
+        and the errors of ``Appender.append``.
+        """
         self._worker.check_open()
         taken = self._appender._buffer(value, key, partition, timestamp, headers)
         if taken is None:
@@ -189,11 +220,14 @@ class AsyncAppender:
         return AsyncReceipt(taken)
 
     async def flush(self, *, durability: str | None = None) -> None:
-        """Run ``Appender.flush``."""
+        """Write all buffered records, and wait until they have ``durability`` (None: that of the appender).
+
+        Raises the first error of a record since the last flush.
+        """
         await self._worker.call_waiting(self._appender.flush, durability=durability)
 
     async def close(self) -> None:
-        """Run ``Appender.close``."""
+        """Write all buffered records and close the appender. Raises the errors of :meth:`flush`. Safe to call again."""
         await self._worker.finish(self._appender.close, waits=True)
 
     async def _leave(self, error: BaseException | None) -> None:

@@ -41,7 +41,7 @@ class AsyncConsumer:
 
     @property
     def skipped(self) -> int:
-        """Return ``Consumer.skipped``."""
+        """Return the number of offsets that were skipped by ``on_trimmed="jump"``."""
         return self.core.skipped
 
     # -- records -----------------------------------------------------------------------------------------------------
@@ -49,7 +49,11 @@ class AsyncConsumer:
     async def poll(
         self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = None
     ) -> list[ConsumerRecord]:
-        """Run ``Consumer.poll``. A cancelled call returns no records: the next call returns them."""
+        """Return up to ``max_records`` records as soon as there are any; an empty list after ``timeout``.
+
+        ``timeout``: seconds or text such as "5s"; None: no limit. The list is also empty after the end by ``stop_at``
+        or ``idle_timeout``. A cancelled call loses no records: the next call returns them. Raises as ``Consumer.poll``.
+        """
         request = Request(
             arguments.whole("max_records", max_records, least=1), arguments.duration_s("timeout", timeout)
         )
@@ -57,7 +61,7 @@ class AsyncConsumer:
             return taken(await self._next(request) or (), request.most)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Return an iterator over the records, as ``Consumer`` does."""
+        """Yield the records. The iterator ends only by the options ``stop_at`` and ``idle_timeout``."""
         request = Request()
         interval_s = self.core.assignment.poll_interval_s
         while True:
@@ -74,13 +78,16 @@ class AsyncConsumer:
     async def batches(
         self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = 1.0
     ) -> AsyncIterator[list[ConsumerRecord]]:
-        """Yield the lists of ``Consumer.batches``."""
+        """Yield lists of ``max_records`` records, or of fewer after ``timeout`` seconds; never an empty list."""
         most = arguments.whole("max_records", max_records, least=1)
         async for found in self._lists(Request(most, arguments.duration_s("timeout", timeout), fill=True)):
             yield found
 
     async def record_batches(self) -> AsyncIterator[pyarrow.RecordBatch]:
-        """Yield the Arrow record batches of ``Consumer.record_batches``."""
+        """Yield Arrow record batches of about 1 MiB, with all columns.
+
+        The iterator ends only by the options ``stop_at`` and ``idle_timeout``.
+        """
         async for found in self._lists(Request(1, emit=ARROW)):
             yield found[0]
 
@@ -95,7 +102,7 @@ class AsyncConsumer:
                 return
 
     async def _next(self, request: Request) -> list[PartitionFetch] | None:
-        """Return the next fetches of the consumer's loop, None at its end.
+        """Return the consumer's next result: fetches with records, ``[]`` after the timeout, None at the end.
 
         After an error or a cancellation the next call starts a new loop.
         """
@@ -116,63 +123,82 @@ class AsyncConsumer:
     # -- partitions --------------------------------------------------------------------------------------------------
 
     async def subscribe(self, topics: str | Iterable[str]) -> None:
-        """Run ``Consumer.subscribe``."""
+        """Read these topics instead of the present ones, with the partitions that they get later.
+
+        Raises UnknownTopicError.
+        """
         async with self._lock:
             await in_thread(self.core.assignment.subscribe, [topics] if isinstance(topics, str) else list(topics))
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Run ``Consumer.assign``."""
+        """Read these partitions instead of the present ones. Raises UnknownTopicError.
+
+        Raises ConfigError in a group whose members share the partitions.
+        """
         async with self._lock:
             await in_thread(self.core.assignment.assign, list(partitions))
 
     async def assignment(self) -> set[TopicPartition]:
-        """Run ``Consumer.assignment``."""
+        """Return the partitions that this consumer reads now."""
         return set(await self._run(self.core.positions()))
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Run ``Consumer.pause``."""
+        """Return no more records of these partitions, until :meth:`resume`. Their positions stay."""
         self.core.pause(partitions, paused=True)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Run ``Consumer.resume``."""
+        """Return records of these paused partitions again."""
         self.core.pause(partitions, paused=False)
 
     # -- positions ---------------------------------------------------------------------------------------------------
 
     async def position(self, partition: TopicPartition) -> int:
-        """Run ``Consumer.position``."""
+        """Return the offset of the next record to be returned from this partition.
+
+        Raises UnknownTopicError if the partition is not assigned to this consumer.
+        """
         return (await self._run(self.core.positions([partition])))[TopicPartition(*partition)]
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Run ``Consumer.seek``."""
+        """Continue at ``offset`` of this partition. The committed position stays until the next commit."""
         await self._run(self.core.seek(TopicPartition(*partition), offset))
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Run ``Consumer.seek_to_beginning``."""
+        """Continue at the earliest offset of these partitions, or of all assigned ones if none is named."""
         await self._run(self.core.seek_to(partitions or None, end=False))
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Run ``Consumer.seek_to_end``."""
+        """Continue at the end of these partitions, or of all assigned ones if none is named."""
         await self._run(self.core.seek_to(partitions or None, end=True))
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, Time]
     ) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Run ``Consumer.offsets_for_times``."""
+        """Return for each partition (offset, timestamp) of its first record at or after the time, None without one."""
         return await self._run(self.core.offsets_for_times(times))
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """Run ``Consumer.lag``."""
+        """Return the number of offsets between the position and the end of each partition.
+
+        With ``isolation="read_committed"`` the end is the last stable offset.
+        """
         return await self._run(self.core.lag())
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, Position]:
-        """Run ``Consumer.committed``."""
+        """Return the stored positions of these partitions, or of all assigned ones if none is named.
+
+        Partitions without a stored position are left out.
+        """
         return await self._run(self.core.committed(partitions))
 
     async def commit(
         self, positions: Mapping[TopicPartition, Position | int] | None = None, *, async_: bool = False
     ) -> None:
-        """Run ``Consumer.commit``. A cancelled call may have stored the positions."""
+        """Store the positions after the last returned records, or ``positions``. A cancelled call may have stored them.
+
+        ``async_``: return at once. The next commit or :meth:`close` raises the error of such a commit.
+        Asynchronous form of ``Consumer.commit``.
+        """
         async with self._lock:
             self.core.check_open()
             wanted = self.core.handed_out() if positions is None else self.core.checked(positions)
@@ -193,7 +219,10 @@ class AsyncConsumer:
         self.core.raise_failure()
 
     async def close(self) -> None:
-        """Run ``Consumer.close``."""
+        """Leave the group, without a new commit. Safe to call again.
+
+        Commits with ``async_`` are completed first, and their error is raised.
+        """
         self.core.wake()
         async with self._lock:
             if self.core.left:

@@ -55,7 +55,12 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> Opening[AsyncLog]:
-    """Run ``tiered.open``: ``async with aio.open(...) as log`` or ``log = await aio.open(...)``."""
+    """Open the log directory ``path`` for writing: ``async with aio.open(...) as log``, or ``await aio.open(...)``.
+
+    ``remote``: URL of the bucket. ``create``: create a missing directory. ``uploader``: uploader to run in-process.
+    ``deadline_seconds`` (30): longest time for the retries of a request. Raises LockedError, NotFoundError and the
+    other errors of ``tiered.open``.
+    """
 
     async def opening() -> AsyncLog:
         make = functools.partial(sync_log.open, path, create=create, uploader=uploader, config=config)
@@ -75,7 +80,7 @@ async def _close(log: AsyncLog, _: BaseException | None) -> None:
 
 
 class AsyncLog:
-    """Open log (``tiered.log.Log`` for asyncio)."""
+    """Open log: topics, transactions, consumers, flush and sync (``tiered.log.Log`` for asyncio)."""
 
     def __init__(self, log: sync_log.Log, worker: ThreadPools, runner: AioRunner) -> None:
         self._log = log
@@ -92,9 +97,9 @@ class AsyncLog:
 
     @classmethod
     def opened(cls, path: str | Path) -> AsyncLog:
-        """Return the log that this process has open at ``path``, as ``Log.opened`` does.
+        """Return the log that this process has open at ``path``. Use it only on the event loop that opened it.
 
-        Use that log only on the event loop that opened it. Raises NotFoundError for a log opened without asyncio.
+        Raises NotFoundError if this process has not opened it, or opened it without asyncio.
         """
         opened = sync_log.Log.opened(path)
         for log in list(_OPENED):
@@ -104,12 +109,12 @@ class AsyncLog:
 
     @property
     def directory(self) -> Path:
-        """Return ``Log.directory``."""
+        """Return the path of the log directory, the first one if there are several."""
         return self._log.directory
 
     @property
     def remote(self) -> str | None:
-        """Return ``Log.remote``."""
+        """Return the store's URL; None for a log that is only local."""
         return self._log.remote
 
     async def topic(
@@ -120,7 +125,11 @@ class AsyncLog:
         create: bool = False,
         config: TopicConfig | Mapping[str, object] | None = None,
     ) -> AsyncTopic:
-        """Run ``Log.topic``."""
+        """Open the topic ``name``. ``create``: create it if it does not exist (``partitions`` defaults to 1).
+
+        For an existing topic ``partitions`` is a minimum. ``config``: settings that it must have, or is created with.
+        Raises UnknownTopicError for a missing topic without ``create``, and the other errors of ``Log.topic``.
+        """
         find = functools.partial(self._log.topic, name, partitions=partitions, create=create, config=config)
         topic = await self._worker.call_alone(find)  # it may wait for the bucket, and appends need their threads
         return AsyncTopic(topic, self._worker, self._runner)
@@ -133,7 +142,11 @@ class AsyncLog:
         timeout: float = DEFAULT_TIMEOUT_S,
         durability: str = "disk",
     ) -> Opening[AsyncTransaction]:
-        """Return a ``Log.transaction`` for ``await`` or ``async with``, where it begins."""
+        """Return a transaction over topics of this log. It begins at its ``await`` or ``async with``.
+
+        ``topic``: topic of the appends that name none. ``timeout``: seconds after which an open transaction is aborted.
+        ``durability``: "disk" or "remote", which ``commit`` waits for. Asynchronous form of ``Log.transaction``.
+        """
         sync_topic = topic._topic if isinstance(topic, AsyncTopic) else topic
         make = functools.partial(self._log.transaction, topic=sync_topic, timeout=timeout, durability=durability)
         return begin(functools.partial(make, transactional_id), self._worker, durability)
@@ -146,7 +159,11 @@ class AsyncLog:
         positions: CallersPositions | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> Opening[AsyncConsumer]:
-        """Return a ``Log.consumer``: ``async with log.consumer("billing", "orders") as consumer``."""
+        """Return a consumer of ``topics`` that begins at the positions of ``group``. Use ``async with``.
+
+        ``positions``: a mapping or a pair of functions that stores the positions instead of the log. ``options``: see
+        :class:`tiered.consumer.steps.ConsumerKeywords`. Asynchronous form of ``Log.consumer``, with its errors.
+        """
         make = functools.partial(self._log._consumer_steps, group, topics, positions, options)
         return open_consumer(make, self._runner)
 
@@ -155,31 +172,40 @@ class AsyncLog:
         return self._log.topics()
 
     def positions(self) -> dict[TopicPartition, Positions]:
-        """Return ``Log.positions()``."""
+        """Return start and ends (:class:`tiered.model.Positions`) of each partition on this disk that is in service."""
         return self._log.positions()
 
     async def delete_topic(self, name: str) -> None:
-        """Run ``Log.delete_topic``."""
+        """Delete a topic of a log without a bucket. Its files are unlinked after ``file.delete.delay.ms``.
+
+        Raises UnknownTopicError, and ConfigError for a log with a bucket or an internal topic.
+        """
         await self._worker.call(self._log.delete_topic, name)
 
     def check_remote(self) -> None:
-        """Run ``Log.check_remote``."""
+        """Raise ConfigError if the log has no bucket. Waits for a commit would never end."""
         self._log.check_remote()
 
     async def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Run ``Log.wait_uploaded``."""
+        """Wait until each partition is committed in the bucket up to its offset in ``ends``. Seals no segment.
+
+        ``timeout_s`` None: no limit. Raises DataLocalError after the timeout, FencedError, and an uploader's error.
+        """
         await self._worker.call_alone(self._log.wait_uploaded, ends, timeout_s)
 
     async def flush(self) -> None:
-        """Run ``Log.flush``."""
+        """Fsync every partition: records appended before the call survive a power cut of this machine.
+
+        Buffered records of appenders are written first. If that fails, their ``flush`` raises the error, not this call.
+        """
         await self._worker.call(self._log.flush)
 
     async def metrics(self) -> list[Metric]:
-        """Run ``Log.metrics``."""
+        """Return current metrics of the disk, partitions, background tasks, compaction and requests to the store."""
         return await self._worker.call(self._log.metrics)
 
     async def sync(self, timeout: float | None = None) -> None:
-        """Run ``Log.sync``: upload all records appended so far, and wait for their commit.
+        """Seal and upload all records appended so far, and wait for their commit (``Log.sync`` for asyncio).
 
         Requests to an unreachable store are retried for ``timeout`` seconds. None: ``deadline_seconds`` of ``open``.
         Raises DataLocalError if some records are still only local after ``timeout``, and the other errors of
@@ -188,7 +214,10 @@ class AsyncLog:
         await self._worker.call_alone(self._log.sync, timeout)
 
     async def close(self) -> None:
-        """Run ``Log.close``."""
+        """Write buffered records, flush, stop the uploader and release the lock, without an upload. Safe to call again.
+
+        The first error of an appender is raised after all is closed.
+        """
         if self._worker.closed:
             return
         ended = True
@@ -217,7 +246,11 @@ def open_reader(
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> Opening[AsyncReader]:
-    """Run ``tiered.open_reader``."""
+    """Open ``remote`` (a URL), ``log_dir`` (a directory on this machine) or both for reading, with ``async with``.
+
+    ``as_of``: a snapshot's name, a version or a time. ``pin``: protect each read from garbage collection.
+    ``deadline_seconds``: longest time for the retries of a request. Raises the errors of ``tiered.open_reader``.
+    """
 
     async def opening() -> AsyncReader:
         make = functools.partial(sync_reader.open_reader, log_dir=log_dir, as_of=as_of, pin=pin)
@@ -265,30 +298,40 @@ class AsyncReader:
         return self._reader._repr_html_()
 
     async def topics(self, unreadable: dict[str, TieredError] | None = None) -> dict[str, TopicInfo]:
-        """Run ``Reader.topics``."""
+        """Return the topics of both tiers by name.
+
+        ``unreadable``: a dictionary that gets the errors of damaged registry entries by name. Without it such an
+        error is raised: CorruptionError, or ConfigError for the entry of a newer release.
+        """
         self._worker.check_open()
         return await self._runner.run(self._reader._topics_steps(unreadable))
 
     async def topic(self, name: str) -> AsyncTopicReads:
-        """Run ``Reader.topic``."""
+        """Return the topic ``name``, to read from. Raises UnknownTopicError if neither the bucket nor the disk has it.
+
+        Asynchronous form of ``Reader.topic``, with its other errors.
+        """
         self._worker.check_open()
         return AsyncTopicReads(await self._runner.run(self._reader._topic_steps(name)), self._worker, self._runner)
 
     async def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, KeptRoot]:
-        """Run ``Reader.taken``."""
+        """Return the past version that a reader with ``as_of`` reads, of each partition or of ``partition`` alone.
+
+        Raises NotFoundError if no stored version matches or its objects were deleted, ConfigError without ``as_of``.
+        """
         self._worker.check_open()
         return await self._runner.run(self._reader._taken_steps(topic, arguments.partition_or_none(partition)))
 
     async def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
-        """Run ``Reader.beginning_offsets``."""
+        """Return the earliest offset of each partition, over both tiers."""
         return await (await self.topic(topic)).beginning_offsets()
 
     async def end_offsets(self, topic: str) -> dict[TopicPartition, int]:
-        """Run ``Reader.end_offsets``."""
+        """Return the latest offset (exclusive end) of each partition, over both tiers."""
         return await (await self.topic(topic)).end_offsets()
 
     async def offsets_for_times(self, topic: str, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Run ``Reader.offsets_for_times``."""
+        """Return each partition's first (offset, timestamp) at or after ``time``, None if there is none."""
         return await (await self.topic(topic)).offsets_for_times(time)
 
     async def find(
@@ -300,7 +343,11 @@ class AsyncReader:
         until: Time | None = None,
         partition: int | None = None,
     ) -> AsyncFindResult:
-        """Run ``Reader.find``: ``async for record in await reader.find(...)``. ``report`` is final at the end."""
+        """Return the records with this key: ``async for record in await reader.find(...)``.
+
+        ``since``, ``until``: half-open range of times; None: no bound. ``partition`` None: all. The result's ``report``
+        is final when the loop has ended. Asynchronous form of ``Reader.find``.
+        """
         self._worker.check_open()
         report = FindReport(topic)
         opened: list[TierStream] = []
@@ -318,7 +365,11 @@ class AsyncReader:
         until: Time | None = None,
         columns: list[str] | None = None,
     ) -> pyarrow.Table:
-        """Run ``Reader.to_arrow``."""
+        """Return the records as a ``pyarrow.Table``. ``columns``: columns to decode; None: all.
+
+        ``since``, ``until``: half-open range of times; None: no bound. ``partition`` None: all.
+        Needs the extra ``arrow``. The whole table is in memory.
+        """
         self._worker.check_open()
         opened: list[TierStream] = []
         names, steps = self._reader._arrow_steps(
@@ -337,17 +388,21 @@ class AsyncReader:
         times: GroupSettings | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> Opening[AsyncConsumer]:
-        """Return a ``Reader.consumer``: ``async with reader.consumer("billing", "orders") as consumer``."""
+        """Return a consumer that shares the partitions of ``topics`` with all members of ``group``. Use ``async with``.
+
+        Positions are stored in the bucket. ``member``: a name for people. ``times``: intervals of heartbeats and
+        leases, equal for all members. ``options``: :class:`tiered.consumer.steps.ConsumerKeywords`.
+        """
         self._worker.check_open()
         make = functools.partial(self._reader._consumer_steps, group, topics, member, times, options)
         return open_consumer(make, self._runner)
 
     def requests(self) -> dict[str, int]:
-        """Return ``Reader.requests()``."""
+        """Return the number of requests to the store so far, by operation."""
         return self._reader.requests()
 
     async def close(self) -> None:
-        """Run ``Reader.close``."""
+        """Release files and connections, leave groups, and delete the pins of unfinished reads. Safe to call again."""
         if not self._worker.closed:
             try:
                 await self._worker.finish_alone(self._reader.close)

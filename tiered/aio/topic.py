@@ -44,45 +44,56 @@ class AsyncPartitionStream:
         return f"<PartitionStream {self.tp}>"
 
     async def refresh(self) -> None:
-        """Run ``TierStream.refresh``."""
+        """Read the newest catalog. An unreadable catalog raises an error, and never counts as "no remote tier"."""
         await self._runner.run(self.steps.refresh())
 
     async def spans(self) -> tuple[LocalSpan | None, RemoteSpan | None]:
-        """Run ``TierStream.spans``."""
+        """Return the offset ranges (local, remote), None for a missing tier. Remote: as of the last refresh."""
         return await self._runner.run(self.steps.spans())
 
     async def earliest(self) -> int:
-        """Run ``TierStream.earliest``."""
+        """Return the smallest offset over both tiers."""
         return await self._runner.run(self.steps.earliest())
 
     async def latest(self) -> int:
-        """Run ``TierStream.latest``."""
+        """Return the exclusive end over both tiers."""
         return await self._runner.run(self.steps.latest())
 
     async def positions(self) -> Positions:
-        """Run ``TierStream.positions``."""
+        """Return the partition's positions over both tiers. Without a local tier all records count as uploaded."""
         return await self._runner.run(self.steps.positions())
 
     async def last_stable_offset(self) -> int:
-        """Run ``TierStream.last_stable_offset``."""
+        """Return the end of ``read_committed``: the oldest open transaction's first offset, otherwise the latest."""
         return await self._runner.run(self.steps.last_stable_offset())
 
     async def offset(self, wanted: int | str) -> int:
-        """Run ``TierStream.offset``."""
+        """Return ``wanted`` as an offset. ``"earliest"`` (``"beginning"``) and ``"latest"`` (``"end"``) are looked up.
+
+        Decimal text is an offset, too. Raises ConfigError for other texts and negative numbers.
+        """
         return await self._runner.run(self.steps.offset(wanted))
 
     async def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """Run ``TierStream.offset_for_time``."""
+        """Return (offset, timestamp) of the first record at or after ``timestamp`` (ms), None without one."""
         return await self._runner.run(self.steps.offset_for_time(timestamp))
 
     def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> AsyncIterator[TierBatch]:
-        """Yield the batches of ``TierStream.batches``."""
+        """Yield the encoded batches that hold offsets ``start`` to ``end`` (exclusive; None: the latest), in order.
+
+        ``on_trimmed="jump"`` continues at the earliest offset if retention deleted the wanted one; "raise" raises
+        OffsetOutOfRangeError. Also raises OffsetGapError, CorruptionError and the store's errors.
+        """
         return self._runner.stream(self.steps.batches(start, end, on_trimmed=on_trimmed), self.steps.release)
 
     def records(
         self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
     ) -> AsyncGenerator[ConsumerRecord, None]:
-        """Yield the records of ``TierStream.records``, one by one."""
+        """Yield the decoded records of ``wanted`` one by one, without control records.
+
+        ``isolation="read_committed"`` leaves out aborted records, and ends before the first open transaction.
+        ``on_trimmed="jump"`` continues at the earliest offset if retention deleted the wanted one.
+        """
         steps = self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
         return one_by_one(self._runner.stream(steps, self.steps.release))
 
@@ -90,7 +101,7 @@ class AsyncPartitionStream:
 async def one_by_one(
     pieces: AsyncGenerator[Iterable[ConsumerRecord], None],
 ) -> AsyncGenerator[ConsumerRecord, None]:
-    """Yield the records of each piece one by one. Other tasks of the event loop run in between."""
+    """Yield the records of each item of ``pieces`` one by one. Other tasks of the event loop run in between."""
     given = 0
     async with aclosing(pieces):
         async for piece in pieces:
@@ -121,11 +132,11 @@ class AsyncTopicReads:
 
     @property
     def partitions(self) -> int:
-        """Return ``TopicReads.partitions``."""
+        """Return the number of partitions."""
         return self._reads.partitions
 
     async def stream(self, partition: int) -> AsyncPartitionStream:
-        """Run ``TopicReads.stream``."""
+        """Return a refreshed stream over both tiers of one partition. Raises UnknownTopicError if there is none."""
         self._worker.check_open()
         return AsyncPartitionStream(await self._runner.run(self._reads._open_steps(partition)), self._runner)
 
@@ -142,7 +153,13 @@ class AsyncTopicReads:
         follow: bool = False,
         idle_timeout: float | str | None = None,
     ) -> AsyncIterator[ConsumerRecord]:
-        """Yield the records of ``TopicReads.read``. Errors of the arguments are raised at the first step."""
+        """Yield records, first from the bucket, then from disk, up to the latest offset at the start of the read.
+
+        ``start``, ``end``: offsets; ``since``, ``until``: times; both ranges are half-open. ``partition`` None: all.
+        ``isolation="read_committed"`` hides records of open and aborted transactions. ``on_trimmed="jump"`` continues
+        at the earliest offset if retention deleted the wanted one. ``follow=True`` continues with new records, until
+        ``idle_timeout`` without one. All errors, those of ``TopicReads.read``, are raised while iterating.
+        """
 
         def check() -> ReadRequest:
             span = self._reads._range(partition, start=start, end=end, since=since, until=until)
@@ -174,7 +191,10 @@ class AsyncTopicReads:
         follow: bool = False,
         idle_timeout: float | str | None = None,
     ) -> AsyncIterator[pyarrow.RecordBatch]:
-        """Yield the record batches of ``TopicReads.read_batches``. Errors are raised at the first step."""
+        """Yield the records as Arrow record batches of about 1 MiB, with all columns or ``columns``.
+
+        The other arguments and the errors are those of :meth:`read`. All errors are raised while iterating.
+        """
 
         def check() -> ReadRequest:
             span = self._reads._range(partition, start=start, end=end, since=since, until=until)
@@ -210,15 +230,18 @@ class AsyncTopicReads:
         return {TopicPartition(self.name, p): await (await self.stream(p)).offset_for_time(at) for p in numbers}
 
     async def positions(self, partition: int) -> Positions:
-        """Run ``TopicReads.positions``."""
+        """Return the partition's positions over both tiers, refreshed. Without a disk all records count as uploaded."""
         return await (await self.stream(partition)).positions()
 
     def chosen(self, partition: int | None) -> Sequence[int]:
-        """Return ``TopicReads.chosen``."""
+        """Return the numbers of the partitions to read: ``partition``, or all if it is None.
+
+        Raises ConfigError, UnknownTopicError.
+        """
         return self._reads.chosen(partition)
 
     def check_partition(self, partition: int) -> int:
-        """Return ``TopicReads.check_partition``."""
+        """Return ``partition`` if the topic has it. Raises UnknownTopicError, or ConfigError for another type."""
         return self._reads.check_partition(partition)
 
 
@@ -240,7 +263,11 @@ class AsyncTopic(AsyncTopicReads):
         headers: Headers | None = None,
         durability: str = "memory",
     ) -> RecordMetadata:
-        """Run ``Topic.append``."""
+        """Append one record and return its position. ``partition`` None: the key decides. ``timestamp`` None: now.
+
+        ``durability``: wait for "memory" (page cache), "disk" (fsync) or "remote" (seal and commit). The record of a
+        cancelled call may be appended. Asynchronous form of ``Topic.append``, with its errors.
+        """
         return await self._worker.write(
             durability,
             functools.partial(self._topic.append, durability=durability),
@@ -254,26 +281,38 @@ class AsyncTopic(AsyncTopicReads):
     async def append_many(
         self, records: Iterable[AppendRecord], *, partition: int | None = None, durability: str = "memory"
     ) -> list[RecordMetadata]:
-        """Run ``Topic.append_many``."""
+        """Append ``records``: one atomic batch and one result for each partition, in the order of partitions.
+
+        ``partition`` None: each record's key decides. ``durability``: wait for "memory", "disk" or "remote".
+        Asynchronous form of ``Topic.append_many``, with its errors.
+        """
         append_many = functools.partial(self._topic.append_many, durability=durability)
         return await self._worker.write(durability, append_many, records, partition=partition)
 
     async def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
-        """Run ``Topic.append_batches``."""
+        """Append encoded v2 batches without decoding them. The log assigns new offsets. Raises as :meth:`append`."""
         append_batches = functools.partial(self._topic.append_batches, durability=durability)
         return await self._worker.write(durability, append_batches, data, partition=partition)
 
     async def append_arrow(
         self, data: object, *, partition: int | None = None, durability: str = "memory"
     ) -> list[RecordMetadata]:
-        """Run ``Topic.append_arrow``."""
+        """Append the rows of a ``pyarrow.Table``, a record batch or any ``__arrow_c_stream__``.
+
+        Returns one RecordMetadata for each written batch. ``partition`` None: the column ``partition`` or the key
+        decides. Asynchronous form of ``Topic.append_arrow``, with its errors.
+        """
         append_arrow = functools.partial(self._topic.append_arrow, durability=durability)
         return await self._worker.write(durability, append_arrow, data, partition=partition)
 
     def transaction(
         self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
     ) -> Opening[AsyncTransaction]:
-        """Return a ``Topic.transaction``: ``async with topic.transaction("billing-7") as txn``."""
+        """Return a transaction that begins at ``async with topic.transaction("billing-7") as txn``.
+
+        ``timeout``: seconds after which an open transaction is aborted. ``durability``: "disk" or "remote", which
+        ``commit`` waits for. Asynchronous form of ``Topic.transaction``, with its errors.
+        """
         make = functools.partial(self._topic.transaction, timeout=timeout, durability=durability)
         return begin(functools.partial(make, transactional_id), self._worker, durability)
 
@@ -286,7 +325,11 @@ class AsyncTopic(AsyncTopicReads):
         max_block_ms: int = MAX_BLOCK_MS,
         durability: str = "memory",
     ) -> Opening[AsyncAppender]:
-        """Return a ``Topic.appender``: ``async with topic.appender() as appender``, or await it and ``close`` it."""
+        """Return an appender, which buffers records: ``async with topic.appender() as appender``.
+
+        A batch is written ``linger_ms`` after its first record or at ``max_bytes``. ``append`` waits for room in
+        ``buffer_bytes``, at most ``max_block_ms``. ``durability``: receipts wait for "memory" or "disk".
+        """
         make = functools.partial(
             self._topic.appender,
             linger_ms=linger_ms,
@@ -298,17 +341,23 @@ class AsyncTopic(AsyncTopicReads):
         return open_appender(make, self._worker)
 
     async def add_partitions(self, n: int) -> int:
-        """Run ``Topic.add_partitions``."""
+        """Add ``n`` partitions in the bucket and on this disk. Return the new number of partitions.
+
+        New records of a key may then go to another partition. Asynchronous form of ``Topic.add_partitions``.
+        """
         return await self._worker.call(self._topic.add_partitions, n)
 
     async def flush(self) -> None:
-        """Run ``Topic.flush``."""
+        """Write buffered records of appenders, then fsync every partition of this topic that is in service."""
         await self._worker.call(self._topic.flush)
 
     def log(self, partition: int) -> WriteLog:
-        """Return one partition of this disk (``tiered.Topic.log``). Its calls block on the disk: use a thread."""
+        """Return one partition on this disk, with a broker's operations. Its calls block on the disk: use a thread.
+
+        Raises ConfigError for an internal topic, and the error of a partition that is out of service.
+        """
         return self._topic.log(partition)
 
     def positions(self, partition: int) -> Positions:  # type: ignore[override]  # of this disk: it does not wait
-        """Return ``Topic.positions``. Makes no request and does not block."""
+        """Return the partition's positions as known on this disk. Makes no request and does not block."""
         return self._topic.positions(partition)

@@ -126,7 +126,7 @@ def _alone() -> Iterator[ThreadPool]:
 
 
 def _close_resource(making: Future[T], dispose: Callable[[T], None]) -> None:
-    """Close a resource, if it could be made."""
+    """Pass the result of ``making`` to ``dispose``, unless it failed."""
     if making.exception() is None:
         dispose(making.result())
 
@@ -181,9 +181,8 @@ async def open_with_store(
 ) -> tuple[F, ThreadPools, AioRunner]:
     """Open a log or reader with ``make`` on a thread, and its bucket for the event loop.
 
-    Return the log or reader, its thread pools, and the runner of steps on the bucket.
-
-    If one of them cannot be opened, both are closed.
+    Return the log or reader, its thread pools, and the runner of steps on the bucket. If the bucket cannot be opened,
+    the log or reader is closed. ``name``: "log" or "reader", for the names of the threads.
     """
     worker = ThreadPools(name)
     try:

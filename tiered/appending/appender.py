@@ -63,7 +63,11 @@ _logger = logging.getLogger("tiered")
 
 
 class AppenderLimits(NamedTuple):
-    """Checked arguments of ``Topic.appender``. ``max_bytes``: largest batch. ``buffer_bytes``: most buffered bytes."""
+    """Checked arguments of ``Topic.appender``. ``max_bytes``: largest batch. ``buffer_bytes``: most buffered bytes.
+
+    ``linger_ms``: wait of a batch for more records. ``max_block_ms``: longest wait of an append for room.
+    ``durability``: "memory" or "disk", which a receipt waits for.
+    """
 
     linger_ms: int = LINGER_MS
     max_bytes: int = BATCH_BYTES
@@ -109,7 +113,7 @@ class AppendTarget(Protocol):
         """Return the number of partitions."""
 
     def _check_caller(self) -> None:
-        """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
+        """Raise ReentrantCallError if this thread is inside another call of the log, as a signal handler may be."""
 
     def _route(
         self,
@@ -122,7 +126,7 @@ class AppendTarget(Protocol):
         """Return the partition of a record, and the record."""
 
     def _place(self, key: bytes | None, partition: int | None) -> int:
-        """Return ``partition`` if it is given, otherwise the partition of ``key``."""
+        """Return ``partition`` if it is given, otherwise the partition of ``key``, or any one if both are None."""
 
     def log(self, partition: int) -> WriteLog:
         """Return one partition of the topic, for writing."""
@@ -202,8 +206,9 @@ class Appender(Accumulator[Receipt]):
     def flush(self, *, durability: str | None = None) -> None:
         """Write all buffered records, and wait until they have ``durability``. None: that of the appender.
 
-        Raises the first error of a record since the last flush, an error that halted a partition before others.
-        Afterwards halted partitions accept records again. Raises ClosedError for a closed appender.
+        Raises one error if records have failed since the last flush: an error that halted a partition, otherwise the
+        first refusal of a record. Afterwards halted partitions accept records again. Raises ClosedError for a closed
+        appender, DataLocalError if a wait for "remote" takes too long.
         """
         if durability is not None:
             self._topic._check_durability(durability)
@@ -216,7 +221,11 @@ class Appender(Accumulator[Receipt]):
         self._raise_failed()
 
     def close(self) -> None:
-        """Write all buffered records and close the appender. Raises the errors of :meth:`flush`. Safe to call again."""
+        """Write all buffered records and close the appender. Safe to call again.
+
+        Raises one error if records have failed since the last flush: an error that halted a partition, otherwise the
+        first refusal of a record.
+        """
         self._check_process()
         self._check_caller()
         with self._lock:
@@ -416,8 +425,9 @@ class Appender(Accumulator[Receipt]):
             )
 
     def _append(self, batch: PendingBatch, start: int, end: int, pieces: list[tuple[int, Outcome]]) -> None:
-        """Write records ``start`` to ``end`` of a batch, and add the outcomes to ``pieces``.
+        """Write records ``start`` to ``end`` (exclusive) of a batch, and add the outcomes to ``pieces``.
 
+        Each outcome is (index of the first record, its position or the error) and holds until the next one.
         If the log refuses a record, halve the range until the record is alone, so that only this record fails.
         """
         before = _halting(pieces)
@@ -441,19 +451,25 @@ class Appender(Accumulator[Receipt]):
             pieces.append((start, error))
         except Exception as error:
             _logger.exception("an appender could not write to %s", batch.log.tp)
-            broken = TieredError(f"{batch.log.tp}: {type(error).__name__}: {error}")
+            broken = TieredError(f"{batch.log.tp}: {type(error).__name__}: {error}", hint="report this as a bug")
             broken.__cause__ = error
             pieces.append((start, broken))
 
     def _halt(self, batch: PendingBatch, pieces: list[tuple[int, Outcome]]) -> None:
-        """Halt the batch's partition if one of its pieces failed for another reason than a refusal."""
+        """Halt the batch's partition if one of its outcomes is an error other than the refusal of a record.
+
+        ``pieces``: (index of the first record, outcome) of consecutive records.
+        """
         halting = _halting(pieces)
         if halting is not None:
             with self._lock:
                 self._halted.setdefault(batch.partition, halting)
 
     def _complete(self, batch: PendingBatch, pieces: list[tuple[int, Outcome]]) -> None:
-        """Store the outcome of a batch, wake threads that wait for it, and free its room in the buffer."""
+        """Store the outcomes of a batch, wake threads that wait for it, and free its room in the buffer.
+
+        ``pieces``: (index of the first record, outcome) of consecutive records.
+        """
         self._halt(batch, pieces)
         count, failed = batch.count, 0
         for (start, found), end in zip(pieces, [*(at for at, _ in pieces[1:]), count], strict=True):
@@ -496,8 +512,9 @@ class Appender(Accumulator[Receipt]):
             return not batch.done
 
     def _raise_failed(self) -> None:
-        """Raise the first error since the last call, and let halted partitions accept records again.
+        """Raise an error if records failed since the last call, and let halted partitions accept records again.
 
+        An error that halted a partition comes first, then the first refusal of a record.
         Buffered records of halted partitions fail first.
         """
         with self._writing:  # so that no batch that follows a halted one is being written
@@ -552,8 +569,9 @@ class Appender(Accumulator[Receipt]):
 
 
 def _own(record: NewRecord, clock: Clock) -> tuple[NewRecord, int]:
-    """Return (copy of the record with a timestamp, its largest size in a batch). The caller cannot change the copy.
+    """Return (copy of the record with a timestamp, upper bound of its bytes in a batch).
 
+    The caller of ``append`` cannot change the copy. Raises InvalidRecordError.
     Fields that are not plain bytes are encoded once, so that a wrong record is refused at once.
     """
     value, key, timestamp, headers = record
@@ -574,7 +592,10 @@ def _copy(field: bytes | None) -> bytes | None:
 
 
 def _halting(pieces: Sequence[tuple[int, Outcome]]) -> TieredError | None:
-    """Return the first error that halts a partition: one that is no refusal of a record. None without one."""
+    """Return the first error in the outcomes that halts a partition: one that is no refusal of a record.
+
+    None without one. ``pieces``: (index of the first record, outcome) of consecutive records.
+    """
     failures = (found for _, found in pieces if isinstance(found, TieredError))
     return next((found for found in failures if not isinstance(found, InvalidRecordError)), None)
 

@@ -26,7 +26,8 @@ Outcome = RecordMetadata | TieredError
 class PendingBatch(AccumulatedBatch):
     """Batch of one partition that waits to be written at ``due`` (monotonic seconds).
 
-    ``pieces``: (index of the first record, outcome) of each run of records; empty until the batch is done.
+    ``pieces``: (index of the first record, outcome) of consecutive records with one write; empty until the batch is
+    done.
     """
 
     __slots__ = ("callbacks", "done", "due", "event", "log", "partition", "pieces")
@@ -93,8 +94,9 @@ class Receipt(AccumulatedRecord):
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait until the record is in the log, at most ``timeout`` seconds, and return its position.
 
-        The wait does not write the batch earlier. Raises the errors of ``Topic.append``, and AppendHaltedError if an
-        earlier batch of the partition failed. Raises AppendTimeoutError on a timeout: the record may still be written.
+        ``timeout`` None: no limit. The wait does not write the batch earlier. Raises the error with which the record
+        failed, such as InvalidRecordError, FencedError or DiskFullError. Raises AppendHaltedError if an earlier batch
+        of the partition failed. Raises AppendTimeoutError on a timeout: the record may still be written.
         """
         outcome = self._wait(timeout)
         if isinstance(outcome, TieredError):
@@ -102,9 +104,9 @@ class Receipt(AccumulatedRecord):
         return outcome
 
     def exception(self, timeout: float | None = None) -> TieredError | None:
-        """Wait like :meth:`result`. Return the error of the record, None if the record is in the log.
+        """Wait until the record is in the log or has failed. Return its error, None if it is in the log.
 
-        Raises AppendTimeoutError after ``timeout`` seconds.
+        Raises AppendTimeoutError after ``timeout`` seconds (None: no limit).
         """
         outcome = self._wait(timeout)
         return outcome if isinstance(outcome, TieredError) else None

@@ -99,7 +99,10 @@ class AppenderThread:
                 raise
 
     def drain(self, topic: str | None = None) -> None:
-        """Write all buffered records of a topic, or of all topics (None). The appenders report failures."""
+        """Write all buffered records of a topic, or of all topics (None).
+
+        A failure is not raised here, but by the record's receipt and the next flush of its appender.
+        """
         for each in self._appenders(topic):
             each._drain()
 

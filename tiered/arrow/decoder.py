@@ -90,7 +90,10 @@ class ArrowDecoder:
         self._arrays = BufferArrays(tp, self._types)
 
     def record_batches(self, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
-        """Decode all ``batches``. Yield each Arrow record batch as soon as it is full. Raises CorruptionError."""
+        """Decode all ``batches``. Yield each Arrow record batch as soon as it is full, at the end also the last one.
+
+        Raises CorruptionError, and ConfigError for a null that ``schema`` forbids.
+        """
         for header, data in batches:
             yield from self.add(header, data)
         yield from self.finish()
@@ -98,7 +101,8 @@ class ArrowDecoder:
     def add(self, header: BatchHeader, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
         """Decode one Kafka batch, and yield the Arrow record batches that are full.
 
-        The batch is decoded only while the result is iterated. Raises CorruptionError, and ConfigError for ``schema``.
+        The batch is decoded only while the result is iterated. Raises CorruptionError, and ConfigError for a null that
+        ``schema`` forbids.
         """
         if header.is_control or header.records_count == 0:
             return
@@ -119,7 +123,10 @@ class ArrowDecoder:
             yield self._rows_from_records()
 
     def add_run(self, run: memoryview) -> Iterator[pa.RecordBatch]:
-        """Decode the consecutive verified v2 batches in ``run``, like :meth:`add`."""
+        """Decode the consecutive verified v2 batches in ``run``, and yield the Arrow record batches that are full.
+
+        Decodes only while the result is iterated. Raises CorruptionError, and ConfigError for a forbidden null.
+        """
         buffers = self._buffers
         for batch in cut(run):
             if buffers is None or not buffers.add(batch):
@@ -142,7 +149,7 @@ class ArrowDecoder:
         return size_bytes + more // 2 >= self._batch_bytes or rows >= RECORD_BATCH_ROWS
 
     def _rows_from_buffers(self, held: ArrowColumns) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that the compiled kernels decoded."""
+        """Yield the rows that the compiled kernels collected in ``held``, as record batches, and empty ``held``."""
         size = held.size_bytes
         found = held.finish()
         arrays = [self._arrays.array(name, found) for name in self._columns] if found.rows else []
@@ -169,7 +176,7 @@ class ArrowDecoder:
             raise
 
     def _whole(self, header: BatchHeader, data: bytes | memoryview) -> Iterable[Record]:
-        """Return the records of one batch. If only offsets are wanted, they come from the header where it suffices."""
+        """Return the records of one batch. If only offsets are wanted and none is missing, the header gives them."""
         count = header.records_count
         if self._parses or header.magic < _V2 or count != header.last_offset_delta + 1:
             return decode_records(data)
@@ -186,7 +193,10 @@ class ArrowDecoder:
         return self._record_batch([self._array(name, found, kinds) for name in self._columns], offsets)
 
     def _pieces(self, rows: Int64s, size_bytes: int) -> Iterator[Int64s]:
-        """Yield ``rows`` in one piece, or in several if they are much more than one record batch."""
+        """Return the row indexes ``rows`` in one piece, or in several if they are much more than one record batch.
+
+        ``size_bytes``: bytes of all these rows. No row gives no piece.
+        """
         pieces = max(1, size_bytes // (2 * self._batch_bytes), -(-len(rows) // (2 * RECORD_BATCH_ROWS)))
         if pieces == 1:
             return iter((rows,)) if len(rows) else iter(())
@@ -285,7 +295,10 @@ class BufferArrays:
         return self._pa.Array.from_buffers(self._pa.string(), rows, [None, ends, self._pa.py_buffer(name * rows)], 0)
 
     def _same(self, name: str, rows: int) -> pa.Array:
-        """Return a column of equal values. The array is built once, and sliced for each request."""
+        """Return ``rows`` equal values of column ``name``, "topic" or "partition".
+
+        The array is built once, and sliced for each request.
+        """
         found = self._equal.get(name)
         if found is None or len(found) < rows:
             found = self._equal[name] = self._repeated[name](max(rows, FIRST_ROWS))

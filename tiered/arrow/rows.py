@@ -53,7 +53,8 @@ class RowSlice(NamedTuple):
 class ArrowRows:
     """Rows to append: a table, a record batch, or any object with Arrow's C interface, which is read at once.
 
-    ``partition``: target of all rows; None: see the table above. A wrong type or column raises ConfigError.
+    ``partitions``: number of partitions of the topic. ``partition``: target of all rows; None: column ``partition`` of
+    each row, otherwise its key. A wrong type or column raises ConfigError.
     """
 
     def __init__(self, data: object, *, config: TopicConfig, partitions: int, partition: int | None) -> None:
@@ -93,7 +94,7 @@ class ArrowRows:
                 cause, why = error, str(error)
         raise ConfigError(
             f"data is {type(data).__name__}, {why}",
-            hint="append_arrow takes a pyarrow.Table, a RecordBatch, or what has __arrow_c_stream__ (polars, duckdb)",
+            hint="pass a pyarrow.Table, a RecordBatch, or an object with __arrow_c_stream__ (polars, duckdb)",
         ) from cause
 
     def _check_schema(self, schema: pa.Schema) -> None:
@@ -152,7 +153,10 @@ class ArrowRows:
         return RowSlice(first, records, self._places(given, records, first))
 
     def _check_sizes(self, records: RecordColumns, first: int) -> None:
-        """Raise RecordTooLargeError for a row that fits into no batch. Only large rows are encoded to find out."""
+        """Raise RecordTooLargeError for a row that fits into no batch. Only large rows are encoded to find out.
+
+        ``first``: row number of the first record, for the error.
+        """
         rules = self._rules
         room = rules.max_bytes - HEADER_BYTES
         if records.largest() <= room:
@@ -189,7 +193,11 @@ class ArrowRows:
         return _numbers(column, now_ms)
 
     def _places(self, column: pa.Array | None, records: RecordColumns, first: int) -> Int64s:
-        """Return each row's partition: the one it names, otherwise that of its key, -1 for neither."""
+        """Return each row's partition: that of the call, the one it names, or that of its key. -1: none of these.
+
+        ``column``: the column ``partition``, None without one. ``first``: row number of the first record, for errors.
+        Raises UnknownTopicError for a partition that the topic does not have.
+        """
         count = self._partitions
         if self._partition is not None:
             return _all(self._partition, len(records))
@@ -252,7 +260,7 @@ def pieces(rows: RowSlice, keyless: int, room: int) -> Iterator[tuple[int, Recor
 
 
 def _runs(partition: int, records: RecordColumns, room: int) -> Iterator[tuple[int, RecordColumns]]:
-    """Yield the rows of one partition in runs that fit into ``room`` bytes."""
+    """Yield (partition, run of records) for runs that fit into ``room`` bytes before compression, or are one row."""
     start = 0
     for end in records.run_ends(room):
         yield partition, records.slice(start, end)
@@ -260,7 +268,7 @@ def _runs(partition: int, records: RecordColumns, room: int) -> Iterator[tuple[i
 
 
 def _check_header_names(records: RecordColumns, first: int) -> None:
-    """Raise InvalidRecordError for a header without a name, before any row is written."""
+    """Raise InvalidRecordError for a header without a name. ``first``: row number of the first record."""
     if records.headers is None:
         return
     elements = records.headers.flatten()

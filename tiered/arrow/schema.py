@@ -51,10 +51,10 @@ def arrow_table(pieces: Iterable[pa.RecordBatch], columns: Sequence[str] = COLUM
 
 
 class RecordBatches:
-    """Lazy iterator of a read's Arrow record batches, each of about ``RECORD_BATCH_BYTES``. Iterate it once.
+    """Lazy iterable of a read's Arrow record batches, each of about ``RECORD_BATCH_BYTES``. Loop over it only once.
 
-    It is also a stream of Arrow's C interface, which polars, duckdb, pandas and pyarrow read without a copy
-    (``pyarrow.RecordBatchReader.from_stream``).
+    ``iter()`` returns its iterator. It is also a stream of Arrow's C interface, which polars, duckdb, pandas and
+    pyarrow read without a copy (``pyarrow.RecordBatchReader.from_stream``).
     """
 
     def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:

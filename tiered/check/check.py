@@ -170,7 +170,10 @@ class CheckRun:
         self.unreadable: set[str] = set()
 
     def local(self, directory: Path, files: Files) -> Steps[LocalFacts]:
-        """Check the log directory, and return facts for the comparison with the bucket."""
+        """Check the log directory, and return facts for the comparison with the bucket.
+
+        Raises NotFoundError if it does not exist.
+        """
         self.log_dir = directory
         if not (yield from blocking(partial(files.is_directory, directory))):
             raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
@@ -188,7 +191,10 @@ class CheckRun:
         return check.facts
 
     def remote(self, url: str, local: LocalFacts, facts: RemoteFacts, reading: Reading) -> Steps[None]:
-        """Check every partition that the registry names, and the registry itself. ``facts`` collects totals."""
+        """Check every partition that the registry names, and the registry itself. ``facts`` collects totals.
+
+        ``local``: facts of the log directory, for the comparison. ``reading``: segments of which every byte is read.
+        """
         entries = yield from self.registry(url, local)
         if reading.data:
             every = [(entry.topic_id, partition) for entry in entries for partition in range(entry.partitions)]
@@ -204,6 +210,7 @@ class CheckRun:
         """Return the readable registry entries of the chosen topics.
 
         Report unreadable entries, and partitions that no entry names. A check of all topics reads sink decisions, too.
+        ``local``: facts of the log directory. Raises NotFoundError for a bucket without topics.
         """
         notes: list[str] = []
         listed = yield from survey(notes, (RemotePermissionError, CorruptionError))  # a store of files lists no cut one
@@ -224,7 +231,7 @@ class CheckRun:
         return list(entries.values())
 
     def add(self, part: CheckReport) -> None:
-        """Add the report of another run, which has checked a part."""
+        """Add the findings and their counts from the report on a part. Totals of segments and bytes are not added."""
         room = MAX_FINDINGS - len(self.findings)
         self.findings += part.findings[:room]
         self.unlisted += part.unlisted + len(part.findings[room:])
@@ -234,7 +241,7 @@ class CheckRun:
         self.denied += part.denied
 
     def report(self, local: LocalFacts, remote: RemoteFacts) -> CheckReport:
-        """Return the report. Raises UnknownTopicError if a named topic is in no tier."""
+        """Return the report with the totals of both tiers. Raises UnknownTopicError if a named topic is in no tier."""
         for topic in self.options.topics:
             if topic not in {tp.topic for tp in self.partitions} | self.unreadable:
                 raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topic list`")
@@ -307,8 +314,8 @@ def _topics(directory: Path, files: Files) -> Mapping[str, TopicInfo]:
 class CheckPart:
     """Part of a distributed check: segments of one partition with bases from ``start`` to ``end`` (exclusive).
 
-    ``with_root``: True for the one part that also checks the root. ``state``: of the topic, from the registry.
-    ``topic_id``: 32 hex digits.
+    ``segments``, ``size_bytes``: number and total size of these segments. ``with_root``: True for the one part that
+    also checks the root. ``state``: of the topic, from the registry. ``topic_id``: 32 hex digits.
     """
 
     topic: str
@@ -332,7 +339,9 @@ def cut_steps(
 ) -> Steps[tuple[CheckReport, list[CheckPart]]]:
     """Check the registry, and cut all partitions into parts. Return the report on the registry, and the parts.
 
-    The bucket is listed, and findings are emitted. Raises UnknownTopicError for a named topic that does not exist.
+    The bucket is listed, and findings are emitted. ``least_bytes``: a part ends at the latest with the segment that
+    reaches this size. Raises UnknownTopicError for a named topic that does not exist, NotFoundError for a bucket
+    without topics.
     """
     run = CheckRun(CheckOptions(topics=topics, read_data=True))
     parts: list[CheckPart] = []
@@ -344,7 +353,10 @@ def cut_steps(
 
 
 def _cut(whole: CheckPart, least_bytes: int) -> Steps[list[CheckPart]]:
-    """Return the parts of a partition. The last one has no end: later appends and unreadable pages belong to it."""
+    """Return the parts of the partition ``whole``, each of about ``least_bytes``, or less for very many segments.
+
+    The last part has no end: later appends and unreadable pages belong to it.
+    """
     pinned = yield from _check(whole, RemoteFacts(), _silent).catalog(report=False)
     cutter = SpanCutter(least_bytes)
     at = 0

@@ -25,9 +25,10 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. ``code``: a stable word. ``position`` (in bytes) and ``offset``: -1 if unknown.
+    """One finding. ``code``: a stable word. ``where``: the path, object key or prefix that the finding is about.
 
-    ``denied``: True if this user may not read the object.
+    ``position`` (in bytes), ``offset`` and ``partition``: -1 if unknown. ``denied``: True if this user may not read the
+    object.
     """
 
     severity: Severity

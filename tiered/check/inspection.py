@@ -71,8 +71,8 @@ PADDING = ": its writer took that room ahead (`preallocate`), or a crash left th
 class Expectations:
     """Conditions that an inspection requires of a segment.
 
-    ``growing``: the segment may still be written, so a torn tail and padding are normal. ``contiguous``: offsets must
-    have no holes (never compacted). ``decode``: also decode every record.
+    ``growing``: the segment may still be written, so a torn tail and padding are normal. ``contiguous``: no offset may
+    be missing, because the log was never compacted. ``decode``: also decode every record.
     """
 
     growing: bool = False
@@ -169,7 +169,9 @@ def fetch_log(
 
 
 class LogInspection:
-    """Inspection of a ``.log`` whose bytes are fed in pieces. ``indexes`` are compared with the batches.
+    """Inspection of a ``.log`` of ``size`` bytes, which are fed in pieces. ``findings`` gets the damage.
+
+    ``indexes`` are compared with the batches.
 
     ``follower`` gets each batch, and a reset after an unreadable one. Feed every byte, then call :meth:`end`.
     """
@@ -282,7 +284,7 @@ class LogInspection:
             scan.min_timestamp = timestamp
 
     def end(self) -> LogScan:
-        """Inspect the bytes after the last whole batch, and the rest of the indexes. Return the totals."""
+        """Inspect the bytes after the last whole batch, and index entries that no batch reached. Return the totals."""
         scan = self._scan
         if scan.end_offset < 0:
             scan.end_offset = scan.base_offset
@@ -297,7 +299,7 @@ class LogInspection:
         return scan
 
     def _tail(self) -> None:
-        """Judge the bytes after the last whole batch: a torn write, zeros that a crash left, or damage."""
+        """Add a finding for the bytes after the last whole batch: a torn write, zeros after a crash, or damage."""
         scan, damage = self._scan, self._damage
         only_zeros = self._zeros_from <= scan.valid_bytes
         if damage is not None and not only_zeros:
@@ -312,7 +314,10 @@ class LogInspection:
 
 
 def inspect_other_indexes(indexes: SealedIndexes, base_offset: int, findings: Findings) -> None:
-    """Check the format of transaction index and producer snapshot: version, order, CRC. Add findings."""
+    """Check the format of transaction index and producer snapshot, and the order of leader epochs. Add findings.
+
+    ``base_offset``: that of the segment.
+    """
     try:
         decode_txns(indexes.txn_index, base_offset)
     except CorruptionError as damage:
@@ -353,8 +358,8 @@ def compare_descriptor(scan: LogScan, descriptor: SegmentDescriptor, findings: F
 class SideFileCheck:
     """Comparison of transaction indexes and producer snapshots with the log, segment by segment.
 
-    Pass ``follower`` to a :class:`LogInspection`. Call :meth:`compare` after each segment, and :meth:`skip` for a
-    segment that was not read.
+    For each segment call :meth:`start_segment`, pass ``follower`` to its :class:`LogInspection`, then call
+    :meth:`compare`. For a segment that is not read call only :meth:`skip`.
     """
 
     def __init__(self) -> None:
@@ -362,15 +367,18 @@ class SideFileCheck:
         self._next = -1
 
     def start_segment(self, base_offset: int) -> None:
-        """Start the segment at ``base_offset``.
+        """Start the segment at ``base_offset``, before its batches are read.
 
-        At offset 0 there are no producers; after a hole in the log they are unknown.
+        At offset 0 there are no producers. If the segment does not follow the last one, its producers are unknown.
         """
         if base_offset != self._next:
             self.follower.restart(whole=base_offset == 0)
 
     def skip(self, snapshot: bytes | None, end_offset: int) -> None:
-        """Take the producers at the end of a segment from its snapshot, because the segment was not read."""
+        """Take the producers at the end of a segment from its snapshot, because the segment was not read.
+
+        They are unknown if ``snapshot`` is None or damaged. ``end_offset``: end of the segment.
+        """
         known = _decoded(snapshot, end_offset)
         self.follower.restart(known, whole=known is not None)
         self._next = end_offset
@@ -426,7 +434,11 @@ class _IndexCheck:
         self._next = 0
 
     def _read(self, read: Callable[[], OffsetIndex | TimeIndex], entry_bytes: int, what: str, step: int) -> None:
-        """Read the index. ``step`` is the minimal rise of the second number of an entry."""
+        """Read the index. Add a finding if it is damaged or its entries do not rise.
+
+        ``entry_bytes``: size of an entry. ``what``: the numbers of an entry, for the finding. ``step``: minimal rise of
+        the second number from entry to entry.
+        """
         try:
             index = read()
         except CorruptionError as damage:

@@ -104,7 +104,8 @@ class SegmentFacts:
 class PartitionFacts:
     """Facts of one partition on this disk. ``topic_id``: None if its file is missing or damaged.
 
-    ``whole``: True if every file was read and none is damaged.
+    ``segments``: by base offset. ``upload``, ``proof``: entries of the uploader's checkpoint and claims files, None
+    without one. ``whole``: True if every file was read and none is damaged.
     """
 
     tp: TopicPartition
@@ -161,7 +162,7 @@ def read_small_files(directory: Path, files: Files) -> SmallFiles:
 
 @dataclass(slots=True)
 class LocalCheck:
-    """Check of one log directory. ``compacted``: returns True for a topic whose offsets may have holes.
+    """Check of one log directory. ``compacted``: returns True for a topic in which offsets may be missing.
 
     ``topics``: check only these, empty: all. ``decode``: also decode every record. ``settings``: settings by topic.
     """
@@ -222,7 +223,10 @@ class LocalCheck:
     def _emptied(
         self, points: Mapping[TopicPartition, int], seen: Collection[TopicPartition]
     ) -> Iterator[tuple[TopicPartition, Path]]:
-        """Yield directories without a log file, where a broker's checkpoint names flushed records."""
+        """Yield directories without a log file, where a broker's checkpoint names flushed records.
+
+        ``points``: flushed end offset by partition. ``seen``: partitions that are found or reported already.
+        """
         for tp, point in points.items():
             path = self.directory / partition_dir(tp)
             chosen = not self.topics or tp.topic in self.topics
@@ -318,7 +322,7 @@ class LocalCheck:
             yield [*segment.about(*facts.tp)]
 
     def _shorter(self, facts: PartitionFacts, path: Path, point: int) -> Seen:
-        """Report a log that ends below its recovery point: the rest may be whole, but segments are gone."""
+        """Report a log that ends below its recovery point ``point``: its files are whole, but later ones are gone."""
         if facts.end_offset >= point or not facts.whole:
             return []
         found = Findings(str(path))
@@ -396,7 +400,10 @@ class LocalCheck:
         return scan, noted
 
     def _need_right_times(self, topic: str, scan: LogScan, noted: SegmentStats | None, findings: Findings) -> None:
-        """Report timestamps that are impossible at the time of the append. Without it in the seal note, report none."""
+        """Report timestamps that are impossible at the time of the append, which the ``.seal`` file has.
+
+        Report none if that time is unknown. ``noted``: content of that file, None without one.
+        """
         appended_ms, config = noted.appended_ms if noted is not None else -1, self.settings.get(topic, TopicConfig())
         if scan.records and appended_ms >= 0 and not is_believed(scan.max_timestamp, appended_ms, config):
             what = wrong_times_text(scan.base_offset, scan.end_offset, scan.max_timestamp, appended_ms)
@@ -423,6 +430,8 @@ class LocalCheck:
         alone: bool,
     ) -> None:
         """Compare transaction index and producer snapshot with the markers. Reads and uploads rebuild both.
+
+        ``scan``, ``end``: totals and end offset of the segment. ``noted``: content of its ``.seal`` file, None without.
 
         ``alone``: a transaction that began before the log counts as unknown, as reads do, if no bucket has that part.
         Segments wholly below the log ``start`` do not need them: an open removes the snapshots at or below it, as Kafka
@@ -466,7 +475,9 @@ class LocalCheck:
     def _follows(
         self, before: LogScan | None, scan: LogScan, findings: Findings, tp: TopicPartition, *, sparse: bool
     ) -> None:
-        """Check two neighbouring files as two batches: offsets never go back, and only a sparse log has gaps.
+        """Report a segment that begins below the end of the segment ``before``, or after it unless ``sparse``.
+
+        ``before``: None for the first segment. ``sparse``: offsets may be missing.
 
         A broker's topic may be compacted without a sign of it. If its cleaner has not named the partition, and the
         segments have every offset, a file is probably missing.
@@ -497,7 +508,10 @@ class LocalCheck:
             return None
 
     def _noted(self, path: Path, size_bytes: int, findings: Findings) -> SegmentStats | None:
-        """Return the note of the seal; None if missing or unreadable. The latter is a finding."""
+        """Return the totals in the ``.seal`` file ``path`` of a segment with ``size_bytes``.
+
+        None if the file is missing, damaged, of another size or unreadable. Only an unreadable one is a finding.
+        """
         try:
             return read_note(self.files, path, size_bytes)
         except LocalIOError as refused:

@@ -73,8 +73,9 @@ def unregistered(
 ) -> Steps[tuple[list[Finding], set[TopicPartition]]]:
     """Return findings for partitions without a registry entry, and these partitions.
 
-    ``listed``: the result of :func:`survey`. ``entries`` were read after it. ``unreadable``: topics whose entry is
-    damaged; their partitions are unknown and not reported.
+    ``listed``: (topic id, partition) of all objects. ``entries`` were read after it. ``unreadable``: topics whose entry
+    is damaged; their partitions are unknown and not reported. ``local``: facts of the log directory, whose uploads need
+    an entry, too. ``topics``: report only these, empty: all.
     """
     findings = list(_on_disk(entries, unreadable, local))
     partitions: set[TopicPartition] = set()
@@ -151,7 +152,10 @@ def _destroyed(topic_id: UUID, partitions: Sequence[int]) -> Steps[set[int]]:
 
 
 def _topic_in_roots(topic_id: UUID, partitions: Sequence[int]) -> Steps[tuple[str, bool]]:
-    """Return the topic's name in the roots, and True if one is in use. Nothing is read after that one's group."""
+    """Return the topic's name in the roots, ``""`` without one, and True if a root is in use.
+
+    Roots are read in groups of ``GETS_AT_ONCE``, up to the first group with a root in use.
+    """
     topic = ""
     for at in range(0, len(partitions), GETS_AT_ONCE):
         keys = [root_key(topic_id, number) for number in partitions[at : at + GETS_AT_ONCE]]

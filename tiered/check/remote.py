@@ -96,7 +96,8 @@ class RemoteCheck:
     ) -> Steps[None]:
         """Check the segments whose base is in ``start`` to ``end`` (exclusive), under a pin of their own.
 
-        ``with_root``: also check the root, snapshots, pins and copies. ``orphans``: then also list orphans.
+        ``reading``: the segments of which every byte is read. ``with_root``: also check the root, snapshots, pins and
+        copies. ``orphans``: then also list orphans.
         Raises the errors of a store that does not answer.
         """
         pinned = yield from self.catalog(report=with_root)
@@ -122,7 +123,10 @@ class RemoteCheck:
         yield from pin.drop()
 
     def _hold(self, pin: Pin, pinned: CatalogView) -> Steps[CatalogView | None]:
-        """Return the catalog under the pin. None without one: vanished objects are then sought in the newest root."""
+        """Return the catalog that the pin protects. None: no pin could be made, which is reported.
+
+        An object that vanishes without a pin is damage only if the newest root names it.
+        """
         try:
             return (yield from pin.hold(pinned, partial(self._pin, Findings(self._key))))
         except TieredError as error:
@@ -180,7 +184,7 @@ class RemoteCheck:
     ) -> Steps[None]:
         """Check the segments with bases from ``start`` to ``end`` (exclusive).
 
-        ``pin``: renewed meanwhile, None without one.
+        ``reading``: those of which every byte is read. ``pin``: renewed meanwhile, None without one.
         """
         yield from self._segments.start_segment(pinned)
         if reading.data:
@@ -195,7 +199,10 @@ class RemoteCheck:
             at = rows.end_offset
 
     def _piece(self, pinned: CatalogView, at: int) -> Steps[Rows]:
-        """Return rows of the catalog; none after a lost or damaged page, which is reported."""
+        """Return the next rows of the catalog from offset ``at`` on; none if their page is lost or damaged.
+
+        Such a page is reported.
+        """
         try:
             return (yield from pinned.piece(at))
         except CorruptionError as damage:
@@ -328,7 +335,7 @@ class RootCopy(NamedTuple):
 def decode_beside(view: RootView, data: bytes, *, key: str) -> KeptRoot | None:
     """Decode a snapshot, a copy of a root or a pin. Return its root, None for a pin.
 
-    Raises CorruptionError, ConfigError.
+    Raises CorruptionError for a damaged object, ConfigError for one of a newer release.
     """
     if is_pin_key(key):
         read_pin(data, key=key)
@@ -361,7 +368,11 @@ def read_beside(view: RootView, folder: str, *, newest: bool = False) -> Steps[l
 
 
 def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[list[Finding]]:
-    """Check snapshots, pins, copies of roots and pages of garbage of a partition. Return the findings."""
+    """Check snapshots, pins, copies of roots and pages of garbage of a partition. Return the findings.
+
+    ``read_data``: read all copies of the root, not only the newest one. Read every byte of segments that only a
+    snapshot names.
+    """
     kept = _SnapshotCheck(tp, view, read_data)
     for folder, code in KINDS.items():
         try:
@@ -397,7 +408,7 @@ class _SnapshotCheck:
         self.found += findings.about(*self._tp)
 
     def unreadable(self, key: str, code: str, flaw: TieredError) -> None:
-        """Report an object that cannot be read."""
+        """Report an object that cannot be read. ``flaw``: the error. ``code``: that of the finding for damage."""
         if isinstance(flaw, ConfigError):
             self.add(key, NEWER_RELEASE, flaw.message)
             return
@@ -430,7 +441,10 @@ class _SnapshotCheck:
             self.found += findings.about(*self._tp)
 
     def _segment(self, name: str, row: Row, findings: Findings) -> Steps[None]:
-        """Report the ``.log`` of a segment, or its index if the ``.log`` is right."""
+        """Add a finding if the ``.log`` of a segment is missing or damaged. If it is right, check its index.
+
+        ``name``: that of the snapshot.
+        """
         severity, code, advice = Severity.ERROR, "snapshot", snapshot_hint(*self._tp, name)
         judged = yield from judge_log(self._view.topic_id, self._tp, row, read_data=self._read_data)
         if not judged.problem:
@@ -442,7 +456,7 @@ class _SnapshotCheck:
             findings.add(severity, code, f"snapshot {name}: {what}; {advice}", offset=row.base)
 
     def garbage(self) -> Steps[None]:
-        """Read each page of garbage."""
+        """Read each page of garbage, and report the damaged ones."""
         newest = yield from self._pinned()
         waiting = [] if newest is None else list(newest.root.trash)
         while waiting and newest is not None:

@@ -60,7 +60,10 @@ Reporter = Callable[[Iterable[Finding | Passed]], Steps[None]]
 
 @dataclass(slots=True)
 class RemoteFacts:
-    """Totals of a bucket's check over all partitions."""
+    """Totals of a bucket's check over all partitions. ``unchecked``: objects without a checksum in the store.
+
+    ``may_pin``: False once a pin was refused to this role. ``archived``: number of archived segments by storage class.
+    """
 
     segments: int = 0
     size_bytes: int = 0
@@ -159,7 +162,10 @@ class SegmentCheck:
         return (yield from self._bundle(row, found, Findings("")))
 
     def rows(self, rows: list[Row], reading: Reading) -> Steps[None]:
-        """Check the segments of some rows. Their objects are requested concurrently."""
+        """Check the segments of some rows. Their objects are requested concurrently.
+
+        ``reading``: the segments of which every byte is read.
+        """
         held = [row for row in rows if not row.flags & FLAG_HOLE]
         requests: list[StoreRequest] = []
         for row in held:
@@ -242,7 +248,10 @@ class SegmentCheck:
         return bundle
 
     def _note_archived(self, row: Row, what: str, kind: str, findings: Findings) -> None:
-        """Add a warning about an archived object. Its segment is counted once, even if both objects are archived."""
+        """Add a warning about an archived object. Its segment is counted once, even if both objects are archived.
+
+        ``what``: the object, for the message. ``kind``: its storage class.
+        """
         if all(found.code != "archived" for found in findings.items):
             self._facts.archived[kind] += 1
         findings.add(
@@ -387,7 +396,10 @@ def _origin(row: Row) -> int:
 
 
 def _place(findings: Findings, first: int, base: int) -> None:
-    """Shift findings in a staged segment, from ``first`` on, by ``base``; messages name the stored offsets."""
+    """Add ``base`` to the offsets of findings in a staged segment. Their messages name the stored offsets.
+
+    ``first``: index of the first finding of this segment.
+    """
     for number, found in enumerate(findings.items[first:] if base else (), start=first):
         if found.offset >= 0:
             what = f"{found.message} (in the offsets of the object, which begin at 0 and not at {base})"

@@ -141,7 +141,7 @@ def _plan(app: Application, name: str, source: LineSource, shape: InputShape, *,
 
 
 def _append_all(app: Application, tally: _Tally, source: LineSource, shape: InputShape, chosen: int | None) -> None:
-    """Append the whole input. An error names how much of it was appended."""
+    """Append the whole input to the partition ``chosen`` (None: by key). An error has the number appended."""
     config = tally.config
     limit_bytes = min(CHUNK_BYTES, config.max_message_bytes // 2, config.segment_bytes // 2)
     try:
@@ -172,7 +172,10 @@ class _Tally:
         return self._target.config
 
     def append(self, chunk: list[NewRecord], lines: list[int], partition: int | None, now_ms: int) -> None:
-        """Append one chunk. The error for a refused record names its line and place in the input."""
+        """Append one chunk. ``lines``: the input line of each record. ``partition`` None: each record's key decides.
+
+        The error for a refused record names its line and its number in the input.
+        """
         try:
             written = self._target.append_many(chunk, partition=partition)
         except InvalidTimestampError as cause:
@@ -192,7 +195,7 @@ class _Tally:
         return f"record {number} of the input" + (f" (line {lines[index]})" if lines[index] != number else "")
 
     def appended(self) -> int:
-        """Return the number of records in the log. A failed chunk may have reached some of its partitions."""
+        """Return the number of records that this run has appended. A failed chunk may have reached some partitions."""
         return sum(end - self._before.get(partition, end) for partition, end in self._ends().items())
 
     def _ends(self) -> dict[int, int]:

@@ -103,7 +103,7 @@ def _refuse_pairs(given: Mapping[str, Any]) -> None:
 
 
 def _with_key(key: str | None) -> Callable[[Iterator[ConsumerRecord]], Iterator[ConsumerRecord]]:
-    """Return a filter for records of this key."""
+    """Return a filter that passes the records of this key; None: all records."""
     if key is None:
         return lambda records: records
     raw = key.encode("utf-8", "surrogateescape")  # as the shell gave it
@@ -119,7 +119,10 @@ class _CatReading:
         self.code = 0
 
     def find_starts(self, partitions: Sequence[int], find: Callable[[int], int]) -> None:
-        """Find each partition's first offset. Warn about one in another directory, or raise if it is the only one."""
+        """Store the first offset of each partition. ``find``: function from the partition's number to that offset.
+
+        A partition in another directory gives a warning. If it is the only one, UnknownTopicError is raised.
+        """
         self._begins = {}
         for partition in partitions:
             try:
@@ -128,7 +131,10 @@ class _CatReading:
                 self._pass_over(partition, elsewhere, len(partitions))
 
     def records(self, partitions: Sequence[int]) -> Iterator[ConsumerRecord]:
-        """Yield the records that exist now, one partition after the other, from the offsets found or the range."""
+        """Yield the records that exist now, one partition after the other.
+
+        They begin at the offsets of :meth:`find_starts`. If it was not called, the range on the command line counts.
+        """
         (first, last), begins = self._ends, self._begins
         for partition in partitions if begins is None else begins:
             try:
@@ -145,7 +151,10 @@ class _CatReading:
                 self._pass_over(partition, elsewhere, len(partitions))
 
     def follow(self, *, whole_topic: bool, before_wait: Callable[[], None]) -> Iterator[ConsumerRecord]:
-        """Return an endless iterator over the records from the offsets of :meth:`find_starts` on."""
+        """Return an endless iterator over the records from the offsets of :meth:`find_starts` on.
+
+        ``whole_topic``: partitions that are added are read, too. ``before_wait``: called before each wait.
+        """
         return self._source._follow_from(
             self._begins or {},
             isolation=self._isolation,
@@ -169,7 +178,10 @@ def _first(source: TopicReads, begin: LogPlace, partition: int) -> int:
 
 
 def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRecord], bytes]:
-    """Return a function that encodes a record: as JSON, by the template ``text_format``, or its value as a line."""
+    """Return a function that encodes a record: as JSON, by the template ``text_format``, or its value as a line.
+
+    Raises ConfigError for a wrong template, and for a template in JSON mode.
+    """
     if app.out.json_mode:
         if text_format is not None:
             raise ConfigError("--template and --json exclude each other", hint="give one of them")
@@ -202,7 +214,7 @@ class _Printer:
         return self._printed
 
     def pause(self) -> None:
-        """Write out everything, before a wait for new records. Raises StdoutClosed if the pipe has no reader."""
+        """Write the collected lines, before a wait for new records. Raises StdoutClosed if the pipe has no reader."""
         self._write()
         self._out.flush()
         self._out.need_reader()

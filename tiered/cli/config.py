@@ -36,6 +36,6 @@ def command(app: Application) -> int:
 
 
 def _shown(value: Value) -> Scalar:
-    """Return the value as it was given. A key in a URL, which every command refuses, is masked."""
+    """Return the value as it was given, with credentials in a URL masked."""
     found = value.value if value.text is None or isinstance(value.value, bool) else value.text
     return re.sub(r"://[^/]*@", "://***@", found) if isinstance(found, str) else found

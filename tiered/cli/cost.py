@@ -174,7 +174,7 @@ def _live_bytes() -> Steps[int]:
 
 
 def _listed() -> Steps[tuple[Counter[tuple[str, str]], Counter[str]]]:
-    """Return bytes by kind and storage class, and objects by kind."""
+    """Return the bytes of all objects in the bucket by (kind, storage class), and their number by kind."""
     sizes: Counter[tuple[str, str]] = Counter()
     counts: Counter[str] = Counter()
     listing = Listing("")

@@ -86,7 +86,10 @@ def compact(app: Application, *, selected: str | None) -> int:
 
 
 def _partitions(log: LocalLog | LogView, selected: str | None) -> list[TopicPartition]:
-    """Return the named partitions, without a name all of compacted topics that are in service."""
+    """Return the named partitions; without a name all of compacted topics that are in service.
+
+    Raises UnknownTopicError.
+    """
     topics = log.topics()
     if selected is None:
         broken = log.out_of_service  # reported at the open
@@ -97,7 +100,7 @@ def _partitions(log: LocalLog | LogView, selected: str | None) -> list[TopicPart
 
 
 def _clean(log: LocalLog, tp: TopicPartition) -> CleaningReport:
-    """Compact until nothing is dirty. Return one report."""
+    """Run rounds, at most :data:`MAX_ROUNDS`, until no record is left to compact. Return one report over all rounds."""
     total: CleaningReport | None = None
     for _ in range(MAX_ROUNDS):
         report = log.cleaner.clean(tp)
@@ -199,7 +202,10 @@ def drop(app: Application, *, selected: str, end: str | None) -> int:
 
 
 class _Drop:
-    """Segments to delete from the disk of one partition: those that the checkpoint says are in the bucket."""
+    """Segments to delete from the disk of one partition: those that the checkpoint says are in the bucket.
+
+    ``before``: place before which they begin. ``going``: the segments. ``stays``: number of offsets not uploaded yet.
+    """
 
     def __init__(self, partition: ReadLog, before: LogPlace) -> None:
         if partition.upload is None:
@@ -296,7 +302,10 @@ def move(app: Application, *, partition: str, target: str) -> int:
 
 
 def _check_move(log: LogView, tp: TopicPartition, target: Path) -> None:
-    """Raise every error of a move before it asks or changes anything."""
+    """Raise ConfigError if the partition is tiered or in ``target`` already, or if the directories are nested.
+
+    Raises UnknownTopicError if the partition is not in the log directory.
+    """
     source, place = log.directory.resolve(), target.resolve()
     if (target / str(tp)).is_dir():
         raise ConfigError(f"{tp} is in {target} already", hint="name another directory")
@@ -385,7 +394,7 @@ def _check_cut(tp: TopicPartition, offset: int, positions: Positions) -> None:
 
 @contextlib.contextmanager
 def _without_uploader(app: Application, log: LocalLog) -> Iterator[None]:
-    """Keep uploaders away: one could commit removed records afterwards. Raises LockedError."""
+    """Hold the uploader's lock during the block, so that no uploader commits removed records. Raises LockedError."""
     lock = uploader_lock(log.directory, log.files)
     if log.files.state(lock.path) is None:  # no uploader ever ran here
         yield
@@ -403,7 +412,7 @@ def _without_uploader(app: Application, log: LocalLog) -> Iterator[None]:
 
 
 def _cut(app: Application, tp: TopicPartition, offset: int) -> int:
-    """Cut the log. Return the end that the next open finds."""
+    """Remove the records from ``offset`` on. Return the end offset that the next open finds. Raises LockedError."""
     with open_directory(app) as log, _without_uploader(app, log):
         log.partition(tp).truncate_to(offset)
         log.transactions.positions.rewind_lost(app.clock.now_ms())

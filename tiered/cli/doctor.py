@@ -79,7 +79,10 @@ OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Result of one check of the environment, and what to do. ``exit_code`` counts only if the check failed."""
+    """Result of one check of the environment. ``state``: "ok", "warn", "fail" or "skip". ``found``: text of the result.
+
+    ``hint``: next step, empty if there is none. ``exit_code`` counts only if the check failed.
+    """
 
     name: str
     state: str
@@ -230,7 +233,10 @@ def _partitions(directory: Path) -> Diagnosis:
 
 
 def _gone(directory: Path) -> Iterator[Diagnosis]:
-    """Yield a line for each partition with records whose directory is gone; none if that is unknown."""
+    """Yield a failed diagnosis for each of the first partitions whose directory is gone, and one for all others.
+
+    Yield none if the checkpoints cannot be read.
+    """
     files = PosixFiles()
     try:
         uploads, claims = UploadCheckpoint(directory, files).read(), Claims(directory, files).read()
@@ -286,7 +292,7 @@ def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
 
 
 def _guards(place: StoreLocation, store: Store, keys: list[str]) -> Iterator[Diagnosis]:
-    """Yield checks of the settings that protect the bucket on S3."""
+    """Yield diagnoses of the settings that protect a bucket on S3. ``keys``: keys of existing objects."""
     target = place.target
     if target is None:
         return
@@ -299,7 +305,7 @@ def _guards(place: StoreLocation, store: Store, keys: list[str]) -> Iterator[Dia
 
 
 def _lifecycle(target: S3Target) -> Iterator[Diagnosis]:
-    """Yield a line for each rule of the bucket that harms a log, or one that none does."""
+    """Yield a diagnosis for each problem of the bucket's lifecycle rules, or one that says there is none."""
     rules = lifecycle_rules(target)
     if rules is None:
         yield Diagnosis("lifecycle", SKIP, "the rules cannot be read: that needs s3:GetLifecycleConfiguration")
@@ -441,7 +447,7 @@ def write_bundle(path: Path, app: Application, checks: Mapping[str, object]) -> 
 
 
 def _sizes(directory: Path) -> dict[str, int]:
-    """Return the sizes of the files by path."""
+    """Return the sizes in bytes of at most :data:`MAX_LISTED` files below the directory, by relative path."""
     found: dict[str, int] = {}
     for folder, _, names in os.walk(directory):
         for name in sorted(names):
@@ -470,7 +476,10 @@ class LifecycleFinding(NamedTuple):
 
 
 def check_lifecycle_rules(rules: Sequence[Rule], bucket: str, prefix: str) -> list[LifecycleFinding]:
-    """Return the problems of the rules for the log below ``prefix``, which is ``""`` or ends with ``/``."""
+    """Return the problems of the rules for the log below ``prefix``, which is ``""`` or ends with ``/``.
+
+    ``bucket``: its name, for the hints.
+    """
     look = f"`aws s3api get-bucket-lifecycle-configuration --bucket {bucket}` prints the rules"
     rules = [rule for rule in rules if rule.get("Status") == "Enabled" and _touches(_prefix_of(rule), prefix)]
     found = []
@@ -502,7 +511,7 @@ def _prefix_of(rule: Rule) -> str:
 
 
 def _touches(chosen: str, prefix: str) -> bool:
-    """Return True if a rule's prefix covers the log or a part of it. Probes may go."""
+    """Return True if the rule's prefix ``chosen`` covers the log or a part of it. ``probe/`` alone does not count."""
     return prefix.startswith(chosen) or (chosen.startswith(prefix) and not chosen.startswith(f"{prefix}probe/"))
 
 

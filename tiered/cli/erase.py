@@ -112,7 +112,10 @@ def _conclude(app: Application, report: EraseReport, topic: str, disk: Sequence[
 
 
 def _on_disk(app: Application, topic: str, numbers: Sequence[int], selection: Selection) -> list[dict[str, Any]]:
-    """Count matching records in the log directory, by partition. ``damaged``: why one was not counted to its end."""
+    """Return an entry for each partition with matching records on the disk: their number and offsets.
+
+    ``damaged``: why a partition was not counted to its end. Without a log directory return none.
+    """
     if app.log_dir is None or not app.log_dir.is_dir():
         return []
     found = []

@@ -86,7 +86,7 @@ def command(
 
 
 def _format_of(path: Path) -> str:
-    """Return the format of the suffix. Raises ConfigError for an unknown one."""
+    """Return the format for the suffix of ``path``: parquet, csv or jsonl. Raises ConfigError for another suffix."""
     form = FORMATS.get(path.suffix.lower())
     if form is None:
         known = ", ".join(FORMATS)
@@ -95,7 +95,7 @@ def _format_of(path: Path) -> str:
 
 
 def _check_target(path: Path) -> None:
-    """Raise an error for a file that cannot be made, before any record is read."""
+    """Raise ConfigError if ``path`` is a folder, NotFoundError if its folder does not exist."""
     if path.is_dir():
         raise ConfigError(f"{path} is a folder", hint="name the file to write in it")
     if path.exists() and not path.is_file():
@@ -106,7 +106,7 @@ def _check_target(path: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a temporary file beside ``path`` that takes its name if the block ends well. Otherwise it is deleted."""
+    """Yield a temporary file, which replaces ``path`` at the end of the block. After an exception it is deleted."""
     number, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(number, "wb") as file:
@@ -126,7 +126,10 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 def _write_parquet(
     file: BinaryIO, source: TopicReads, wanted: dict[str, Any], limit: int | None, progress: Progress
 ) -> int:
-    """Write record batches. Return the number of records."""
+    """Write record batches. Return the number of records.
+
+    ``wanted``: arguments of the read. ``limit``: most records; None: all.
+    """
     batches = source.read_batches(**wanted)
     import pyarrow.parquet  # noqa: PLC0415  an optional extra, which read_batches has found
 
@@ -145,7 +148,10 @@ def _write_parquet(
 def _write_csv(
     file: BinaryIO, source: TopicReads, wanted: dict[str, Any], limit: int | None, progress: Progress
 ) -> int:
-    """Write rows of texts. Return the number of records."""
+    """Write rows of texts. Return the number of records.
+
+    ``wanted``: arguments of the read. ``limit``: most records; None: all.
+    """
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     try:
         rows = csv.writer(text)
@@ -173,7 +179,10 @@ def _row(record: ConsumerRecord) -> list[object]:
 def _write_jsonl(
     file: BinaryIO, source: TopicReads, wanted: dict[str, Any], limit: int | None, progress: Progress
 ) -> int:
-    """Write the JSON of each record on a line. Return the number of records."""
+    """Write the JSON of each record on a line. Return the number of records.
+
+    ``wanted``: arguments of the read. ``limit``: most records; None: all.
+    """
     written = 0
     for record in islice(source.read(**wanted), limit):
         file.write(envelope_line(record))

@@ -59,7 +59,7 @@ def list_command(app: Application) -> int:
 @click.argument("group")
 @pass_application
 def show_command(app: Application, *, group: str) -> int:
-    """Print the positions of a group beside the ends of their partitions on this disk.
+    """Print the positions of a group, and the ends of their partitions.
 
     \b
     Example:
@@ -303,7 +303,10 @@ def _shown(entry: Mapping[str, Any], name: str) -> Any:
 
 
 def _position_fields(app: Application, each: GroupPartition, lag: GroupLag | TieredError | None) -> dict[str, Any]:
-    """Return the fields of one partition. Warns about an object or a catalog that cannot be read."""
+    """Return the fields of one partition. Warns about an object or a catalog that cannot be read.
+
+    ``lag``: the lag, the error that hides it, or None if the topic was deleted.
+    """
     found = each.found
     if found is None:
         why = "it was deleted just now" if each.damage is None else f"{each.damage.message}; {each.damage.hint}"
@@ -332,7 +335,10 @@ def _position_fields(app: Application, each: GroupPartition, lag: GroupLag | Tie
 
 
 def _reset_in_bucket(app: Application, group: str, selected: Sequence[str], at: LogPlace, *, force: bool) -> int:
-    """Set the positions of a group in all its topics, or in ``selected``, to the place ``at``."""
+    """Set the positions of a group in all its topics, or in ``selected``, to the place ``at``. Return the exit code.
+
+    ``force``: also while the group has members. Raises NotFoundError if nothing is selected.
+    """
     with open_tiers(app, with_local=False) as tiers:
         named = [topic_or_partition(text) for text in selected]
         names = [each if isinstance(each, str) else each.topic for each in named]

@@ -132,7 +132,8 @@ def command(
 class MaintainScope:
     """Partitions and kinds of maintenance to run. ``orphans``: also delete orphans.
 
-    ``limits``: those on the command line; the environment and the file may have others.
+    ``selected``: ``TOPIC`` or ``TOPIC:P``; None: all topics. ``begin_at``: new first offset of the partition; None: no
+    trim. ``limits``: those on the command line; the environment and the file may have others.
     """
 
     selected: str | None
@@ -258,7 +259,10 @@ def _error_and_hint(error: TieredError) -> str:
 
 @contextlib.contextmanager
 def _by_itself(tp: TopicPartition, failed: Failed) -> Iterator[None]:
-    """Record an error of one partition in ``failed``, so that the other partitions are still maintained."""
+    """Record a CorruptionError, FencedError or LogDestroyedError of one partition in ``failed``.
+
+    The other partitions are then still maintained.
+    """
     try:
         yield
     except (CorruptionError, FencedError, LogDestroyedError) as error:
@@ -272,7 +276,10 @@ def _carry_out(
     failed: Failed,
     memory: Slots,
 ) -> list[ActionResult]:
-    """Run one action after the other, with a progress bar."""
+    """Run the actions one after the other, with a progress bar. Return the results of those that succeeded.
+
+    After an error a partition is in ``failed``, and its further actions are skipped.
+    """
     capabilities = tiers.run(probe())
     check_capabilities(capabilities, app.need_remote())
     done: list[ActionResult] = []

@@ -165,7 +165,7 @@ def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -
 
 
 def _overtaken(app: Application) -> list[TopicPartition]:
-    """Return the partitions that another volume has overtaken, none if the bucket cannot be asked.
+    """Return the partitions that are fenced or end below the bucket's end; none if the bucket cannot be read.
 
     The disk alone names them only after an uploader has met the newer claim.
     """

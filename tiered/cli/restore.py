@@ -198,7 +198,10 @@ def run_standby(app: Application, every: str, *, follow: bool, once: bool, promo
 
 
 def _follow(app: Application, every: str, *, once: bool) -> int:
-    """Pull again and again until the process is stopped, or once. An outage of the store is waited out."""
+    """Pull at the interval ``every`` until the process is stopped, or a single time with ``once``.
+
+    An outage of the store is a warning, and an error with ``once``.
+    """
     rest_seconds = parse_duration_ms(every, "--every") / 1000
     if rest_seconds <= 0:
         raise ConfigError(
@@ -226,7 +229,10 @@ def _follow(app: Application, every: str, *, once: bool) -> int:
 
 
 def _show(app: Application, report: PullReport, warned: set[str], *, once: bool) -> None:
-    """Print what a pull changed. A lasting error is a warning once; with ``once`` it is raised."""
+    """Print the result of a pull. An error is a warning, unless the pull before had it; with ``once`` it is raised.
+
+    ``warned``: messages of the errors of the last pull.
+    """
     for name in report.dropped:
         app.out.warn(f"topic {name} was deleted in the bucket, and here")
     for note in report.notes:

@@ -71,7 +71,7 @@ def create_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
 @_SELECTED
 @pass_application
 def list_command(app: Application, *, selected: tuple[str, ...]) -> int:
-    """List snapshots: what each holds, and since when.
+    """List snapshots with their partitions, versions, times and end offsets.
 
     \b
     Example:
@@ -165,7 +165,10 @@ def _print(
     code: int = 0,
     state: str = "",
 ) -> int:
-    """Print snapshots with their state, or with ``state`` for all."""
+    """Print snapshots with their state, or with ``state`` for all. Return ``code``.
+
+    ``verb``: name of the command. ``damaged``: partitions and names of snapshots that cannot be read.
+    """
     entries = [_entry(tp, taken) | ({"state": state} if state else {}) for tp, taken in found]
     header = ["snapshot", "partition", "version", "time", "end", "state"]
     rows = [

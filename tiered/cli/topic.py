@@ -341,9 +341,9 @@ def delete(app: Application, *, topic: str, local_only: bool, force: bool) -> in
 
 
 def _means_bucket(app: Application, topic: str) -> bool:
-    """Return True if the bucket is meant, False for the disk. Raises ConfigError if both are named at the same place.
+    """Return True if the bucket is meant, False for the disk. Raises ConfigError if both come from the same source.
 
-    The command line is nearer than the environment, the environment nearer than the file.
+    If both are named, the command line has precedence over the environment, and the environment over the file.
     """
     if app.log_dir is None or app.remote is None:
         return app.log_dir is None
@@ -461,7 +461,7 @@ def _pinned(tiers: Tiers, entry: TopicEntry, number: int) -> CatalogView:
 
 
 def _need_decided(tiers: Tiers, entry: TopicEntry, number: int) -> None:
-    """Raise ConfigError for a transaction that is open at the end: it could never end."""
+    """Raise ConfigError if a transaction is open in the partition, because a Spark sink cannot end it."""
     remote = RemotePartition(TopicPartition(entry.name, number), entry.topic_id)
     stable, pinned = tiers.run(remote.last_stable_offset()), tiers.run(remote.snapshot())
     if pinned is not None and stable < pinned.next_offset:

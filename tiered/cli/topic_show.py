@@ -73,7 +73,10 @@ def show(app: Application, topic: str, *, segments: bool, time: str | None) -> i
 def _offsets_at(
     app: Application, name: str, partitions: Sequence[int], at_ms: int
 ) -> tuple[dict[int, tuple[int, int]], int]:
-    """Return the first (offset, timestamp) of each partition at or after a time, and the exit code."""
+    """Return the first (offset, timestamp) at or after a time, by partition, and the exit code.
+
+    Partitions without such a record are left out.
+    """
     with open_reader(app) as reader:
         source = topic_to_read(reader, name)
         found, code = collect_each(

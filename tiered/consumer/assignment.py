@@ -26,10 +26,11 @@ class Changes:
     """Changes of an assignment since the last poll.
 
     ``assigned``: partitions to read from now on, with their positions. None: begin at the committed position, or at
-    ``start=`` without one. ``lost``: partitions that another member reads now; their positions are dropped. ``stop``:
-    partitions to give up: none of their records may be returned any more. ``wait``: True if no record at all may be
-    returned until a later poll returns False. ``incomplete``: True if other members still own partitions of this
-    member's share, so a read with ``stop_at`` must not end.
+    ``start=`` without one. ``lost``: partitions to close now: another member reads them, the topic was deleted, or the
+    caller chose others. Their positions are not committed. ``stop``: partitions to give up: none of their records may
+    be returned any more. ``wait``: True if no record at all may be returned until a later poll returns False.
+    ``incomplete``: True if other members still own partitions of this member's share, so a read with ``stop_at`` must
+    not end.
     """
 
     assigned: Mapping[TopicPartition, Position | None] = field(default_factory=dict)
@@ -150,8 +151,9 @@ class LogAssignment:
         find: Callable[[str], object],
         topics: Callable[[], Mapping[str, TopicInfo]],
     ) -> None:
-        """Make an assignment without partitions. ``readers``: register of the group's readers in this log.
+        """Make an assignment without partitions. ``store``: store of the group's positions.
 
+        ``readers``: register of the consumers in this log, so that two of a group never read the same partition.
         ``find``: opens a topic by name, or raises UnknownTopicError. ``topics``: returns all topics of this log.
         """
         self.group = arguments.text_of("group", group, most_bytes=MAX_GROUP_BYTES)
@@ -186,8 +188,8 @@ class LogAssignment:
     def poll(self, busy: Collection[TopicPartition]) -> Changes:
         """Return the partitions that were added or removed since the last call.
 
-        A partition of a topic that was created again is both. Raises ConfigError while another consumer of this log
-        reads a partition for the same group.
+        A partition of a topic that was created again is both. ``busy`` is not used. Raises ConfigError while another
+        consumer of this log reads a partition for the same group.
         """
         wanted = dict(self._wanted())
         if wanted == self._ids:
@@ -224,9 +226,15 @@ class LogAssignment:
         for tp in positions:
             info = topics.get(tp.topic)
             if tp not in self._ids:
-                errors[tp] = ConfigError(f"{tp} is not assigned to this consumer of group {self.group!r}")
+                errors[tp] = ConfigError(
+                    f"{tp} is not assigned to this consumer of group {self.group!r}",
+                    hint="commit only partitions that assignment() returns",
+                )
             elif info is None or info.topic_id != self._ids[tp]:
-                errors[tp] = LogDestroyedError(f"the position of {tp} is not stored: its topic was deleted")
+                errors[tp] = LogDestroyedError(
+                    f"the position of {tp} is not stored: its topic was deleted",
+                    hint="poll again: the consumer then drops the partition, or reads the new topic of this name",
+                )
         rest = {tp: position for tp, position in positions.items() if tp not in errors}
         try:
             self.store.store(rest)

@@ -82,8 +82,10 @@ class Consumer:
         ``timeout``: seconds or text such as "5s"; None: no limit. After the end by ``stop_at`` or ``idle_timeout`` the
         list is empty, too.
 
-        The positions move to after the returned records. Raises OffsetOutOfRangeError, LogTruncatedError,
-        CorruptionError, ClosedError. After an error the next call continues at the positions, so no record is skipped.
+        The positions move to after the returned records. Raises OffsetOutOfRangeError, OffsetGapError,
+        LogTruncatedError, CorruptionError, ClosedError, and PartitionLostError in a group of a bucket. Raises
+        RemoteUnavailableError if the store is unreachable before the first read, and errors of automatic commits.
+        After an error the next call continues at the positions, so no record is skipped.
         """
         request = Request(
             arguments.whole("max_records", max_records, least=1), arguments.duration_s("timeout", timeout)
@@ -109,14 +111,18 @@ class Consumer:
     def batches(
         self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = 1.0
     ) -> Iterator[list[ConsumerRecord]]:
-        """Yield lists of ``max_records`` records, or of fewer after ``timeout`` seconds; never an empty list."""
+        """Yield lists of ``max_records`` records, or of fewer after ``timeout``; never an empty list.
+
+        ``timeout``: seconds or text such as "5s"; None: no limit. The iteration ends only by the options ``stop_at``
+        and ``idle_timeout``.
+        """
         most = arguments.whole("max_records", max_records, least=1)
         yield from self._lists(Request(most, arguments.duration_s("timeout", timeout), fill=True))
 
     def record_batches(self) -> RecordBatches:
-        """Return an iterator over Arrow record batches of about 1 MiB, with all columns.
+        """Return Arrow record batches of about 1 MiB, with all columns. Loop over the result once, or pass it to Arrow.
 
-        It ends only by the options ``stop_at`` and ``idle_timeout``.
+        The loop ends only by the options ``stop_at`` and ``idle_timeout``.
         """
         return RecordBatches(arrow_schema(COLUMNS), (found[0] for found in self._lists(Request(1, emit=ARROW))))
 
@@ -191,7 +197,10 @@ class Consumer:
         return self._run(self.core.positions([partition]))[TopicPartition(*partition)]
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at ``offset`` of this partition. The committed position stays until the next commit."""
+        """Continue at ``offset`` of this partition. The committed position stays until the next commit.
+
+        Raises UnknownTopicError if the partition is not assigned to this consumer.
+        """
         self._run(self.core.seek(TopicPartition(*partition), offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -214,7 +223,10 @@ class Consumer:
         return self._run(self.core.lag())
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, Position]:
-        """Return the stored positions of these partitions, or of all. Partitions without one are left out."""
+        """Return the stored positions of these partitions. Partitions without a position are left out.
+
+        Without arguments: of all partitions that this consumer reads.
+        """
         return self._run(self.core.committed(partitions))
 
     def commit(self, positions: Mapping[TopicPartition, Position | int] | None = None, *, async_: bool = False) -> None:

@@ -79,7 +79,11 @@ class ConsumerKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Checked form of :class:`ConsumerKeywords`. ``start_ms``: ``start`` as a time, None if it is a word."""
+    """Checked options of a consumer. ``start_ms``: ``start`` as a time in ms, None if it is "earliest" or "latest".
+
+    ``stops``: the consumer ends after the records that exist at the first poll. ``idle_s``, ``commit_every_s``: seconds
+    of ``idle_timeout`` and ``commit_every``, infinite without one.
+    """
 
     start: str
     start_ms: int | None
@@ -323,8 +327,8 @@ class ConsumerSteps:
     def apply_changes(self) -> Steps[None]:
         """Poll the assignment, and open or close partitions by its changes. Raises ClosedError.
 
-        If a partition cannot be opened, the others are read, and it is retried later. Raises the error if no partition
-        is open.
+        A partition that cannot be opened is retried later. If no partition is open yet, its error is raised; in a group
+        of a bucket only RemoteUnavailableError is.
         """
         self.check_open()
         yield from self._poll_assignment()
@@ -413,6 +417,8 @@ class ConsumerSteps:
                 f"the records from offset {same} on were replaced or removed",
                 requested=fetch.position,
                 diverged=same,
+                hint=f'pass on_truncated="rewind" to continue at offset {same}, or set the position with '
+                "`tiered group reset`",
             )
         _logger.warning(
             "position_rewound group=%s partition=%s from=%d to=%d", self.group, fetch.tp, fetch.position, same
@@ -500,7 +506,7 @@ class ConsumerSteps:
         return {tp: Position(each.offset, each.leader_epoch, each.metadata, now_ms) for tp, each in positions.items()}
 
     def is_kept_in(self, positions: object) -> bool:
-        """Return True if this consumer's positions are stored in the log whose positions are ``positions``."""
+        """Return True if this consumer stores its positions in ``positions``, the positions of all groups of a log."""
         return getattr(self.assignment, "logged", None) is positions
 
     def note_committed(self, positions: Mapping[TopicPartition, Position]) -> None:
@@ -568,12 +574,18 @@ class ConsumerSteps:
         return {fetch.tp: fetch.position for fetch in (yield from self.each(partitions))}
 
     def committed(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, Position]]:
-        """Return the stored positions of these partitions, or of all. Partitions without one are left out."""
+        """Return the stored positions of these partitions. Partitions without a position are left out.
+
+        ``partitions`` empty: all that this consumer reads.
+        """
         wanted = list(map(TopicPartition._make, partitions)) or [fetch.tp for fetch in (yield from self.each())]
         return dict((yield Blocking(partial(self.assignment.committed, wanted))))
 
     def lag(self) -> Steps[dict[TopicPartition, int]]:
-        """Return the offsets between the position and the end of each partition."""
+        """Return the number of offsets between the position and the end of each partition.
+
+        With ``isolation="read_committed"`` the end is the last stable offset.
+        """
         found = {}
         for fetch in (yield from self.each()):
             yield from fetch.stream.refresh()

@@ -42,7 +42,7 @@ class StepBucket(ABC):
     async def drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
         """Run a steps function to its end and return its value.
 
-        ``together``: number of its requests at the same time.
+        ``together``: limit of its requests that are in progress at the same time.
         """
 
     @property
@@ -65,21 +65,28 @@ class StepBucket(ABC):
                 await self.drive(self.steps.probe())
 
     async def register(self, topic: str) -> None:
-        """Create the topic's registry entry in the bucket, or adopt an entry with the same topic id."""
+        """Create the topic's registry entry in the bucket, or adopt an entry with the same topic id.
+
+        Raises ConfigError if the entry has another topic id, LogDestroyedError if the bucket lost an uploaded topic.
+        """
         await self.probe()
         await self.drive(self.steps.register(topic), together=REGISTRATION_REQUESTS)
 
     async def claim(self, tp: TopicPartition) -> Granted:
-        """Claim the writer role of a partition, and read the root back."""
+        """Claim the writer role of a partition. Return the granted claim after its root was read back.
+
+        Raises FencedError if this volume may not write.
+        """
         await self.probe()
         granted = await self.drive(self.steps.claim(tp), together=REGISTRATION_REQUESTS)
         self.when_claimed(granted)
         return granted
 
     async def sweep_dead_uploads(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
-        """Delete the objects of uploads that fenced claims left uncommitted. Return the number of these uploads.
+        """Delete the objects of unfinished uploads of earlier claims. Return the number of these uploads.
 
-        ``claim_epoch``: the present claim. ``next_offset``: the end of the root.
+        Their claims have epochs below ``claim_epoch``. Objects below ``next_offset``, the end of the root, stay: they
+        may be committed.
         """
         return await self.drive(self.steps.sweep_dead_uploads(tp, claim_epoch, next_offset))
 
@@ -89,7 +96,10 @@ class StepBucket(ABC):
         return await self.drive(self.steps.upload(tp, segment, claim_epoch, deadline_seconds=seconds))
 
     async def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Root:
-        """Append the rows to the root, and return the root as it was read back."""
+        """Append the rows to the root, and return the root as it was read back.
+
+        Raises FencedError if a newer claim owns the partition, CommitUnknownError if the rows may be committed.
+        """
         return await self.drive(self.steps.commit(tp, claim_epoch, rows))
 
     @contextlib.asynccontextmanager
@@ -137,7 +147,7 @@ class Bucket(StepBucket):
     async def drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
         """Run a steps function to its end and return its value.
 
-        ``together``: number of its requests at the same time.
+        ``together``: limit of its requests that are in progress at the same time.
         """
         return await adrive(self._store, steps, clock=self._clock, ids=self._ids, together=together)
 

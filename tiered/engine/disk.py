@@ -61,8 +61,9 @@ class LogExtent:
 class Granted:
     """Granted claim whose root was read back. ``token``: the claim token on the volume's disk at that time.
 
-    ``resumes``: True if a log without records must still begin at ``next_offset``, under ``leader_epoch``.
-    ``producers``: earlier producers, as a ``.snapshot`` file, empty if there are none.
+    ``start_offset``, ``next_offset``: start and end (exclusive) of the root. ``resumes``: True if a log without records
+    must still begin at ``next_offset``, under ``leader_epoch``. ``producers``: producer state at the root's end, as a
+    ``.snapshot`` file; empty if there are none. ``warnings``: sentences for the operator.
     """
 
     token: str | None
@@ -97,10 +98,13 @@ class Disk(Protocol):
         """Return Kafka's topic id of a partition."""
 
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
-        """Return a sealed segment for reading."""
+        """Return a sealed segment for reading. Raises NotFoundError if it is not on the disk."""
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
-        """Add a hint for the owner of the files to an error: damage, a refused claim, or a missing topic."""
+        """Replace the hint of ``error`` if the files belong to another program, such as a broker.
+
+        ``error``: damage in ``tp``, a refused claim, or a topic that the bucket lost.
+        """
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Return the leader epochs of a partition."""
@@ -138,10 +142,13 @@ class OpenDisk:
         for segment in self._local.partition(tp).sealed_segments(ref.base):
             if segment.base_offset == ref.base:
                 return segment
-        raise NotFoundError(f"{tp}: the sealed segment with base offset {ref.base} is missing in {self.path}")
+        raise NotFoundError(
+            f"{tp}: the sealed segment with base offset {ref.base} is missing in {self.path}",
+            hint=f"a segment was removed: run `tiered check {tp.topic}`",
+        )
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
-        """Do nothing: the error already names the owner's files."""
+        """Leave ``error`` unchanged: its hint is right for a log directory. Only a sidecar needs another hint."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         return tuple(self._local.partition(tp).leader_epochs())
@@ -220,7 +227,7 @@ class LogDirectory:
         self._lock.add_note(http=address)
 
     def note_trouble(self, trouble: str) -> None:
-        """Store in the lock file, as JSON, why records do not reach the bucket. ``""``: no problem."""
+        """Store ``trouble`` in the lock file: a JSON text why records do not reach the bucket. ``""``: no problem."""
         self._lock.add_note(trouble=trouble)
 
     def check_place(self) -> None:
@@ -297,11 +304,11 @@ class LogDirectory:
         return self._scanner.topic_id(tp)
 
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
-        """Return a sealed segment for reading."""
+        """Return a sealed segment for reading. Raises NotFoundError if the newest scan has not found the partition."""
         return self._scanner.segment(tp, ref)
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
-        """Do nothing: the error already names the owner's files."""
+        """Leave ``error`` unchanged: its hint is right for a log directory. Only a sidecar needs another hint."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Return the leader epochs of a partition."""
@@ -347,14 +354,17 @@ class LogDirectory:
         return False
 
     def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Return True if this log must still be moved to the bucket's end. :meth:`resume` then moves it."""
+        """Return True if this log has no records and must still begin at the end of the bucket (``granted.resumes``).
+
+        It is recorded, and the next call of :meth:`resume` moves it there.
+        """
         if granted.resumes:
             with self._noting:
                 self._resuming[tp] = granted
         return granted.resumes
 
     def resume(self) -> bool:
-        """Move all empty logs of :meth:`start_log` to the bucket's end. Return True if that is done.
+        """Move the empty logs that :meth:`start_log` recorded to the bucket's end. Return True if that is done.
 
         Return False if another process writes the directory: it moves them itself. A log that got records meanwhile is
         left as it is. Raises the first error after all logs were tried; the next call tries again.

@@ -203,7 +203,10 @@ class Ending:
         self._changed.set()
 
     def writer_is(self, holder: str) -> None:
-        """Record which process writes the log, ``""`` for none. Once it is gone, a drain uploads its last records."""
+        """Record ``holder``, the process that writes the log, ``""`` for none.
+
+        Once it is gone, a drain uploads its last records.
+        """
         self._sealer.writer_is(holder)
         if self.drain is not None and not holder:
             self._engine.scan_now()
@@ -211,7 +214,8 @@ class Ending:
     async def run(self) -> Exit:
         """Wait until a drain has ended, and return its exit.
 
-        It ends when all is uploaded, when everything left is blocked, or at the deadline.
+        It ends when all is uploaded, when every unfinished partition is blocked, or at the deadline. A failure of the
+        last scan ends it, too.
         """
         engine = self._engine
         while True:
@@ -297,9 +301,10 @@ class Ending:
 
 
 class Sealer:
-    """Loop that seals active segments when it is due.
+    """Loop that seals active segments when their time has come, or when a drain needs it.
 
-    ``seal``: seals them and returns False, or requests it from the writer and returns True. It then scans the disk.
+    ``seal``: seals all active segments and scans the disk. It returns True if another process has the log open, and
+    was only asked to seal them.
     """
 
     def __init__(self, engine: Engine, seal: Callable[[], Awaitable[bool]]) -> None:
@@ -315,11 +320,11 @@ class Sealer:
         self.needs_seal = False  # set by a drain of everything
 
     def is_at_work(self) -> bool:
-        """Return True while a roll or a request to the writer runs."""
+        """Return True while active segments are being sealed, here or by a request to the log's writer."""
         return self._at_work
 
     def writer_is(self, holder: str) -> None:
-        """Record which process writes the log, ``""`` for none."""
+        """Record ``holder``, the process that writes the log, ``""`` for none."""
         if self._draining and self.writer and not holder:
             self._not_before_ms = self._engine.now_ms()  # the writer was asked to roll and is gone: now roll here
         self.writer = holder
@@ -331,7 +336,7 @@ class Sealer:
         self.seal_now()
 
     def seal_now(self) -> None:
-        """Seal without a further wait, because a drain has found more to seal."""
+        """Make the next seal due now, and forget earlier failures. A drain calls it when it finds more to seal."""
         self._not_before_ms, self.trouble = self._engine.now_ms(), NO_FAILURES
         self._changed.set()
 

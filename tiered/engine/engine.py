@@ -41,7 +41,10 @@ Note = Callable[[TopicPartition, PartitionUpload], None]
 
 
 class Engine:
-    """Uploader of sealed segments. It has a table of partitions, each with its work. Call it only on its event loop."""
+    """Uploader of sealed segments: a table of partitions, and a coroutine for each one that has work.
+
+    Call it only on its event loop.
+    """
 
     def __init__(
         self,
@@ -129,7 +132,7 @@ class Engine:
         self.release_claim_slot(p)
 
     def pause(self, pauses: Mapping[str, Pause]) -> None:
-        """Set the paused topics. Work in progress on them is completed and committed."""
+        """Set the paused topics; the key ``ALL_TOPICS`` pauses all. Work in progress is completed and committed."""
         before, self.pauses = self.pauses, pauses
         if before == pauses:
             return
@@ -157,7 +160,10 @@ class Engine:
         return self.pauses.get(p.tp.topic) or self.pauses.get(ALL_TOPICS)
 
     def scan_now(self, *, refused: bool = False) -> None:
-        """End the waits for retries after failures that time cures. ``refused``: also retry work that was refused."""
+        """Retry at once after failures that time cures. This method scans nothing; its callers scan the disk.
+
+        ``refused``: also retry after a missing permission or a fatal failure, whose cause may be corrected by now.
+        """
         now_ms = self.now_ms()
         for topic in self.topics:
             topic.trouble = topic.trouble.retry_now(now_ms, refused=refused)
@@ -167,7 +173,7 @@ class Engine:
             self.changed(p)
 
     def reconfigure(self, limits: EngineLimits) -> None:
-        """Replace the limits."""
+        """Replace the limits, except the numbers of concurrent claims and commits, which stay those of the start."""
         self.limits = limits
         self.queue.fill_soon()
         for worker in self._workers.values():
@@ -188,7 +194,10 @@ class Engine:
     # ------------------------------------------------------------------ work
 
     def has_work(self, p: Partition) -> bool:
-        """Return True if the partition has anything to claim, upload, commit or copy now."""
+        """Return True while a step of the partition runs, or if it has anything to claim, upload or commit.
+
+        Group positions to copy and old uploads to delete count, too. So does work that waits for a retry.
+        """
         if self.partitions.get(p.tp) is not p or self.stopped:
             return p.at_work
         if p.phase is not Phase.CLAIMED and not self.may_claim():
@@ -234,13 +243,16 @@ class Engine:
                 self._start(p)
 
     def release_claim_slot(self, p: Partition) -> None:
-        """Free the partition's place among the ``FRESH_WORKERS``, and start the next partition in the queue."""
+        """Stop counting the partition's coroutine as a fresh one, and start the next partition in the queue.
+
+        At most ``FRESH_WORKERS`` coroutines are fresh: they have neither claimed nor waited yet.
+        """
         if p.tp in self._fresh:
             self._fresh.discard(p.tp)
             self._start_claims()
 
     def _start_claims(self) -> None:
-        """Start coroutines for queued partitions while fewer than ``FRESH_WORKERS`` run."""
+        """Start coroutines for queued partitions until ``FRESH_WORKERS`` have neither claimed nor waited yet."""
         while self._line and len(self._fresh) < FRESH_WORKERS:
             tp = next(iter(self._line))
             p = self._line.pop(tp)
@@ -325,20 +337,29 @@ class Engine:
         self.changed(p)
 
     def succeeded(self, p: Partition, doing: str) -> None:
-        """Record that a step succeeded. The failure of a refused commit stays until the root ends above it."""
+        """Record that the step ``doing``, a text for reports, succeeded, and clear the partition's failure.
+
+        The failure of a refused commit stays until the root ends above the commit's first offset.
+        """
         refused = p.refused
         p.trouble = p.still_refused(refused) if refused else self.success_noted(p.trouble, doing, p.tp)
 
     def failure_noted(
         self, before: FailureStreak, failure: Failure, doing: str, tp: TopicPartition | None = None
     ) -> FailureStreak:
-        """Return the failure record after one more failure. Report the failure, unless it was reported lately."""
+        """Return ``before``, a failure record, after one more failure of the step ``doing``.
+
+        Report the failure, unless the same error code was reported within ``repeat_report_ms``.
+        """
         after = before.after_failure(failure, doing, self.now_ms(), self.dice)
         level = Level.WARN if failure.kind in PASSING else Level.ERROR
         return self._reported(after, level, failure.code, failure.text(doing), tp)
 
     def success_noted(self, before: FailureStreak, doing: str, tp: TopicPartition | None = None) -> FailureStreak:
-        """Return the failure record after a success. Report the recovery from a reported failure."""
+        """Return ``before``, a failure record, after a success of the step ``doing``. Report a recovery.
+
+        A failure that was never reported is cleared without one.
+        """
         after, report = before.after_success(doing, tp)
         if report is not None:
             self._listener.report(report)
@@ -347,7 +368,7 @@ class Engine:
     def _reported(
         self, before: FailureStreak, level: Level, code: str, text: str, tp: TopicPartition | None
     ) -> FailureStreak:
-        """Report ``text``, unless the same code was reported lately. Return the failure record after it."""
+        """Report ``text``, unless ``code`` was reported within ``repeat_report_ms``. Return the new failure record."""
         repeat_ms = self.limits.repeat_report_ms
         after, report = before.after_report(level, code, text, tp, now_ms=self.now_ms(), repeat_ms=repeat_ms)
         if report is not None:
@@ -355,7 +376,11 @@ class Engine:
         return after
 
     def fence_diverged(self, p: Partition) -> bool:
-        """Fence the partition if this disk has other records than the bucket at the same offsets. Return True if so."""
+        """Fence the partition if its local records end below the bucket's end. Return True if so.
+
+        New records would get offsets that the bucket has. A log that must resume at the bucket's end is also fenced if
+        it has records below that offset.
+        """
         if not partition.has_diverged(p):
             return False
         text = f"{p.tp} holds offsets {p.local_start}..{p.end} on this disk, but the bucket went on to {p.committed}"
@@ -364,7 +389,10 @@ class Engine:
         return True
 
     def fence(self, p: Partition, failure: Failure) -> None:
-        """Stop a partition for the rest of the run, because a newer claim owns it."""
+        """Stop a partition for the rest of the run, and write to the checkpoint that it is fenced.
+
+        ``failure``: the reason, a newer claim or records that diverge from the bucket.
+        """
         self.drop_claim(p)
         p.phase, p.trouble = Phase.FENCED, replace(p.trouble, failure=failure, doing="fenced")
         text = failure.text("the partition is fenced")
@@ -400,7 +428,7 @@ class Engine:
     # ------------------------------------------------------------------ the end
 
     async def idle(self) -> None:
-        """Wait until no partition has work. Raise the error of :meth:`crash`."""
+        """Wait until no partition has work. Raise the unexpected error of a coroutine, which ends the wait."""
         while not self.bugs.done():
             tasks = [*[worker.task for worker in self._workers.values()], *self.topics.tasks()]
             if not tasks:

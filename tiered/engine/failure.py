@@ -38,7 +38,7 @@ class FailureKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Failure of a step. ``code`` and ``exit_code``: as in ``tiered.errors``."""
+    """Failure of a step. ``code``: stable word for the error. ``exit_code``: exit status of a program that it ends."""
 
     kind: FailureKind
     code: str
@@ -73,8 +73,9 @@ class Failure:
         return f"{doing}: {self.message}" + (f" ({self.hint})" if self.hint else "")
 
     def delay_ms(self, attempt: int, dice: RandomSource) -> int:
-        """Return the wait in ms after failure number ``attempt`` in a row (from 1). It depends on the kind of
-        failure.
+        """Return the wait in ms after failure number ``attempt`` in a row (from 1), by the kind of failure.
+
+        ``dice``: source of random numbers for the jitter.
         """
         if self.kind is FailureKind.PERMISSION:
             return RECHECK_PERMISSION_MS
@@ -106,7 +107,7 @@ class FailureStreak:
     reported_code: str = ""
 
     def after_failure(self, failure: Failure, doing: str, now_ms: int, dice: RandomSource) -> FailureStreak:
-        """Return the streak with one more failure and the time of the next attempt."""
+        """Return the streak with one more failure and the time of the next attempt. ``doing``: the failed step."""
         attempts = self.attempts + 1
         at_ms = now_ms + failure.delay_ms(attempts, dice)
         return replace(self, failure=failure, doing=doing, attempts=attempts, retry_at_ms=at_ms)
@@ -123,7 +124,10 @@ class FailureStreak:
         return replace(self, reported_code=code, reported_ms=now_ms), report
 
     def after_success(self, doing: str, tp: TopicPartition | None) -> tuple[FailureStreak, Report | None]:
-        """Return (streak, report) after a success. The report is None unless a failure was reported before."""
+        """Return (streak, report) after a success of the step ``doing``, a text for the report.
+
+        The report is None unless a failure was reported before.
+        """
         if self.failure is None:
             return replace(self, attempts=0, retry_at_ms=0) if self.attempts or self.retry_at_ms else self, None
         if self.reported_ms == NONE_MS:
@@ -134,7 +138,8 @@ class FailureStreak:
     def retry_now(self, now_ms: int, *, refused: bool = False) -> FailureStreak:
         """Return the streak with the next attempt at ``now_ms``, if time alone cures the failure.
 
-        ``refused``: also for a refused operation, whose failure is removed, because its cause may be corrected.
+        ``refused``: also after a missing permission or a fatal failure, because a person may have corrected the cause.
+        Such a failure is removed. Otherwise the streak is returned unchanged.
         """
         if self.failure is not None and self.failure.kind in PASSING:
             return replace(self, retry_at_ms=now_ms)
@@ -154,5 +159,8 @@ class RandomSource(Protocol):
 
 
 def retry_delay_ms(attempt: int, dice: RandomSource) -> int:
-    """Return the wait in ms after failure number ``attempt`` (from 1): exponential, with full jitter, at least 1."""
+    """Return the wait in ms after failure number ``attempt`` (from 1): exponential, with full jitter, at least 1.
+
+    ``dice``: source of random numbers for the jitter.
+    """
     return 1 + int(dice.random() * (int(backoff_bound_seconds(attempt) * 1000) - 1))

@@ -38,9 +38,10 @@ SEAL_IDLE_MS = 600_000
 class EngineLimits:
     """Limits of the engine. ``uploads``, ``claims``, ``commits``: numbers at the same time.
 
-    One partition gets more than a quarter of the uploads only if no other waits. ``commit_wait_ms``: wait of a stored
-    segment for more segments. ``seal_idle_ms``: age of the first record at
-    which the uploader seals an active segment, if the log has no writer. -1: never.
+    One partition gets more than a quarter of the uploads only if no other waits. ``commit_segments``: limit of rows in
+    one commit. ``commit_wait_ms``: wait of a stored segment for more segments. ``seal_idle_ms``: age of the first
+    record at which the uploader seals an active segment, if the log has no writer; -1: never. ``repeat_report_ms``:
+    time after which a lasting failure is reported again. ``disk_warn_percent``: used disk space that is reported.
     """
 
     uploads: int = UPLOADS
@@ -75,7 +76,7 @@ NEEDS_OPERATOR = frozenset({FailureKind.PERMISSION, FailureKind.FATAL, FailureKi
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """Reference to a sealed segment: offsets ``base`` to ``end`` (exclusive), and its size.
+    """Reference to a sealed segment: offsets ``base`` to ``end`` (exclusive), and the size of its ``.log``.
 
     ``first_ms``: approximate time of its first append, by which the upload queue is sorted.
     """
@@ -91,8 +92,9 @@ class PartitionSeen:
     """State of a changed partition, as found by a scan. ``sealed``: the newly found sealed segments.
 
     ``end_offset``: a lower bound, because the active segment is not read and counts as one record. ``active_since_ms``:
-    -1 if the active segment is empty. ``noted_offset``: committed end in the checkpoint of an earlier run, -1 if none.
-    ``seal_ms``: the topic's ``seal.ms``, after which its writer seals an active segment; -1: never.
+    approximate time of the first append to the active segment, -1 if it is empty. ``noted_offset``: committed end in
+    the checkpoint of an earlier run, -1 if none. ``seal_ms``: the topic's ``seal.ms``, after which its writer seals an
+    active segment; -1: never.
     """
 
     tp: TopicPartition
@@ -141,13 +143,16 @@ class RefusedCommit(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """Row of one partition in the engine's table.
+    """State of one partition in the engine.
 
-    ``committed``: end of the root, -1 until a claim has read it. ``doubt_end``: end of a commit with an unknown
+    ``local_start``, ``flushed``, ``end``: offsets of the local log; ``end`` may be a lower bound. ``noted``: committed
+    end in the checkpoint of an earlier run, -1: none. ``committed``: end of the root, -1 until a claim has read it.
+    ``works``: sealed segments that the bucket lacks, by base offset. ``doubt_end``: end of a commit with an unknown
     outcome, which the next claim resolves; 0: none. ``resume_at``: offset at which a log without records must still
     begin, -1: none. ``positions``: those of groups on the disk, None if there never were any. ``copied``: those in the
     bucket, None if unknown. ``given_up``: True if this run starts no more work on it. ``settled``: True once the
-    objects of earlier claims are deleted. ``sweep``: failures of these deletions.
+    objects of earlier claims are deleted. ``sweep``: failures of these deletions. ``trouble``: failures of other steps.
+    ``wait_code``, ``wait_since_ms``: reason and start of the present wait.
     """
 
     tp: TopicPartition
@@ -272,9 +277,9 @@ class Partition:
         return None
 
     def positions_to_copy(self) -> Positions | None:
-        """Return the positions of consumer groups to copy to the bucket, None if there is nothing to copy.
+        """Return the positions of consumer groups to copy to the bucket. A position above the committed end is lowered.
 
-        A position above the committed end is lowered to it.
+        None: the bucket has them, the log has no groups, or the partition is paused or fenced.
         """
         if self.positions is None or self.pause is not None or self.phase is Phase.FENCED:
             return None
@@ -282,7 +287,10 @@ class Partition:
         return None if self.copied is not None and are_equal(wanted, self.copied) else wanted
 
     def blocked(self) -> tuple[str, str] | None:
-        """Return (code, sentence) if the local segments cannot continue the root, None if they can."""
+        """Return (code, sentence) if the local segments cannot continue the root. None: they can, or there is no claim.
+
+        Codes: ``gap`` if segments between are missing, ``misaligned`` if the root ends inside a local segment.
+        """
         if self.phase is not Phase.CLAIMED or self.committed in self.works or not self.works:
             return None
         first = min(self.works)
@@ -364,9 +372,10 @@ Wanted = Callable[[Partition, int], bool]
 
 
 def has_work(p: Partition, wanted: Wanted, *, lazy: bool = False) -> bool:
-    """Return True if the partition has anything to claim, upload, commit or copy now.
+    """Return True while a step of the partition runs, or if it has anything to claim, upload or commit.
 
-    ``lazy`` (one-shot runs): no claim if the checkpoint shows that all its records are committed.
+    Group positions to copy and old uploads to delete count, too. ``wanted``: selects the segments to upload. ``lazy``
+    (one-shot runs): no claim if the checkpoint shows that all its records are committed.
     """
     if p.at_work:
         return True
@@ -380,7 +389,7 @@ def has_work(p: Partition, wanted: Wanted, *, lazy: bool = False) -> bool:
 
 
 def upload_due(p: Partition, wanted: Wanted) -> SegmentUpload | None:
-    """Return the segment whose upload may begin now, None if there is none.
+    """Return the segment whose upload may begin now, None if there is none or ``wanted`` excludes it.
 
     After a failure only one upload runs at a time. After a refused commit only its first segment may be uploaded.
     """
@@ -415,7 +424,10 @@ def commit_at_ms(p: Partition, limits: EngineLimits) -> int:
 
 
 def copy_due(p: Partition, wanted: Wanted, *, has_committed: bool) -> bool:
-    """Return True if positions of consumer groups are copied now: after a commit, or if no commit is expected."""
+    """Return True if positions of consumer groups are copied now: after a commit, or if no commit is expected.
+
+    ``wanted``: selects the segments that this run uploads. ``has_committed``: a commit came after the last copy.
+    """
     if p.phase is not Phase.CLAIMED or p.positions_to_copy() is None:
         return False
     return has_committed or not (p.uploading or upload_due(p, wanted))
@@ -433,7 +445,10 @@ def next_ms(p: Partition, limits: EngineLimits) -> int:
 
 
 def has_diverged(p: Partition) -> bool:
-    """Return True if this disk has other records than the bucket at the same offsets."""
+    """Return True if the log has records and ends below the bucket's end: new ones would repeat the bucket's offsets.
+
+    A log that must resume at the bucket's end has diverged if it has records below that offset.
+    """
     has_records = p.end > p.local_start
     if p.resume_at >= 0:
         return has_records and p.local_start < p.resume_at

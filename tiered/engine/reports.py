@@ -69,7 +69,7 @@ class Listener(Protocol):
         """Called with a report for the operator."""
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
-        """Called when a step ended. ``error`` None: it succeeded."""
+        """Called when a step ended after ``seconds``. ``error`` None: it succeeded."""
 
     def bug(self, error: BaseException) -> None:
         """Called with an unexpected exception, which is a bug."""
@@ -85,4 +85,7 @@ class DaemonListener(Listener, Protocol):
         """Called with a failure outside of the steps. ``event``: its stable name."""
 
     def tick(self, partitions: int, behind: int) -> None:
-        """Called at every tick. ``behind``: number of partitions with sealed segments that the bucket lacks."""
+        """Called in a regular interval, one second by default, with the number of partitions.
+
+        ``behind``: number of those with sealed segments that the bucket lacks.
+        """

@@ -125,12 +125,12 @@ class DirectoryRun:
     # ------------------------------------------------------------------ time
 
     def set_timing(self, timing: Timing) -> None:
-        """Replace the periods."""
+        """Replace the periods of scans and ticks, and the rate that limits the time of an upload."""
         self.timing = timing
         self.engine.seconds_of = timing.seconds_of
 
     def reconfigure(self, limits: EngineLimits) -> None:
-        """Replace the limits."""
+        """Replace the limits, except the numbers of concurrent claims and commits, which stay those of the start."""
         self.engine.reconfigure(limits)
         self._ending.review()
 
@@ -160,7 +160,10 @@ class DirectoryRun:
     # ------------------------------------------------------------------ the run and its end
 
     async def run(self, *, first: DrainRequested | None = None) -> Exit:
-        """Scan and upload until a drain has ended, and return its exit. ``first`` starts after the first scan."""
+        """Scan and upload until a drain has ended, and return its exit. ``first``: drain to start after the first scan.
+
+        Raises the error of the first scan, and an unexpected error of a background loop.
+        """
         self._running = True
         loops = (self._keep_noting(), self._keep_ticking(), self._keep_resuming(), self._sealer.run())
         background: list[asyncio.Task[Any]] = [asyncio.create_task(loop) for loop in loops]
@@ -196,7 +199,7 @@ class DirectoryRun:
     def drain(self, mode: DrainMode, wait_ms: int) -> None:
         """Scan, then upload the records of ``mode`` and end the run, within ``wait_ms``.
 
-        All records that were appended before this call are included.
+        The scan finds all records that were appended before this call.
         """
         self._drains.append((mode, self.now_ms() + wait_ms))
         if self._running and self.has_scanned:

@@ -60,7 +60,11 @@ class Look:
 
 @dataclass(slots=True)
 class _LastScan:
-    """Result of the last scan of a partition. ``reported``: the bases of its sealed segments, in order."""
+    """Result of the last scan of a partition. ``reported``: the bases of its sealed segments, in order.
+
+    ``active_base``, ``active_since_ms``, ``active_ns``: base, first append and last change of the active segment.
+    ``grows``: True if the size of the active segment differed from that of the scan before.
+    """
 
     topic_id: UUID
     seen: PartitionSeen | None = None
@@ -108,7 +112,12 @@ class FolderWatch:
         flushed: Mapping[TopicPartition, int],
         noted: Mapping[TopicPartition, PartitionUpload],
     ) -> list[TopicPartition] | None:
-        """Return the partitions to read. None: folders were added or removed, and all must be listed."""
+        """Return the partitions to read. None: folders were added or removed, and all must be listed.
+
+        ``known``: results of the last scan. ``flushed``, ``noted``: the recovery points and the upload checkpoint now.
+        Due are partitions with a changed folder, a growing active segment or a changed checkpoint entry. One scan in a
+        dozen looks for new growth of a segment that did not grow.
+        """
         if self._names is None or self._files.names(self._directory) != self._names:
             return None
         before, self._changed_ns = self._changed_ns, self._files.modified_ns(self._directory, self._folders)
@@ -327,7 +336,9 @@ class Scanner:
         """Return the partition's state from the last scan. Raises NotFoundError if there is no such partition."""
         known = self._known.get(tp)
         if known is None or known.seen is None:
-            raise NotFoundError(f"{tp} is not in {self.directory}")
+            raise NotFoundError(
+                f"{tp} is not in {self.directory}", hint="no action is needed: the uploader scans again"
+            )
         return known.seen
 
     def extent(self, tp: TopicPartition) -> tuple[int, int]:

@@ -32,8 +32,10 @@ class Waiting:
 class PartitionView:
     """Status of one partition. Ends are exclusive. ``lag_bytes``: bytes that only this disk has.
 
-    ``lag_ms``: age of the oldest append in a sealed segment that the bucket lacks. ``oldest_unuploaded_ms``: the same,
-    with the active segment. Both are 0 if the bucket lacks nothing.
+    ``end_offset`` may be a lower bound: a scan counts the active segment as one record. ``segments_waiting``: number of
+    sealed segments that the bucket lacks. ``uploading``: number of those that are being uploaded. ``lag_ms``: age of
+    the oldest append in a sealed segment that the bucket lacks. ``oldest_unuploaded_ms``: the same, with the active
+    segment. Both are 0 if the bucket lacks nothing.
     """
 
     tp: TopicPartition
@@ -80,7 +82,10 @@ def segments_are(count: int) -> str:
 
 
 def wait_of(p: Partition, topic_failure: Failure | None, topic_registered: bool) -> tuple[str, str, str]:
-    """Return (code, reason, event that ends the wait) for ``p``; all ``""`` if it does not wait."""
+    """Return (code, reason, event that ends the wait) for ``p``; all ``""`` if it does not wait.
+
+    ``topic_failure``: failure of the topic's registration in the bucket, None without one.
+    """
     failure = p.trouble.failure or topic_failure
     if p.phase is Phase.FENCED:
         message = failure.message if failure else "a newer claim owns the partition"
@@ -123,14 +128,20 @@ def _failure_wait(failure: Failure, doing: str) -> tuple[str, str, str]:
 
 
 def track(p: Partition, topic_failure: Failure | None, topic_registered: bool, now_ms: int) -> None:
-    """Set the start of the current wait of ``p`` to ``now_ms`` if the reason of the wait has changed."""
+    """Set the start of the current wait of ``p`` to ``now_ms`` if the reason of the wait has changed.
+
+    ``topic_failure``: failure of the topic's registration in the bucket, None without one.
+    """
     code = wait_of(p, topic_failure, topic_registered)[0]
     if code != p.wait_code:
         p.wait_code, p.wait_since_ms = code, now_ms
 
 
 def view_of(p: Partition, now_ms: int, topic_failure: Failure | None, topic_registered: bool) -> PartitionView:
-    """Return the status of partition ``p``."""
+    """Return the status of partition ``p`` at ``now_ms``.
+
+    ``topic_failure``: failure of the topic's registration in the bucket, None without one.
+    """
     code, reason, unblocks = wait_of(p, topic_failure, topic_registered)
     waiting = Waiting(code, reason, p.wait_since_ms if code == p.wait_code else now_ms, unblocks) if code else None
     sealed_ms, oldest_ms = p.oldest_sealed_ms(), p.oldest_ms()

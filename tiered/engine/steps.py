@@ -106,7 +106,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Multipart upload that failed because the store did not answer. A retry under the same claim resumes it."""
+    """Multipart upload in progress, or one that failed because the store did not answer.
+
+    A retry under the same claim resumes it.
+    """
 
     segment: SegmentRef
     claim_epoch: int
@@ -115,10 +118,11 @@ class Unfinished:
 
 
 class BucketSteps:
-    """Operations on the bucket for one log directory, as steps functions. They may run at once for several partitions.
+    """Operations on the bucket for one log directory, as steps functions. Different partitions may run concurrently.
 
-    ``capabilities``: result of :meth:`probe`, None before. ``sizes``: part sizes of new multipart uploads.
-    ``registered``: registry entries of the topics that this process has registered.
+    ``journal``: returns the open journal of uploads. ``owner``: name of this process in claims. ``capabilities``:
+    result of :meth:`probe`, None before. ``sizes``: part sizes of new multipart uploads. ``registered``: registry
+    entries of the topics that this process has registered.
     """
 
     def __init__(
@@ -182,7 +186,10 @@ class BucketSteps:
         return entry
 
     def check_uploaded(self) -> Steps[None]:
-        """Raise LogDestroyedError if the bucket lacks a topic that this volume has claimed. One GET for each topic."""
+        """Raise LogDestroyedError if the bucket lacks a topic that this volume has claimed or was restored from.
+
+        One GET for each topic.
+        """
         proofs = yield Blocking(self._disk.claims.read)
         for topic in sorted({tp.topic for tp, proof in proofs.items() if proof.token or proof.restored_from}):
             yield from self._need_topic(topic)
@@ -340,7 +347,10 @@ class BucketSteps:
     def _looked_up(
         self, tp: TopicPartition, root: Root, ask: Callable[[SegmentLookup, CatalogView], Steps[T]]
     ) -> Steps[T]:
-        """Return the result of ``ask`` for ``root``. For a missing or damaged object, retry once with a newer root."""
+        """Return the result of ``ask``, a lookup in the segments of ``root``.
+
+        For a missing or damaged object, retry once with a newer root. Raises CorruptionError if that fails, too.
+        """
         for last in (False, True):
             try:
                 return (yield from ask(SegmentLookup(tp, root.topic_id, ByteCache()), CatalogView.from_root(root)))
@@ -378,7 +388,7 @@ class BucketSteps:
         )
 
     def sweep_dead_uploads(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> Steps[int]:
-        """Delete the objects of uploads that earlier claims left uncommitted. Return the number of these uploads.
+        """Delete the objects of uploads that earlier claims left unfinished in the journal. Return their number.
 
         ``claim_epoch``: the present claim. ``next_offset``: end of its root. Multipart uploads are aborted. Objects at
         or above ``next_offset`` are deleted: no fenced claim can commit them. Garbage collection finds the others, or
@@ -413,8 +423,8 @@ class BucketSteps:
         """Upload both objects of a segment, verify them, and return their row for the catalog.
 
         If the store stops answering a multipart upload, the next attempt sends only the missing parts. Objects of other
-        failed attempts are deleted after the commit or by the next claim. Raises FencedError if a newer claim deleted
-        the objects.
+        failed attempts are deleted after the commit or by the next claim. ``deadline_seconds``: time in which the
+        upload of each object is retried. Raises FencedError if a newer claim deleted the objects, CorruptionError.
         """
         try:
             return (yield from self._upload(tp, ref, claim_epoch, deadline_seconds))
@@ -499,7 +509,8 @@ class BucketSteps:
     def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Steps[Root]:
         """Append ``rows`` to the root, and return the root as it was read back.
 
-        Raises FencedError if a newer claim owns the partition, CommitUnknownError if the rows may be committed.
+        Raises FencedError if a newer claim owns the partition. Raises CommitUnknownError if the rows may be committed,
+        or if ``claim_epoch`` is not the present claim of this process.
         """
         catalog = self._catalog(tp)
         if catalog.claim_epoch != claim_epoch:
@@ -556,9 +567,9 @@ class BucketSteps:
 
 
 def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Steps[Root]:
-    """Return the root with the rows, read back from the bucket. Raises CommitUnknownError if it cannot be read.
+    """Return the root with the rows, read back from the bucket. Only then may local records be deleted.
 
-    Only then may local records be deleted.
+    Raises CommitUnknownError if several attempts cannot read it, FencedError if a newer claim has replaced it.
     """
     until = math.inf
     attempt = 1

@@ -146,12 +146,15 @@ class SyncRun:
             self._writing = asyncio.get_running_loop().create_task(in_thread(self._tiering.write_notes))
 
     def report(self, report: Report) -> None:
-        """Log a report about a claim that resumes a log. Ignore others: the call raises their errors."""
+        """Log a warning about a granted claim. Ignore other reports: the call raises their errors."""
         if report.event == "resumed":
             _logger.warning("%s", report.message)
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
-        """Store the first error of each partition. An error that is not in ``ALONE`` ends the run."""
+        """Store the first error of each partition. An error that concerns more than one partition ends the run.
+
+        A failed deletion of old uploads is only logged.
+        """
         del seconds
         if not isinstance(error, TieredError):
             return
@@ -209,7 +212,10 @@ class SyncRun:
 
 @dataclass(frozen=True, slots=True)
 class _DiskState:
-    """State of a partition on the disk. ``held``: (claim epoch, committed end) of a valid claim, None without one."""
+    """State of a partition on the disk. ``held``: (claim epoch, committed end) of a valid claim, None without one.
+
+    ``sealed``: segments to upload. ``copied``: positions of groups in the bucket, None if unknown.
+    """
 
     seen: PartitionSeen
     held: tuple[int, int] | None
@@ -254,7 +260,10 @@ class _DiskState:
 
 
 class InlineBucket(StepBucket):
-    """The engine's operations for an open log, on threads of the engine and on the log's own synchronous store."""
+    """The engine's operations for an open log, on threads of the engine and on the log's own synchronous store.
+
+    ``seconds_left``: returns the time until the run's deadline. ``look``: reads the present pauses after each upload.
+    """
 
     def __init__(
         self,

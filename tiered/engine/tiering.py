@@ -156,7 +156,7 @@ class Tiering:
     def adopt(self, info: TopicInfo, deadline: float | None = None) -> None:
         """Register the topic, and claim its partitions that are empty or were never claimed by this volume.
 
-        Wait for an uploader in another process until ``deadline`` (default: ``ADOPT_TIMEOUT_S`` from now). Raises
+        Wait for an uploader in another process until ``deadline`` (monotonic; default: one minute from now). Raises
         ConfigError if the bucket has another topic of that name, and FencedError. If the store does not answer, raises
         RemoteUnavailableError if a partition must be claimed, otherwise only logs a warning.
         """
@@ -193,7 +193,10 @@ class Tiering:
         self._adopt_partitions(tps, self.clock.monotonic() + ADOPT_TIMEOUT_S)
 
     def _adopt_partitions(self, tps: Sequence[TopicPartition], deadline: float) -> None:
-        """Claim the partitions. If another process's uploader has the lock, wait until it has claimed them."""
+        """Claim the partitions. If another process's uploader has the lock, wait until it has claimed them.
+
+        Raises RemoteUnavailableError if it has not done so at ``deadline`` (monotonic), FencedError.
+        """
         poll_s = ADOPT_FIRST_POLL_S
         waiting = list(tps)
         while waiting:
@@ -389,7 +392,10 @@ class SpreadTiering:
         }
 
     def asked(self, steps: Steps[T]) -> T:
-        """Run a steps function while a log opens, and return its value. See :meth:`Tiering.asked`."""
+        """Run a steps function while a log opens, and return its value.
+
+        Requests are not retried if the store did not answer lately. Raises RemoteUnavailableError.
+        """
         return next(iter(self._parts.values())).asked(steps)
 
     def find_topic(self, name: str) -> TopicEntry | None:
@@ -397,12 +403,19 @@ class SpreadTiering:
         return self.asked(load_topic(name))
 
     def register(self, name: str, partitions: int) -> None:
-        """Create the topic in the bucket with ``partitions`` partitions. See :meth:`Tiering.register`."""
+        """Create the topic in the bucket with ``partitions`` partitions: first their roots, then the registry entry.
+
+        The topic must exist in a directory of this log.
+        """
         holders = (part for part in self._parts.values() if name in part.local.topics())
         next(holders).register(name, partitions)
 
     def adopt(self, info: TopicInfo) -> None:
-        """Call :meth:`Tiering.adopt` in each directory in service with partitions of the topic, with one deadline."""
+        """Register the topic, and claim its partitions that are empty or were never claimed by this log's volumes.
+
+        Directories out of service are skipped. Raises FencedError, and ConfigError if the bucket has another topic of
+        that name. Raises RemoteUnavailableError if a partition must be claimed and the store does not answer.
+        """
         deadline = self._clock.monotonic() + ADOPT_TIMEOUT_S
         for path, part in self._parts.items():
             held = None if path in self._local.offline else part.local.topics().get(info.name)
@@ -410,13 +423,14 @@ class SpreadTiering:
                 part.adopt(held, deadline)
 
     def known(self, tp: TopicPartition) -> RootLowerBounds:
-        """Return the lower bounds of the partition's root. See :meth:`Tiering.known`."""
+        """Return the lower bounds of the partition's root, by which a reader detects a lost or older root. No I/O."""
         return self._parts[self._local.directory_of(tp)].known(tp)
 
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
-        """Call :meth:`Tiering.sync` in each directory. Return the offsets that uploaders of other processes must reach.
+        """Upload and commit the sealed segments of each partition up to its offset in ``ends``.
 
-        Raises the first error after all directories were synced.
+        Return those of ``ends`` that uploaders of other processes must reach. Raises the first error after all
+        directories were synced: FencedError, OffsetGapError, DataLocalError after ``timeout_s``, or one of the store.
         """
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         by_path: dict[Path, dict[TopicPartition, int]] = {}
@@ -470,8 +484,9 @@ POLL_SECONDS = 0.05
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """Running engine call of this process. ``partitions``: those that it uploads. ``frame``: frame of its caller.
+    """Running engine call of this process. ``partitions``: those that it uploads or claims.
 
+    ``thread``: id of its thread. ``frame``: frame of the function that registered it.
     Once the frame has ended, the call no longer counts as running.
     """
 

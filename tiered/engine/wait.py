@@ -53,7 +53,8 @@ class Uploads(Protocol):
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> Mapping[TopicPartition, int]:
         """Upload and commit the sealed segments below the offsets ``ends``.
 
-        Return the offsets that the uploader of another process must reach, by partition.
+        Return those of ``ends`` that the uploader of another process must reach. Raises DataLocalError after
+        ``timeout_s`` (None: no limit).
         """
 
 
@@ -77,7 +78,7 @@ class UploaderComponent(Protocol):
     """Interface of ``uploader.Uploader()``, which is passed to ``tiered.open``. The library never imports it."""
 
     def attach(self, directory: Path, location: StoreLocation, options: StoreOptions) -> UploaderHandle:
-        """Start uploading the sealed segments of ``directory``, within the limits of ``options``."""
+        """Start uploading the sealed segments of ``directory`` to ``location``, within the limits of ``options``."""
 
 
 class Uploaders:
@@ -135,9 +136,10 @@ def wait_uploaded(
 ) -> None:
     """Wait until the committed end of each partition reaches its offset in ``ends``.
 
-    The wait seals nothing: segments are sealed by their size, by ``seal.ms`` or by ``sync``. Without an uploader the
-    waiting thread uploads sealed segments itself, unless a daemon does. Raises DataLocalError after
-    ``timeout_s``, for a closed log or for paused uploads, FencedError, and the error that ended the uploader.
+    The wait seals nothing: segments are sealed by their size, by ``seal.ms`` or by ``sync``. Without ``uploader``, the
+    one in this process, the waiting thread uploads sealed segments with ``tiering``, unless a daemon does. Raises
+    DataLocalError after ``timeout_s``, once ``closed`` is set, or for paused uploads. Raises FencedError, the error
+    that ended the uploader, and errors of an upload by this thread that no wait cures.
     """
     deadline = None if timeout_s is None else clock.monotonic() + timeout_s
     look = clock.monotonic()
@@ -154,13 +156,19 @@ def wait_uploaded(
             raise DataLocalError(f"not uploaded after {timeout_s:.0f} s: {', '.join(behind)}", hint=WAITS_HINT)
         clock.wait(closed, POLL_S)
         if closed.is_set():
-            raise DataLocalError(f"the log was closed during the wait; not uploaded yet: {', '.join(behind)}")
+            raise DataLocalError(
+                f"the log was closed during the wait; not uploaded yet: {', '.join(behind)}",
+                hint="open the log again and call sync(); the data is safe on this disk meanwhile",
+            )
 
 
 def _upload_sealed(
     local: LocalTier, tiering: Uploads, ends: Mapping[TopicPartition, int], left_s: float | None
 ) -> None:
-    """Upload the sealed segments of the partitions in ``ends``. Failures that time cures are only logged."""
+    """Upload the sealed segments of the partitions in ``ends``. Failures that time cures are only logged.
+
+    ``left_s``: seconds in which uploads may begin, None: no limit.
+    """
     logs = [local.partition(tp) for tp in ends]
     found = ((log.tp, log.sealed_segments(log.positions().uploaded_offset)) for log in logs)
     sealed = {tp: segments[-1].end_offset for tp, segments in found if segments}
@@ -219,8 +227,9 @@ def follow(
 ) -> dict[TopicPartition, int] | None:
     """Wait until a running uploader has committed the records that are in the log now.
 
-    Return the number of committed records by partition, None if the uploader ended before. ``roll``: seal the active
-    segments first; without it only sealed segments count. ``progress`` gets a sentence every ``PROGRESS_SECONDS``.
+    Return the number of offsets that were committed during the wait, by partition; None if the uploader ended before.
+    ``roll``: seal the active segments first; without it only sealed segments count. ``progress`` gets a sentence every
+    ``PROGRESS_SECONDS``.
     Raises FencedError, DataLocalError after ``timeout_ms`` (None: never) or for paused uploads, and the error of a
     partition that cannot be read.
     """

@@ -36,7 +36,7 @@ class Worker:
         self.task = asyncio.get_running_loop().create_task(self.run())
 
     async def run(self) -> None:
-        """Upload and commit sealed segments until there is nothing to do, or only another event can make work."""
+        """Claim the partition, then upload and commit its sealed segments. Return when it has no work."""
         p, engine, has_committed = self.p, self._engine, False
         try:
             while engine.has_work(p):
@@ -139,7 +139,7 @@ class Worker:
         engine.changed(p)
 
     def upload_due(self) -> SegmentUpload | None:
-        """Return the segment whose upload may begin now, None if there is none."""
+        """Return the segment whose upload may begin now, None if there is none or a retry has to wait."""
         p = self.p
         return None if p.trouble.retry_at_ms > self._engine.now_ms() else partition.upload_due(p, self._engine.wanted)
 
@@ -311,7 +311,10 @@ class UploadQueue:
         self._filling = False
 
     def offer(self, worker: Worker) -> None:
-        """Put a worker's partition into the queue if one of its uploads may begin. Its older entry is replaced."""
+        """Put a worker's partition into the queue if one of its uploads may begin. Otherwise remove it.
+
+        An older entry of the partition is replaced.
+        """
         p, work = worker.p, worker.upload_due()
         if work is None:
             self._waiting.pop(p.tp, None)

@@ -89,8 +89,9 @@ class Hit:
 class ErasePlan:
     """Plan of an erasure in one partition, made at ``version`` of its catalog.
 
-    ``segments``, ``read_bytes``: number and size of the segments read. ``looked``: number of matching records by
-    segment uid. ``holders``: snapshots and pins that keep older versions readable.
+    ``end_offset``, ``volume``: end of the catalog, and volume of its writer. ``segments``, ``read_bytes``: number and
+    size of the segments read. ``hits``: segments to rewrite. ``looked``: number of matching records by segment uid.
+    ``holders``: snapshots and pins that keep older versions readable.
     """
 
     tp: TopicPartition
@@ -117,7 +118,10 @@ class ErasePlan:
 
 @dataclass(frozen=True, slots=True)
 class LeftoverObject:
-    """Object that is not part of the log and has matching records. ``records``: their number, -1 if unreadable."""
+    """Object that is not part of the log and has matching records. ``records``: their number, -1 if unreadable.
+
+    ``why``: why it still exists, and how it can be deleted.
+    """
 
     key: str
     records: int
@@ -128,9 +132,12 @@ class LeftoverObject:
 class Erased:
     """Result of an erasure in one partition. ``records``: records that this run erased.
 
+    ``version``: that of the catalog after the run.
+
     ``segments``: notes of the segments that all runs of this erasure rewrote.
 
-    ``left``: other objects that still have matching records. ``read_objects``: number of objects read.
+    ``left``: other objects that still have matching records. ``read_objects``: number of objects read. ``collected``:
+    result of the immediate deletion of old objects, None without it.
     """
 
     tp: TopicPartition
@@ -145,7 +152,11 @@ class Erased:
 def plan_erase_steps(
     tp: TopicPartition, entry: TopicEntry, selection: Selection, spend: Spend = spend_nothing
 ) -> Steps[ErasePlan | None]:
-    """Read every live segment and return the plan, None for a partition without a catalog. Raises CorruptionError."""
+    """Read each segment that may hold matching records, and return the plan; None for a partition without a catalog.
+
+    ``spend``: called with the number of bytes read. Raises CorruptionError, and ConfigError if other maintainers
+    rewrite the partition again and again.
+    """
     return (yield from Eraser(tp, entry, selection, "", spend).plan())
 
 
@@ -159,7 +170,10 @@ def erase_steps(
     spend: Spend = spend_nothing,
     capabilities: Capabilities | None = None,
 ) -> Steps[Erased]:
-    """Rewrite segments until a scan of all live ones finds no match. Then search all other objects of the partition.
+    """Rewrite segments until a scan of all that the catalog names finds no match. Then search all other objects.
+
+    ``owner``: name of this program in claims and commits. ``job_id``: id of the erasure, under which its notes are
+    stored. ``spend``: called with the number of bytes read.
 
     ``now``: delete the old objects at once. ``capabilities``: of the store; None probes it. Raises ConfigError if
     others rewrite the partition again and again, or if ``now`` is set and a pin or snapshot needs an old object. Raises
@@ -248,7 +262,10 @@ class Eraser:
         )
 
     def _find_matches(self) -> Steps[tuple[CatalogView, tuple[Hit, ...]] | None]:
-        """Return all live segments with matching records, in one catalog version. Reads only unread segments."""
+        """Return the newest catalog, and its segments with matching records. Reads only unread segments.
+
+        Return None without a catalog. Raises CorruptionError, and ConfigError after ``MAX_LOOKS`` attempts.
+        """
         seen = self.counter
         for _ in range(MAX_LOOKS):
             pinned = yield from self.catalog.pin()
@@ -265,7 +282,10 @@ class Eraser:
         raise self.too_many_rewrites()
 
     def _unread(self, pinned: CatalogView, asked: list[Row]) -> Rows:
-        """Return an iterator over live segments not read yet. Adds them and all known matches to ``asked``."""
+        """Return a function that returns one unread segment of the catalog per call, None after the last.
+
+        Each call adds to ``asked`` the rows that it passes: unread ones, and those with known matches.
+        """
         at, held, looked = pinned.start_offset, list[Row](), self.counter.looked
 
         def following() -> Steps[Row | None]:
@@ -402,7 +422,10 @@ class Eraser:
         return new, gone
 
     def _note(self, row: Row, new: Row, gone: int) -> Steps[None]:
-        """Store the note of a rewritten segment before its commit, so that a later run knows what this one replaced."""
+        """Store the note of a rewritten segment before its commit, so that a later run knows the replaced segment.
+
+        ``row``, ``new``: the segment before and after. ``gone``: number of records erased from it.
+        """
         topic_id, partition = self.entry.topic_id, self.tp.partition
         note = {
             "before": segment_key(topic_id, partition, row),
@@ -446,7 +469,10 @@ class Eraser:
         return (yield from Collector(self.catalog, 0, only=frozenset(self.replaced)).run())
 
     def _prove(self) -> Steps[list[LeftoverObject]]:
-        """Return objects of the partition that are no live segments and hold matching records. Reads unread ones."""
+        """Return the objects of the partition outside the newest catalog that have matching records.
+
+        Objects that were not searched before are read. One that cannot be read is returned, too.
+        """
         others, left, looked = (yield from self.others()), [], self.counter.looked
         for key, (_, why) in others.items():
             uid = uid_of_key(key)
@@ -458,7 +484,7 @@ class Eraser:
         return left
 
     def others(self) -> Steps[dict[str, tuple[int, str]]]:
-        """Return the objects of the partition that are not live segments, as (size, reason) by key.
+        """Return the objects of the partition that the newest catalog does not name, as (size, reason) by key.
 
         They are replaced or unnamed segments, and copies that repairs keep. Return nothing without a catalog.
         """
@@ -501,7 +527,7 @@ class Eraser:
             at = rows.end_offset
 
     def count(self, key: str) -> Steps[int]:
-        """Return the matching records of an object that is no live segment. 0: it is gone. -1: it cannot be read.
+        """Return the number of matching records of an object outside the catalog. 0: it is gone. -1: it is unreadable.
 
         Only the ``.log`` is read, because its bundle may be gone. Objects kept by a repair may be bundles, roots or
         registry entries, which have no keys.
@@ -534,7 +560,7 @@ def receipt_steps(
     """Write the receipt of one partition. It has only hashes of the keys. A receipt of an earlier run is replaced.
 
     Args:
-        facts: the owner, and matching records found on disks.
+        facts: further fields of the receipt: topic, owner, data that stays, records on disks, commands.
 
     Returns:
         The key of the receipt.

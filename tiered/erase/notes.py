@@ -134,7 +134,7 @@ def undone_steps(
 
 
 def _load_note(key: str, parsed: ErasureNoteKey) -> Steps[_Note]:
-    """Read a note. For a missing or damaged note return what its key says, so that it blocks no repair."""
+    """Read a note. A missing or damaged note blocks no repair: return its key's offset, with ``records`` -1."""
     try:
         got = yield Get(key, max_bytes=MAX_NOTE_BYTES)
         if isinstance(got, Object):

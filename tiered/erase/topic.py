@@ -73,7 +73,10 @@ class TopicErasePlan:
 
 @dataclass(frozen=True, slots=True)
 class EraseReport:
-    """Result of an erasure. ``noncurrent_versions``: commands for the owner of a versioned bucket."""
+    """Result of an erasure. ``receipts``: object keys of the receipts, one for each partition.
+
+    ``noncurrent_versions``: commands with which the owner of a versioned bucket deletes the old versions of objects.
+    """
 
     job_id: str
     partitions: tuple[Erased, ...]
@@ -82,7 +85,7 @@ class EraseReport:
 
     @property
     def proven(self) -> bool:
-        """Return True if no object of the bucket has a matching record any more."""
+        """Return True if no current object of the partitions has a matching record any more, and all could be read."""
         return not any(one.left for one in self.partitions)
 
     def __repr__(self) -> str:
@@ -114,7 +117,10 @@ def plan_named_topic(topic: str, partition: int | None, selection: Selection) ->
 def plan_topic_steps(
     entry: TopicEntry, numbers: Sequence[int], selection: Selection, spend: Spend = spend_nothing
 ) -> Steps[TopicErasePlan]:
-    """Read every live segment of the partitions and return the plan. Changes nothing. Raises CorruptionError."""
+    """Read each segment of the partitions that may hold matching records, and return the plan. Changes nothing.
+
+    ``numbers``: the partitions. ``spend``: called with the number of bytes read. Raises CorruptionError, ConfigError.
+    """
     plans: list[ErasePlan] = []
     for number in numbers:
         plan = yield from plan_erase_steps(TopicPartition(entry.name, number), entry, selection, spend)
@@ -131,9 +137,14 @@ def erase_topic_steps(
     disk: Sequence[Fields] = (),
     spend: Spend = spend_nothing,
 ) -> Steps[EraseReport]:
-    """Erase in all partitions of the plan, and write a receipt for each. Raises the errors of ``erase_steps``.
+    """Erase in all partitions of the plan, and write a receipt for each.
+
+    Raises ConfigError if other maintainers rewrite a partition again and again. Also if ``now`` is set and a pin or a
+    snapshot needs an old object. Raises FencedError if another maintainer claims a partition, CorruptionError.
 
     Args:
+        owner: name of this program in claims and commits.
+        spend: called with the number of bytes read.
         place: the store, for commands in the receipt; None: the receipt has no commands.
         now: delete the old objects at once, without ``gc.grace.ms``.
         disk: matching records on this disk, by partition, for the receipt.
@@ -237,6 +248,8 @@ def cut_erase_steps(
 ) -> Steps[CutPartition | None]:
     """Read the catalog of a partition and cut it into parts. Return None without a catalog. No segment is read.
 
+    ``least_bytes``: a part ends at the latest with the segment that reaches this size.
+
     Raises ConfigError if ``now`` is set and a pin or a snapshot needs older versions.
     """
     eraser = Eraser(tp, entry, selection, "")
@@ -260,7 +273,9 @@ def cut_erase_steps(
 
 
 def find_steps(part: CheckPart, selection: Selection) -> Steps[dict[str, Any]]:
-    """Read the segments of a part. Return as JSON the matching records of each, and the rows with matches.
+    """Read the segments of a part. Return JSON with the number of matching records of each segment.
+
+    ``looked`` has it by segment uid, ``hits`` with the row, for segments with matches.
 
     If another maintainer replaces a segment meanwhile, its replacement is read.
     """

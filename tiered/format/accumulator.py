@@ -72,7 +72,7 @@ class AccumulatedRecord:
 
 
 class BufferCall(Protocol[Receipt_co]):
-    """Method of an appender that buffers one record."""
+    """Method of an appender that buffers one record. ``timestamp`` None: now."""
 
     def __call__(
         self,
@@ -134,8 +134,8 @@ class Accumulator(Generic[Receipt]):
 
         The batch is written at the latest ``linger_ms`` after its first record. ``timestamp`` None means now. Records
         without a key share one partition until its batch is full. Blocks for at most ``max_block_ms`` while
-        ``buffer_bytes`` are buffered, then raises AppendTimeoutError. Raises InvalidRecordError, AppendHaltedError,
-        ClosedError or ForkedLogError. After an error the record is not buffered.
+        ``buffer_bytes`` are buffered, then raises AppendTimeoutError. Raises InvalidRecordError, UnknownTopicError (no
+        such partition), AppendHaltedError, ClosedError or ForkedLogError. After an error the record is not buffered.
         """
         taken = self._buffer(value, key, partition, timestamp, headers)
         return self._buffer_late(value, key, partition, timestamp, headers) if taken is None else taken

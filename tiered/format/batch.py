@@ -70,7 +70,10 @@ _LEADER_EPOCH_AT = 12
 def rebased(
     batch: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int
 ) -> tuple[BatchHeader, memoryview]:
-    """Return (header, bytes) of a copy of a v2 batch, with offsets raised by ``base_offset`` and ``leader_epoch``."""
+    """Return (header, bytes) of a copy of the v2 batch ``batch``, whose header is ``header``.
+
+    ``base_offset`` is added to the copy's offsets. ``leader_epoch`` replaces the leader epoch.
+    """
     moved = header._replace(base_offset=header.base_offset + base_offset, leader_epoch=leader_epoch)
     data = bytearray(batch)
     # base offset and leader epoch are 12 bytes outside the CRC, so that it stays valid
@@ -82,8 +85,8 @@ def rebased(
 def verify_batch(buf: Buffer, header: BatchHeader | None = None) -> BatchHeader:
     """Check lengths, counts and CRC of ``buf``, which must be exactly one batch, and return its header.
 
-    For a compressed v0/v1 wrapper the returned header has the real ``base_offset`` and ``records_count``. Raises
-    ``CorruptionError``.
+    ``header``: that of ``buf`` if the caller has read it. None: it is read from ``buf``. For a compressed v0/v1 wrapper
+    the returned header has the real ``base_offset`` and ``records_count``. Raises ``CorruptionError``.
     """
     if header is None:
         intact = kernels.intact_header(buf, BatchHeader)
@@ -119,11 +122,12 @@ def verify_batch(buf: Buffer, header: BatchHeader | None = None) -> BatchHeader:
 
 
 def decode_records(buf: Buffer, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """Return the records of the one whole batch in ``buf``, in order, also those of a control batch (``is_control``).
+    """Return an iterator over the records of the one whole batch in ``buf``, also of a control batch.
 
-    Does not check the CRC; :func:`verify_batch` does. ``max_bytes`` bounds decompression. Records of a LogAppendTime
-    batch all report its ``max_timestamp``. Raises ``CorruptionError`` when iteration reaches the damaged record; its
-    position counts in the decompressed records.
+    Does not check the CRC; :func:`verify_batch` does. ``max_bytes``: limit of the decompressed records. Records of a
+    LogAppendTime batch all report its ``max_timestamp``. Raises ``CorruptionError`` at the call for a bad header or
+    compression, and for all damage in v0 and v1. In v2 the iterator raises it at the damaged record. Its position
+    counts in the decompressed records.
     """
     quickly = kernels.batch_records(buf, None)
     if quickly is not None:
@@ -150,9 +154,10 @@ def records_extent(buf: Buffer, header: BatchHeader) -> tuple[int, int, int] | N
 
 
 def consumer_records(buf: Buffer, shown: Shown) -> Iterator[ConsumerRecord]:
-    """Return the records of the one whole batch in ``buf`` that are within the bounds of ``shown``, in order.
+    """Return an iterator over those records of the one whole batch in ``buf`` that are within the bounds of ``shown``.
 
-    Does not check the CRC. Raises ``CorruptionError`` like :func:`decode_records`.
+    Does not check the CRC. Raises ``CorruptionError`` at the call for a bad header or compression, and for all damage
+    in v0 and v1. In v2 the iterator raises it at the damaged record.
     """
     quickly = kernels.batch_records(buf, shown)
     if quickly is not None:
@@ -176,7 +181,11 @@ def _whole(buf: Buffer) -> BatchHeader:
 
 
 def _payload(buf: Buffer, header: BatchHeader, max_bytes: int) -> tuple[Buffer, int, int, int, int | None, int]:
-    """Return (uncompressed records, count, base offset, base timestamp, append time or None, position of the first)."""
+    """Return (data, record count, base offset, base timestamp, append time, position of the first record in data).
+
+    Data: the decompressed records, or all of ``buf`` if the batch is not compressed. Append time: None unless
+    LogAppendTime. ``max_bytes``: limit of the decompressed records. Raises CorruptionError if decompression fails.
+    """
     attributes = header.attributes
     compressed = attributes & CODEC_MASK
     data = decompress(codec_of(attributes), memoryview(buf)[HEADER_BYTES:], max_bytes=max_bytes) if compressed else buf
@@ -204,7 +213,10 @@ def least_timestamp(header: BatchHeader, batch: Buffer) -> int:
 
 
 class BatchProducer(NamedTuple):
-    """Producer of a batch: the three producer fields of its header. -1: no producer."""
+    """Producer fields of a batch's header, and its transactional and control bits. -1: no producer.
+
+    ``sequence``: sequence number of the first record.
+    """
 
     id: int = -1
     epoch: int = -1
@@ -224,14 +236,14 @@ def encode_batch(
     append_time_ms: int = -1,
     producer: BatchProducer = BatchProducer(),  # noqa: B008 - it never changes
 ) -> bytes:
-    """Return one v2 batch of ``records`` at consecutive offsets from ``base_offset``. Timestamps are >= 0, or -1.
+    """Return one v2 batch of ``records`` at consecutive offsets from ``base_offset``. Timestamps are >= 0; -1: none.
 
-    Keys and values are ``bytes`` or a contiguous buffer of single bytes (``bytearray``, ``memoryview``, an array of
-    uint8). Other buffers are refused: an array of integers has no byte order that all readers know.
-    With LogAppendTime the batch reports ``append_time_ms`` for all records; the deltas keep the given timestamps,
-    as a broker leaves them. Raises ``InvalidRecordError`` (with the record's index), ``InvalidTimestampError``,
-    ``RecordTooLargeError`` beyond 2^31-1 bytes or, with a codec, beyond ``MAX_DECOMPRESSED_BYTES``, and
-    ``ConfigError`` for a level that the codec does not have.
+    ``level`` None: the default of ``codec``. Keys and values are ``bytes`` or a contiguous buffer of single bytes
+    (``bytearray``, ``memoryview``, an array of uint8). Other buffers are refused: an array of integers has no byte
+    order that all readers know. With LogAppendTime the batch reports ``append_time_ms`` for all records; the deltas
+    keep the given timestamps, as a broker leaves them. Raises ``InvalidRecordError`` (with the record's index),
+    ``InvalidTimestampError``, ``RecordTooLargeError`` beyond 2^31-1 bytes or, with a codec, beyond
+    ``MAX_DECOMPRESSED_BYTES``, and ``ConfigError`` for a level that the codec does not have.
     """
     if not records:
         raise InvalidRecordError("a batch needs at least one record")
@@ -269,7 +281,10 @@ def encode_batch(
 
 @cache
 def _form(attributes: int, most_bytes: int) -> BatchForm:
-    """Return the form of a batch whose records were checked before: any timestamp, no key needed."""
+    """Return the encoder's settings for records that were checked before: any timestamp, no key needed.
+
+    ``most_bytes``: largest size of the batch. ``attributes``: those of the batch header.
+    """
     return BatchForm(False, most_bytes, attributes, False, False, before_ms=MAX_LONG, after_ms=MAX_LONG)
 
 
@@ -320,7 +335,10 @@ def _is_unicode(text: str) -> bool:
 
 
 def _not_bytes(what: str, field: object, index: int) -> InvalidRecordError | None:
-    """Return the error for a ``field`` that cannot be stored as bytes, or None if it can."""
+    """Return the error for a ``field`` that cannot be stored as bytes, or None if it can.
+
+    ``what``, ``index``: name of the field and index of its record, for the error.
+    """
     if field is None:
         return None
     try:
@@ -391,7 +409,10 @@ def recoded_batch(header: BatchHeader, batch: Buffer, codec: Codec, level: int |
 
 
 def empty_batch(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
-    """Return a 61-byte batch without records or producer that covers a range of offsets, as compaction leaves them."""
+    """Return a 61-byte batch without records or producer. Compaction writes it to cover offsets that it emptied.
+
+    The batch covers the offsets from ``base_offset`` to ``end_offset`` (exclusive).
+    """
     checked = _CHECKED.pack(0, end_offset - base_offset - 1, -1, -1, -1, -1, -1, 0)
     return _assemble(base_offset, leader_epoch, checked, b"")
 
@@ -439,9 +460,11 @@ def rebuild_encoded(
     codec: Codec | None = None,
     has_horizon: bool = False,
 ) -> bytes:
-    """Return a rebuilt batch like :func:`rebuild_batch`, of ``count`` records encoded against ``base_timestamp``.
+    """Return the batch of ``header`` with other records: ``data``, which is ``count`` encoded records. For compaction.
 
-    ``has_horizon``: ``base_timestamp`` is the delete horizon.
+    Keeps offsets, epochs, producer fields and type bits. ``base_timestamp``: base of the timestamp deltas in ``data``;
+    with ``has_horizon`` also the delete horizon. ``max_timestamp``: largest timestamp of the records. ``codec`` None
+    keeps the batch's own. ``count`` 0: Kafka's empty batch. Raises RecordTooLargeError if readers would refuse it.
     """
     attributes = header.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
     if count:

@@ -69,7 +69,10 @@ class BatchRun(NamedTuple):
 
 
 class Damage(Protocol):
-    """Function that returns the error for damage at ``position``, and names the file or the object."""
+    """Function that returns the error for damage at byte ``position``, and names the file or the object.
+
+    ``what``: description of the damage. ``offset``: offset of the record or batch there, -1 if unknown.
+    """
 
     def __call__(self, position: int, what: str, offset: int = -1, /) -> CorruptionError: ...
 
@@ -77,8 +80,9 @@ class Damage(Protocol):
 class BatchWalk:
     """Walk over consecutive batches, from view to view of their bytes.
 
-    ``position``: place of the next batch. ``expected``: the lowest offset that the next batch may have. The caller
-    passes a view that begins at ``position``, consumes its whole batches, and passes the next view.
+    ``damage``: maker of the errors. ``position``: byte at which the next batch begins. ``expected``: the lowest offset
+    that the next batch may have. The caller passes a view that begins at ``position``, consumes its whole batches, and
+    passes the next view.
 
     ``offsets``: allowed offsets of the segment; None: any order. ``dense``: no offset may be missing, from the first
     batch on if the walk begins at byte 0 (v2 batches only: older ones do not store their first offset). ``most_bytes``:
@@ -143,8 +147,9 @@ class BatchWalk:
     ) -> BatchRun | None:
         """Return the longest run of valid batches, CRCs included, at the start of a view that begins at ``position``.
 
-        None: the first batch needs :meth:`whole`, which yields it or reports its damage. It is partial, out of order,
-        not a plain v2 batch, larger than ``most_bytes``, later than ``latest``, or begins at or above offset ``stop``.
+        None: the caller passes the view to :meth:`whole`, and verifies the first batch itself. The batch is partial,
+        damaged, out of order, of an old format, or larger than ``most_bytes``. Or it has a timestamp above ``latest``
+        (in milliseconds), or begins at or above offset ``stop``.
         The run ends with the batch that reaches ``stop``. ``total``: CRC-32C of the bytes before the view; the run's
         ``total`` continues it. Only for a walk with offsets.
         """
@@ -170,12 +175,13 @@ class BatchWalk:
         dense: bool = False,
         newest_epoch: int = NO_LIMIT,
     ) -> Survey | None:
-        """Return a verified run like :meth:`verified`, with the facts that recovery needs. Advances ``pace``.
+        """Verify the valid v2 batches at the start of ``view``, which begins at ``position``. Return their Survey.
 
-        Only for a walk without ``offsets``. ``order``: the lowest allowed offset, the exclusive end of all offsets, and
-        the offset at which to stop. ``indexed``: base offset of the segment and timestamp of its last time entry.
-        The run ends before a batch with a leader epoch above ``newest_epoch``. None: pass the first batch to
-        :meth:`whole`.
+        Recovery rebuilds the indexes from it. Only for a walk without ``offsets``. ``order``: lowest allowed offset,
+        exclusive end of all offsets, offset at which to stop. ``pace``: rule for index entries, which advances.
+        ``indexed``: base offset of the segment and timestamp of its last time entry. ``dense``: no offset may be
+        missing. The run ends before a batch with a leader epoch above ``newest_epoch``. None: the first batch is not
+        valid here; pass the view to :meth:`whole`.
         """
         base, timed = indexed
         state = base, self.position, pace.interval_bytes, pace.since, *pace.largest, timed
@@ -186,7 +192,10 @@ class BatchWalk:
         return found
 
     def pass_by(self, span: BatchPosition) -> None:
-        """Skip the batches of ``span``, which an earlier walk verified. Raises like :meth:`whole`."""
+        """Skip the batches in the range ``span``, which an earlier walk verified.
+
+        Raises the error of ``damage`` if their offsets do not follow, or leave the range of the segment.
+        """
         if span.base_offset < self.expected or span.last_offset >= self._limit:
             raise self._misplaced(span.base_offset, span.last_offset)
         self.position += span.size
@@ -195,14 +204,16 @@ class BatchWalk:
     def can_verify_from(self, offset: int) -> bool:
         """Return True if all later batches begin at or after ``offset``, so that :meth:`verified` can check many at
         once.
+
+        False also in a ``dense`` walk that began after byte 0 and has read no batch yet.
         """
         return self.expected >= offset and (not self._dense or self._exact >= 0)
 
     def size_at(self, view: memoryview, at: int = 0) -> int:
-        """Return the declared size of the batch at byte ``at`` of ``view``. From there it must have
-        ``MAX_IGNORED_TAIL_BYTES``.
+        """Return the declared size of the batch at byte ``at`` of ``view``, header included.
 
-        Raises the walk's error if no batch can begin there.
+        ``view`` must have ``MAX_IGNORED_TAIL_BYTES`` bytes or more from there. Raises the error of ``damage`` if no
+        batch can begin there.
         """
         base, length, _, magic = _PREFIX.unpack_from(view, at)
         if not MIN_BATCH_LENGTH <= length <= self._most_length or base < 0 or not 0 <= magic <= 2:
@@ -228,7 +239,10 @@ class BatchWalk:
             raise self._damage(self.position, what, self.expected)
 
     def _odd_range(self, batch: memoryview) -> tuple[int, int]:
-        """Return the first and last offset of a whole v0 or v1 batch. Raises the walk's error for a damaged header."""
+        """Return the first and last offset of a whole v0 or v1 batch.
+
+        Raises the error of ``damage`` for a bad header.
+        """
         base, _, _, magic = _PREFIX.unpack_from(batch)
         if magic == 2:
             delta = _LAST_OFFSET_DELTA.unpack_from(batch, 23)[0]
@@ -274,7 +288,7 @@ def hop(header_at: Callable[[int], BatchHeader], position: int, end: int) -> Ite
     """Yield position and header of each batch from ``position`` (a batch's start) to ``end`` without reading the
     bodies.
 
-    ``header_at`` raises where no batch begins.
+    ``header_at`` returns the header of the batch at a byte position, and raises where no batch begins.
     """
     while position < end:
         header = header_at(position)

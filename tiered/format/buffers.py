@@ -51,7 +51,7 @@ class BufferPool:
         return view[:size_bytes]
 
     def _make_room(self, wanted: int) -> None:
-        """Drop idle buffers until ``wanted`` bytes fit."""
+        """Drop idle buffers until ``wanted`` bytes fit into the pool, or no buffer is idle."""
         for blocks in tuple(self._blocks.values()):
             for _ in range(len(blocks)):
                 if self.size_bytes + wanted <= self._max_bytes or not blocks:
@@ -77,7 +77,10 @@ def _idle(blocks: deque[Block] | None) -> memoryview | None:
 
 
 def _view_alone(block: Block) -> memoryview | None:
-    """Return a view of ``block``, or None if it has one: Python refuses to resize an exported bytearray."""
+    """Return a view of ``block``, or None while an earlier view of it exists.
+
+    Python refuses to resize a bytearray that has a view: a resize is the test.
+    """
     try:
         last = block.pop()
     except BufferError:

@@ -60,7 +60,10 @@ class SectionKind(enum.IntEnum):
 
 
 class Section(NamedTuple):
-    """``length`` bytes at ``position`` of the bundle. ``kind`` may be a number that this release does not know."""
+    """Section of a bundle: ``length`` bytes at ``position``, with the CRC-32C ``crc``.
+
+    ``kind``: a :class:`SectionKind`, or a number that this release does not know.
+    """
 
     kind: int
     position: int
@@ -91,7 +94,7 @@ class BundleHead:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A whole bundle, all checksums verified."""
+    """A whole bundle, all checksums verified. ``txn``: transaction id of the sink that staged it, or ``""``."""
 
     head: BundleHead
     indexes: SealedIndexes
@@ -192,7 +195,7 @@ def decode_bundle(data: bytes, *, key: str = "") -> Bundle:
 
 def verify_section(section: Section, data: bytes | memoryview, *, key: str = "") -> bytes:
     """Return ``data``, the bytes of a section that were fetched by range. Raises CorruptionError for a wrong length or
-    checksum.
+    checksum. ``key`` names the bundle in errors.
     """
     if len(data) != section.length:
         _refuse(key, section.position, f"section {section.kind} has {len(data)} bytes instead of {section.length}")
@@ -212,7 +215,10 @@ def encode_leader_epochs(entries: Sequence[EpochEntry]) -> bytes:
 
 
 def decode_leader_epochs(data: bytes, *, key: str = "") -> tuple[EpochEntry, ...]:
-    """Decode ``encode_leader_epochs``. Raises CorruptionError for a partial entry or epochs that do not ascend."""
+    """Return the entries in the bytes of a section of leader epochs. ``key`` names the bundle in errors.
+
+    Raises CorruptionError for a partial entry, epochs that do not ascend, or start offsets that go back.
+    """
     if len(data) % _EPOCH.size:
         _refuse(key, -1, f"leader epochs of {len(data)} bytes are not a multiple of {_EPOCH.size}")
     entries = tuple(EpochEntry(*entry) for entry in _EPOCH.iter_unpack(data))

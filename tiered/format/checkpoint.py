@@ -44,7 +44,10 @@ def _encode_lines(lines: list[str]) -> str:
 
 
 def _decode_lines(text: str, fields: int) -> list[list[str]]:
-    """Return the words of each entry line. Accepts CRLF; no bytes or only a version line mean no entries."""
+    """Return the words of each entry line. Accepts CRLF; no bytes or only a version line mean no entries.
+
+    ``fields``: number of words that a line must have. Raises CorruptionError.
+    """
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -118,7 +121,7 @@ def encode_partition_metadata(topic_id: UUID) -> str:
 def decode_partition_metadata(text: str) -> UUID:
     """Return the topic id in the text of ``partition.metadata``.
 
-    Raises ``CorruptionError`` for anything except the two lines, or a zero id.
+    Raises ``CorruptionError`` for a missing or malformed line, a version other than 0, or a zero id.
     """
     fields: dict[str, str] = {}
     for line in text.splitlines():
@@ -138,7 +141,10 @@ def decode_partition_metadata(text: str) -> UUID:
 
 
 class MetaProperties(NamedTuple):
-    """Contents of ``meta.properties`` version 1. ``directory_id`` identifies the disk; version 0 has none."""
+    """Contents of ``meta.properties``. ``directory_id`` identifies the disk; None: the file has none, as in version 0.
+
+    ``comments``: the comment lines without ``#``.
+    """
 
     cluster_id: str
     node_id: int

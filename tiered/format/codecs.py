@@ -42,7 +42,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Codec(enum.IntEnum):
-    """Bits 0 to 2 of the batch attributes; names are those of ``compression.type``."""
+    """Compression codecs: bits 0 to 2 of a batch's attributes. The names are those of ``compression.type``."""
 
     NONE = 0
     GZIP = 1
@@ -74,7 +74,10 @@ def codec_of(attributes: int) -> Codec:
 
 
 def configured(config: TopicConfig) -> tuple[Codec, int | None]:
-    """Return the codec of a topic, and its level (None: the codec has none). ``producer`` means no compression here."""
+    """Return the codec of a topic, and its level (None: the codec has none).
+
+    The ``compression.type`` "producer" means no compression here.
+    """
     name = config.compression_type
     codec = Codec.NONE if name in {"producer", "uncompressed"} else Codec[name.upper()]
     levels = {
@@ -217,7 +220,11 @@ def _deflated_at(raw: bytes, at: int) -> int | None:
 
 
 def _read_member(raw: bytes, position: int, out: list[bytes], before: int, max_bytes: int) -> tuple[int, int]:
-    """Append the data of one member to ``out``; return (position after the member, size of all data so far)."""
+    """Append the data of one member to ``out``; return (position after the member, size of all data so far).
+
+    ``position``: start of its deflated data. ``before``: decompressed bytes of the earlier members. Raises
+    CorruptionError for damage, and above ``max_bytes`` of data in all members.
+    """
     stream = zlib.decompressobj(_DEFLATE_WBITS)
     view = memoryview(raw)
     crc, size, ended = 0, before, False
@@ -269,7 +276,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
-    """Decompress either framing.
+    """Return the decompressed bytes of snappy data: xerial blocks, or one raw block. Raises CorruptionError.
 
     Like Java's ``SnappyInputStream`` it skips the header of a second stream between blocks, and ignores fewer than four
     bytes after the last block.
@@ -301,7 +308,10 @@ def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
 
 
 def _decompress_block(block: memoryview, budget: int, max_bytes: int, position: int) -> bytes:
-    """Decompress one raw block after checking its claimed size against the limit and snappy's largest expansion."""
+    """Decompress one raw block after checking its claimed size against ``budget`` and snappy's largest expansion.
+
+    ``budget``: bytes left of ``max_bytes``, the limit of all blocks. ``position``: that of the block, for errors.
+    """
     claimed = shift = 0
     for byte in block[:_MAX_UVARINT_BYTES]:
         claimed |= (byte & 0x7F) << shift
@@ -365,7 +375,10 @@ def has_linked_blocks(data: Buffer) -> bool:
 
 
 def _walk_blocks(view: memoryview) -> tuple[int, int, int]:
-    """Return (start of the blocks, position of the end mark, upper bound of the size). Raises for a truncated frame."""
+    """Return (start of the blocks, position of the end mark, upper bound of the decompressed size) of a frame.
+
+    Raises CorruptionError for another header, an impossible block size, or a truncated frame.
+    """
     if len(view) < _LZ4_HEADER_BYTES or view[:4] != _LZ4_MAGIC:
         raise _damaged("lz4", "no frame header")
     flags = view[4]
@@ -391,7 +404,8 @@ def _walk_blocks(view: memoryview) -> tuple[int, int, int]:
 def _checked_frame(view: memoryview, blocks: int, end_mark: int, mend_header: bool) -> bytes | memoryview:
     """Return the frame without the fields that the library checks and Java does not, under a header of the library's.
 
-    Raises RuntimeError for a wrong header checksum.
+    ``blocks``, ``end_mark``: positions of the first block and of the end mark. Raises RuntimeError for a wrong header
+    checksum, unless ``mend_header``.
     """
     flags, end = view[4], end_mark + 4
     if not flags & (_CONTENT_SIZE | _CONTENT_CHECKSUM) and not mend_header and not view[end - 1]:
@@ -427,7 +441,7 @@ _contexts = _Contexts()
 
 
 def _decompress_zstd(view: memoryview, max_bytes: int) -> bytes:
-    """Decompress any number of frames.
+    """Return the decompressed bytes of all frames in ``view``. Raises CorruptionError.
 
     As in Java, a truncated frame after a whole one ends the data; bytes that begin no frame are refused.
     """

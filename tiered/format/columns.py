@@ -35,7 +35,7 @@ HEADER_OVERHEAD_BYTES = 10
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """Records as columns of one length.
+    """Records as columns of equal length.
 
     ``keys`` and ``values`` are Arrow ``binary``; ``headers`` is ``list<struct<key: string, value: binary>>``, None if
     no record has any. ``timestamps`` are resolved milliseconds; -1 is none.
@@ -59,7 +59,7 @@ class RecordColumns:
         )
 
     def select(self, rows: Int64s) -> RecordColumns:
-        """Return the records at ``rows``, in that order."""
+        """Return the records with the indexes ``rows``, in that order."""
         return RecordColumns(
             self.values.take(rows),
             self.keys.take(rows),
@@ -68,7 +68,7 @@ class RecordColumns:
         )
 
     def records(self) -> list[NewRecord]:
-        """Return the records one by one. Raises InvalidRecordError for a header without a name."""
+        """Return the records as a list of NewRecords. Raises InvalidRecordError for a header without a name."""
         headers = [None] * len(self) if self.headers is None else self.headers.to_pylist()
         return [
             NewRecord(value, key, timestamp, None if not pairs else [_header(pair) for pair in pairs])
@@ -161,7 +161,8 @@ def encode_columns(
 ) -> bytes:
     """Return one v2 batch of all records (at least one), equal to that of ``batch.encode_batch``.
 
-    Raises InvalidRecordError for a header without a name, RecordTooLargeError like ``encode_batch``.
+    ``level`` None: the default of ``codec``. ``append_time_ms``: time of all records with LogAppendTime. Raises
+    InvalidRecordError for a header without a name, RecordTooLargeError beyond the size that readers accept.
     """
     filler, rows = kernels.batch_filler(MAX_BATCH_BYTES), rows_of(columns)
     if filler is not None and rows is not None and filler.add(rows, None, 0) == len(columns):
@@ -211,7 +212,10 @@ def encode_filled(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> B | bytes:
-    """Return one v2 batch of the rows in ``filler`` (at least one) and empty ``filler``. See :func:`encode_columns`."""
+    """Return one v2 batch of the rows in ``filler`` (at least one) and empty ``filler``.
+
+    ``level`` None: the default of ``codec``. ``append_time_ms``: time of all records with LogAppendTime.
+    """
     plain = filler.finish(base_offset, leader_epoch, LOG_APPEND_TIME_BIT if timestamp_type else 0, append_time_ms)
     return plain if not codec else recoded_batch(read_header(plain), plain, codec, level)
 
@@ -222,7 +226,7 @@ def _elements(column: pa.Array) -> Elements:
 
 
 def _lengths(column: pa.Array) -> Int64s:
-    """Return the bytes of each element, 0 for a null."""
+    """Return the length of each element in bytes, 0 for a null."""
     starts = np.frombuffer(column.buffers()[1], np.int32, column.offset + len(column) + 1)[column.offset :]
     lengths: Int64s = np.subtract(starts[1:], starts[:-1], dtype=np.int64)
     if column.null_count:
@@ -244,7 +248,7 @@ def _pyarrow() -> Any:
 
 
 def partitions_of(hashes: npt.NDArray[np.uint32], partitions: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
-    """Return the partition of each key by its hash, like ``Partitioner.partition_for``.
+    """Return the partition of each key by its hash, as Kafka's partitioner chooses it.
 
     ``partitions``: number of partitions of the topic, or one number for each key.
     """

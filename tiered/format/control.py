@@ -35,7 +35,10 @@ class ControlType(enum.IntEnum):
 
 
 def control_type(record: Record) -> ControlType:
-    """Return the type of a record of a control batch. Raises ``CorruptionError`` if its key is shorter than 4 bytes."""
+    """Return the type of a record of a control batch.
+
+    Raises ``CorruptionError`` if its key is null, shorter than 4 bytes, or of a negative version.
+    """
     key = record.key
     if key is None or len(key) < _KEY.size:
         raise CorruptionError(f"control record {record.offset} has no type in its key", offset=record.offset)
@@ -49,7 +52,10 @@ def control_type(record: Record) -> ControlType:
 
 
 def coordinator_epoch(record: Record) -> int:
-    """Return the coordinator epoch of an ABORT or COMMIT marker. Raises ``CorruptionError`` below 6 bytes."""
+    """Return the coordinator epoch in the value of an ABORT or COMMIT marker.
+
+    Raises ``CorruptionError`` if the value is null, shorter than 6 bytes, or of a negative version.
+    """
     value = record.value
     if value is None or len(value) < _MARKER.size:
         raise CorruptionError(f"marker {record.offset} has no coordinator epoch", offset=record.offset)
@@ -60,5 +66,5 @@ def coordinator_epoch(record: Record) -> int:
 
 
 def marker(kind: ControlType, coordinator_epoch: int, timestamp: int) -> NewRecord:
-    """Return the record of an ABORT or COMMIT marker. The batch that holds it must be transactional and control."""
+    """Return the record of an ABORT or COMMIT marker. Its batch needs both bits: transactional and control."""
     return NewRecord(value=_MARKER.pack(0, coordinator_epoch), key=_KEY.pack(0, kind), timestamp=timestamp)

@@ -86,7 +86,8 @@ class TxnValue:
     """State of one transactional id.
 
     ``partitions``: those of the current transaction; None: the id never had a transaction. ``client_version`` 2: the
-    producer's epoch rises with the end of each transaction. Ids and times are -1 if there are none.
+    producer's epoch rises with the end of each transaction. Ids and times are -1 if there are none. ``unknown_tags``:
+    (number, bytes) of tagged fields that this release does not know. They are written back.
     """
 
     producer_id: int
@@ -145,7 +146,7 @@ def encode_position_key(group: str, tp: TopicPartition) -> bytes:
 
 
 def encode_position(position: Position) -> bytes:
-    """Return the value of a position in version 3, which brokers since 2.1 read."""
+    """Return the record value of a group's committed position, in version 3, which brokers since 2.1 read."""
     writer = WireWriter()
     writer.int16(_POSITION_VERSION)
     writer.int64(position.offset)
@@ -156,10 +157,10 @@ def encode_position(position: Position) -> bytes:
 
 
 def decode_group_key(key: bytes) -> tuple[int, str, TopicPartition | None]:
-    """Return (type, group, partition) of the key of a record in ``__consumer_offsets``.
+    """Return (type number, group, partition) of the key of a record in ``__consumer_offsets``.
 
-    The partition is None unless the record is a position. The group is "" if the record describes neither a position
-    nor a whole group. Raises CorruptionError.
+    The partition is None unless the record is a committed position. The group is "" if the record describes neither a
+    position nor a whole group. Raises CorruptionError.
     """
     reader = WireReader(key, "group key")
     number = reader.int16()
@@ -175,7 +176,7 @@ def decode_group_key(key: bytes) -> tuple[int, str, TopicPartition | None]:
 
 
 def decode_position(value: bytes) -> Position:
-    """Decode the value of a position. Raises CorruptionError, also for the version of a newer broker."""
+    """Decode the value of a committed position. Raises CorruptionError, also for the version of a newer broker."""
     reader = WireReader(value, "position")
     version = reader.int16()
     if not 0 <= version <= _NEWEST_POSITION_VERSION:
@@ -307,7 +308,7 @@ def decode_transaction(value: bytes) -> TxnValue:
 
 
 def _topic(reader: WireReader) -> tuple[TopicPartition, ...]:
-    """Return the partitions of one topic of a transaction."""
+    """Read and return the partitions of one topic in the value of a transaction."""
     topic = reader.string()
     numbers = reader.array(reader.int32, item_bytes=_PARTITION_BYTES)
     reader.tagged()
@@ -440,7 +441,10 @@ class WireReader:
 
 
 class WireWriter:
-    """Writer of the fields of one key or value. Raises ConfigError for a number that does not fit its field."""
+    """Writer of the fields of one key or value. Raises ConfigError for a number that does not fit its field.
+
+    ``flexible``: lengths are varints, and structs end with tags.
+    """
 
     __slots__ = ("_parts", "flexible")
 

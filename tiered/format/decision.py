@@ -38,11 +38,10 @@ class SinkTarget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Decision about one batch. ``partitions``: staged rows (``plan.sink_commit``) by partition; an abort uses only
-    their ids.
+    """Decision about one batch of a sink. ``txn``: the sink's transaction id. ``state``: ``COMMITTED`` or ``ABORTED``.
 
-    ``seen``: version of each partition's root before the decision. ``generation``: number of earlier aborts of the
-    batch.
+    ``partitions``: rows of the staged segments by partition; an abort uses only their ids. ``seen``: version of each
+    partition's root before the decision. ``generation``: number of earlier aborts of the batch.
     """
 
     txn: str

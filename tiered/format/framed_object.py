@@ -133,10 +133,10 @@ def unpack(
     key: str,
     max_raw_bytes: int = MAX_RAW_BYTES,
 ) -> FramedObject:
-    """Decode the bytes of :func:`pack`. ``layouts`` returns, for the header, the tables that the body must have.
+    """Decode the bytes of :func:`pack`. ``layouts`` returns, for the header, the tables that the body may have.
 
-    ``max_raw_bytes`` limits the decompressed body. Raises CorruptionError (``key`` and position) for damaged or foreign
-    bytes, ConfigError for a newer format.
+    The result has each of them, also those without rows. ``max_raw_bytes`` limits the decompressed body. Raises
+    CorruptionError (``key`` and position) for damaged or foreign bytes, ConfigError for a newer format.
     """
     if len(data) < _HEAD.size + _CRC.size:
         _refuse(key, 0, f"{len(data)} bytes are too few for a catalog object")

@@ -140,7 +140,10 @@ def read_header(buf: Buffer, position: int = 0, *, limit: int | None = None) -> 
 
 
 def _read_odd_header(buf: Buffer, position: int, limit: int | None) -> BatchHeader:
-    """Return the header of a v0 or v1 message, or raise an error that says what is wrong."""
+    """Return the header of a v0 or v1 message. Raises CorruptionError, with the reason, for any other bytes.
+
+    ``limit``: largest accepted total size in bytes; None: any.
+    """
     left = len(buf) - position
     if position < 0 or left < PREFIX_BYTES:
         raise CorruptionError(f"the batch header is cut off: {max(left, 0)} bytes are left", position=position)

@@ -129,7 +129,7 @@ class JsonObject:
 
 
 def _are(kinds: Collection[ValueType], entry: Any) -> bool:
-    """Return True if a list matches these kinds: the fast path for valid entries, without building names."""
+    """Return True if ``entry`` is a list with one valid value of each of ``kinds``: the fast path for valid entries."""
     if type(entry) is not list or len(entry) != len(kinds):
         return False
     for (wanted, low, high, _), value in zip(kinds, entry, strict=True):

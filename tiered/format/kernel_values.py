@@ -18,7 +18,8 @@ class Block(bytearray):
 class Shown(NamedTuple):
     """Parameters for decoding one batch for a reader: fields of each ConsumerRecord, and bounds of the wanted records.
 
-    ``kind``: the batch's timestamp type. ``end`` and ``until_ms`` are exclusive; None: no bound.
+    ``kind``: the batch's timestamp type. ``start``, ``end``: offsets. ``end`` and ``until_ms`` are exclusive. None: no
+    bound.
     """
 
     topic: str
@@ -33,7 +34,7 @@ class Shown(NamedTuple):
 
 
 class BatchForm(NamedTuple):
-    """Settings of the batches that :func:`encode_batch` makes for one topic and partition.
+    """Settings of the batches that ``kernels.encode_batch`` makes for one topic and partition.
 
     ``keyed``: each record needs a key. ``most_bytes``: largest size of the batch. ``attributes``: those of the batch
     header. ``mutable``: return a ``bytearray``. ``given``: accept a (value, key) pair or a value as a record, as in
@@ -92,7 +93,8 @@ class RunKeysResult(NamedTuple):
 
     ``used``, ``batches``, ``records``: numbers of bytes, batches and records examined. ``newest``: the last offset
     covered, -1: none. ``full``: the table had no room for the next key; of the last batch only offsets up to ``newest``
-    were added. ``alone``: each record was added, is within the offsets of its batch, and has no producer.
+    were added. ``alone``: all records were added, each is within the offsets of its batch, and none has a producer. A
+    caller may then treat the batches as one range of offsets.
     """
 
     used: int
@@ -127,10 +129,11 @@ class RunFilterResult(NamedTuple):
 class Survey(NamedTuple):
     """Result of :func:`survey` for a run of batches. Positions are relative to the buffer, ranges half-open.
 
-    ``used`` bytes hold offsets ``first`` to ``next``. The last batch begins at ``last_at``; the walk expected offset
-    ``before`` there. ``producers``, ``transactional``: one of the batches has a producer, or is transactional.
-    ``since`` and ``largest``: those of the ``IndexPace`` after the run. ``offset_entries``: native int32 pairs
-    (relative offset, position in the file). ``time_entries``: native int64 pairs (timestamp, relative offset).
+    The first ``used`` bytes have the offsets ``first`` to ``next``. ``first_timestamp``: largest timestamp of the first
+    batch. The last batch begins at ``last_at``; ``before`` is the lowest offset that was allowed there. ``producers``,
+    ``transactional``: one of the batches has a producer, or is transactional. ``since``: bytes after the last index
+    entry. ``largest``: largest timestamp so far and the last offset of its batch. ``offset_entries``: native int32
+    pairs (relative offset, position in the file). ``time_entries``: native int64 pairs (timestamp, relative offset).
     """
 
     used: int
@@ -152,7 +155,10 @@ Elements = tuple[Buffer | None, Buffer | None, Buffer | None, int]
 
 
 class ArrowBinary(NamedTuple):
-    """Buffers of an Arrow ``binary`` or ``list`` array (a list's ``data`` is empty); ``validity`` None: no nulls."""
+    """Buffers of an Arrow ``binary`` or ``list`` array (a list's ``data`` is empty); ``validity`` None: no nulls.
+
+    ``ends``: Arrow's int32 offsets, one more than elements. ``nulls``: number of nulls.
+    """
 
     ends: Buffer
     data: Buffer
@@ -161,7 +167,10 @@ class ArrowBinary(NamedTuple):
 
 
 class ArrowBuffers(NamedTuple):
-    """Rows as the buffers of Arrow arrays; None: that column was not requested. ``headers``: lists, names, values."""
+    """Rows as the buffers of Arrow arrays; None: that column was not requested. ``headers``: lists, names, values.
+
+    ``rows``: number of rows. ``kinds``: their timestamp types.
+    """
 
     rows: int
     offsets: Buffer
@@ -192,10 +201,13 @@ class EncoderColumns(Protocol):
     """Columns of records that the compiled kernels can encode. :func:`arrow_rows` makes them."""
 
     def largest(self) -> int:
-        """Return the size of the largest record, like ``RecordColumns.largest``."""
+        """Return an upper bound of the largest record's bytes in a batch before compression; 0 without records."""
 
     def run_ends(self, room: int) -> list[int]:
-        """Return the ends of runs that fit ``room`` bytes, like ``RecordColumns.run_ends``."""
+        """Split the records into consecutive runs. Return the exclusive end index of each run.
+
+        A run has at most ``room`` bytes before compression, or is one record.
+        """
 
     def by_partition(self, partitions: int, keyless: int, given: Buffer | None) -> list[tuple[int, Buffer | None]]:
         """Return each partition with rows, ascending, and the indexes of its rows (int64; None: all rows).

@@ -81,7 +81,7 @@ def _asked(name: str) -> bool:
 
 
 def _odd(*_arguments: object, **_named: object) -> None:
-    """Return None: in pure Python no input has a fast path."""
+    """Return None for any arguments: stands for each function that only the compiled kernels have."""
 
 
 globals().update(dict.fromkeys(_COMPILED_ALONE, _odd))

@@ -238,7 +238,7 @@ def hist_prefix(topic_id: UUID, partition: int) -> str:
 
 
 def aside_key(topic_id: UUID, partition: int, uid: str) -> str:
-    """Return the key for a copy of an object that a repair replaces or deletes."""
+    """Return the key for a copy of an object that a repair replaces or deletes. ``uid``: random, 32 hex digits."""
     return partition_prefix(topic_id, partition) + f"aside/{check_uid(uid)}"
 
 
@@ -387,9 +387,9 @@ def probe_key(uid: str) -> str:
 
 
 def gc_audit_key(topic_id: UUID, partition: int, version: int, uid: str) -> str:
-    """Return the key of the audit object of one garbage collection or sweep of a partition.
+    """Return the key of the audit object that records one deletion of garbage, of orphans, or of a whole partition.
 
-    ``version``: version of the partition's root at that time.
+    ``version``: version of the partition's root at that time; ``MAX_INT64`` for a whole partition.
     """
     prefix = gc_audit_prefix(topic_id, partition)
     return f"{prefix}{bounded(version, MAX_INT64, 'version'):016x}-{check_uid(uid)}"
@@ -487,7 +487,7 @@ def parse_hist_key(key: str) -> int | None:
 
 
 def parse_gc_audit_key(key: str) -> int | None:
-    """Return the root's version in the key of an audit object, None for any other key."""
+    """Return the root's version in the key of a partition's audit object, None for any other key."""
     match = _GC_AUDIT_KEY.fullmatch(key)
     return None if match is None else int(match["version"], 16)
 
@@ -505,7 +505,7 @@ def parse_snap_key(key: str) -> str | None:
 
 
 def is_pin_key(key: str) -> bool:
-    """Return True if ``key`` has exactly the form of :func:`pin_key`."""
+    """Return True if ``key`` is the key of a reader's pin of a partition."""
     return _partition_of(_PIN_KEY.fullmatch(key)) is not None
 
 
@@ -618,7 +618,7 @@ def split_uid(uid: str) -> tuple[int, int]:
 
 
 def join_uid(id_hi: int, id_lo: int) -> str:
-    """Return 32 hex digits from the two halves that :func:`split_uid` returns."""
+    """Return the 32 hex digits of a uid from its two signed 64-bit halves, as a row stores them."""
     return (id_hi.to_bytes(8, "big", signed=True) + id_lo.to_bytes(8, "big", signed=True)).hex()
 
 

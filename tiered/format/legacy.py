@@ -93,7 +93,10 @@ def _read_field(buf: memoryview, position: int, end: int, what: str) -> tuple[by
 
 
 def _key_and_value(buf: memoryview, message: Message, end: int) -> tuple[bytes | None, bytes | None]:
-    """Return key and value. As in Kafka, any negative length is null, and bytes after the value are ignored."""
+    """Return key and value. As in Kafka, any negative length is null, and bytes after the value are ignored.
+
+    ``end``: position after the message. Raises CorruptionError.
+    """
     key, position = _read_field(buf, message.body, end, "key")
     return key, _read_field(buf, position, end, "value")[0]
 
@@ -103,8 +106,8 @@ def decode_message(
 ) -> Iterator[Record]:
     """Return the records of the one message in ``buf``: itself, or the inner records if it is a compressed wrapper.
 
-    A wrapper is decoded whole, as v1 offsets count from its end. ``check_crcs`` also checks the inner messages. Raises
-    ``CorruptionError``.
+    A wrapper is decoded whole, as v1 offsets count from its end. ``max_bytes``: limit of its decompressed bytes.
+    ``check_crcs`` also checks the inner messages. Raises ``CorruptionError``.
     """
     view = memoryview(buf)
     key, value = _key_and_value(view, message, _OVERHEAD_BYTES + message.size)
@@ -133,7 +136,10 @@ def inner_messages(data: bytes | memoryview) -> Iterator[tuple[Message, memoryvi
 
 
 def _decode_set(view: memoryview, wrapper: Message, check_crcs: bool) -> list[Record]:
-    """Return the inner records. As in Kafka, v0 and v1 messages may be mixed."""
+    """Return the records of the inner messages in ``view``. As in Kafka, v0 and v1 messages may be mixed.
+
+    ``check_crcs``: check the CRC of each. Raises CorruptionError.
+    """
     inner: list[tuple[Message, bytes | None, bytes | None]] = []
     for message, data in inner_messages(view):
         if check_crcs:
@@ -153,7 +159,10 @@ def _decode_set(view: memoryview, wrapper: Message, check_crcs: bool) -> list[Re
 
 
 def _shift(wrapper: Message, last_inner: int) -> int:
-    """Return the distance from inner to absolute offsets. 0 for a v1 wrapper at offset 0, as a producer sends it."""
+    """Return the distance from inner to absolute offsets. ``last_inner``: inner offset of the last message.
+
+    0 for a v0 wrapper, and for a v1 wrapper at offset 0, as a producer sends it. Raises CorruptionError.
+    """
     if wrapper.magic == 0 or wrapper.offset == 0:
         return 0
     if wrapper.offset < last_inner:

@@ -108,8 +108,8 @@ def renamed_dir(tp: TopicPartition, uid: str, kind: str) -> str:
 def parse_partition_dir(name: str) -> PartitionDir:
     """Parse the name of a directory: split at the last ``-``, a renamed one cut at the last ``.`` first.
 
-    Raises ConfigError, as Kafka refuses to start, for a name without ``-``, an empty topic, a partition that is
-    not a plain decimal below ``MAX_PARTITIONS``, or a malformed renamed directory.
+    Raises ConfigError, as Kafka refuses to start, for a name without ``-``, a bad topic name, a partition that
+    is not a plain decimal below ``MAX_PARTITIONS``, or a malformed renamed directory.
     """
     stem, kind = name, ""
     if name.endswith(("-delete", "-future", "-stray")):
@@ -125,7 +125,7 @@ def parse_partition_dir(name: str) -> PartitionDir:
     if int(partition) >= MAX_PARTITIONS:
         raise ConfigError(
             f"directory {name!r} names partition {partition}, which is too high",
-            hint=f"a topic has at most {MAX_PARTITIONS} partitions",
+            hint=f"move it out of the log directory: a topic has at most {MAX_PARTITIONS} partitions",
         )
     return PartitionDir(TopicPartition(sys.intern(topic), int(partition)), kind)
 

@@ -156,7 +156,7 @@ class PlainLock:
         self._waiters.wake()
 
     def check_caller(self) -> None:
-        """Raise ReentrantCallError in the thread that owns the lock."""
+        """Raise ReentrantCallError if the calling thread owns the lock. Return at once in any other thread."""
         if self.hold(0):
             self.release()
 

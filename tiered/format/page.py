@@ -74,7 +74,12 @@ class PageKind(enum.StrEnum):
 
 
 class Pointer(NamedTuple):
-    """Reference to a page, with the totals of its subtree. The docstring of the module has the layout."""
+    """Reference to a page, with the totals of its subtree. ``base``, ``next``: half-open range of its offsets.
+
+    ``size``: bytes of all its ``.log`` objects. ``records``, ``rows``: their numbers. ``sum_hi``, ``sum_lo``: sum of
+    all row hashes. ``row_flags``: flags of any row. ``leader_epoch``: the largest. About the page itself: ``page_len``
+    and ``crc`` of its bytes; ``id_hi``, ``id_lo``, ``epoch``, ``flags`` of its key.
+    """
 
     base: int
     next: int
@@ -249,13 +254,16 @@ def decode_page(data: bytes, *, key: str, kind: PageKind) -> Content:
 def decode_stored_page(data: bytes, *, key: str) -> StoredPage:
     """Decode a page of any kind without checking its key, for tools that show one object. ``key`` is for messages only.
 
-    Raises CorruptionError and ConfigError like :func:`decode_page`, except for a page of another key.
+    Raises CorruptionError (key and position) for damaged or foreign bytes, ConfigError for a newer format.
     """
     return _decoded(data, key, None)
 
 
 def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
-    """Decode a page. ``kind`` None accepts any kind under any key."""
+    """Decode a page, which must be of ``kind`` and have its own key. ``kind`` None accepts any kind under any key.
+
+    Raises CorruptionError, and ConfigError for a newer format.
+    """
     if len(data) > MAX_PAGE_BYTES:
         raise CorruptionError(
             f"{key}: the page has {len(data)} bytes, more than a page can have", path_or_key=key, position=0
@@ -294,7 +302,10 @@ def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
 
 
 def verified_page(data: bytes, pointer: Pointer, *, key: str, kind: PageKind) -> Rows | Pointers:
-    """Return the content of a leaf or inner page that matches its ``pointer``. Raises like :func:`decode_page`."""
+    """Return the content of a leaf or inner page, which must match its ``pointer``. ``key``: that of the page.
+
+    Raises CorruptionError for damaged bytes or a difference from the pointer, ConfigError for a newer format.
+    """
     if len(data) != pointer.page_len or crc32c(data) != pointer.crc:
         what = f"{len(data)} bytes with checksum {crc32c(data):#010x}"
         raise CorruptionError(
@@ -311,7 +322,10 @@ def verified_page(data: bytes, pointer: Pointer, *, key: str, kind: PageKind) ->
 
 
 def differs(content: Rows | Pointers, pointer: Pointer) -> str:
-    """Return the first difference between ``content`` and the totals of ``pointer``, ``""`` without one."""
+    """Return a text about the first difference between ``content`` and the totals of ``pointer``, ``""`` without one.
+
+    A gap or an overlap between the ranges of ``content`` counts, too.
+    """
     found, columns = summary(content), content.columns
     if (columns["base"] >= columns["next"]).any() or (columns["base"][1:] != columns["next"][:-1]).any():
         return "its ranges have a gap or an overlap"

@@ -45,7 +45,10 @@ Positions = Mapping[str, Position]
 
 @dataclass(frozen=True, slots=True)
 class PositionsCopy:
-    """Content of a ``positions`` object. ``commit``: id of the PUT that wrote it."""
+    """Content of a ``positions`` object. ``groups``: committed position of each group in the partition.
+
+    ``epoch``: that of the writer's claim. ``commit``: id of the PUT that wrote the object.
+    """
 
     topic: str
     epoch: int
@@ -54,7 +57,7 @@ class PositionsCopy:
 
 
 def encode_positions(copy: PositionsCopy, *, key: str) -> bytes:
-    """Return the bytes of the object. Raises ConfigError above ``MAX_POSITIONS_BYTES``. ``key``: for the error."""
+    """Return the bytes of the object ``key``. Raises ConfigError, which names it, above ``MAX_POSITIONS_BYTES``."""
     groups = [[group, *astuple(at)] for group, at in sorted(copy.groups.items())]
     fields = {"format": FORMAT, "topic": copy.topic, "epoch": copy.epoch, "commit": f"{copy.commit:032x}"}
     body = json.dumps({**fields, "groups": groups}, separators=(",", ":")).encode()
@@ -67,7 +70,7 @@ def encode_positions(copy: PositionsCopy, *, key: str) -> bytes:
 
 
 def decode_positions(data: bytes, *, key: str) -> PositionsCopy:
-    """Decode a ``positions`` object. Raises CorruptionError, and ConfigError for a newer format."""
+    """Decode the ``positions`` object ``key``. Raises CorruptionError, and ConfigError for a newer format."""
     fields = JsonObject(data, key=key)
     fields.check_format(FORMAT)
     values = fields.checked_fields({"format": ValueType(int, 1, FORMAT), **_SHAPE})

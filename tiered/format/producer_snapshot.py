@@ -37,7 +37,11 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class ProducerEntry(NamedTuple):
-    """State of one producer; the fields of the file in their order."""
+    """State of one producer; the fields of the file in their order.
+
+    ``last_sequence`` to ``timestamp``: of the newest batch. ``offset_delta``: its last minus its first offset.
+    ``last_offset`` below 0: no batch. ``txn_first_offset``: start of the open transaction, -1 without one.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -60,9 +64,10 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes | bytearray | memoryview) -> list[ProducerEntry]:
-    """Return the producers in ``data``. Raises ``CorruptionError`` for a wrong CRC, version, count or length.
+    """Return the producers in the snapshot file ``data``.
 
-    Callers delete a corrupt snapshot and use the next older one.
+    Raises ``CorruptionError`` for a wrong CRC, version, count or length. Callers delete a corrupt snapshot and use the
+    next older one.
     """
     if len(data) < SNAPSHOT_HEADER_BYTES:
         raise CorruptionError(f"producer snapshot of {len(data)} bytes is too short", position=0)

@@ -223,54 +223,60 @@ class KeyTable:
         return self._offsets.get(self.digest(key), -1)
 
     def put_batch(self, batch: Buffer, start: int) -> BatchKeysResult | None:
-        """Add the keys of a verified batch's records at offsets from ``start`` on. The batch may be compressed.
+        """Set the newest offset of the key of each record at offsets from ``start`` on in a verified batch.
 
-        None: the fast path does not take the batch, such as one of an old format. Nothing was added, and the caller
-        must add its records one by one. This twin always returns None. Raises ``CorruptionError`` if decompression
-        fails.
+        The batch may be compressed. None: the fast path does not take the batch, such as one of an old format. Nothing
+        was added, and the caller must add its records one by one. This twin always returns None. Raises
+        ``CorruptionError`` if decompression fails.
         """
         return None
 
     def count_superseded_from(self, start: int) -> None:
-        """Prepare the table to count superseded records from offset ``start`` on: see :meth:`superseded`.
+        """Prepare the table to count, from offset ``start`` on, records that a newer record of their key supersedes.
 
-        The caller promises that each later batch adds all its keyed records from ``start`` on, or none. Only the
-        compiled table counts, within its memory limit.
+        :meth:`superseded` returns the counts. The caller promises that each later batch adds all its keyed records from
+        ``start`` on, or none. Only the compiled table counts, within its memory limit.
         """
 
     def superseded(self, start: int, end: int) -> int:
-        """Return how many records at offsets ``start`` to ``end`` (exclusive) are superseded; -1: unknown."""
+        """Return how many records at offsets ``start`` to ``end`` (exclusive) have a newer record of their key.
+
+        -1: unknown, as always in this twin.
+        """
         return -1
 
     def put_run(self, batches: Buffer, start: int) -> RunKeysResult | None:
-        """Add the keys of consecutive verified v2 batches like :meth:`put_batch`, until the table is full.
+        """Set the newest offset of each key in consecutive verified v2 batches, until the table is full.
 
-        Stops before a batch that is compressed, transactional, a control batch, or of another kind that the fast path
-        does not take. The caller adds that batch by :meth:`put_batch`. ``used`` is 0 if that is the first batch. This
-        twin always returns None: add each batch by :meth:`put_batch`.
+        Records at offsets below ``start`` are left out. Stops before a batch that is compressed, transactional, a
+        control batch, or of another kind that the fast path does not take. The caller adds that batch by
+        :meth:`put_batch`. ``used`` is 0 if that is the first batch. This twin always returns None: add each batch by
+        :meth:`put_batch`.
         """
         return None
 
     def filter_run(
         self, batches: Buffer, latest: int, now_ms: int, horizon_ms: int, boundary: int
     ) -> RunFilterResult | None:
-        """Filter consecutive verified v2 batches like :meth:`filter_batch`, and return the batches that remain.
+        """Remove superseded records from consecutive verified v2 batches, and return the batches that stay.
 
-        Removes tombstones from a batch whose delete horizon is at or before ``now_ms``. Stops where :meth:`put_run`
-        stops. It also stops before a batch that loses all its records but may have to stay: it ends at ``boundary`` or
-        has a producer. ``used`` is 0 if that is the first batch. This twin always returns None: filter each batch by
-        :meth:`filter_batch`.
+        Records above offset ``latest``, the last that the table covers, stay. Tombstones stay until the delete horizon
+        of their batch has passed at ``now_ms``. A batch without a horizon that keeps a tombstone gets ``horizon_ms``.
+        Stops before a batch that the fast path does not take, and before one that loses all records but may have to
+        stay: its exclusive end is ``boundary``, or it has a producer. ``used`` is 0 if that is the first batch. This
+        twin always returns None: filter each batch by :meth:`filter_batch`.
         """
         return None
 
     def filter_batch(
         self, batch: Buffer, latest: int, keeps_tombstones: bool, horizon_ms: int
     ) -> BatchFilterResult | None:
-        """Return which records of a verified data batch stay in a log whose table covers offsets up to ``latest``.
+        """Return the records of a verified data batch that compaction keeps: the newest of each key in the table.
 
-        ``keeps_tombstones``: False removes the newest record of a key, too, if it is a tombstone. ``horizon_ms``: new
-        base timestamp if a tombstone stays in a batch without a delete horizon. Raises and returns None like
-        :meth:`put_batch`. The rules are in ``plan.batch_filter``.
+        Records above offset ``latest``, the last that the table covers, stay, too. ``keeps_tombstones`` False removes
+        the newest record of a key if it is a tombstone. ``horizon_ms``: new delete horizon of a batch that keeps a
+        tombstone and has none. None: the fast path does not take the batch, as always in this twin. Raises
+        ``CorruptionError`` if decompression fails.
         """
         return None
 
@@ -289,7 +295,10 @@ def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: 
 def encode_record_at(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Headers | None
 ) -> bytes:
-    """Return one encoded record with any offset delta, as compaction needs it: offsets may have gaps."""
+    """Return one encoded record with any offset delta, as compaction needs it: offsets may have gaps.
+
+    The deltas count from the base offset and the base timestamp of the batch.
+    """
     delta = encode_varint(timestamp_delta)
     tail = _encode_headers(headers or [])
     body = b"".join((b"\0", delta, encode_varint(offset_delta), *_encode_field(key), *_encode_field(value), tail))
@@ -297,7 +306,10 @@ def encode_record_at(
 
 
 def _read_varint(data: bytes, position: int, shift_limit: int) -> tuple[int, int]:
-    """Return (value, position after it) of a varint of any allowed length, fully checked."""
+    """Return (value, position after it) of the varint at ``position``. Raises CorruptionError.
+
+    ``shift_limit``: 7 times the largest allowed number of bytes.
+    """
     z = shift = 0
     end = position
     try:
@@ -378,9 +390,9 @@ def _decode_headers(data: bytes, position: int, end: int, count: int) -> tuple[H
 def decode_record(
     data: bytes, position: int, base_offset: int, base_timestamp: int
 ) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
-    """Return the fields of the record at ``position`` and the position after it. Raises ``CorruptionError``.
+    """Return (offset, timestamp, key, value, headers, position after it) of the record at ``position``.
 
-    This is the slow path: it reads varints of any length, and checks each field.
+    Raises ``CorruptionError``. This is the slow path: it reads varints of any length, and checks each field.
     """
     start = position
     length, position = read_varint(data, position)
@@ -509,7 +521,11 @@ def consumer_records(  # noqa: PLR0917 - as decode_records
     begin: int = 0,
     end: int | None = None,
 ) -> Iterator[ConsumerRecord]:
-    """Yield the records of :func:`decode_records` within the bounds of ``shown``, as a reader sees them."""
+    """Yield those of ``count`` records in ``data`` that are within the bounds of ``shown``, as ConsumerRecords.
+
+    ``data`` is uncompressed; its bytes ``begin`` to ``end`` are used. ``append_time``, if not None, replaces every
+    timestamp. Raises ``CorruptionError`` for a damaged record.
+    """
     return chosen(decode_records(data, count, base_offset, base_timestamp, append_time, begin, end), shown)
 
 
@@ -551,8 +567,8 @@ def scan(  # noqa: PLR0917 - the state of a walk, in its order
 def run_batches(batches: memoryview, kind: type[T], header: type, first: object, start: int) -> Iterator[T] | None:
     """Return an iterator over consecutive verified v2 batches, each as ``kind(first, header, view of its bytes)``.
 
-    ``header``: NamedTuple class for the fields of a v2 header. Batches wholly below offset ``start`` are left out.
-    None: one of the batches is not a plain v2 batch.
+    ``kind``, ``header``: NamedTuple classes of an item and of a v2 header. ``first``: first field of each item. Batches
+    wholly below offset ``start`` are left out. None: one of the batches is not a plain v2 batch.
     """
     ends, at = [], 0
     while at < len(batches):

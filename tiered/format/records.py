@@ -35,7 +35,7 @@ def hash_of(values: tuple[Any, ...]) -> int:
 
 
 def shown_fields(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> str:
-    """Return the text of ``repr``, as of a named tuple."""
+    """Return the text of ``repr`` for a record of the class ``name``, as of a named tuple."""
     return f"{name}({', '.join(f'{field}={value!r}' for field, value in zip(fields, values, strict=True))})"
 
 
@@ -130,7 +130,9 @@ class Record(Fields):
 class ConsumerRecord(Fields):
     """One record as a reader gets it. Field names are those of Kafka's Python clients.
 
-    ``value is None`` is a tombstone. ``tier`` is ``"local"`` or ``"remote"``. A record without headers has ``()``.
+    ``timestamp``: milliseconds, -1 for none. ``timestamp_type``: 0 for CreateTime, 1 for LogAppendTime.
+    ``leader_epoch``: that of its batch, -1 if unknown. ``value is None`` is a tombstone. ``tier`` is ``"local"`` or
+    ``"remote"``. A record without headers has ``()``.
     """
 
     __slots__ = ()
@@ -181,7 +183,7 @@ class ConsumerRecord(Fields):
 
 
 def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
-    """Return one U+FFFD for each sequence that Java's ``new String(bytes, UTF_8)`` replaces by one.
+    """Return (U+FFFD, position after the invalid bytes): error handler that decodes like Java's ``new String``.
 
     The only difference from Python's "replace" is a surrogate (ED A0..BF ..): Java replaces its bytes as one.
     """

@@ -74,7 +74,7 @@ class Commit:
 @dataclass(frozen=True, slots=True)
 class RoleState:
     """Claim of a role in a root. ``epoch`` 0: never claimed. ``seq`` counts the commits under this claim, which itself
-    is 0.
+    is 0. ``last_commit``: id of the newest of them.
 
     The writer's claim also has the ``volume`` that holds it, its ``token``, and ``last_append``: the id of the last
     append commit of any writer (claims do not overwrite it).
@@ -124,12 +124,14 @@ NO_ROLES: Mapping[str, RoleState] = MappingProxyType(
 class Root:
     """One version of a partition's catalog. Offsets are half-open: remote data covers ``[start_offset, next_offset)``.
 
-    ``added`` minus ``removed`` is the total of live rows. ``rows`` are those in the root itself: all of them, or the
-    newest after the pages of ``inner`` and ``leaves``. ``lineage`` maps leader epochs to their first offsets. ``txns``:
-    the last batch of each external transaction id, oldest first. ``txn_versions``: the versions that committed those.
-    ``txns_floor``: the newest version whose entry in ``txns`` was dropped for lack of room. ``gc_floor``: objects
-    removed by this version or earlier may be deleted. ``dead``: totals of the rows of pages below ``start_offset``.
-    ``unwritten``: pages that must be stored before this root; empty in a root that was read.
+    ``added`` minus ``removed`` is the total of the rows from ``start_offset`` on. ``rows`` are those in the root
+    itself: all of them, or the newest after the pages of ``inner`` and ``leaves``. ``trash``: objects that wait for
+    deletion. ``sealed``: last commits under claims that ended. ``cleaned``: ranges that were compacted. ``lineage``
+    maps leader epochs to their first offsets. ``txns``: the last batch of each external transaction id, oldest first.
+    ``txn_versions``: the versions that committed those. ``txns_floor``: the newest version whose entry in ``txns`` was
+    dropped for lack of room. ``gc_floor``: objects removed by this version or earlier may be deleted. ``dead``: totals
+    of the rows of pages below ``start_offset``. ``unwritten``: pages that must be stored before this root; empty in a
+    root that was read. ``unknown``: fields of newer releases, which are written back.
     """
 
     topic_id: UUID
@@ -375,7 +377,10 @@ def encode_complete_snapshot(root: bytes, uid: str, name: str) -> bytes:
 
 
 def encode_pending_snapshot(root: bytes, uid: str, name: str) -> bytes:
-    """Return the body of the unfinished snapshot ``name``. Arguments as for :func:`encode_complete_snapshot`."""
+    """Return the body of the unfinished snapshot ``name``. Readers refuse it: the objects that it names may be gone.
+
+    ``root``: bytes of the root to keep. ``uid``: 32 hex digits, new for each PUT.
+    """
     return with_field(with_field(root, "snapshot", name), "begun", uid)
 
 
@@ -392,7 +397,8 @@ def encode_dropped(uid: str) -> bytes:
 def decode_snapshot_root(data: bytes, *, key: str) -> Root | None:
     """Return the root in the snapshot object ``key``, finished or not. None: the object notes a deleted snapshot.
 
-    Raises like ``decode_root``, and CorruptionError if the object is not the snapshot of this name.
+    Raises CorruptionError for damaged bytes, and if the object is not the snapshot that its key names. Raises
+    ConfigError for a newer format.
     """
     if len(data) != DROPPED_BYTES:
         root, name = decode_root(data, key=key), parse_snap_key(key)

@@ -194,7 +194,7 @@ def columns_of(fields: Sequence[str], rows: Sequence[Sequence[int]]) -> dict[str
 
 
 class Rows(Table):
-    """Table of the live segments of a partition in offset order. Immutable: every change makes new Rows."""
+    """Table of catalog rows, one for each remote segment, in offset order. Immutable: every change makes new Rows."""
 
     FIELDS = Row._fields
 
@@ -264,7 +264,7 @@ class Rows(Table):
         return total % SUM_MODULUS
 
     def canonical_bytes(self) -> bytes:
-        """Return all rows, 96 bytes each, in the layout that the module shows."""
+        """Return all rows, 96 bytes each: the fields of ``Row`` in their order, little-endian, 4 or 8 bytes wide."""
         packed = np.empty(len(self.columns["base"]), dtype=_ROW_DTYPE)
         for name in self.FIELDS:
             packed[name] = self.columns[name]

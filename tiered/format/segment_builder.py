@@ -95,7 +95,7 @@ class BuiltSegment:
     sealed_indexes: SealedIndexes = field(repr=False)
 
     def open_log(self) -> BatchesSource:
-        """Open the ``.log`` bytes."""
+        """Return a source of the ``.log`` bytes."""
         return BatchesSource(self.batches)
 
     def indexes(self) -> SealedIndexes:
@@ -142,7 +142,10 @@ class BatchesSource:
 
 
 class SegmentBuilder:
-    """Builder of one segment of one partition, batch by batch. Not thread-safe."""
+    """Builder of one segment of one partition, batch by batch. Not thread-safe.
+
+    ``index_interval_bytes``: number of bytes since the last index entry above which a batch gets one.
+    """
 
     def __init__(self, topic_id: UUID, partition: int, *, index_interval_bytes: int) -> None:
         self._topic_id = topic_id
@@ -182,7 +185,7 @@ class SegmentBuilder:
         self._next = end
 
     def build(self) -> BuiltSegment:
-        """Return the segment, which must have a batch. Call this once: the builder is empty afterwards."""
+        """Return the segment, which must have a batch. Call this once, after the last :meth:`append`."""
         self._add_time()
         descriptor = self._stats.descriptor(self._topic_id, self._partition, 0, self._next)
         epochs = (EpochEntry(LEADER_EPOCH, 0),)

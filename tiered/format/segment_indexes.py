@@ -92,7 +92,8 @@ class _Index(ABC):
     def from_bytes(cls, data: bytes | bytearray | memoryview, base_offset: int, *, drop_padding: bool = False) -> Self:
         """Return the index in ``data``, the bytes of a file. ``drop_padding``: remove the zeros of a preallocated file.
 
-        Raises ``CorruptionError`` for a partial entry. :meth:`is_sane` checks the order.
+        ``base_offset``: that of the segment. Raises ``CorruptionError`` for a partial entry. The order of the entries
+        is not checked: call :meth:`is_sane`.
         """
         if len(data) % cls._ENTRY_BYTES:
             raise CorruptionError(
@@ -210,7 +211,10 @@ class OffsetIndex(_Index):
         self._drop(self._relatives, offset - self.base_offset)
 
     def is_sane(self, log_size_bytes: int | None = None) -> bool:
-        """Return True if offsets rise strictly from the base and positions rise strictly inside a log of that size."""
+        """Return True if offsets rise strictly from the base and positions rise strictly inside the ``.log``.
+
+        ``log_size_bytes``: size of the ``.log``; None: not checked.
+        """
         r, p = self._relatives, self._values
         if not r:
             return True
@@ -275,8 +279,8 @@ class TimeIndex(_Index):
         self._drop(self._values, timestamp)
 
     def is_sane(self, end_offset: int | None = None) -> bool:
-        """Return True if timestamps rise strictly and offsets never fall, from the base offset up to ``end_offset``
-        (None: no limit).
+        """Return True if timestamps rise strictly and offsets never fall, from the base offset to ``end_offset``
+        (exclusive; None: no limit).
         """
         t, r = self._values, self._relatives
         if not t:
@@ -321,5 +325,5 @@ def decode_txns(data: bytes | bytearray | memoryview, base_offset: int = 0) -> l
 
 
 def txns_below(txns: Sequence[AbortedTxn], offset: int) -> list[AbortedTxn]:
-    """Return the entries whose marker is below ``offset``."""
+    """Return the entries whose ABORT marker (``last_offset``) is below ``offset``."""
     return [t for t in txns if t.last_offset < offset]

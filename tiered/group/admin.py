@@ -102,8 +102,9 @@ def load_group(group: str) -> Steps[GroupInfo]:
 def load_committed(group: str, topic_ids: Mapping[TopicPartition, UUID]) -> Steps[dict[TopicPartition, Position]]:
     """Return the positions of a group in these partitions. Partitions without one are left out.
 
-    If the bucket has no group of this name, the uploaded positions of a log's group are returned. One or two GETs for
-    each partition. Raises CorruptionError, and ConfigError for a newer format.
+    ``topic_ids``: the partitions, each with the id of its topic. If the bucket has no position of the group in them,
+    the uploaded positions of a log's group of this name are returned. One or two GETs for each partition. Raises
+    CorruptionError, and ConfigError for a newer format.
     """
     places = [(topic_id, tp.partition) for tp, topic_id in topic_ids.items()]
     owned = yield from _in_turns([_load_ownership(group_partition_key(group, *place)) for place in places])
@@ -242,6 +243,7 @@ def delete_group(group: str) -> Steps[int]:
     failed = yield from delete_keys(keys)
     if failed:
         raise ConfigError(
-            f"group {group}: {len(failed)} of its {len(keys)} objects could not be deleted: {failed[0][1]}"
+            f"group {group}: {len(failed)} of its {len(keys)} objects could not be deleted: {failed[0][1]}",
+            hint="correct the cause, such as a missing permission to delete, and delete the group again",
         )
     return len(keys)

@@ -65,7 +65,10 @@ def open_member(
 
 
 class GroupMember:
-    """Assignment (``consumer.assignment``) of a consumer that is a member of a group in a bucket. Thread-safe."""
+    """Source of partitions, and store of positions, of a consumer that is a member of a group in a bucket.
+
+    Thread-safe.
+    """
 
     outlives_topics = True
     commit_interval_s = COMMIT_INTERVAL_S
@@ -87,9 +90,15 @@ class GroupMember:
         return f"<GroupMember {self._member.name} of {self._member.group}>"
 
     def poll(self, busy: Collection[TopicPartition]) -> Changes:
-        """Return the changes since the last call. Raises ClosedError, and the errors of :meth:`Member.poll`."""
+        """Return the changes since the last call. ``busy``: partitions with returned records that are not committed.
+
+        Raises ClosedError after :meth:`close`, and PartitionLostError after too long a time without a poll. Raises
+        errors of heartbeats that only a person can correct, and the error that ended the heartbeat thread.
+        """
         if self._closed.is_set():
-            raise ClosedError(f"the member {self._member.name} has left the group {self._member.group}")
+            raise ClosedError(
+                f"the member {self._member.name} has left the group {self._member.group}", hint="make a new consumer"
+            )
         if self._crash is not None:
             raise self._crash
         try:
@@ -183,7 +192,7 @@ class GroupMember:
 
 
 class BucketTopics:
-    """Topics of one bucket (:class:`~tiered.group.objects.GroupTopics`).
+    """Source of the topics and streams of one bucket, for a member of a group.
 
     ``start``: "earliest" or "latest", for partitions without a position. ``start_ms``: a time in place of it, or None.
     """
@@ -203,13 +212,19 @@ class BucketTopics:
         return found
 
     def open_stream(self, tp: TopicPartition, topic_id: UUID) -> Steps[TierStream]:
-        """Open a stream of one partition at the newest root. Raises LogDestroyedError if the topic was deleted."""
+        """Open a stream of one partition at the newest root. ``topic_id``: id of the topic when the group chose it.
+
+        Raises LogDestroyedError if the topic was deleted, and perhaps created again.
+        """
         entry = self._entries.get(tp.topic)
         if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
             yield from self.find_topics([tp.topic])
             entry = self._entries.get(tp.topic)
         if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
-            raise LogDestroyedError(f"topic {tp.topic} ({topic_id}) was deleted, and perhaps created again")
+            raise LogDestroyedError(
+                f"topic {tp.topic} ({topic_id}) was deleted, and perhaps created again",
+                hint="poll again: the group reads a new topic of this name from its start",
+            )
         stream = TierStream(tp, local=None, remote=self._bucket.partition(tp, entry, NOTHING_KNOWN))
         yield from stream.refresh()
         return stream

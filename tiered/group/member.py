@@ -103,7 +103,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Times of a group in milliseconds. All members must use the same.
+    """Times of a group in milliseconds. All members must use the same. ``heartbeat_ms``: time between two heartbeats.
 
     ``lease_ms``: after this time without an acknowledged heartbeat a member returns no records. ``handover_ms``:
     longest wait for a handler to finish records of a partition that must move. ``max_poll_interval_ms``: after this
@@ -127,7 +127,8 @@ class GroupSettings:
 class _HeldPartition:
     """Partition that this member owns. ``at``: its object. ``known``: ids of own commits that may be the object's last.
 
-    ``stopping_s``: time when the plan gave the partition to another member. ``reported``: a poll has returned this.
+    ``stopping_s``: time when the plan gave the partition to another member. ``reported``: a poll has returned the
+    partition in ``stop``.
     ``idle``: a later poll found no unfinished records of the partition, so it can be released.
     """
 
@@ -163,7 +164,10 @@ class Member:
     def __init__(
         self, group: str, name: str, names: Iterable[str], topics: GroupTopics, settings: GroupSettings
     ) -> None:
-        """Make a member that joins with its first :meth:`round`. ``names``: its topics."""
+        """Make a member that joins with its first :meth:`round`.
+
+        ``names``: names of its topics. ``topics``: source of the bucket's topics.
+        """
         self.group, self.name, self.topics = group, name, tuple(sorted(set(names)))
         self.settings = settings
         self.id = ""
@@ -193,9 +197,9 @@ class Member:
     def poll(self, busy: Collection[TopicPartition], now_s: float, ahead_s: float = 0.0) -> Changes:
         """Return the changes of the assignment since the last poll, without a request.
 
-        ``busy``: partitions with returned records that are not committed. ``ahead_s``: seconds until the caller polls
-        again. Raises PartitionLostError once if the caller did not poll for ``max_poll_interval_ms``. Raises errors of
-        heartbeats that only a person can correct.
+        ``busy``: partitions with returned records that are not committed. ``now_s``: time of a monotonic clock.
+        ``ahead_s``: seconds until the caller polls again. Raises PartitionLostError once if the caller did not poll for
+        ``max_poll_interval_ms``. Raises errors of heartbeats that only a person can correct.
         """
         self._polled_s = now_s
         if self._idle:
@@ -407,7 +411,7 @@ class Member:
             self._planned_s = (yield Now()).monotonic
 
     def _refresh_topics(self) -> Steps[None]:
-        """Read the topics every ``TOPICS_EVERY`` rounds, and when the plan has partitions that this member lacks."""
+        """Read the topics every ``TOPICS_EVERY`` rounds, and if the plan has a newer one, or more of its partitions."""
         planned = (self._plan.value or GroupPlan()).topics
         self._rounds += 1
         differs = any(
@@ -444,7 +448,10 @@ class Member:
         yield from self._at_once([self._release(tp) for tp in due])
 
     def _release(self, tp: TopicPartition) -> Steps[None]:
-        """Make a partition free, unless another member owns it. Raises CommitUnknownError; the next round retries."""
+        """Make a partition free, unless another member owns it, and drop it.
+
+        Raises CommitUnknownError, RemoteUnavailableError and other errors of the store; the next round retries.
+        """
         held = self._held[tp]
 
         def change(seen: Tagged[Ownership | None]) -> Planned[Ownership | None]:

@@ -87,7 +87,10 @@ _HINT = "put a version of the object back, or delete the group with `tiered grou
 
 @dataclass(frozen=True, slots=True)
 class MemberBeat:
-    """Object of a member. ``beat``: number of its heartbeats. ``dead``: True if another member found it dead."""
+    """Object of a member. ``beat``: number of its heartbeats. ``dead``: True if another member found it dead.
+
+    ``topics``: names of its topics. ``commit``: random number, new in each body of the object.
+    """
 
     member: str
     topics: tuple[str, ...]
@@ -98,7 +101,7 @@ class MemberBeat:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """Topic in a plan. ``partitions``: their number. ``first``: their number when the group first read the topic.
+    """Topic in a plan. ``partitions``: number of its partitions. ``first``: that number when the group first read it.
 
     Partitions from number ``first`` on are read from their start. ``first`` is 0 for a topic that was created again.
     """
@@ -134,8 +137,8 @@ class Seat:
 class GroupPlan:
     """Plan of a group: which member shall own which partitions. Each member adds itself, and others remove it.
 
-    ``topics``: topics by name. ``members``: seats by member id. ``extra``: fields of newer releases. ``commit`` and
-    ``extra`` do not count in comparisons.
+    ``topics``: topics by name. ``members``: seats by member id. ``commit``: random number, new in each body of the
+    object. ``extra``: fields of newer releases. ``commit`` and ``extra`` do not count in comparisons.
     """
 
     topics: Mapping[str, PlannedTopic] = field(default_factory=dict)
@@ -150,7 +153,11 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Owner and position of a partition. ``owner``: ``""`` if it is free. ``epoch``: higher with each new owner."""
+    """Owner and position of a partition. ``owner``: member id, ``""`` if it is free. ``epoch``: rises with each owner.
+
+    ``commit``: random number, new in each body of the object. ``owned_ms``: time at which the owner claimed the
+    partition, -1 if unknown. ``extra``: fields of newer releases.
+    """
 
     topic: str
     owner: str
@@ -168,7 +175,7 @@ def encode_member(beat: MemberBeat) -> bytes:
 
 
 def decode_member(data: bytes, *, key: str) -> MemberBeat:
-    """Decode the object of a member. Raises CorruptionError, also if ``key`` is that of another member.
+    """Decode the object of a member. Raises CorruptionError, also if ``key``, the object's key, names another member.
 
     Raises ConfigError for a newer format.
     """
@@ -204,7 +211,7 @@ def _shares(seat: Seat) -> list[list[Any]]:
 
 
 def decode_plan(data: bytes, *, key: str) -> GroupPlan:
-    """Decode a plan. Raises CorruptionError, and ConfigError for a newer format."""
+    """Decode a plan. ``key``: its key, for messages. Raises CorruptionError, and ConfigError for a newer format."""
     fields, values = _parse(data, key, _PLAN, MAX_PLAN_BYTES)
     topics = {name: PlannedTopic(UUID(int=id_), count, first) for name, id_, count, first in values["topics"]}
     members = {
@@ -286,21 +293,24 @@ GroupObject = MemberBeat | GroupPlan | Ownership
 
 
 def member_cell(group: str, member: str) -> Cell[MemberBeat | None]:
-    """Return the cell of a member's object, for compare-and-swap. Makes no request."""
+    """Return key, decoder and comparison of a member's object, for compare-and-swap. Makes no request."""
     key = group_member_key(group, member)
     look = read_cell(key, lambda got: decode_member(got.data, key=key), MAX_MEMBER_BYTES)
     return Cell(key, f"group {group}: member {member}", look, _same_commit)
 
 
 def plan_cell(group: str) -> Cell[GroupPlan | None]:
-    """Return the cell of a group's plan, for compare-and-swap. Makes no request."""
+    """Return key, decoder and comparison of the object of a group's plan, for compare-and-swap. Makes no request."""
     key = group_plan_key(group)
     look = read_cell(key, lambda got: decode_plan(got.data, key=key), MAX_PLAN_BYTES)
     return Cell(key, f"group {group}: its plan", look, _same_commit)
 
 
 def ownership_cell(group: str, tp: TopicPartition, topic_id: UUID) -> Cell[Ownership | None]:
-    """Return the cell of a partition's owner and position, for compare-and-swap. Makes no request."""
+    """Return key, decoder and comparison of the object with a partition's owner and position, for compare-and-swap.
+
+    Makes no request.
+    """
     key = group_partition_key(group, topic_id, tp.partition)
     look = read_cell(key, lambda got: decode_ownership(got.data, key=key), MAX_OWNERSHIP_BYTES)
     hint = "try again: the next attempt finds out whether this one was stored"

@@ -50,7 +50,8 @@ _PLACES = {"index_entry": "offset", "time_index_entry": "offset", "aborted_txn":
 class Content:
     """Parts of records to show. ``deep``: records at all; ``data``: also their keys and values.
 
-    ``decoder``: that of whole records, ``offsets``, ``transactions`` or ``none``.
+    ``key``, ``value``: their decoders, from ``DECODERS``. ``decoder``: that of whole records, ``offsets``,
+    ``transactions`` or ``none``.
     """
 
     deep: bool = False
@@ -76,7 +77,10 @@ class Content:
         return found
 
     def text(self, record: Record) -> str:
-        """Return the text of a record's key, value and headers, without terminal control characters."""
+        """Return the text of a record's key, value and headers, without terminal control characters.
+
+        Without ``data`` only the names of the headers.
+        """
         if not self.data:
             names = [name for name, _ in record.headers]
             return f" header keys {names!r}" if names else ""
@@ -143,7 +147,10 @@ def _transaction(value: TxnValue) -> dict[str, Any]:
 
 
 def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:
-    """Return (content as a JSON value, name of its encoding). (None, ``""``) for null."""
+    """Return (content as a JSON value, name of its encoding). (None, ``""``) for null.
+
+    ``decoder``: one of ``DECODERS``. "utf-8" replaces invalid bytes. Any other that does not fit gives way to "auto".
+    """
     if content is None:
         return None, ""
     if decoder == "hex":
@@ -188,7 +195,7 @@ class Item(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """Entry of a small file, such as an index or a checkpoint."""
+    """Entry of a small file, such as an index or a checkpoint. ``values``: its JSON fields. ``line``: its text."""
 
     kind: str
     values: dict[str, Any]
@@ -209,7 +216,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """Batch of a ``.log``. ``valid``: True if its CRC is right."""
+    """Batch of a ``.log`` at byte ``position``. ``valid``: True if its lengths, counts and CRC are right."""
 
     header: BatchHeader
     position: int
@@ -257,7 +264,10 @@ class BatchItem:
 
 @dataclass(frozen=True, slots=True)
 class RecordItem:
-    """Record of the batch at ``position``. ``message``: its v0 or v1 message, and True if the CRC of that matches."""
+    """Record of the batch at byte ``position``. ``content``: the parts to show.
+
+    ``message``: its v0 or v1 message, and True if the CRC of that matches; None in a v2 batch.
+    """
 
     record: Record
     header: BatchHeader
@@ -336,9 +346,10 @@ class BatchWindow:
 
 
 def log_items(name: str, source: ByteSource, window: BatchWindow, content: Content) -> Iterator[Item]:
-    """Yield batches, the records of batches whose CRC is right, and the bytes after the last batch.
+    """Yield batches, the records of valid batches if ``content`` wants them, and the bytes after the last batch.
 
-    Raises CorruptionError with the position if no batch can begin there, or for a damaged record.
+    ``name``: that of the file. Raises CorruptionError with the position for a damaged record, and if no batch can begin
+    there. Zeros up to the end of the file raise nothing: they are bytes after the last batch.
     """
     end, taken, size_bytes = 0, 0, 0
     try:
@@ -388,7 +399,7 @@ def record_items(data: memoryview, header: BatchHeader, position: int, content: 
 
 
 def _messages(data: memoryview) -> list[tuple[Message, bool]]:
-    """Return the v0 or v1 messages of ``data`` or inside it, each with True if its CRC matches."""
+    """Return the v0 or v1 message in ``data``, or those inside it if it is compressed. True: the CRC matches."""
     wrapper = read_message(data, 0)
     codec = codec_of(wrapper.attributes)
     if codec is Codec.NONE:

@@ -54,7 +54,10 @@ _FILE_URL = "file://"
 
 
 class DumpRun:
-    """State of one ``tiered inspect``: its options, and the numbers of files and damages so far. Not thread-safe."""
+    """State of one ``tiered inspect``: its options, and the numbers of files and damages so far. Not thread-safe.
+
+    ``content``: parts of records to print. ``window``: limits on the batches of each ``.log``.
+    """
 
     def __init__(self, app: Application, content: Content, window: BatchWindow) -> None:
         self._app = app
@@ -66,9 +69,10 @@ class DumpRun:
         self.damage = 0
 
     def dump(self, name: str, *, is_only: bool) -> None:
-        """Print all files that the argument ``name`` stands for. A file with an error gives a warning.
+        """Print the items of all files that the argument ``name`` stands for. Damage is printed as a finding.
 
-        ``is_only``: it is the only argument. Then the error of a single file is raised.
+        Any other error gives a warning. ``is_only``: there is no other argument. Then the error is raised if ``name``
+        cannot be resolved, or stands for a single file.
         """
         unlisted: list[TieredError] = []
         self._staged = {}
@@ -174,9 +178,13 @@ class DumpRun:
 def expanded(app: Application, name: str, refused: list[TieredError], *, staged: dict[str, int]) -> list[str]:
     """Return the files that an argument stands for, sorted by name. A file or an object stands for itself.
 
-    A folder stands for its files that can be inspected, a log directory also for those of its partitions. The error of
-    a folder that cannot be listed is added to ``refused``, and raised if nothing else is found. ``staged`` gets the
-    base offset in the log of each staged ``.log``, whose own offsets begin at 0. Raises NotFoundError, ConfigError.
+    A folder stands for its files that can be inspected, a log directory also for those of its partitions. A pattern
+    stands for the files that match. ``orders:0`` stands for that partition's files in the log directory, or for its
+    objects if it is not there.
+
+    The error of a folder that cannot be listed is added to ``refused``, and raised if nothing else is found. ``staged``
+    gets the base offset in the log of each staged ``.log``, whose own offsets begin at 0. Raises NotFoundError,
+    ConfigError.
     """
     if not name:
         raise ConfigError("a FILE is empty", hint="name a file or a folder; . is the current one")
@@ -222,9 +230,10 @@ def _refuse_topic(log_dir: Path, name: str) -> None:
 
 
 def holding(files: list[str], offset: int, *, alone: bool, staged: Mapping[str, int]) -> list[str]:
-    """Return the files with records from ``offset`` on: of each partition the ``.log`` that holds it, and later ones.
+    """Return the files with records from ``offset`` on: of each partition the ``.log`` with ``offset``, and later ones.
 
-    ``alone`` leaves out the later ones. Without any ``.log`` all files are returned. ``staged``: see :func:`expanded`.
+    ``alone`` leaves out the later ones. A single file, and files without any ``.log``, are returned as they are.
+    ``staged``: base offset in the log of each staged ``.log``, whose own offsets begin at 0.
     """
     places: dict[str, list[tuple[int, str]]] = {}
     for file in files:
@@ -246,7 +255,10 @@ def holding(files: list[str], offset: int, *, alone: bool, staged: Mapping[str, 
 
 @contextmanager
 def opened(app: Application, name: str) -> Iterator[ByteSource]:
-    """Open a file or an object for the duration of a block, and yield its bytes."""
+    """Open a file or an object for the duration of a block, and yield a source of its bytes.
+
+    Raises NotFoundError, LocalPermissionError, LocalIOError, ConfigError, or an error of the store.
+    """
     key = _key_of_directory_store(app, name)
     if key is not None:
         with closing(open_remote(app)) as store:
@@ -278,7 +290,10 @@ def opened(app: Application, name: str) -> Iterator[ByteSource]:
 
 
 def _key_of_directory_store(app: Application, name: str) -> str | None:
-    """Return the key if ``name`` is an object of a ``file://`` remote, whose files have other names and a trailer."""
+    """Return the key if ``name`` is an object of a ``file://`` remote, otherwise None.
+
+    The store must read it: its files have other names than the objects, and a trailer.
+    """
     if app.remote is None or not name.startswith(_FILE_URL):
         return None
     key = name.removeprefix(app.remote.rstrip("/") + "/")
@@ -308,7 +323,10 @@ def _partition(name: str) -> TopicPartition | None:
 
 
 def _objects(app: Application, remote: str, tp: TopicPartition, staged: dict[str, int]) -> list[str]:
-    """Return the URLs of a partition's root and segment objects. ``staged``: see :func:`expanded`."""
+    """Return the URLs of a partition's root, ``.log`` and ``.idx`` objects. Raises UnknownTopicError, NotFoundError.
+
+    ``staged`` gets the base offset in the log of each staged ``.log``, whose own offsets begin at 0.
+    """
     store = open_remote(app)
     try:
         entry = drive(store, load_topic(tp.topic))

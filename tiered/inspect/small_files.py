@@ -52,7 +52,7 @@ Dumper = Callable[[str, bytes], Iterable[FileEntry]]
 
 
 def is_log(name: str) -> bool:
-    """Return True if a file of this name has batches."""
+    """Return True if a file of this name has batches: a ``.log``, also a renamed one, or a KRaft snapshot."""
     return name.endswith((".log", _KRAFT_SNAPSHOT)) or ".log." in name
 
 
@@ -141,7 +141,10 @@ def _time_index(name: str, data: bytes) -> Iterator[FileEntry]:
 
 
 def _txn_index(name: str, data: bytes) -> Iterator[FileEntry]:
-    """Yield the entries of a transaction index, each decoded alone, so that a wrong one does not hide the others."""
+    """Yield the entries of a transaction index, each decoded alone. Entries in a wrong order are yielded, too.
+
+    Raises CorruptionError at an entry that cannot be decoded, or at the end for a wrong order or a partial entry.
+    """
     damage: CorruptionError | None = None
     try:
         decode_txns(data, base_of(name))
@@ -246,7 +249,7 @@ def _root(name: str, data: bytes) -> Iterator[FileEntry]:
 
 
 def _page(name: str, data: bytes) -> Iterator[FileEntry]:
-    """Yield a catalog page: rows, pointers or trash. Pointers of an inner page name leaves."""
+    """Yield the entries of a catalog page: its header, then rows, pointers to leaf pages, or trash."""
     page = decode_stored_page(data, key=name)
     fields = {
         "kind": page.kind.value,

@@ -53,9 +53,10 @@ class Dropped(enum.Enum):
 
 @dataclass(slots=True)
 class CleaningStats:
-    """Counts of input, output, and removed records by reason.
+    """Counts of one cleaning round: input, output, and removed records by reason (``dropped``).
 
     ``bytes_written``: bytes of all batches that stay, also of those left in an unchanged segment.
+    ``batches_emptied``: batches that stay without records. ``horizons_set``: batches that got a delete horizon.
     """
 
     batches_read: int = 0
@@ -71,8 +72,9 @@ class CleaningStats:
 
 @dataclass(slots=True)
 class CleaningReport:
-    """Result of one cleaning round. ``end_offset``: the new first dirty offset.
+    """Result of one cleaning round. ``end_offset``: the new first dirty offset, -1 before the round has ended.
 
+    ``first_dirty``: the first dirty offset before the round. ``keys``: number of keys in the map of newest offsets.
     ``groups``: for each output segment, the base offsets of its input segments. ``utilization``: the share of the
     map's capacity that is used; 1 if the map is full.
     """
@@ -89,7 +91,10 @@ class CleaningReport:
     dropped: Counter[Dropped] = field(default_factory=Counter)
 
     def conclude(self, stats: CleaningStats, offset_map: OffsetMap) -> None:
-        """Copy into this report the counts of the round's filter, and the fill level of ``offset_map``."""
+        """Copy into this report the filter's counts, and the end offset and fill level of ``offset_map``.
+
+        The filter's ``bytes_read`` are added to those of the report, which has the bytes read for the map.
+        """
         self.keys, self.utilization = len(offset_map), len(offset_map) / offset_map.capacity
         self.records_read, self.records_written = stats.records_read, stats.records_written
         self.bytes_read, self.bytes_written = self.bytes_read + stats.bytes_read, stats.bytes_written
@@ -110,13 +115,17 @@ class Newest(Protocol):
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> BatchFilterResult | None:
         """Return the records of a data batch that stay. None: the caller calls :meth:`is_superseded` for each record.
 
-        ``horizon_ms``: delete horizon for a batch that keeps a tombstone and has none yet.
+        ``keeps_tombstones``: False removes a tombstone even if it is the newest record of its key. ``horizon_ms``:
+        delete horizon for a batch that keeps a tombstone and has none yet.
         """
 
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> RunFilterResult | None:
-        """Return the batches that stay of the first of ``batches``. None: the caller filters each batch itself.
+        """Filter the first ``used`` bytes of consecutive ``batches``, and return the batches that stay.
 
-        ``boundary``: a batch that ends at this offset is left to the caller if none of its records stays.
+        None, or ``used`` 0: the caller filters the first batch itself. ``now_ms``: a tombstone is removed if its
+        batch's delete horizon is at or before this time. ``horizon_ms``: delete horizon for a batch that keeps a
+        tombstone and has none yet. ``boundary``: a batch that ends at this offset is left to the caller if none of
+        its records stays.
         """
 
 
@@ -135,9 +144,10 @@ class BatchFilter:
     """Filter for the batches of one cleaning round. The caller passes every batch, in offset order.
 
     A round begins at the start of the log, or at any segment with ``before``, the state of earlier transactions.
-    ``newest``: source that knows superseded records. ``first_uncleanable``: offset at which the cleaning candidate
-    ends. ``producers``: the live producers of the log. ``aborted``: all entries of its transaction indexes.
-    ``legacy_horizon_ms``: result of :func:`~tiered.plan.cleaning.legacy_delete_horizon`.
+    ``newest``: source that knows superseded records. ``first_uncleanable``: exclusive end of the offsets that may be
+    cleaned. ``delete_retention_ms``: time from now to a new delete horizon. ``producers``: producers of the log that
+    have not expired; the newest batch of each stays. ``aborted``: all entries of the log's transaction indexes.
+    ``legacy_horizon_ms``: a segment last written at or before this time loses its v0 and v1 tombstones.
     """
 
     def __init__(
@@ -172,21 +182,25 @@ class BatchFilter:
         self._keeps_legacy_tombstones = modified_ms > self._legacy_horizon_ms
 
     def drain_aborted(self) -> tuple[AbortedTxn, ...]:
-        """Return the index entries of ABORT markers that stayed since the last call. Call it after each group."""
+        """Return the ``.txnindex`` entries of ABORT markers that stayed since the last call.
+
+        Call it after each group of segments that become one.
+        """
         return self._txns.drain_retained()
 
     def clean(self, batch: Buffer, header: BatchHeader | None = None) -> Buffer | None:
         """Return one batch without its removed records: the same buffer if none is removed, None if nothing stays.
 
+        ``header``: the header of the batch; None: it is decoded here.
         Raises ``CorruptionError`` for a batch that is damaged or does not follow the one before. The caller must then
         commit nothing of this round, and must not clean the partition again before an operator has examined it.
         """
         return self._clean(batch, verify_batch(batch, header))
 
     def clean_run(self, batches: memoryview) -> Iterator[CleanedRun]:
-        """Yield the results of :meth:`clean` for consecutive verified v2 batches, several batches at a time.
+        """Filter consecutive verified v2 batches. Yield results in order, each for one or more batches.
 
-        Errors have the position in ``batches``.
+        Raises ``CorruptionError``, with the position in ``batches``, for a damaged or overlapping batch.
         """
         at = 0
         while at < len(batches):
@@ -209,10 +223,10 @@ class BatchFilter:
                 at += len(batch)
 
     def drop_run(self, run: PassedRun) -> CleanedRun:
-        """Count a run of batches as removed, without reading it. Return the empty result.
+        """Count a run of batches as removed, without reading it. Return the result, in which no batch stays.
 
-        Call it only if :meth:`~tiered.plan.offset_map.OffsetMap.has_superseded` is True for ``run``, and not for the
-        last run of a round, whose last batch may have to stay.
+        Call it only if each record of ``run`` has a newer record of its key, as the map's ``has_superseded`` finds out.
+        Do not call it for the last run of a round, whose last batch may have to stay.
         """
         self._behind(run.base_offset, run.next_offset)
         self._txns.advance(run.next_offset - 1)
@@ -317,7 +331,7 @@ class BatchFilter:
         return cleaned
 
     def _write_at_once(self, header: BatchHeader, batch: Buffer, kept: BatchFilterResult) -> Buffer | None:
-        """Return the batch of ``kept``, the records that stay; None if the batch is removed."""
+        """Count the filter's result ``kept``. Return the batch with only its records; None if the batch is removed."""
         self._count(kept.superseded, kept.expired, kept.no_key)
         # mutant batch-with-records-stays
         if not kept.records and not self._must_stay(header):
@@ -350,7 +364,11 @@ class BatchFilter:
         return rebuild_batch(header, kept, delete_horizon_ms=self._horizon_ms if sets_horizon else None)
 
     def _must_stay(self, header: BatchHeader) -> bool:
-        """Return True if the batch stays without records: it ends the range, or is the newest of a live producer."""
+        """Return True if the batch stays even without records.
+
+        Such a batch ends at ``first_uncleanable``, or is the newest batch of a producer. A marker also stays if its
+        producer has the same epoch and no known data batch.
+        """
         if header.next_offset == self._first_uncleanable:
             return True
         entry = self._producers.get(header.producer_id) if header.producer_id >= 0 else None

@@ -60,10 +60,11 @@ class TrimIntent:
     op = "trim"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """Return the root that begins at ``offset``. Refuse with NOTHING if it begins at ``offset`` already, or above.
+        """Return the root that begins at ``offset``, or a generator that requests pages and returns that root.
 
-        Refuse with OUT_OF_RANGE above ``next_offset``, and with STATE while the log is being deleted: each trim would
-        restart the grace period of its objects.
+        Refuse with FENCED for an outdated claim, and with NOTHING if the root begins at or above ``offset`` already.
+        Refuse with OUT_OF_RANGE above ``next_offset``. Refuse with STATE while the log is being deleted: each trim
+        would restart the grace period of its objects.
         """
         refusal = fenced(root, stamp)
         if refusal is not None:
@@ -94,7 +95,10 @@ def _now(reading: Reading[Outcome], root: Root) -> Outcome | Reading[Outcome]:
 
 
 def _trim(root: Root, stamp: Stamp, offset: int) -> Reading[Outcome]:
-    """Return the root that begins at ``offset``. Whole pages below it leave; the page that contains it stays."""
+    """Return the root that begins at ``offset``. Whole pages below it become garbage; the page that contains it stays.
+
+    Requests at most one inner page and one leaf.
+    """
     garbage = Garbage(root, stamp)
     inner = root.inner.slice(root.inner.first_above(offset))
     leaves = root.leaves.slice(root.leaves.first_above(offset))
@@ -186,9 +190,10 @@ class ReplaceIntent:
     op = "replace"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """Return the root with ``rows`` in place of ``old``. Refuse with GONE if the catalog has no such rows any more.
+        """Return the root with ``rows`` in place of ``old``, or a generator that requests pages and returns that root.
 
-        Refuse also with FENCED, and with INVALID for rows that cannot replace ``old``.
+        Refuse with GONE if the catalog no longer has the rows ``old``. Refuse with FENCED for an outdated claim, and
+        with INVALID for rows that cannot replace ``old``.
         """
         refusal = fenced(root, stamp)
         if refusal is not None:
@@ -202,7 +207,7 @@ class ReplaceIntent:
         return _now(self._swapped(root, stamp), root)
 
     def _flaw(self, root: Root, stamp: Stamp) -> str:
-        """Return why this intent is wrong for any root of this history, ``""`` if it is not."""
+        """Return the first fault of this intent as text; ``""`` if it is valid."""
         if stamp.role is not Role.MAINTAINER:
             return "only a maintainer replaces rows"
         if not self.old or not self.rows or max(len(self.old), len(self.rows)) > MAX_APPEND_ROWS:
@@ -271,11 +276,13 @@ class ReplaceIntent:
 
 @dataclass(frozen=True, slots=True)
 class _Location:
-    """Place of a replacement in the catalog. ``rows``: the rows of the opened leaves, then the opened rows of the root.
+    """Place of a replacement in the catalog. *Opened* pages and rows are those that the replacement rewrites.
 
-    ``before`` and ``after``: the other leaves under the same pages. ``inner_at``: the range of opened inner pages.
-    ``in_root``: the root's leaves take part. ``last``: no leaf follows the opened ones. ``tail``: number of opened rows
-    of the root. ``dead``: total of the rows below the start, which are not in ``rows``.
+    ``rows``: the rows of the opened leaves, then the opened rows of the root. ``before``, ``after``: leaves under the
+    opened inner pages (and in the root, with ``in_root``) before and after the opened leaves. ``old_leaves``,
+    ``old_inner``: the opened pages. ``inner_at``: their index range (end exclusive) in ``root.inner``. ``last``: no
+    leaf follows the opened ones. ``tail``: number of opened rows of the root. ``dead``: total of the rows below the
+    log's start, which are not in ``rows``. Without an opened leaf, ``rows`` are all rows of the root.
     """
 
     rows: Rows
@@ -293,6 +300,7 @@ class _Location:
 def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Reading[_Location]:
     """Read the pages with ``old``, and a neighbour if a page with the remaining rows would be too small.
 
+    ``new_rows``: number of rows that replace ``old``.
     The neighbour of leaves is the leaf before, otherwise the next. The last leaf needs none: its rows go into the root.
     The neighbour of inner pages is the next; the root's leaves follow the last of them.
     """
@@ -381,7 +389,10 @@ def _joined(tables: Sequence[Pointers]) -> Pointers:
 
 
 def _with_cleaned(ranges: tuple[CompactedRange, ...], entry: CompactedRange | None) -> tuple[CompactedRange, ...]:
-    """Return ``ranges`` with ``entry``. Beyond the limit the two oldest become one, with the later horizon."""
+    """Return ``ranges`` with ``entry``, by rising end offset.
+
+    Beyond the limit the two lowest ranges become one, with the later horizon.
+    """
     if entry is None:
         return ranges
     kept = [*(old for old in ranges if old.end_offset < entry.end_offset), entry]
@@ -432,7 +443,10 @@ def spill(root: Root, stamp: Stamp) -> Root:
 
 
 def _listed(trash: Trash, stamp: Stamp, pages: NewPages) -> Trash:
-    """Return ``trash`` with its oldest entries moved into a new page, which gets the latest removal of them."""
+    """Return ``trash`` with its oldest entries moved into a new page, and one entry for that page.
+
+    The new entry has the latest removal version and time of the moved entries.
+    """
     lists = trash.kinds == TRASH_LIST
     single = trash.where(~lists)
     oldest = single.slice(0, stamp.shape.trash_page)
@@ -463,7 +477,7 @@ class Garbage:
         return self._before.appended(Trash.from_entries(self._entries)) if self._entries else self._before
 
     def objects(self, rows: Iterable[Row]) -> None:
-        """Add the ``.log`` and ``.idx`` objects of ``rows``. Holes have none."""
+        """Add the ``.log`` and ``.idx`` objects of ``rows``. Rows without objects are skipped."""
         for row in rows:
             if row.size:
                 kind = TRASH_OBJECT | (TRASH_MAINTAINER if row.flags & FLAG_MAINTAINER else 0)
@@ -471,7 +485,7 @@ class Garbage:
                 self._add(row.id_hi, row.id_lo, row.base, row.claim_epoch, kind)
 
     def trees(self, pointers: Iterable[Pointer]) -> None:
-        """Add the pages of ``pointers`` and everything that they name."""
+        """Add the pages of ``pointers``, and all pages and objects that they name."""
         for pointer in pointers:
             self._page(pointer, TRASH_TREE)
 
@@ -506,7 +520,10 @@ def inner_pages(pointers: Sequence[Pointer], most: int, pages: NewPages) -> list
 
 
 def pieces(count: int, most: int) -> list[tuple[int, int]]:
-    """Return the fewest ranges (start, end) of at most ``most`` items that cover ``count`` items. Sizes differ by 1."""
+    """Return the fewest ranges (start, exclusive end) of at most ``most`` items that cover ``count`` items, in order.
+
+    Their sizes differ by at most 1.
+    """
     number = -(-count // most)
     edges = [count * at // number for at in range(number + 1)] if number else [0]
     return list(itertools.pairwise(edges))

@@ -22,10 +22,11 @@ from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """Sealed segment, as the cleaner sees it. Index sizes are those of the trimmed files; times are -1 if unknown.
+    """Sealed segment, as the cleaner sees it. Index sizes are the bytes of their entries, or upper bounds.
 
-    ``max_timestamp`` is that of its records, ``first_batch_timestamp`` the largest in its first batch, ``modified_ms``
-    the time of its last append (cleaning keeps it). ``records`` is 0 if not needed.
+    Times are in ms, -1 if unknown. ``size_bytes``: size of the ``.log``. ``max_timestamp``: largest of its records.
+    ``first_batch_timestamp``: largest in its first batch. ``modified_ms``: time of its last append, which cleaning does
+    not change. ``records``: their number, 0 if not needed.
     """
 
     base_offset: int
@@ -39,7 +40,10 @@ class SegmentState:
     records: int = 0
 
     def age_from_ms(self, config: TopicConfig) -> int:
-        """Return the time from which the segment's age counts, so that a wrong timestamp does not prevent cleaning."""
+        """Return the time in ms from which the segment's age counts, -1 if unknown.
+
+        It is the largest record timestamp, or the time of the last append if that timestamp cannot be right.
+        """
         return age_from_ms(self.max_timestamp, self.modified_ms, config)
 
 
@@ -75,7 +79,8 @@ class CleaningCandidate:
 
     ``delay_ms``: how long the oldest dirty record has been overdue by ``max.compaction.lag.ms``; above 0 the cleaning
     is forced. ``checkpoint_reset``: the stored checkpoint was outside the log, and ``first_dirty`` must replace it even
-    without a cleaning.
+    without a cleaning. ``clean_bytes``: size of the segments that begin below ``first_dirty``. ``cleanable_bytes``:
+    size of the segments in the scope. ``min_ratio``: the topic's ``min.cleanable.dirty.ratio``.
     """
 
     tp: TopicPartition
@@ -89,18 +94,18 @@ class CleaningCandidate:
 
     @property
     def ratio(self) -> float:
-        """Dirty bytes of the log divided by all of its bytes; 0 for a log without bytes."""
+        """Cleanable bytes divided by the sum of clean and cleanable bytes; 0 if the sum is 0."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
     @property
     def forced(self) -> bool:
-        """True if due by ``max.compaction.lag.ms``, whatever the ratio."""
+        """True if ``max.compaction.lag.ms`` makes the cleaning due, at any dirty ratio."""
         return self.delay_ms > 0 and self.cleanable_bytes > 0
 
     @property
     def eligible(self) -> bool:
-        """True if strictly above ``min.cleanable.dirty.ratio``, or forced."""
+        """True if the dirty ratio is strictly above ``min_ratio``, or the cleaning is forced."""
         return self.ratio > self.min_ratio or self.forced
 
 
@@ -117,6 +122,8 @@ class CleaningChoice:
 
 def choose_filthiest(states: Iterable[LogState], now_ms: int) -> CleaningChoice:
     """Return the log to clean by Kafka's rule: the highest dirty ratio among the eligible, the first of equals.
+
+    The result also has the candidates of all logs that may be cleaned. ``now_ms``: wall clock.
 
     Kafka's rule: docs/kafka-semantics.md#choice-of-log.
     """
@@ -207,8 +214,9 @@ def group_segments(
     """Group the segments that this round rewrites: those from the log start to the one that contains ``map_end`` - 1.
 
     Each group becomes one segment with the base offset of its first member. ``map_end``: the offset map's latest offset
-    + 1. A group stays within ``segment.bytes``, ``segment.index.bytes`` (each index), and the offsets that its index
-    can hold. A segment without bytes needs no room in the index.
+    + 1. ``first_uncleanable``: exclusive end of the offsets that may be cleaned. A group stays within
+    ``segment.bytes``, ``segment.index.bytes`` (each index), and the offsets that its index can hold. A segment without
+    bytes needs no room in the index.
     """
     scan = GroupScan(first_uncleanable=first_uncleanable, config=config)
     found = [scan.add(segment) for segment in segments if segment.base_offset < map_end]
@@ -216,10 +224,11 @@ def group_segments(
 
 
 class GroupScan:
-    """Builder of the groups of :func:`group_segments` from segments that are added one by one.
+    """Builder of groups of adjacent segments, each of which a cleaning rewrites as one segment.
 
-    The last segment is the one that contains the end of the map. ``most_segments``: limit of segments in a group, None
-    for none. Only one group and one more segment are in memory.
+    Segments are added one by one, in order. A group stays within ``segment.bytes``, ``segment.index.bytes`` (each
+    index), and the offsets that its index can hold. ``first_uncleanable``: exclusive end of the offsets that may be
+    cleaned. ``most_segments``: limit of segments in a group, None for none.
     """
 
     def __init__(self, *, first_uncleanable: int, config: TopicConfig, most_segments: int | None = None) -> None:
@@ -262,9 +271,10 @@ class GroupScan:
 
 
 def legacy_delete_horizon(segments: Sequence[SegmentState], first_dirty: int, delete_retention_ms: int) -> int:
-    """Return the time in ms at or before which a segment was last written if its v0 and v1 tombstones are removed.
+    """Return a time limit in ms: segments last written at or before it lose their v0 and v1 tombstones.
 
-    ``segments``: ascending. Without a segment that begins below ``first_dirty`` the time is 0.
+    It is the last write of the last segment that begins below ``first_dirty``, less ``delete_retention_ms``. Without
+    such a segment it is 0. ``segments``: ascending.
 
     Kafka's rule: docs/kafka-semantics.md#compacted-records.
     """

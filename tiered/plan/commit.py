@@ -159,7 +159,10 @@ class Folded:
 
 
 def fold(intents: Sequence[Intent], root: Root, stamp: Stamp) -> Reading[Folded]:
-    """Apply ``intents`` in order to ``root``, as one commit. A refused intent does not affect the others."""
+    """Apply ``intents`` in order to ``root``, as one commit. Return the next root, and the refusals of intents.
+
+    A refused intent does not affect the others. The generator requests the pages that the intents need.
+    """
     at, refusals = root, list[Refusal | None]()
     for intent in intents:
         outcome = intent.apply(at, stamp)
@@ -189,8 +192,9 @@ def _with_unwritten(reading: Reading[T], root: Root) -> Reading[T]:
 
 @dataclass(frozen=True, slots=True)
 class ClaimIntent:
-    """Claim of a role. It raises the role's epoch, records the last commit of the old epoch, and fences its process.
+    """Claim of a role. It raises the role's epoch, records the last commit of the old epoch, and fences the old owner.
 
+    ``owner``: text that names the claiming process.
     ``token``: random text that must be on the volume's disk before the commit is sent. ``volume``: proof of a writer's
     volume, None for a maintainer.
     """
@@ -203,9 +207,11 @@ class ClaimIntent:
     op = "claim"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """Return the root with the new claim, or a refusal by the rules of ``plan.ownership``.
+        """Return the root with the new claim. A writer's claim may add a leader epoch to ``lineage``.
 
-        A writer's claim may add a leader epoch to ``lineage``.
+        Refuse with FENCED if another volume owns the partition, or this one cannot prove that it does. Refuse with
+        STATE if the log is not open, and with INVALID for a writer without a volume id. Refuse with GAP if a sidecar
+        has no segment that begins at the end of the log.
         """
         grant = decide_claim(root, self.role, self.volume)
         if isinstance(grant, Refusal):
@@ -220,9 +226,10 @@ class ClaimIntent:
 def taken(
     root: Root, stamp: Stamp, op: str, role: Role, *, volume: str, owner: str, token: str = "", **changes: Any
 ) -> Root:
-    """Return the root's next version with a new claim of ``role``. ``sealed`` then has the claim before it.
+    """Return the root's next version with a new claim of ``role``. Its field ``sealed`` gets the claim before it.
 
-    ``changes``: other fields of Root to set.
+    ``op``: name of the change. ``volume``, ``owner``, ``token``: fields of the claim. ``changes``: other fields of Root
+    to set.
     """
     before = root.roles[role.value]
     state = RoleState(
@@ -282,9 +289,10 @@ class AppendIntent:
     op = "append"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """Return the root with the rows. Refuse rows that do not continue the catalog, or are not of the stamp's claim.
+        """Return the root with the rows. Refuse with FENCED if the stamp's claim is outdated.
 
-        Refuse also with FENCED, with STATE unless an open log's writer appends, and with INVALID for impossible rows.
+        Refuse with STATE unless the writer appends to an open log, and with GAP for rows that begin above
+        ``next_offset``. Refuse with INVALID for all other wrong rows, such as those of another claim.
         """
         refusal = fenced(root, stamp) or _check_rows(root, self.rows, stamp)
         if refusal is not None:
@@ -338,7 +346,7 @@ def _check_rows(root: Root, rows: Sequence[Row], stamp: Stamp) -> Refusal | None
             f"{root.where} ends at offset {root.next_offset}, the append begins at {rows[0].base}",
             hint="commit segments in offset order"
             if reason is RefusalReason.GAP
-            else "this range is committed already",
+            else "plan the append from the newest catalog: this range is committed already",
         )
     expected = root.next_offset
     uids = set()
@@ -410,7 +418,7 @@ class GcFloorIntent:
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
         """Return the root with the new floor. Refuse with INVALID if ``version`` is above the root's version.
 
-        Refuse with NOTHING if the floor is ``version`` or higher already.
+        Refuse with NOTHING if the floor is ``version`` or higher already, and with FENCED for an outdated claim.
         """
         refusal = fenced(root, stamp)
         if refusal is not None:
@@ -431,9 +439,10 @@ class GcDoneIntent:
     op = "gc_done"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
-        """Return the root without ``entries`` in its trash. Refuse with INVALID for an entry above ``gc_floor``.
+        """Return the root without ``entries`` in its trash. Entries that are not in the trash are ignored.
 
-        Ignore entries that are not in the trash. Refuse with NOTHING if none is.
+        Refuse with INVALID if an entry was removed after version ``gc_floor``. Refuse with NOTHING if no entry is in
+        the trash, and with FENCED for an outdated claim.
         """
         refusal = fenced(root, stamp)
         if refusal is not None:
@@ -465,7 +474,7 @@ class StateIntent:
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
         """Return the root with the new state. Refuse with NOTHING if the root has it already.
 
-        Refuse with STATE for a step backwards.
+        Refuse with STATE for a step backwards, and with FENCED for an outdated claim.
         """
         refusal = fenced(root, stamp)
         if refusal is not None:

@@ -55,7 +55,7 @@ class Workload:
     """Workload of a log, for :func:`plan_cost`. ``records_per_second``: of all partitions together.
 
     ``ratio``: stored bytes per byte of records. ``seal_seconds``: longest time until a segment is sealed. ``readers``:
-    number of readers that each follow all partitions. ``retention_seconds``: None for a log that keeps everything.
+    number of readers that each follow all partitions. ``retention_seconds``: None for a log that deletes nothing.
     ``maintain_every_seconds``: interval of maintenance rounds, 0 for none.
     """
 
@@ -74,7 +74,7 @@ class Workload:
 class CostPlan:
     """Planned requests by kind, and stored bytes. ``segment_bytes``: size of one segment.
 
-    ``stored_bytes``: bytes at the end of the retention. Without a retention: the bytes written in the planned time.
+    ``stored_bytes``: bytes written in the time of the retention. Without a retention: in the planned time.
     """
 
     requests: dict[str, float]

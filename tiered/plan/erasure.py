@@ -33,7 +33,7 @@ class Selection:
 
     A record is selected if its key is in ``keys`` or begins with one of ``prefixes``; without both, whatever its key
     is. ``before_ms``: only records with an older timestamp; records without a timestamp stay. Raises ConfigError for a
-    rule that selects nothing or everything, or has too many keys.
+    rule without key, prefix and time, for an empty prefix, and for too many keys.
     """
 
     keys: frozenset[bytes] = frozenset()
@@ -57,7 +57,8 @@ class Selection:
     def asked(cls, keys: Iterable[bytes], prefixes: Iterable[bytes], before: Time | None, now_ms: int) -> Selection:
         """Return the selection for a user's keys, prefixes and time. Raises ConfigError for an invalid selection.
 
-        ``before``: time or duration, relative to ``now_ms``; None: any time.
+        ``before``: select only records before this time. A duration such as "-30d" counts from ``now_ms``. None: no
+        limit.
         """
         before_ms = None if before is None else parse_time(before, now_ms=now_ms)
         return cls(frozenset(keys), tuple(prefixes), before_ms)
@@ -96,7 +97,10 @@ class Selection:
         return (rebuild_batch(header, kept) if gone else batch), gone
 
     def hashed(self, topic_id: UUID) -> dict[str, object]:
-        """Return the selection as JSON for the receipt, with hashes in place of keys."""
+        """Return the selection as JSON values for the erasure's receipt, with hashes in place of keys.
+
+        ``topic_id``: BLAKE2b key of the hashes.
+        """
         return {
             "hash": HASH,
             "keys": sorted(_hash(topic_id, key) for key in self.keys),
@@ -147,7 +151,7 @@ class BlindSelection(Selection):
         )
 
     def hashed(self, topic_id: UUID) -> dict[str, object]:
-        """Return the selection as JSON for the receipt."""
+        """Return the selection as JSON values for the erasure's receipt. ``topic_id`` is not used."""
         return {
             "hash": HASH,
             "keys": sorted(key.hex() for key in self.keys),

@@ -156,7 +156,10 @@ def _maintain(keys: _Keys) -> list[Policy]:
 
 
 def _repair(keys: _Keys) -> list[Policy]:
-    """Allow the requests of `repair`: it puts versions back under any key of the log, and segments as a maintainer."""
+    """Allow the requests of `repair`, which writes intact versions of objects back under any key of the log.
+
+    It deletes no segment.
+    """
     everything = keys(*_LOG, *_PAST, "pin", "decision", "audit", "erasure", "aside")
     return [
         _allow("Read", ["s3:GetObject", "s3:GetObjectVersion"], everything),

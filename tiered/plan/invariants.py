@@ -149,7 +149,7 @@ def _possible(root: Root) -> Iterator[str]:
 
 
 def _impossible_rows(rows: Rows) -> Iterator[str]:
-    """Yield the first impossible row of a root or a leaf page as text; nothing if there is none."""
+    """Yield the first row with an impossible size, time, flag or checksum, as text; nothing without such a row."""
     column = rows.columns
     hole = (column["flags"] & FLAG_HOLE) != 0
     bad = (

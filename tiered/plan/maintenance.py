@@ -62,7 +62,7 @@ MIN_MAP_BYTES = 8 * 1024 * 1024
 
 
 class MaintenanceKind(enum.StrEnum):
-    """Kinds of maintenance. The values are the arguments of ``--only``."""
+    """Kinds of maintenance. The values are the arguments of ``tiered maintain --only``."""
 
     RETENTION = "retention"
     MERGE = "merge"
@@ -79,10 +79,10 @@ ROUTINE: Final = (MaintenanceKind.RETENTION, MaintenanceKind.MERGE, MaintenanceK
 class MaintenanceAction:
     """One planned change to offsets ``start`` to ``end`` (exclusive), and its cost. -1: unknown until it has run.
 
-    ``rows_out``, ``bytes_written`` and ``requests`` are upper bounds: only a compaction itself finds what it
-    removes. A reencode may write more than it reads. Bytes are those of ``.log`` objects; pages of a
-    large catalog are read and written besides. ``garbage_bytes`` in ``garbage_objects`` objects can be deleted at
-    ``frees_at_ms`` or later. ``rows``: inputs of a merge. ``records``: number of records that a compaction reads.
+    ``rows_out``, ``bytes_written`` and ``requests`` are upper bounds: only the compaction itself finds the records to
+    remove. A reencode may write more than it reads. Bytes are those of ``.log`` objects; pages of the catalog are not
+    counted. ``garbage_bytes`` in ``garbage_objects`` objects can be deleted at ``frees_at_ms`` or later. ``rows``:
+    inputs of a merge. ``records``: number of records that a compaction or a reencode reads.
     """
 
     kind: MaintenanceKind
@@ -103,7 +103,10 @@ class MaintenanceAction:
 
 @dataclass(frozen=True, slots=True)
 class MaintenancePlan:
-    """Maintenance of one partition, planned from ``version`` of its root. ``notes``: sentences on what is not done."""
+    """Maintenance of one partition, planned from ``version`` of its root.
+
+    ``notes``: sentences for the operator, such as about segments with unusable timestamps.
+    """
 
     tp: TopicPartition
     version: int
@@ -124,9 +127,9 @@ class RowPlanner(Protocol):
 def retention_action(
     expiry: RemoteExpiry, start_offset: int, *, config: TopicConfig, now_ms: int
 ) -> MaintenanceAction | None:
-    """Return the action that raises the log start to that of ``expiry``; None if ``start_offset`` is there already.
+    """Return the action that raises the log start from ``start_offset`` to that of ``expiry``; None if it is no rise.
 
-    ``expiry``: result of :func:`~tiered.plan.retention.plan_remote_expiry`.
+    ``expiry``: the planned new start, and the number and size of the segments that expire.
     """
     if expiry.start_offset <= start_offset:
         return None
@@ -207,12 +210,15 @@ class MergePlanner:
             self._bytes += row.size
 
     def finish(self) -> list[MaintenanceAction]:
-        """Return the merges in offset order, at most :data:`MAX_MERGES`. Call it once, after the last row."""
+        """Return the merges in offset order. Call it once, after the last row.
+
+        There are at most :data:`MAX_MERGES`, and none begins after :data:`MAX_MERGED_ROWS` rows; a later plan has more.
+        """
         self._end_group()
         return self._found[:MAX_MERGES]
 
     def _end_group(self) -> None:
-        """End the group: the next row is not merged with it."""
+        """End the group and plan its merges. The next row begins another group."""
         group, self._group, self._bytes = self._group, [], 0
         for part in _worth_it(group):
             if len(self._found) < MAX_MERGES and self._rows < MAX_MERGED_ROWS:
@@ -283,7 +289,7 @@ class CompactionPlanner:
         return self._scan.candidate
 
     def _count(self, read: SegmentState | None) -> None:
-        """Count a segment that a cleaning reads, twice if it is dirty."""
+        """Add a segment that a cleaning reads to the totals. A dirty segment is read twice. None adds nothing."""
         if read is None:
             return
         self._rows += 1
@@ -293,7 +299,10 @@ class CompactionPlanner:
         self._gets += -(-read.size_bytes // READ_BYTES) * (1 + (read.end_offset > self._first_dirty))
 
     def action(self) -> MaintenanceAction | None:
-        """Return the compaction to run, None if the log is not dirty enough. Call it once, after the last row."""
+        """Return the compaction to run. Call it once, after the last row.
+
+        None: the topic is not compacted, the log is not dirty enough, or has no rows.
+        """
         candidate = self.candidate()
         due = self._config.compacted and candidate.eligible and candidate.cleanable_bytes > 0
         if self._start is None or not due:
@@ -324,8 +333,8 @@ def segment_state(row: Row, config: TopicConfig) -> SegmentState:
     """Return the state of a row's segment, from the row alone. Index sizes are upper bounds.
 
     The smallest timestamp replaces that of the first batch, so ``max.compaction.lag.ms`` is reached no later. If the
-    timestamps are wrong, the append time replaces it. A row without any time counts as just written for
-    ``min.compaction.lag.ms``. A hole (a row without records) has no age.
+    timestamps are wrong, the append time replaces it. A row with records but without any time counts as just written
+    for ``min.compaction.lag.ms``. A row without records has no age.
     """
     entries = row.size // (config.index_interval_bytes + 1)
     modified_ms = row.appended_ms if row.records else -1
@@ -418,7 +427,8 @@ def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
     """Return the trash entries whose objects may be deleted: removed at or below version ``limit``, and not recently.
 
     ``limit``: the root's ``gc_floor``, or the lowest version that a reader has pinned. ``grace_ms``: least time since
-    the removal. The entry of :func:`newest_trimmed` is left out.
+    the removal. If the log was trimmed to its end, the entry of its newest segment is left out, because that segment's
+    index bundle has the producers.
     """
     columns = root.trash.columns
     # mutant garbage-waits-for-grace

@@ -36,7 +36,10 @@ DIGEST_BYTES = 16
 
 
 class PassedRun(NamedTuple):
-    """Consecutive verified batches whose records are all in the map. No batch has a producer or a transaction."""
+    """Consecutive verified batches whose records are all in the map. No batch has a producer or a transaction.
+
+    ``size``: their bytes. ``batches``, ``records``: their numbers. ``next_offset``: their exclusive end.
+    """
 
     size: int
     base_offset: int
@@ -86,8 +89,8 @@ class OffsetMap:
     def put_batch(self, batch: Buffer, start: int) -> BatchKeysResult | None:
         """Add the keys of one verified batch for the records at offset ``start`` and above. None: nothing was added.
 
-        After None the caller adds the records one by one with :meth:`put`. See
-        :meth:`~tiered.format.pure_kernels.KeyTable.put_batch`.
+        After None the caller adds the records one by one with :meth:`put`. The result has the number of records
+        examined, and ``full``. With ``odd`` the caller adds the remaining records. Raises CorruptionError.
         """
         done = self._keys.put_batch(batch, start)
         if done is not None and done.newest >= 0:
@@ -97,8 +100,8 @@ class OffsetMap:
     def put_run(self, batches: Buffer, start: int) -> RunKeysResult | None:
         """Add the keys of consecutive v2 batches for records from offset ``start`` on, until the map is full.
 
-        Stops before a batch that only :meth:`put_batch` can add. None: nothing was added. See
-        :meth:`~tiered.format.pure_kernels.KeyTable.put_run`.
+        It stops before a batch that the fast path does not take, such as a compressed or transactional one. The caller
+        adds that batch with :meth:`put_batch`. None: nothing was added.
         """
         done = self._keys.put_run(batches, start)
         if done is not None:
@@ -120,14 +123,17 @@ class OffsetMap:
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> RunFilterResult | None:
         """Return the batches that stay of consecutive v2 batches, up to the first one that needs :meth:`filter_batch`.
 
-        None: the caller filters each batch. See :meth:`~tiered.format.pure_kernels.KeyTable.filter_run`.
+        None: the caller filters each batch. ``now_ms``: tombstones are removed from batches with a delete horizon at or
+        before it. ``horizon_ms``: delete horizon for a batch that keeps a tombstone and has none yet. ``boundary``: it
+        stops before a batch that ends at this offset and would lose all records.
         """
         return self._keys.filter_run(batches, self.latest_offset, now_ms, horizon_ms, boundary)
 
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> BatchFilterResult | None:
-        """Return the records that stay of one batch. None: the caller asks :meth:`is_superseded` for each record.
+        """Return the records that stay of one batch. None: the caller calls :meth:`is_superseded` for each record.
 
-        See :meth:`~tiered.format.pure_kernels.KeyTable.filter_batch`.
+        ``keeps_tombstones``: False removes a tombstone even if it is the newest record of its key. ``horizon_ms``:
+        delete horizon for a batch that keeps a tombstone and has none yet. Raises CorruptionError.
         """
         return self._keys.filter_batch(batch, self.latest_offset, keeps_tombstones, horizon_ms)
 
@@ -141,7 +147,7 @@ class OffsetMapBuilder:
 
     Control records and records of aborted transactions are left out. A full map may end inside a batch: it is complete
     up to :attr:`OffsetMap.latest_offset`, after which the next round begins. ``start_offset``: first offset of the map.
-    ``aborted``: as in :class:`CleanedTxns`.
+    ``aborted``: entries of the transaction indexes of all segments up to the end of the log.
     """
 
     def __init__(self, offset_map: OffsetMap, *, start_offset: int, aborted: Iterable[AbortedTxn] = ()) -> None:
@@ -157,8 +163,8 @@ class OffsetMapBuilder:
     def add(self, batch: Buffer, header: BatchHeader | None = None) -> bool:
         """Add the keys of one batch. Return True if the map is full: the caller stops reading.
 
-        A full map may contain only the beginning of that batch. Records below the start of the map are left out. Raises
-        ``CorruptionError`` for a damaged batch.
+        A full map may contain only the beginning of that batch. Records below the start of the map are left out.
+        ``header``: the header of the batch; None: it is decoded here. Raises ``CorruptionError`` for a damaged batch.
         """
         return self._add(batch, verify_batch(batch, header))
 
@@ -315,7 +321,7 @@ class CleanedTxns:
         return retained
 
     def seen_of(self, producer: int) -> tuple[bool, bool]:
-        """Return (has a committed one, has an aborted one) for the unfinished transactions of ``producer``.
+        """Return (has one that commits, has one that aborts) for the unfinished transactions of a producer id.
 
         A transaction counts after a batch of it was passed to :meth:`is_aborted`, and until its marker.
         """
@@ -332,7 +338,7 @@ class CleanedTxns:
         return seen
 
     def advance(self, offset: int) -> None:
-        """Advance the pass to ``offset``, over batches without transaction."""
+        """Advance the pass to ``offset`` (inclusive). Call it for batches without a transaction that are not passed."""
         ahead = self._ahead
         while ahead and ahead[-1].first_offset <= offset:
             txn = ahead.pop()

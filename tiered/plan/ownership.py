@@ -74,7 +74,8 @@ class RestoredFrom:
 class VolumeProof:
     """State of a volume's disk that a claim presents as evidence.
 
-    ``token`` and ``last_append``: ids of the volume's claims and appends, as stored on its disk (:func:`hold`).
+    ``token`` and ``last_append``: lists of ids of the volume's claims and appends, separated by commas, as stored on
+    its disk. ``restored_from``: the root from which the disk was restored, None if it was not.
     ``empty``: the volume has no records. ``start_offset``, ``end_offset`` and ``leader_epoch`` are those of the local
     log. An empty catalog without a writer begins at this ``start_offset``. ``joints``: the only offsets, ascending, at
     which an empty volume can continue, because a sidecar's records arrive in whole segments. None: at any offset.
@@ -105,8 +106,8 @@ class Grant:
 def hold(value: str, *more: str) -> str:
     """Return ``value``, a list of ids as stored on disk, with the ids ``more`` at its end. Skip empty and known ids.
 
-    Beyond ``HELD_LIMIT`` the first id and the newest ones stay. A root was read with the first id (:func:`since`). The
-    others belong to commits whose outcome is unknown.
+    Beyond ``HELD_LIMIT`` the first id and the newest ones stay. The first id is that of the root that was read last.
+    The others belong to commits whose outcome is unknown.
     """
     ids = list(dict.fromkeys([id_ for each in (value, *more) for id_ in held_ids(each)]))
     return HELD_SEPARATOR.join(ids if len(ids) <= HELD_LIMIT else [ids[0], *ids[1 - HELD_LIMIT :]])
@@ -125,9 +126,11 @@ def since(value: str, seen: str) -> str:
 
 
 def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | Refusal:
-    """Return the grant or the refusal of a claim of ``role`` on ``root``, by the table of this module.
+    """Return the grant or the refusal of a claim of ``role`` on ``root``. A maintainer may always claim an open log.
 
-    ``volume`` is None for a maintainer only.
+    The writer's role goes to the volume that made the last claim, if it has the proof. It also goes to a volume without
+    records, and to one that was restored to exactly the end. The module's table has all cases. ``volume``: None for a
+    maintainer only.
     """
     if root.state != STATE_OPEN:
         return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot be claimed")
@@ -183,7 +186,7 @@ def is_own_claim(root: Root, volume: VolumeProof) -> bool:
 
 
 def _missing(root: Root, volume: VolumeProof) -> str:
-    """Return the part of the proof that this volume lacks, ``""`` if none."""
+    """Return the part of the proof that this volume lacks: "claim" or "append"; ``""`` if it has both."""
     writer = root.writer
     if writer.token not in held_ids(volume.token):
         return "claim"

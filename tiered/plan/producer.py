@@ -45,7 +45,10 @@ class ProducerStamp(NamedTuple):
 
 
 class ProducerBatch(NamedTuple):
-    """Producer fields and offsets of one batch. ``marker``: None for data, and for a marker that compaction removed."""
+    """Producer fields and offsets of one batch. ``marker``: None for data, and for a marker that compaction removed.
+
+    ``offset_delta``: last offset less the base offset. ``timestamp``: greatest timestamp of the batch, in ms.
+    """
 
     base_offset: int
     offset_delta: int
@@ -94,7 +97,8 @@ def read_producer(
 ) -> ProducerBatch | None:
     """Return the producer facts of the batch ``data``, header and records. None if it has no producer.
 
-    ``timestamp``: as in :func:`producer_batch`. Raises CorruptionError for a damaged marker.
+    ``timestamp``: the batch's greatest timestamp, if the log assigns it after ``header`` was read. Raises
+    CorruptionError for a damaged marker.
     """
     if header.producer_id < 0:
         return None
@@ -103,7 +107,7 @@ def read_producer(
 
 
 class BatchSpan(NamedTuple):
-    """Sequences, offsets and time of one stored batch of a producer."""
+    """Sequences, offsets and time of one stored batch of a producer. ``offset_delta``: last offset less the first."""
 
     last_sequence: int
     last_offset: int

@@ -128,7 +128,8 @@ class ProducerState:
         """Apply batches whose bytes are written at ``base_offsets``. None: at the offsets in the batches.
 
         Return the transactions that these batches end, for :meth:`complete_append` after the index has the aborted
-        ones. Raises ConfigError if the state has changed since :meth:`prepare`: call both under one lock.
+        ones. Raises ConfigError if the state has changed since :meth:`prepare`: call both under one lock. Also raises
+        ConfigError for another number of offsets than of batches.
         """
         if prepared.generation != self._generation:
             raise ConfigError(
@@ -209,7 +210,10 @@ class ProducerState:
         return None if first is None else max(first, self._log_start)
 
     def last_stable_offset(self, end: int) -> int:
-        """Return the last stable offset: below it every transaction has ended. ``end``: the end to use without any."""
+        """Return the last stable offset: below it every transaction has ended.
+
+        ``end``: upper bound of the result, and the result if no transaction is open.
+        """
         first = self.first_unstable_offset
         return end if first is None else min(first, end)
 
@@ -358,20 +362,30 @@ def check_form(batch: ProducerBatch, origin: Origin, index: int) -> None:
     ``index``: number of the batch's first record in the append.
     """
     if batch.producer_epoch < 0:
-        raise InvalidRecordError(f"producer {batch.producer_id} has no epoch", index=index)
+        raise InvalidRecordError(
+            f"producer {batch.producer_id} has no epoch", index=index, hint="set its epoch to 0 or above"
+        )
     if origin is not Origin.CLIENT:
         return
     if batch.control:
-        raise InvalidRecordError("a client cannot append control batches", index=index)
+        raise InvalidRecordError(
+            "a client cannot append control batches",
+            index=index,
+            hint="commit or abort the transaction: the log then writes the markers itself",
+        )
     if batch.base_sequence < 0:
-        raise InvalidRecordError(f"producer {batch.producer_id} has an epoch but no sequence", index=index)
+        raise InvalidRecordError(
+            f"producer {batch.producer_id} has an epoch but no sequence",
+            index=index,
+            hint="set the base sequence of the batch to 0 or above",
+        )
 
 
 def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -> None:
-    """Check epoch, sequence and transaction flag of a data batch, and update ``draft``.
+    """Check epoch, sequence and transaction flag of a data batch, and update ``draft``, the state of its producer.
 
-    ``index``: number of the batch's first record. Raises ProducerFencedError, OutOfOrderSequenceError and
-    InvalidTxnStateError.
+    Only a client's sequence is checked. ``index``: number of the batch's first record in the append. Raises
+    ProducerFencedError, OutOfOrderSequenceError and InvalidTxnStateError.
     """
     who = f"producer {batch.producer_id}"
     _check_epoch(draft, batch)
@@ -389,7 +403,7 @@ def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -
 
 
 def check_marker(draft: Draft, batch: ProducerBatch) -> None:
-    """Check the epochs of a marker, and update ``draft``. Raises ProducerFencedError.
+    """Check the epochs of a marker, and update ``draft``, the state of its producer. Raises ProducerFencedError.
 
     An empty control batch, from which compaction removed the marker, is ignored.
     """

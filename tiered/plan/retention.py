@@ -32,7 +32,10 @@ MOST_LEAD_MS = 366 * DAY_MS
 
 
 def lead_ms(config: TopicConfig) -> int:
-    """Return the largest ms by which a record timestamp may be ahead of its append time and still counts as right."""
+    """Return the number of ms that a record timestamp may be ahead of its append time and still count as right.
+
+    It is ``message.timestamp.after.max.ms``, or the default of that setting if the topic's value is above 366 days.
+    """
     allowed = config.message_timestamp_after_max_ms
     return allowed if allowed <= MOST_LEAD_MS else LEAD_MS
 
@@ -40,18 +43,25 @@ def lead_ms(config: TopicConfig) -> int:
 def is_believed(max_timestamp: int, appended_ms: int, config: TopicConfig) -> bool:
     """Return True if a segment's largest record timestamp can be right: not negative, and not far after its append.
 
-    "Far" is more than :func:`lead_ms`. ``appended_ms`` -1: the append time is unknown, and is not compared.
+    "Far" is above ``message.timestamp.after.max.ms``, or above its default if the topic's value is above 366 days.
+    ``appended_ms`` -1: the append time is unknown, and is not compared.
     """
     return 0 <= max_timestamp <= appended_ms + lead_ms(config) if appended_ms >= 0 else max_timestamp >= 0
 
 
 def age_from_ms(max_timestamp: int, appended_ms: int, config: TopicConfig) -> int:
-    """Return the time from which the age of a segment counts; -1 if it has neither of the two times."""
+    """Return the time in ms from which the age of a segment counts; -1 if it is unknown.
+
+    It is ``max_timestamp`` if that can be right, otherwise ``appended_ms``.
+    """
     return max_timestamp if is_believed(max_timestamp, appended_ms, config) else appended_ms
 
 
 def row_age_from_ms(row: Row, config: TopicConfig) -> int:
-    """Return :func:`age_from_ms` of a row. A hole (a row without records) has no age: -1."""
+    """Return the time from which the age of a row's segment counts; -1 if unknown, or if the row has no object.
+
+    It is the largest record timestamp if that can be right, otherwise the append time.
+    """
     return age_from_ms(row.max_ts, row.appended_ms, config) if row.size else -1
 
 
@@ -111,7 +121,7 @@ class LocalRetention:
     """Plan of local retention. ``bases``: base offsets of the segments to delete, oldest first.
 
     ``delete_below``: first offset on the disk afterwards. ``roll_active``: the active segment has expired, too, and is
-    rolled first. Its base is among ``bases`` unless the log is tiered: there it is uploaded before.
+    rolled first. Its base is then the last of ``bases``; in a tiered log it is not, because it must be uploaded first.
     """
 
     delete_below: int
@@ -132,7 +142,8 @@ def plan_local_retention(
     """Return the plan of the segments to delete at ``now_ms``: below the log start, above the size limit, or too old.
 
     ``sealed``: the sealed segments, ascending. ``committed_end``: only segments that end at or below it are deleted;
-    None: there is no remote tier. ``active``: the active segment; None, or without bytes: it stays.
+    None: there is no remote tier. ``active``: the active segment; None, or without bytes: it stays. ``active_bytes``:
+    its size, also without ``active``: it counts for the size limit.
 
     Kafka's rule: docs/kafka-semantics.md#retention.
     """
@@ -227,6 +238,9 @@ def plan_remote_expiry(
 
 
 def _counts_from_ms(row: Row, config: TopicConfig) -> int:
-    """Return the time from which the row's age counts. A segment without any time never expires, a hole at once."""
+    """Return the time from which the row's age counts.
+
+    A segment without any time never expires. A row without an object expires at once.
+    """
     found = row_age_from_ms(row, config)
     return MAX_LONG if found < 0 and row.size else found

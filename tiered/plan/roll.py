@@ -38,8 +38,9 @@ def roll_before_append(  # noqa: PLR0917 - called for every append: keywords cos
 ) -> RollReason | None:
     """Return Kafka's reason to roll before an append of ``incoming_bytes``. None: append to the active segment.
 
-    A segment may reach exactly ``segment_bytes``. ``waited_ms``: result of :func:`waited_ms`. ``segment_ms``: the
-    topic's ``segment.ms`` less the jitter. ``relative_last_offset``: last offset of the append less the segment's base.
+    ``size_bytes``: size of the active segment, which may reach exactly ``segment_bytes``. ``waited_ms``: its age in ms
+    of record time. ``segment_ms``: the topic's ``segment.ms`` less the jitter. ``relative_last_offset``: last offset of
+    the append less the segment's base.
 
     Kafka's rule: docs/kafka-semantics.md#roll.
     """

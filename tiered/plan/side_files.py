@@ -48,7 +48,8 @@ class ReplayedSegment(NamedTuple):
 class Follower:
     """Replay of a partition's batches, in offset order, that tracks its producers without any check.
 
-    ``known`` and ``whole``: as in :meth:`restart`.
+    ``known``: producers before the first batch; None: without producers. ``whole``: ``known`` is the complete state
+    before that batch.
     """
 
     def __init__(self, known: ProducerSnapshot | None = None, *, whole: bool) -> None:
@@ -110,7 +111,8 @@ def txns_flaw(entries: Sequence[AbortedTxn], followed: ReplayedSegment, *, all_f
 
     Each aborted transaction needs an entry, which begins at its first record in the log or earlier. No entry may exist
     without its marker, because it would hide later committed records of its producer.
-    ``all_followed``: the whole remaining log was replayed. A transaction without seen data then needs no entry.
+    ``all_followed``: the whole remaining log was replayed. An aborted transaction without a batch in it then needs no
+    entry.
     """
     missing = {(txn.producer_id, txn.last_offset): txn for txn in followed.aborted}
     orphans = set(followed.orphans)

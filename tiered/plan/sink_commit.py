@@ -42,7 +42,7 @@ class StageIntent:
 
     ``txn``: transaction id of the sink. ``batch``: number of the batch. ``rows``: rows with base 0, their number of
     offsets as ``next``, ``FLAG_STAGED`` and no epochs; ``apply`` assigns base and epochs. ``seen``: a version that this
-    root had before the batch was decided.
+    root had before the batch was decided. The batch is refused if a later root may have dropped its entry in ``txns``.
     """
 
     txn: str
@@ -107,7 +107,7 @@ class StageIntent:
 
 @dataclass(frozen=True, slots=True)
 class HandoverIntent:
-    """Transfer of a partition to sinks or to local logs (:data:`OWNERS`). It fences the current claim."""
+    """Transfer of a partition to Spark sinks (``to`` "spark") or to local logs ("local"). It fences the old owner."""
 
     to: str
 
@@ -160,7 +160,7 @@ def txns_dropped_up_to(root: Root, txn: str) -> int:
 
 
 def is_owner(root: Root, who: str) -> bool:
-    """Return True if the partition belongs to ``who``, a key of :data:`OWNERS`. Without a claim it belongs to none."""
+    """Return True if the partition belongs to ``who``: "spark" or "local". Without a claim it belongs to neither."""
     sinks = root.writer.volume == SPARK_VOLUME
     return sinks if who == SPARK_VOLUME else bool(root.writer.epoch) and not sinks
 

@@ -56,7 +56,10 @@ _MAGIC = b"TSUR"
 
 
 class Pairs(NamedTuple):
-    """Pairs of a key's digest and the code of one of its records. Digests are two columns, one for each half."""
+    """Pairs of a key's digest and the code of one of its records. Digests are two columns, one for each half.
+
+    A code is one integer from the number of a part and the distance from the part's start.
+    """
 
     high: Int64s
     low: Int64s
@@ -93,7 +96,10 @@ class KeyScan:
         return len(self._newest) + len(self._codes) >= self._most
 
     def add(self, batch: Buffer, header: BatchHeader | None = None) -> None:
-        """Add one batch with its records. Control records and aborted records give no pair. Raises CorruptionError."""
+        """Add one batch with its records. Control records and aborted records give no pair.
+
+        ``header``: the header of the batch; None: it is decoded here. Raises CorruptionError for a damaged batch.
+        """
         header = verify_batch(batch, header)
         self.records_read += header.records_count
         if self.effect.hides(header, batch):
@@ -133,8 +139,9 @@ _STATES = ((False, False), (True, False), (False, True), (True, True))
 class TxnEffect:
     """Table of each producer's state after a group of segments, for every state that it may have before the group.
 
-    So groups can be read in any order. A state says which unfinished transactions have batches. ``start``: first offset
-    of the group. ``aborted``: index entries of the transactions that touch the group.
+    So groups can be read in any order. A state is a pair: the producer has an unfinished transaction that commits, and
+    one that aborts. ``start``: first offset of the group. ``aborted``: index entries of the transactions that touch the
+    group.
     """
 
     def __init__(self, start: int, aborted: Iterable[AbortedTxn]) -> None:
@@ -162,7 +169,10 @@ class TxnEffect:
         return hidden
 
     def as_json(self) -> dict[str, list[int]]:
-        """Return for each producer id, as text, the number of the state after the group, for each state before it."""
+        """Return, by producer id as text, the state after the group for each of the four states before it.
+
+        States are given as their numbers, 0 to 3. :func:`txns_before` reads the result.
+        """
         return {
             str(producer): [_STATES.index(one.seen_of(producer)) for one in self._passes]
             for producer in sorted(self._met)
@@ -191,7 +201,10 @@ def txns_before(starts: Sequence[int], effects: Iterable[Mapping[str, Sequence[i
 
 
 def code_of(offset: int, starts: Sequence[int]) -> int:
-    """Return the code of ``offset`` in parts that begin at ``starts``. Offsets below all parts get the first code."""
+    """Return the code of ``offset``, one integer from the number of its part and the distance from the part's start.
+
+    ``starts``: first offsets of the parts, ascending. Offsets below all parts get the first code.
+    """
     number = max(int(np.searchsorted(np.asarray(starts, dtype=np.int64), offset, side="right")) - 1, 0)
     return (number << OFFSET_BITS) + max(offset - starts[number], 0)
 
@@ -199,7 +212,8 @@ def code_of(offset: int, starts: Sequence[int]) -> int:
 class SurvivorsBuilder:
     """Builder of the bitmap of one part, offsets ``start`` to ``end`` (exclusive), from rising codes of survivors.
 
-    ``number``: index of the part. Raises ConfigError for a part that is too large.
+    ``number``: index of the part. A code is one integer from this number and the distance from ``start``. Raises
+    ConfigError for a part that is too large.
     """
 
     def __init__(self, number: int, start: int, end: int) -> None:
@@ -225,6 +239,7 @@ class SurvivorsBuilder:
             raise CorruptionError(
                 f"survivors {at[0]} to {at[-1]} of offsets {self._start} to {self._end} do not follow {self._last}",
                 offset=self._start,
+                hint="run the same command again; nothing of this part was replaced",
             )
         self._last, self._count = int(at[-1]), self._count + len(at)
         chunks = at // CHUNK_OFFSETS

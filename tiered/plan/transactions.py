@@ -181,8 +181,8 @@ class TransactionCoordinator:
         """Return the change that starts an instance of a producer. Its epoch fences older instances.
 
         ``new_producer_id``: for an unknown transactional id, or if the epochs of the id's producer are used up. Raises
-        ConfigError for a wrong timeout. Raises InvalidTxnStateError while a transaction of the id is open or is not
-        complete.
+        ConfigError for a wrong timeout or id. Raises InvalidTxnStateError while a transaction of the id is open or is
+        not complete.
         """
         check_timeout(timeout_ms, self._max_timeout_ms)
         before = self._txns.get(transactional_id)
@@ -217,8 +217,10 @@ class TransactionCoordinator:
     ) -> TransactionChange | None:
         """Return the change that adds partitions to the transaction. None: it has all of them already.
 
-        Call it before data is written to them. The first call begins the transaction. Raises ProducerFencedError,
-        ConfigError for too many partitions, and InvalidTxnStateError while the last transaction is not complete.
+        Call it before data is written to them. The first call begins the transaction. ``client_version``: Kafka's
+        transaction version of the client; from 2 on the end of a transaction raises the epoch. Raises
+        ProducerFencedError, and ConfigError for too many partitions. Raises InvalidTxnStateError for an unknown id, and
+        while the last transaction is not complete.
         """
         before = self._owned(transactional_id, producer_id, producer_epoch)
         known = set(before.partitions or ()) if before.state is TxnState.ONGOING else set()
@@ -228,7 +230,10 @@ class TransactionCoordinator:
         if not wanted or wanted == known:
             return None
         if len(wanted) > MAX_PARTITIONS:
-            raise ConfigError(f"{len(wanted)} partitions in one transaction exceed the limit of {MAX_PARTITIONS}")
+            raise ConfigError(
+                f"{len(wanted)} partitions in one transaction exceed the limit of {MAX_PARTITIONS}",
+                hint="commit before, and write the other partitions in the next transaction",
+            )
         after = dataclasses.replace(
             before,
             state=TxnState.ONGOING,
@@ -245,7 +250,8 @@ class TransactionCoordinator:
         """Return the change that adds ``tp``, where an open transaction of the id's producer was found in the log.
 
         :meth:`fence` then ends it there. None: nothing changes. A ``producer_epoch`` above the known one becomes the
-        producer's epoch. Raises InvalidTxnStateError while a decided transaction is not complete.
+        producer's epoch. Raises InvalidTxnStateError for an unknown id, and while a decided transaction is not
+        complete.
         """
         before = self._known(transactional_id)
         is_open = before.state is TxnState.ONGOING
@@ -293,8 +299,9 @@ class TransactionCoordinator:
     ) -> TransactionChange | None:
         """Return the change that decides to commit or abort the transaction. None: it has ended in this way already.
 
-        ``new_producer_id`` is needed if :meth:`epochs_left` is 0. Raises ProducerFencedError, InvalidTxnStateError
-        without an open transaction, and ConfigError without a needed ``new_producer_id``.
+        ``new_producer_id`` is needed if :meth:`epochs_left` is 0, otherwise ConfigError is raised. Raises
+        ProducerFencedError for an outdated producer. Raises InvalidTxnStateError for an unknown id, and without an open
+        transaction.
         """
         before = self._txns.get(transactional_id)
         if before is not None and self._is_repetition(before, commit, producer_id, producer_epoch):
@@ -326,7 +333,8 @@ class TransactionCoordinator:
         """Return the change that aborts an open transaction and raises the producer's epoch.
 
         For a producer that is gone, over its timeout, or replaced. ``new_producer_id`` is needed if
-        :meth:`epochs_left` is 0.
+        :meth:`epochs_left` is 0, otherwise ConfigError is raised. Raises InvalidTxnStateError for an unknown id, and
+        without an open transaction.
         """
         before = self._known(transactional_id)
         if before.state not in (TxnState.ONGOING, TxnState.PREPARE_EPOCH_FENCE):

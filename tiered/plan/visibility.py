@@ -78,7 +78,10 @@ def stable_offset(firsts: Iterable[int], start: int, end: int) -> int:
 
 
 class CompletedTxn(NamedTuple):
-    """Transaction whose marker was just appended. ``last_offset`` is the marker's."""
+    """Transaction whose marker was just appended. ``last_offset`` is the marker's.
+
+    ``last_stable_offset``: last stable offset of the log after this marker.
+    """
 
     producer_id: int
     first_offset: int

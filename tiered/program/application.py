@@ -261,7 +261,10 @@ def write_commands(group: click.Group, context: click.Context, formatter: click.
 
 
 def _laid_out(text: str | None) -> str | None:
-    """Return help text with click's mark for examples: in a raw docstring it is two characters, not a backspace."""
+    """Return the help text with click's mark for examples as a backspace character, not as the two characters ``\\b``.
+
+    None stays None.
+    """
     return None if text is None else text.replace("\\b\n", "\b\n")
 
 
@@ -281,7 +284,10 @@ def _format_sections(
 
 
 def split_topic(text: str) -> tuple[str, int | None]:
-    """Split ``TOPIC`` or ``TOPIC:PARTITION`` into (topic, partition or None). No topic name contains a colon."""
+    """Split ``TOPIC`` or ``TOPIC:PARTITION`` into (topic, partition or None). No topic name contains a colon.
+
+    Raises ConfigError if the text after the colon is not a number.
+    """
     topic, colon, partition = text.partition(":")
     if not colon:
         return topic, None
@@ -293,13 +299,16 @@ def split_topic(text: str) -> tuple[str, int | None]:
 
 
 def topic_or_partition(text: str) -> str | TopicPartition:
-    """Parse ``TOPIC`` to text, or ``TOPIC:PARTITION`` to a TopicPartition."""
+    """Parse ``TOPIC`` to text, or ``TOPIC:PARTITION`` to a TopicPartition. Raises ConfigError for a bad partition."""
     topic, partition = split_topic(text)
     return topic if partition is None else TopicPartition(topic, partition)
 
 
 def confirm(app: Application, command: str, question: str) -> None:
-    """Ask the user to confirm a change. Raises ConfigError if the answer is no, or if there is no terminal."""
+    """Ask the user to confirm a change by ``command``, unless ``--yes`` was passed.
+
+    Raises ConfigError if the answer is no, if there is no terminal, and in JSON mode.
+    """
     if app.yes:
         return
     if not sys.stdin.isatty() or app.out.json_mode:

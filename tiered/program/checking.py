@@ -68,7 +68,7 @@ def reading_options(read_data_help: str) -> Callable[[F], F]:
 def subset_of(app: Application, text: str | None) -> tuple[int, int] | None:
     """Parse ``--read-data-subset``: ``7/20`` gives (7, 20), ``5%`` the part of today. Print the part; None gives None.
 
-    Raises ConfigError.
+    The result (n, m) means the n-th of m parts. Raises ConfigError.
     """
     if text is None:
         return None
@@ -96,7 +96,10 @@ def _share(text: str) -> float:
 
 
 def remedies(findings: Iterable[Finding]) -> list[str]:
-    """Return one ``tiered repair`` command for each topic or partition with damage in the bucket."""
+    """Return a line with a ``tiered repair`` command for each topic or partition with damage in the bucket.
+
+    Return at most :data:`MAX_REMEDIES` lines.
+    """
     selected = dict[str, None]()
     for found in findings:
         if found.code in _TOPIC and found.topic:

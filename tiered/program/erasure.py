@@ -44,7 +44,11 @@ def selection_of(
     as_hex: bool,
     before: str | None,
 ) -> Selection:
-    """Build the selection of records from the options. Raises ConfigError."""
+    """Build the selection of records from the options of :func:`selection_options`.
+
+    ``file``: file with one key on each line. ``as_hex``: keys and prefixes are hex digits. ``before``: text of a time.
+    Raises ConfigError.
+    """
     lines = list(keys)
     if file is not None:
         lines += _lines_of(file)
@@ -69,7 +73,8 @@ def selection_of(
 def _lines_of(file: Path) -> list[str]:
     """Return the keys of a file, one a line. Blank lines and a byte order mark are ignored.
 
-    Only LF, CR LF or CR ends a line. Other line ends of Unicode may be part of a key.
+    Only LF, CR LF or CR ends a line. Other line ends of Unicode may be part of a key. Raises ConfigError for a file
+    that is missing, too large or not UTF-8.
     """
     if not file.is_file():
         raise ConfigError(f"--keys {file} is no file", hint="name a file with one key on each line")
@@ -93,7 +98,7 @@ def _lines_of(file: Path) -> list[str]:
 
 
 def plan_table(plans: Iterable[Fields]) -> list[str]:
-    """Return a table of the segments that the erasure will rewrite."""
+    """Return the lines of a table of the segments to rewrite, and a line with the number of segments that were read."""
     plans = list(plans)
     header = ["partition", "from", "to", "records that go", "bytes of the segment"]
     rows = [

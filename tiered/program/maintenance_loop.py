@@ -83,12 +83,12 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepView:
-    """Progress of the maintenance. ``doing``: the current partition, ``""`` between rounds.
+    """Progress of the maintenance. ``doing``: the current partition and kind of action, ``""`` between rounds.
 
-    Times are 0 before the first round. ``failed``: the error of each partition whose last round failed. ``trouble``:
-    the error of a whole round, or of a topic whose entry is unreadable. ``paused``: topics that the newest round
-    skipped. ``fenced``: actions that ended because another maintainer took the role. ``groups``: lags of the bucket's
-    groups after the newest round.
+    ``began_ms``, ``ended_ms``: times of the newest rounds, 0 before the first. ``failed``: the error of each partition
+    whose last round failed. ``trouble``: the error of a whole round, or of a topic whose entry is unreadable.
+    ``paused``: topics that the newest round skipped. ``fenced``: actions that ended because another maintainer took
+    the role. ``groups``: lags of the bucket's groups after the newest round.
     """
 
     rounds: int = 0
@@ -149,7 +149,8 @@ def room_for(action: MaintenanceAction, memory: Slots | None) -> Iterator[int]:
 class MaintenanceLoop:
     """Loop of maintenance rounds. Call ``run`` and ``turn`` on one thread, ``end`` and ``view`` on any.
 
-    ``on_failed``: called with each error and its partition, None for a whole round.
+    ``on_done``: called with the partition and the result of each action. ``on_failed``: called with each error and its
+    partition, None for a whole round.
     """
 
     def __init__(
@@ -164,7 +165,10 @@ class MaintenanceLoop:
         on_failed: OnFailed = _nobody,
         memory: Slots | None = None,
     ) -> None:
-        """Make a loop. ``memory``: limit that actions share with uploads, None: not counted."""
+        """Make a loop. ``owner``: name of this program in claims.
+
+        ``memory``: limit that actions share with uploads, None: not counted.
+        """
         self._store = store
         self._owner = owner
         self._clock = clock
@@ -315,5 +319,5 @@ class MaintenanceLoop:
         return drive(self._store, steps, clock=self._clock, ids=self._ids)
 
     def _note(self, **changes: object) -> None:
-        """Replace the view, never change it: other threads read it as a whole."""
+        """Replace the view by a copy with ``changes``. Other threads may still read the old one."""
         self.view = replace(self.view, **changes)  # type: ignore[arg-type]

@@ -21,20 +21,23 @@ from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.program.open_reader import need_directory, need_topic, refuse_file
-from tiered.program.open_store import open_remote, refuse_memory, store_options
+from tiered.program.open_store import open_remote, store_options
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, check_entry, list_topics, load_topic_to_read
 from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
 from tiered.store.limit import Limits
-from tiered.store.location import StoreLocation
 
 T = TypeVar("T")
 
 
 def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_DEADLINE_SECONDS) -> tiered.Log:
-    """Open the log directory for writing, and its bucket if one was given."""
+    """Open the log directory for writing, and its bucket if one was given.
+
+    ``create``: create a missing directory. ``deadline_seconds``: longest time for the retries of a request. Raises
+    ConfigError, NotFoundError, LockedError and the other errors of ``tiered.open``.
+    """
     directory = app.need_log_dir()
     if create:
         refuse_file(directory)
@@ -42,7 +45,6 @@ def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_
         need_directory(app)
     if app.remote is None:
         return tiered.open(directory, create=create, clock=app.clock, ids=app.ids)
-    refuse_memory(StoreLocation.parse(app.remote, environ={}))
     options = store_options(app, app.remote)
     return tiered.open(
         directory,
@@ -57,10 +59,10 @@ def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """Facts about a topic from both tiers. ``config``: with Kafka's names. Two different ids mean two different topics.
+    """Facts about a topic from both tiers. ``config``: settings by Kafka's names, the disk's if it has the topic.
 
-    ``entry``: its registry entry, None if there is none or it is unreadable. ``unreadable``: the error in the latter
-    case.
+    ``partitions``: the larger number of both tiers. Two different ids mean two different topics. ``entry``: registry
+    entry, None if there is none or it is unreadable. ``unreadable``: the error in the latter case.
     """
 
     name: str
@@ -132,9 +134,9 @@ class Tiers:
         return dict(sorted(found.items()))
 
     def known(self) -> dict[TopicPartition, RootLowerBounds]:
-        """Return lower bounds of the roots, from the uploader's files on the disk.
+        """Return the lower bounds of each partition's root, from the uploader's files on the disk.
 
-        Call it before a request to the bucket.
+        A root below them is stale. Call this before reading the root, or a commit in between makes it look stale.
         """
         if self.local is None:
             return {}
@@ -144,8 +146,8 @@ class Tiers:
         """Return the newest catalog of a partition.
 
         It is checked against the lower bounds ``known`` and the registry entry. None if the bucket has none and should
-        have none. Raises LogDestroyedError and CorruptionError as ``RootView.load`` does, and also if the registry
-        entry is gone or has fewer partitions than the disk has uploaded.
+        have none. Raises LogDestroyedError if the root or the registry entry is gone although the disk has seen it.
+        Raises CorruptionError if one of them is damaged or older than the disk has seen.
         """
         if self.store is None:
             return None
@@ -181,6 +183,7 @@ def open_tiers(
     """Open log directory and bucket, as given, for commands that read segments and catalogs themselves.
 
     ``with_local`` False: without the log directory, for example a lost one. ``with_remote`` False: without the bucket.
+    ``limits``: limits of requests and memory. Raises ConfigError if neither is given, NotFoundError if one is missing.
     """
     app.need_a_tier()
     if with_local:
@@ -204,7 +207,7 @@ def open_tiers(
 def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicEntry]]:
     """Open the bucket with one topic's registry entry, for commands that change the topic there.
 
-    Raises ConfigError without a bucket and for the coordinator's own topic, UnknownTopicError.
+    Raises ConfigError without a bucket and for an internal topic, UnknownTopicError.
     """
     app.need_remote()
     refuse_internal(topic)
@@ -228,7 +231,7 @@ def as_fields(unreadable: Mapping[str, TieredError]) -> list[dict[str, object]]:
 
 
 def topic_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse and check the texts of ``--set segment.bytes=64MiB``. Return the settings by name."""
+    """Parse the texts of ``--set segment.bytes=64MiB``. Return values by name. Raises ConfigError for a wrong one."""
     properties: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -241,21 +244,27 @@ def topic_settings(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def open_directory(app: Application) -> LocalLog:
-    """Open the named log directory alone, for writing. Raises the error of :func:`directory_error`, LockedError."""
+    """Open the named log directory alone, for writing.
+
+    Raises ConfigError, NotFoundError or LocalPermissionError if it cannot be read, LockedError if it has a writer.
+    """
     directory = app.need_log_dir()
     need_directory(app)
     return LocalLog.open(directory, clock=app.clock, ids=app.ids)
 
 
 def open_view(app: Application) -> LogView:
-    """Open the log directory for reading, without the bucket. Raises the error of :func:`directory_error`."""
+    """Open the log directory for reading, without the bucket.
+
+    Raises ConfigError, NotFoundError or LocalPermissionError if it cannot be read.
+    """
     directory = app.need_log_dir()
     need_directory(app)
     return LogView.open(directory, clock=app.clock)
 
 
 def refuse_internal(topic: str) -> None:
-    """Raise ConfigError if ``topic`` is a state log of a coordinator. ``Log.delete_topic`` refuses it, too."""
+    """Raise ConfigError if ``topic`` is an internal topic with the state of transactions or groups."""
     if is_state_log(topic):
         raise ConfigError(
             f"{topic} is internal and cannot be changed here: it has the state of transactions or groups",

@@ -67,7 +67,10 @@ def need_topic(name: str, known: Iterable[str]) -> None:
 
 
 def topic_to_read(reader: tiered.Reader, name: str) -> TopicReads:
-    """Open the topic ``name`` without reading other registry entries, which may be damaged."""
+    """Open the topic ``name``. Other registry entries, which may be damaged, are only read for a suggestion.
+
+    Raises UnknownTopicError, which suggests a similar name.
+    """
     try:
         return reader.topic(name)
     except UnknownTopicError:
@@ -101,7 +104,10 @@ def pass_over(app: Application, topic: str, partition: int, refused: TieredError
 
 
 def need_directory(app: Application) -> None:
-    """Raise the error of :func:`directory_error`, if there is one."""
+    """Raise an error if the given log directory cannot be read. Do nothing if none was given.
+
+    Raises NotFoundError, ConfigError for a file, LocalPermissionError, or the error of a damaged file.
+    """
     refused = directory_error(app)
     if refused is not None:
         raise refused

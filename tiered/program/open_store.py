@@ -33,15 +33,6 @@ def store_options(app: Application, url: str) -> S3Keywords:
     return {}
 
 
-def refuse_memory(place: StoreLocation) -> None:
-    """Raise ConfigError for a store in this process's memory: its objects would end with the program."""
-    if place.scheme == "memory":
-        raise ConfigError(
-            f"{place.url} exists only in one process: uploaded segments would be lost when it ends",
-            hint="use file:///dir to try it out",
-        )
-
-
 def location(app: Application) -> StoreLocation:
     """Return the parsed URL of the bucket. Raises NotFoundError for a folder that is no store."""
     url = app.need_remote()

@@ -78,11 +78,14 @@ class Output:
         self.summary_fields = fields
 
     def line(self, text: str) -> None:
-        """Write one line of text to standard output."""
+        """Write one line of text to standard output. Raises StdoutClosed, LocalIOError, DiskFullError."""
         self.data(text.encode("utf-8", "backslashreplace") + b"\n")
 
     def data(self, data: bytes) -> None:
-        """Write bytes to standard output. Raises StdoutClosed if its reader is gone."""
+        """Write bytes to standard output.
+
+        Raises StdoutClosed if its reader is gone, LocalIOError or DiskFullError if the write fails.
+        """
         try:
             stream = getattr(sys.stdout, "buffer", None)
             if stream is None:
@@ -96,7 +99,10 @@ class Output:
             raise output_error(cause) from cause
 
     def flush(self) -> None:
-        """Flush standard output: at the end of a run, and whenever a follower waits for new data."""
+        """Flush standard output, at the end of a run and before each wait for new data.
+
+        Raises StdoutClosed if its reader is gone, LocalIOError or DiskFullError if the write fails.
+        """
         try:
             sys.stdout.flush()
         except BrokenPipeError as cause:
@@ -150,7 +156,10 @@ class Output:
             _talk(text)
 
     def warn(self, text: str) -> None:
-        """Print a warning on stderr. In JSON mode also print it as a line, and repeat it in the summary."""
+        """Print a warning on stderr. In JSON mode also print it as a line, if :meth:`start` was called.
+
+        The summary in JSON repeats it.
+        """
         if len(self.warnings) < MAX_WARNINGS:
             self.warnings.append(text)
         _talk(text, "warning: ", _YELLOW)
@@ -365,7 +374,8 @@ PLAIN_SECONDS = 60.0
 class Progress:
     """Progress of one run: a bar on a terminal, otherwise a plain line each minute, or JSON lines.
 
-    A context manager, which removes the bar at its end. ``total`` 0: unknown.
+    A context manager, which removes the bar at its end. ``title``: the work, such as "checking". ``total`` 0: unknown.
+    ``is_bytes``: amounts are bytes.
     """
 
     def __init__(self, app: Application, title: str, *, total: int = 0, is_bytes: bool = False) -> None:

@@ -42,7 +42,8 @@ class PartitionStatus:
     ``unreadable``: why the disk's part cannot be read. ``lost``: why the bucket has less than the registry or this disk
     has seen. ``elsewhere``: why the partition is not on this disk although nothing was lost. ``deleting``: the topic is
     being deleted in the bucket. ``sealed_since_ms``: last write of the oldest sealed segment that is not uploaded.
-    ``reasons``: why this partition is not safe.
+    ``reasons``: why this partition is not safe. ``times``: least and greatest timestamp in the bucket, None without
+    any. ``local_bytes``: bytes of all its segments on this disk. ``active_bytes``: those of the active one.
     """
 
     tp: TopicPartition
@@ -71,7 +72,7 @@ class PartitionStatus:
         return [dataclasses.replace(reason, text=f"{self.tp}: {reason.text}") for reason in self.reasons]
 
     def trouble(self, code: str, text: str) -> None:
-        """Add a reason why this partition is not safe."""
+        """Add a reason why this partition is not safe. ``code``: a key of ``uploader_status.CODES``."""
         self.reasons.append(UnsafeReason(code, text, topic=self.tp.topic, partition=self.tp.partition))
 
     @property
@@ -189,7 +190,9 @@ class Budget:
 class DiskNotes:
     """Facts from the files of a log directory about all its partitions, read once.
 
-    ``gone``: partitions whose folder is gone, with the noted end of each. ``topics``: topics that should be here.
+    ``present``: partitions with a folder. ``gone``: partitions whose folder is gone, each with its end offset in the
+    checkpoints. ``topics``: topics that should be here. ``known``: lower bounds of the roots in the bucket.
+    ``uploads``: state of the uploads. ``budget``: bytes of segments that may be read.
     """
 
     present: frozenset[TopicPartition] = frozenset()
@@ -202,7 +205,7 @@ class DiskNotes:
     @classmethod
     def read(cls, tiers: Tiers, read_bytes: int = 0) -> DiskNotes:
         """Read the facts from the log directory, if there is one. Read the bucket only afterwards, so that it is never
-        older.
+        older. ``read_bytes``: most bytes of segments to read later.
         """
         log = tiers.local
         if log is None:
@@ -235,8 +238,9 @@ def _gone(log: LogView, uploads: Mapping[TopicPartition, PartitionUpload]) -> di
 def gather(
     tiers: Tiers, unreadable: dict[str, TieredError] | None = None, topic: str | None = None, *, read_bytes: int = 0
 ) -> list[PartitionStatus]:
-    """Return the state of every partition of every topic, or of ``topic``. ``unreadable`` as for :meth:`Tiers.topics`.
+    """Return the state of every partition of every topic, or of ``topic``.
 
+    ``unreadable``: gets the error of each topic whose entry cannot be read. None: such an error is raised.
     ``read_bytes``: most bytes of segments to read, in order to find uploads that cannot succeed.
     """
     notes = DiskNotes.read(tiers, read_bytes)
@@ -315,7 +319,7 @@ def _add_disk(status: PartitionStatus, local: LogView, upload: PartitionUpload |
 
 
 def _add_owner(status: PartitionStatus, local: LogView) -> None:
-    """Add a reason if the bucket refuses the next claim of this disk, which another volume has overtaken.
+    """Add a reason if another volume owns the root, so that the next claim of this disk would be refused.
 
     A root of this volume proves nothing: its writer may have claimed or committed since the disk was read.
     """

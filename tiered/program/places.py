@@ -37,7 +37,10 @@ class LogPlace:
     text: str = ""
 
     def offset_in(self, start: int, end: int, for_time: Callable[[int], tuple[int, int] | None]) -> int:
-        """Return the offset of the place in a log from ``start`` to ``end``. A time after all records gives ``end``."""
+        """Return the offset of the place in a log from ``start`` to ``end``. A time after all records gives ``end``.
+
+        ``for_time``: function from a time in ms to the first record's (offset, timestamp) from then on, None without.
+        """
         if self.time_ms is not None:
             found = for_time(self.time_ms)
             return end if found is None else found[0]

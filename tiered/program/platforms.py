@@ -42,7 +42,7 @@ _ALIASES = {"nfs4": "nfs", "cifs": "smb", "smb2": "smb", "smb3": "smb", "fuseblk
 
 
 def standing(name: str, names: Names) -> Standing:
-    """Return how well a platform is known to work. A name that is not in the table counts as expected to work."""
+    """Return how well a platform is known to work. A name that is not in ``names`` counts as expected to work."""
     found = (each for each, listed in names.items() if name.lower() in (one.lower() for one in listed))
     return next(found, Standing.EXPECTED)
 
@@ -59,12 +59,12 @@ def system_name(system: str, machine: str, libc: str) -> str:
 
 
 def this_system() -> str:
-    """Return this process's system, as the table names it."""
+    """Return the name of this machine's system, for example ``Linux x86-64 with glibc``, as in ``SYSTEMS``."""
     return system_name(platform.system(), platform.machine(), platform.libc_ver()[0])
 
 
 def this_python() -> str:
-    """Return this process's Python, as the table names it."""
+    """Return the name of this process's Python, for example ``CPython 3.11``, as in ``PYTHONS``."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "free-threaded builds"
     implementation = platform.python_implementation()

@@ -65,7 +65,7 @@ def envelope(record: ConsumerRecord) -> dict[str, Any]:
     """Return the fields of a record for JSON output.
 
     In this order: message_type, topic, partition, offset, timestamp, timestamp_type, key, value, headers, encoding,
-    tier. ``encoding`` names how key, value and header values are written: ``utf-8`` or ``base64``.
+    tier. ``encoding``: ``utf-8`` or ``base64`` for key, value and header values. If they differ, it is a dictionary.
     """
     (key,), key_word = _encode([record.key])
     (value,), value_word = _encode([record.value])
@@ -86,7 +86,8 @@ def encoded_fields(
 ) -> dict[str, Any]:
     """Return the JSON fields ``key``, ``value``, ``headers`` and ``encoding``.
 
-    ``key`` and ``value`` are pairs of the encoded content and the name of its encoding, ``""`` for null.
+    ``key`` and ``value`` are pairs of the encoded content and the name of its encoding, ``""`` for null. The field
+    ``encoding`` is that name, or a dictionary of the names by field if they differ.
     """
     contents, headers_word = _encode([content for _, content in headers])
     words = {"key": key[1], "value": value[1], "headers": headers_word}
@@ -143,7 +144,10 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
 
 
 def compile_format(text: str) -> Callable[[ConsumerRecord], bytes]:
-    """Return a function that formats a record by ``text``. Raises ``ConfigError`` for an unknown field or escape."""
+    r"""Return a function that formats a record by the template ``text``, such as ``%o %s\n``.
+
+    Raises ConfigError for an unknown field or escape, and for a template that is too long.
+    """
     if len(text) > MAX_FORMAT_CHARS:
         raise ConfigError(
             f"the template has {len(text)} characters, more than the limit of {MAX_FORMAT_CHARS}", hint="shorten it"
@@ -309,7 +313,12 @@ class _Number(str):
 
 @dataclass(frozen=True, slots=True)
 class InputShape:
-    """Options of the input. ``delimiter`` splits key and value in lines, ``separator`` the columns of a CSV."""
+    """Options of the input. ``delimiter`` splits key and value in lines, ``separator`` the columns of a CSV.
+
+    ``format``: "lines", "json" or "csv". ``binary``: lines are bytes, not UTF-8. ``key_field``, ``timestamp_field``:
+    member or column with the key and the timestamp. ``headers``: headers of every record. ``null_empty``: an empty key
+    or value becomes null. Raises ConfigError for options that contradict each other.
+    """
 
     format: str = "lines"
     delimiter: bytes | None = None
@@ -501,6 +510,6 @@ def _refuse_constant(word: str) -> None:
 
 
 def _wrong(source: LineSource, what: str, hint: str, line: int = 0) -> InvalidRecordError:
-    """Return the error. ``line`` is the first line of the record, if it is not the last line read."""
+    """Return the error "line N of the input ``what``". N: ``line``, or the last line read if ``line`` is 0."""
     number = line or source.number
     return InvalidRecordError(f"line {number} of the input {what}", index=number - 1, hint=hint)

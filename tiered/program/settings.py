@@ -97,7 +97,7 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Value:
     """Value of a setting. ``source``: ``flag``, ``environment``, ``file`` or ``default``. ``text``: the value as
-    given.
+    given. ``place``: name of the option, variable or file.
     """
 
     value: Any
@@ -389,6 +389,7 @@ def read(
 
     ``tables``: tables of the TOML file to read, each with all settings that it may have. ``""`` is for keys outside any
     table. A later table has precedence. Raises ConfigError, which names the place, for a wrong value or unknown key.
+    Raises NotFoundError if the file ``config`` does not exist.
     """
     by_name = {setting.name: setting for setting in wanted}
     found: dict[str, Value] = {}
@@ -438,14 +439,20 @@ def _from_file(
 
 
 def resolve(flags: Mapping[str, Scalar], environ: Mapping[str, str], config: Path | None) -> dict[str, Value]:
-    """Return the value and origin of every setting of the program ``tiered``. Raises as :func:`read`."""
+    """Return the value and origin of every setting of the program ``tiered``.
+
+    Raises ConfigError for a wrong value and an unknown key or variable, NotFoundError for a missing file.
+    """
     refuse_unknown_variables(environ)
     found = read(SETTINGS, flags, environ, config, {"": SETTINGS})
     return {setting.name: found.get(setting.name, Value(setting.default)) for setting in SETTINGS}
 
 
 def store_limits(flags: Mapping[str, str | None], environ: Mapping[str, str], config: Path | None) -> StoreLimits:
-    """Return the store limits for a command. Raises as :func:`read`, also for a misspelt limit."""
+    """Return the store limits for a command.
+
+    Raises ConfigError for a wrong value and an unknown key or variable, NotFoundError for a missing file.
+    """
     refuse_unknown_daemon_variables(environ)
     found = read(LIMITS, flags, environ, config, {TABLE: (*PLACE, *DAEMON)})
     return StoreLimits(**{name: each.value for name, each in found.items()})
@@ -478,8 +485,9 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def daemon_values(environ: Mapping[str, str], config: Path | None) -> dict[str, Value]:
-    """Return the value and origin of every setting of the daemon, without command line options. Raises as
-    :func:`read`.
+    """Return the value and origin of every setting of the daemon, without command line options.
+
+    Raises ConfigError for a wrong value and an unknown key or variable, NotFoundError for a missing file.
     """
     refuse_unknown_daemon_variables(environ)
     found = read(DAEMON, {}, environ, config, {TABLE: (*PLACE, *DAEMON)})

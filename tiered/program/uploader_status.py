@@ -55,7 +55,10 @@ _DAMAGE = frozenset({"corruption", "offset_gap", "log_destroyed"})
 
 @dataclass(frozen=True, slots=True)
 class UnsafeReason:
-    """One reason why a log is not safe. ``unblocks``: what ends it. ``since_ms`` -1, ``topic`` empty: unknown."""
+    """One reason why a log is not safe. ``code``: a key of :data:`CODES`. ``unblocks``: event or command that ends it.
+
+    ``since_ms``: time at which it began, -1 if unknown. ``topic``, ``partition``: empty and -1 for the whole log.
+    """
 
     code: str
     text: str
@@ -131,7 +134,7 @@ def _ask(lock: DirectoryLock) -> dict[str, Any] | None:
 
 
 def _noted(lock: DirectoryLock) -> Iterator[UnsafeReason]:
-    """Yield the problem that the uploader noted beside its lock."""
+    """Yield the problem that the uploader has written into its lock file, if any."""
     try:
         document = json.loads(lock.note().get("trouble", "null"))
         if document is not None:
@@ -272,7 +275,7 @@ def talk(document: Mapping[str, Any]) -> Iterator[str]:
 def verdict(reasons: Sequence[UnsafeReason], only_here: int, records: str) -> str:
     """Return the first line of ``status``: ``safe``, or ``NOT SAFE`` with the worst reason.
 
-    ``only_here``: number of records only on this disk, which ``records`` has in words.
+    ``only_here``: number of records only on this disk. ``records``: the same number as text, such as "7 records".
     """
     if not reasons:
         return "safe"

@@ -75,7 +75,7 @@ class BucketReads:
     def entry(self, name: str, known: Mapping[int, RootLowerBounds]) -> Steps[TopicEntry | None]:
         """Return a topic's registry entry, None if there is none.
 
-        ``known``: what the disk knows of the topic's roots, by partition. Raises LogDestroyedError if the topic was
+        ``known``: lower bounds of the topic's roots on the disk, by number. Raises LogDestroyedError if the topic was
         deleted, or its entry is gone. Raises CorruptionError if the disk or this reader has seen a newer entry.
         """
         entry = yield from load_topic_to_read(name)

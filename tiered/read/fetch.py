@@ -52,7 +52,10 @@ class PartitionFetch:
 
     @classmethod
     def open(cls, tp: TopicPartition, opener: StreamOpener, signal: Signal, *, isolation: str) -> Steps[PartitionFetch]:
-        """Open one partition for a consumer. :meth:`seek` must then set its position."""
+        """Open one partition for a consumer. :meth:`seek` must then set its position.
+
+        ``signal``: set by each append of this process. ``isolation``: "read_uncommitted" or "read_committed".
+        """
         stream = yield from opener(tp)
         followed = yield from FollowedPartition.open(stream, 0, None, signalled=stream.watch(signal))
         return cls(tp, stream, followed, isolation=isolation)
@@ -113,7 +116,7 @@ class PartitionFetch:
         return [*items, self.next_item()]
 
     def fill(self, most: int) -> None:
-        """Decode items from the current piece until ``most`` are ready or the piece ends.
+        """Decode items that :meth:`pull` has read, until ``most`` are ready or none is left.
 
         An error, such as CorruptionError, is raised after all items that are ready were dropped.
         """
@@ -131,12 +134,12 @@ class PartitionFetch:
                 self._piece = None
 
     def pull(self, now_s: float, emit: Emitter, followers: Followers, stop: int | None) -> Steps[bool]:
-        """Read the next piece of records below ``stop`` (None: no bound). :meth:`fill` decodes the piece.
+        """Read the next records below offset ``stop`` (None: no bound), which :meth:`fill` decodes.
 
-        Return True if a piece was read or another call may read one at once. Return False until the next read is due.
-        During an outage of the store the next read is deferred. ``gone`` is True after the partition alone was closed:
-        open it again. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, and ClosedError if the log or
-        reader was closed.
+        ``emit``: function that makes the steps of a read, for records or Arrow. Return True if records were read or
+        another call may read some at once. Return False until the next read is due. During an outage of the store the
+        next read is deferred. ``gone`` is True after the partition alone was closed: open it again. Raises
+        OffsetOutOfRangeError, OffsetGapError, CorruptionError, and ClosedError if the log or reader was closed.
         """
         followed, found = self._followed, False
         try:
@@ -173,7 +176,7 @@ class PartitionFetch:
         return found or self._woken
 
     def _drop_pieces(self) -> None:
-        """End the read. The next one begins after the last whole piece."""
+        """End the read in progress. The next one begins at the offset :attr:`reached`."""
         if self._pieces is not None:
             self._pieces.close()
         self._pieces, self._followed.fresh = None, True

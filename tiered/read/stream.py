@@ -96,7 +96,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Range of one partition to read, by offsets or by times. All None: everything.
+    """Range of one partition to read, by offsets or by times; ends are exclusive. All None: the whole partition.
 
     A record without a timestamp is in no range of times, even in a segment whose other records match.
     """
@@ -269,7 +269,7 @@ class TierStream:
     def offset_for_time(self, timestamp: int) -> Steps[tuple[int, int] | None]:
         """Return (offset, timestamp) of the first record with a timestamp of at least ``timestamp``, None without one.
 
-        Searches both tiers by Kafka's rule.
+        Searches both tiers. The first record is the one with the lowest offset. ``timestamp``: milliseconds.
         """
         local, remote = yield from self.spans()
         if self._remote is not None and remote is not None:
@@ -328,7 +328,10 @@ class TierStream:
         return windows
 
     def _windows_below(self, wanted: ReadRange, start: int, end: int) -> Steps[list[Window]]:
-        """Return the window below the catalog's start, narrowed by the disk's times. Reading missing offsets raises."""
+        """Return ``start`` to ``end``, which is below the catalog, as a window that the disk's times may shorten.
+
+        Return no window if it is empty. A read of offsets that the disk lacks raises an error.
+        """
         if start < end and wanted.since_ms is not None and self._local is not None:
             found = yield from blocking(partial(self._local.offset_for_time, wanted.since_ms))
             start = end if found is None else max(start, found[0])
@@ -377,9 +380,9 @@ class TierStream:
     ) -> Steps[None]:
         """Emit the whole batches that hold offsets ``start`` to ``end``, in order, from the tier that has them.
 
-        ``shape`` maps a :class:`TierBatch` to the emitted value, ``run_shape`` a whole run. ``on_trimmed="jump"``
-        continues at the new earliest offset if retention deleted the wanted one. ``cursor`` begins at ``start``, and
-        follows what is emitted. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError and the store's errors.
+        ``end``: exclusive; None: the latest. ``shape`` maps a batch to the emitted value, ``run_shape`` a run of them.
+        ``on_trimmed="jump"`` continues at the earliest offset if retention deleted the wanted one. ``cursor`` moves to
+        after each emitted batch. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, the store's errors.
         """
         replans = 0
         cursor = cursor or Cursor(start)
@@ -437,7 +440,10 @@ class TierStream:
                     raise
 
     def batch_runs(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Steps[None]:
-        """Emit the batches of :meth:`batches` as iterators, each over several batches: a step per batch costs more."""
+        """Emit the encoded batches with offsets ``start`` to ``end`` as iterators, each over several batches.
+
+        One step for each batch would cost more. ``end`` None: the latest offset. Raises as :meth:`batches`.
+        """
         run_shape = partial(_batches_of_run, start)
         yield from self.batches(start, end, on_trimmed=on_trimmed, shape=_alone, run_shape=run_shape)
 
@@ -466,7 +472,8 @@ class TierStream:
         """Emit an iterator of decoded records for each batch of ``wanted``, without control records.
 
         ``read_committed`` also leaves out aborted records, and ends before the first open transaction. ``through`` maps
-        each iterator to the emitted one.
+        each iterator to the emitted one. ``on_trimmed="jump"`` continues at the earliest offset if retention deleted
+        the wanted one; "raise" raises OffsetOutOfRangeError.
         """
         for part in (yield from self.shown(wanted, isolation)):
             yield from self.part_records(part, wanted, on_trimmed=on_trimmed, through=through)
@@ -480,7 +487,11 @@ class TierStream:
         through: Through | None = None,
         cursor: Cursor | None = None,
     ) -> Steps[None]:
-        """Emit the records of ``part``, one result of :meth:`shown`, as :meth:`records` does."""
+        """Emit an iterator of decoded records for each batch of ``part``, without those that the part hides.
+
+        ``wanted``: bounds of the timestamps. ``on_trimmed``: "raise", or "jump" over records that retention deleted.
+        ``through`` maps each iterator to the emitted one. ``cursor`` moves to after each emitted batch.
+        """
         start, end, hidden = part
         shape: Shape = partial(_shown, self.tp, wanted, start, end, hidden)
         run_shape: RunShape = partial(_run_shown, self.tp, wanted, start, end, hidden)
@@ -594,7 +605,7 @@ def _cut(batch: TierBatch, at: int) -> TierBatch:
 
 
 class StepIterator:
-    """Iterator over the values that ``steps`` emit, for use in other steps."""
+    """Source of the values that ``steps`` emit, one at a time, for use in other steps."""
 
     END = object()
 

@@ -87,14 +87,22 @@ class PartitionStream:
         return self._runner.run(self.steps.offset_for_time(timestamp))
 
     def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Iterator[TierBatch]:
-        """Yield whole encoded batches in order. Arguments and errors are those of ``TierStream.batches``."""
+        """Yield the encoded batches that hold offsets ``start`` to ``end`` (exclusive; None: the latest), in order.
+
+        ``on_trimmed="jump"`` continues at the earliest offset if retention deleted the wanted one; "raise" raises
+        OffsetOutOfRangeError. Also raises OffsetGapError, CorruptionError and the store's errors.
+        """
         steps = self.steps.batch_runs(start, end, on_trimmed=on_trimmed)
         return chain.from_iterable(self._runner.stream(steps, self.steps.release))
 
     def records(
         self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
     ) -> Iterator[ConsumerRecord]:
-        """Yield records one by one. Arguments and errors are those of ``TierStream.records``."""
+        """Yield the decoded records of ``wanted`` one by one, without control records.
+
+        ``isolation="read_committed"`` leaves out aborted records, and ends before the first open transaction.
+        ``on_trimmed="jump"`` continues at the earliest offset if retention deleted the wanted one.
+        """
         steps = self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
         return chain.from_iterable(self._runner.stream(steps, self.steps.release))
 
@@ -298,10 +306,12 @@ class TopicReads:
         follow: bool = False,
         idle_timeout: float | str | None = None,
     ) -> RecordBatches:
-        """Return the records of :meth:`read` as Arrow record batches of about 1 MiB, with all columns or ``columns``.
+        """Return records as Arrow record batches of about 1 MiB, with all columns or ``columns``.
 
-        Memory stays bounded. ``polars.from_arrow``, ``duckdb.from_arrow`` and ``pyarrow.RecordBatchReader.from_stream``
-        take the result without a copy. Needs the extra ``arrow``.
+        ``start``, ``end``: offsets; ``since``, ``until``: times; both ranges are half-open. ``partition`` None: all.
+        ``follow=True`` continues with new records. Raises the errors of :meth:`read`. Memory stays bounded. Needs the
+        extra ``arrow``. ``polars.from_arrow``, ``duckdb.from_arrow`` and ``pyarrow.RecordBatchReader.from_stream`` take
+        the result without a copy.
         """
         span = self._range(partition, start=start, end=end, since=since, until=until)
         wanted = self._wanted(partition, span, isolation, on_trimmed, follow=follow, idle_timeout=idle_timeout)

@@ -61,17 +61,18 @@ class SegmentDiffers(CorruptionError):
 
 
 class SegmentScan:
-    """Scan of segment ``row`` from byte ``position``, for batches that touch offsets ``start`` to ``end`` (exclusive).
+    """Scan of the bytes of segment ``row`` for the batches that touch offsets ``start`` to ``end`` (exclusive).
 
-    ``feed`` pieces in order, then ``finish``. Batches wholly below ``start`` are skipped unverified. ``done``: ``end``
-    was reached.
+    ``position``: byte of the ``.log`` at which the bytes begin. Pass all of them to ``feed`` in order, then call
+    ``finish``. Batches wholly below ``start`` are skipped unverified. ``done`` is True once ``end`` was reached.
+    ``verify_crc`` False: no checksum is compared.
 
-    If all bytes are fed, the segment's CRC32C is compared with the row's when the last piece comes, before any batch of
-    that piece is returned. Batches of earlier pieces were verified only by their own CRCs. If only a part of the
-    segment is fed, batch CRCs, offsets, times and the object's size are checked against the row.
+    If the whole ``.log`` is fed, its CRC32C is compared with the row's before the last call returns a batch. Batches of
+    earlier calls were verified only by their own CRCs. If only a part is fed, batch CRCs, offsets, times and the
+    object's size are checked against the row.
 
-    An index chose ``position`` if it is above 0, and the last byte if it is below the row's size. Mismatches there
-    raise IndexDoubtedError.
+    A ``position`` above 0 was taken from an offset index, and so was an end before the row's size. A mismatch in such
+    bytes raises IndexDoubtedError.
     """
 
     def __init__(
@@ -116,7 +117,11 @@ class SegmentScan:
                 yield found
 
     def runs(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview] | BatchRun]:
-        """Yield the same batches as :meth:`feed`, but plain ones (v2, in order, wanted offsets) as undecoded runs."""
+        """Yield the batches that ``data``, the next bytes, completes.
+
+        Consecutive v2 batches of wanted offsets come undecoded, as one :class:`BatchRun`. Each other batch comes as
+        (header, bytes). Raises CorruptionError with key, position and offset.
+        """
         view = memoryview(data)
         summing = self._count_piece(view)
         pieces = [] if self.done else [view]
@@ -158,10 +163,10 @@ class SegmentScan:
         return header, batch
 
     def _run(self, piece: memoryview) -> BatchRun | None:
-        """Return the verified plain batches at the start of ``piece``; None if the first needs its own check.
+        """Return the verified v2 batches at the start of ``piece``; None if the first one must be checked alone.
 
-        Its own check needs a batch that an index chose (the first), that is below the wanted offsets, or that is
-        staged.
+        These are checked alone: the first batch at a place from an index, batches below the wanted offsets, and those
+        of a staged segment.
         """
         if self._staged or not self._verify_crc or self._beyond or (self._by_index and self._first):
             return None
@@ -190,11 +195,11 @@ class SegmentScan:
             raise self._corrupt(f"offsets {self._next} to {self._offsets.next} are missing")
 
     def _count_piece(self, view: memoryview) -> bool:
-        """Return True if the CRC of ``view`` is to be combined from those of its batches.
+        """Return True if the segment's CRC can be combined from the CRCs of the batches in ``view``.
 
-        Return False for the last piece of a segment: none of its batches may be returned before the checksum of all is
-        known. Raises SegmentDiffers if that is wrong. If a batch of this piece is damaged, its own error is raised
-        later instead.
+        Return False if ``view`` ends the segment: its batches may be returned only once the segment's checksum is
+        known. Also return False if no such checksum is compared. Raises SegmentDiffers if the checksum is wrong. If a
+        batch in ``view`` is damaged, that batch's own error is raised later instead.
         """
         if self._counted < 0:
             return False
@@ -247,7 +252,10 @@ class SegmentScan:
         return self._corrupt(what, position)
 
     def _accept(self, span: BatchPosition, batch: memoryview) -> BatchHeader | None:
-        """Return the header of a wanted batch, None for a batch to skip."""
+        """Check one whole batch. Return its header, or None if the batch is outside the wanted offsets.
+
+        ``span``: position and size of the batch. Raises CorruptionError.
+        """
         if span.size > MAX_BATCH_BYTES:
             raise self._too_large(span.size, span.position)
         try:

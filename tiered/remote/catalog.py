@@ -104,7 +104,10 @@ class _Claim:
 
 @dataclass(frozen=True, slots=True)
 class _PersistedIds:
-    """Ids that this process has persisted and that a root may carry (``plan.ownership.hold``)."""
+    """Claim tokens and append ids that this process has stored on the volume. A root may carry any of them.
+
+    ``token``, ``last_append``: lists of ids as stored on disk (``plan.ownership.hold``).
+    """
 
     token: str = ""
     last_append: str = ""
@@ -113,8 +116,10 @@ class _PersistedIds:
 class IdleCatalog(NamedTuple):
     """Saved state of an idle :class:`Catalog`, from which :meth:`Catalog.go_on` continues its claim.
 
-    A daemon has one for each idle partition, so all fields are plain values. ``version``, ``start``, ``end``: lower
-    bounds of the root's version, start offset and next offset. ``pruned_epoch``: claim that has pruned the history.
+    A daemon has one for each idle partition, so all fields are plain values. ``token``: that of the claim.
+    ``persisted_token``, ``persisted_append``: claim tokens and append ids on the volume. ``version``, ``start``,
+    ``end``: lower bounds of the root's version, start offset and next offset. ``pruned_epoch``: claim that has pruned
+    the history.
     """
 
     topic_id: UUID
@@ -137,7 +142,8 @@ class Catalog(RootView):
     ``persist`` stores claim tokens and append ids on the volume (``remote.committer``); a writer's claim needs it.
     ``is_empty`` returns True while the log on this disk has no records. A claim of an empty volume calls it after its
     proof is stored, to notice a concurrent first append. ``shape``: sizes at which pages are split off. ``known``:
-    lower bounds of the root. ``root``, ``etag``: last acknowledged or read; None and ``""`` before.
+    lower bounds of the root's version and offsets: an older root is refused. ``root``, ``etag``: last acknowledged or
+    read; None and ``""`` before.
     """
 
     def __init__(
@@ -215,10 +221,10 @@ class Catalog(RootView):
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def claim(self, role: Role | str, owner: str, volume: VolumeProof | None = None) -> Steps[Claim]:
-        """Claim ``role`` for this process and fence all older claims of this role. The root must exist already.
+        """Claim ``role`` for this process, fence all older claims of this role, and return the granted claim.
 
-        Afterwards :attr:`in_doubt` is empty. ``volume`` (writers only): the proof that ``plan.ownership`` checks, again
-        on every retry.
+        The root must exist already. Afterwards :attr:`in_doubt` is empty. ``owner``: name of this process in the
+        catalog. ``volume`` (writers only): the proof that ``plan.ownership`` checks, again on every retry.
 
         Raises:
             FencedError: the volume may not have the role.
@@ -242,7 +248,7 @@ class Catalog(RootView):
 
         ``epochs``: leader epochs that begin inside these rows. Raises FencedError (proven not committed),
         OffsetGapError, ConfigError for rows that are not uploads of this claim, CommitUnknownError, LogDestroyedError,
-        RemoteUnavailableError (nothing landed).
+        RemoteUnavailableError (nothing was committed).
         """
         append_id = yield NewId()
         intent = AppendIntent(tuple(rows), append_id, tuple(epochs))
@@ -255,9 +261,10 @@ class Catalog(RootView):
         return _acknowledged(result)
 
     def dated(self, rows: Sequence[Row]) -> Steps[tuple[Row, ...]]:
-        """Return ``rows``, which are uploaded, with the append times that a commit now gives them for good.
+        """Return ``rows`` of uploaded segments with the append times that their commit stores, for retention.
 
-        Raises ConfigError if this machine's clock is far ahead of the store's.
+        Each time is the writer's clock at the segment's last append. If that clock is far from the store's, the time of
+        the commit counts instead. Raises ConfigError if this machine's clock is far ahead of the store's.
         """
         time = yield Now()
         if self._clock.ahead(time):  # or this machine slept: a new answer of the store decides
@@ -287,12 +294,12 @@ class Catalog(RootView):
         return COMMIT_COPIES * (held + 2 * ROW_BYTES * rows) + COMMIT_PAGES_BYTES
 
     def trim(self, offset: int, *, reason: str = "") -> Steps[Root]:
-        """Move the start of the log up to ``offset``. Return the acknowledged root. Raises OffsetOutOfRangeError beyond
-        the end.
+        """Move the start of the log up to ``offset``. Return the acknowledged root.
 
         Sends nothing if the log begins there already. A trim to the end removes every row, also the newest, which alone
-        has the producers; retention never removes that one. The newest root is read first if ``offset`` is beyond the
-        end of the known one.
+        has the producers. Retention never removes that one. The newest root is read first if ``offset`` is beyond the
+        end of the known one. ``reason``: text for people, stored in the root. Raises OffsetOutOfRangeError beyond the
+        end, FencedError, CommitUnknownError, RemoteUnavailableError.
         """
         if self.root is not None and offset > self.root.next_offset:
             yield from self.load()
@@ -301,11 +308,17 @@ class Catalog(RootView):
     def commit(
         self, intent: Intent, *, before: Callable[[], Steps[None]] | None = None, reason: str = ""
     ) -> Steps[Root]:
-        """Commit one intent under this process's claim. Return the acknowledged root.
+        """Commit one intent under this process's claim, by one PUT of the root. Return the acknowledged root.
 
         ``before``: steps that run once, before the first PUT; if they raise, nothing is sent. ``reason``: text for
-        people, stored after the owner in the root's ``commit``. Raises the error that refused the intent, and as
-        :meth:`commit_all`.
+        people, stored after the owner in the root's ``commit``.
+
+        Raises:
+            FencedError: a newer claim exists. Nothing was committed.
+            CommitUnknownError: the outcome is unknown; :attr:`in_doubt` says why. Claim again.
+            RemoteUnavailableError: nothing was committed.
+            LogDestroyedError: the root was deleted.
+            TieredError: the root refuses the intent. Nothing was committed.
         """
         (result,) = yield from self.commit_all((intent,), before=before, reason=reason)
         return _acknowledged(result)
@@ -315,13 +328,15 @@ class Catalog(RootView):
     ) -> Steps[list[Root | TieredError]]:
         """Commit intents under this process's claim, in order, as one version: one PUT of the root.
 
-        Returns for each intent the acknowledged root, or the error that refused it. ``before``, ``reason``: as in
-        :meth:`commit`.
+        Returns for each intent the acknowledged root, or the error that refused it. ``before``: steps that run once,
+        before the first PUT; if they raise, nothing is sent. ``reason``: text for people, stored after the owner in the
+        root.
 
         Raises:
             FencedError: a newer claim exists. Nothing was committed.
             CommitUnknownError: the outcome is unknown; :attr:`in_doubt` says why. Claim again.
             RemoteUnavailableError: nothing was committed.
+            LogDestroyedError: the root was deleted.
         """
         with self._alone:
             held = self._require_claim()
@@ -372,9 +387,10 @@ class Catalog(RootView):
         self._require_claim()
 
     def _folded(self, intents: Sequence[Intent], root: Root, stamp: Stamp) -> Steps[Folded | None]:
-        """Return ``root`` with the intents applied; None if a page of it is collected and a newer root exists.
+        """Return the result of the intents on ``root``; None if they must be applied to a newer root.
 
-        Raises FencedError if another claim's holder collected the page, PageGone if the page is lost.
+        None means that garbage collection has deleted a page of ``root``. ``stamp``: id, date and owner of the commit.
+        Raises FencedError if another process has claimed the role since, PageGone if the page is lost.
         """
         try:
             return (yield from with_pages(fold(intents, root, stamp), root, self.pages))
@@ -385,7 +401,10 @@ class Catalog(RootView):
             raise
 
     def _copy_after(self, after: Root) -> Steps[None]:
-        """Copy ``after`` to ``hist/`` if its version is due. A maintainer deletes old copies, once for each claim."""
+        """Copy ``after`` to ``hist/`` if its version is a multiple of ``HIST_EVERY``. A failure is only logged.
+
+        A maintainer also deletes old copies, once in each claim, after a commit of which a copy was stored.
+        """
         if is_copied_after(after):
             yield from copy_root(after)
         role = Role(after.commit.role)
@@ -408,9 +427,10 @@ class Catalog(RootView):
     def _swap_root(
         self, change: Callable[[Tagged[Root]], Planned[Root]], is_ours: Callable[[Root, Root], bool], deadline: Deadline
     ) -> Steps[bool]:
-        """Change the root. Return True if this call wrote it.
+        """Change the root by compare-and-swap. Return True if this call wrote it.
 
-        The catalog is in doubt from each PUT until its outcome is known.
+        ``change`` returns the next root for a root that was read. ``is_ours(found, sent)``: True if ``found`` shows
+        that ``sent`` was committed. The catalog is in doubt from each PUT until its outcome is known.
         """
         self._doubt_before = self._doubt
         cell = Cell(self.key, self.name, self._read_tagged, is_ours, _CLAIM_HINT, self._destroyed)
@@ -435,7 +455,11 @@ class Catalog(RootView):
         return Tagged((yield from self._read_again()), self.etag)
 
     def _is_committed(self, held: _Claim, back: Root, sent: Root) -> bool:
-        """Return True if ``sent`` was committed, by the root that was read after its PUT was lost."""
+        """Return True if ``sent`` was committed under the claim ``held``.
+
+        ``back``: the root that was read after the PUT. Raises FencedError if a newer claim exists and ``sent`` was not
+        committed, CommitUnknownError if that is not known.
+        """
         state = back.roles[held.role.value]
         # mutant ended-epoch-is-not-ours
         if state.epoch == held.epoch:
@@ -461,11 +485,14 @@ class Catalog(RootView):
         raise FencedError(f"{self._fenced}; the commit was not made", hint=_FENCED_HINT)
 
     def _lost(self) -> None:
-        """Clear all doubts: the settled PUT proves that no earlier one can land any more."""
+        """Clear the doubts about the last PUT, whose outcome is known now: no earlier PUT can succeed any more."""
         self._doubt = self._doubt_before = ""
 
     def _claim(self, role: Role, owner: str, volume: VolumeProof | None) -> Steps[Claim]:
-        """Claim the role by compare-and-swap. Check the volume's proof against each root that is found."""
+        """Claim the role by compare-and-swap, and return the granted claim.
+
+        The volume's proof is checked against each root that is found. ``owner``: name of this process in the root.
+        """
         deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
         token = yield NewId()
         before = sent = self._current()
@@ -507,7 +534,10 @@ class Catalog(RootView):
         )
 
     def _is_granted(self, role: Role, back: Root, sent: Root) -> bool:
-        """Return True if the claim ``sent`` was granted, by the root that was read after its PUT was lost."""
+        """Return True if the claim ``sent`` was granted. ``back``: the root that was read after the PUT.
+
+        Raises FencedError if it was granted, but another process has claimed the role since.
+        """
         sealed = back.sealed_commit(role.value, sent.commit.epoch)
         if sealed is not None and sealed.last_commit == sent.commit.id:
             self._lost()
@@ -522,7 +552,11 @@ class Catalog(RootView):
         return True
 
     def _keep_proof(self, proof: VolumeProof, root: Root, token: str) -> Steps[None]:
-        """Persist on the volume the token and append ids that the root of a claim will carry, before it is sent."""
+        """Persist on the volume the token and append ids that the root of a claim will carry, before it is sent.
+
+        ``root``: the root that the claim replaces. ``token``: that of the claim. Raises LockedError if ``proof`` is of
+        an empty volume and records were appended to it since.
+        """
         writer = root.writer  # a fresh volume adopts the append that it resumes from
         yield from self._keep(
             # mutant claim-token-before-put
@@ -533,7 +567,7 @@ class Catalog(RootView):
             yield Blocking(self._need_empty)
 
     def _asked(self, request: Get) -> Steps[Root | None]:
-        """Send a GET and return its root, as a reader does. Records the store's clock."""
+        """Send a GET of the root and return the checked root, None if it does not exist. Records the store's clock."""
         got = yield request
         if isinstance(got, Object) and got.date_ms:
             self._clock.note(got, (yield Now()))
@@ -608,7 +642,10 @@ class Catalog(RootView):
         )
 
     def _keep(self, token: str, last_append: str) -> Steps[None]:
-        """Persist both on the volume. They count as persisted only when this returns."""
+        """Persist claim tokens and append ids on the volume, each as a list of ids in one text.
+
+        They count as persisted only when this returns.
+        """
         persist = self._persist
         if persist is not None:
             # mutant proof-is-persisted

@@ -74,7 +74,10 @@ class PageCache(Cache[Identity, Content]):
 
 
 def read_pages(root: Root, kind: PageKind, pointers: Sequence[Pointer], cache: PageCache) -> Steps[tuple[Content, ...]]:
-    """Return the contents of pages that ``root`` names, in order. Raises PageGone, CorruptionError."""
+    """Return the contents of the pages ``pointers`` of ``root``, in order, from ``cache`` or the bucket.
+
+    ``kind``: level of the pages. Raises PageGone for a missing page, CorruptionError for one that is damaged twice.
+    """
     # A damaged root may name a page twice, as two kinds: reading it as the wanted kind reports the damage.
     held_as = Pointers if kind is PageKind.INNER else Rows
     found: dict[Pointer, Content] = {
@@ -110,7 +113,10 @@ def _verified(root: Root, kind: PageKind, pointer: Pointer, got: object) -> Cont
 
 
 def with_pages(reading: Reading[T], root: Root, cache: PageCache) -> Steps[T]:
-    """Run a pure function that asks for pages of ``root``, and return its result. Raises as :func:`read_pages`."""
+    """Run ``reading``, a pure function that asks for pages of ``root``, and return its result.
+
+    ``cache``: cache of decoded pages. Raises PageGone for a missing page, CorruptionError for a damaged one.
+    """
     try:
         wanted = next(reading)
         while True:
@@ -178,17 +184,17 @@ class CatalogView:
 
     @property
     def segments(self) -> int:
-        """Number of live segments."""
+        """Number of segments in this version of the catalog."""
         return self.root.added.segments - self.root.removed.segments
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the ``.log`` objects of live segments."""
+        """Bytes of the ``.log`` objects of the segments in this version of the catalog."""
         return self.root.added.size_bytes - self.root.removed.size_bytes
 
     @property
     def records(self) -> int:
-        """Number of records in live segments."""
+        """Number of records in the segments of this version of the catalog."""
         return self.root.added.records - self.root.removed.records
 
     # -- rows ----------------------------------------------------------------------------------------------------
@@ -202,7 +208,7 @@ class CatalogView:
         return rows.slice(0, PIECE_ROWS)
 
     def flagged(self, flags: int, offset: int) -> Steps[Rows]:
-        """Return at most ``PIECE_ROWS`` rows from ``offset`` on that have one of ``flags``, in order.
+        """Return at most ``PIECE_ROWS`` rows from ``offset`` on that have at least one bit of ``flags`` set, in order.
 
         No rows: there are no more of them. Otherwise continue at ``end_offset`` of the rows.
         """
@@ -261,10 +267,10 @@ class CatalogView:
             at = rows.end_offset
 
     def times(self) -> Steps[tuple[int, int] | None]:
-        """Return the least and greatest timestamp of all segments, None without any. Reads at most the first pages.
+        """Return the least and the greatest timestamp of the segments; None if no segment has a timestamp.
 
-        A segment without records has no timestamp, and a page with such a segment has no smallest one. Such a page is
-        read if it is the first one. Otherwise only its largest timestamp counts.
+        Reads only pages at the start of the log. A page with a segment without records names no least timestamp. Unless
+        it is the first page, only its greatest timestamp counts, so that the least one may be too high.
         """
         found: list[tuple[int, int]] = []
         at = self.start_offset
@@ -300,7 +306,11 @@ class CatalogView:
     def _reached(
         self, at: int, choose: Choose | None = None, read: Mapping[Identity, Content] = _NOTHING
     ) -> Rows | _Unread:
-        """Return the rows of :meth:`_held` from pages in memory (cache or ``read``), or the page that is missing."""
+        """Return all rows of the first page that ends above ``at`` and may have a match.
+
+        After the last page, return the root's rows. If such a page is neither in ``read`` nor in the cache, return the
+        page to read next. ``choose``: selects pages that may have a match; None: each page may.
+        """
         root = self.root
         if root.inner is not NO_POINTERS:
             inner, index = root.inner, _first(root.inner, at, choose)
@@ -328,7 +338,11 @@ class CatalogView:
         return held if held is not None else read.get(identity)
 
     def _times_from(self, pointer: Pointer, kind: PageKind) -> Steps[list[tuple[int, int]]]:
-        """Return the time ranges of the live part of the first page; -1 as the smallest where there is none."""
+        """Return (least, greatest) timestamps of the first page ``pointer``, without rows below the log's start.
+
+        ``kind``: level of the page. For a leaf this is one pair; for an inner page one for each leaf. The least is -1
+        where it is unknown.
+        """
         (page,) = yield from read_pages(self.root, kind, (pointer,), self._cache)
         live = page.slice(page.first_above(self.start_offset))
         if isinstance(live, Rows):

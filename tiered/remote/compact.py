@@ -123,7 +123,10 @@ class Compaction:
             builder.end_segment(end)
 
     def _dirty(self, first: int, end: int) -> Rows:
-        """Return an iterator over the rows from ``first`` to ``end``. It reads a piece of the catalog at a time."""
+        """Return a function whose steps return the next row from ``first`` to ``end`` (exclusive), None after the last.
+
+        At most ``PIECE_ROWS`` rows of the catalog are read at a time.
+        """
         at, held = first, deque[Row]()
 
         def following() -> Steps[Row | None]:
@@ -138,7 +141,10 @@ class Compaction:
         return following
 
     def _groups(self) -> Callable[[], Steps[tuple[SegmentState, ...] | None]]:
-        """Return an iterator over the groups from the log's start to the map's end; None after the last."""
+        """Return a function whose steps return the next group of rows that become one segment, None after the last.
+
+        The groups cover the offsets from the log's start to the end of the map of keys.
+        """
         config, map_end = self._config, self._map.end_offset
         scan = GroupScan(
             first_uncleanable=self._candidate.first_uncleanable, config=config, most_segments=MAX_GROUP_ROWS

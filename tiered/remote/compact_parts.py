@@ -44,9 +44,11 @@ CHECKSUM_BYTES = 6
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Data that all parts of one round share. Offsets are those of the cleaning candidate; times in ms.
+    """Data that all parts of one round share.
 
-    ``producers``: those at the end of the log, as a ``.snapshot`` file in base64.
+    ``start``, ``next_offset``: start and end of the log. ``first_dirty`` to ``first_uncleanable`` (exclusive): offsets
+    whose keys phase 1 collects. ``now_ms``: time of the plan. ``producers``: those at the end of the log, as a
+    ``.snapshot`` file in base64.
     """
 
     topic: str
@@ -62,7 +64,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Adjacent rows that become one segment over offsets ``start`` to ``end``. ``inputs``: checksums of the rows."""
+    """Adjacent rows that become one segment over offsets ``start`` to ``end`` (exclusive).
+
+    ``inputs``: checksums of the rows, in order.
+    """
 
     start: int
     end: int
@@ -76,7 +81,10 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPart:
-    """Adjacent groups that one task reads and rewrites."""
+    """Adjacent groups that one task reads and rewrites.
+
+    ``size_bytes``, ``records``: bytes and records of the ``.log`` objects that it reads.
+    """
 
     groups: tuple[RowGroup, ...]
     size_bytes: int
@@ -95,7 +103,7 @@ class CompactionPart:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """Result of phase 1 for a part. ``records``: number read. ``pairs``: number emitted.
+    """Result of phase 1 for a part. ``records``: number read. ``pairs``: number of (key, newest offset) pairs emitted.
 
     ``effects``: effect of each group on the state of transactions, as JSON.
     """
@@ -142,7 +150,10 @@ def _planned(
 
 
 def _cut(snapshot: CatalogView, config: TopicConfig, end: int, part_bytes: int) -> Steps[list[CompactionPart]]:
-    """Return the groups of a cleaning of all offsets up to ``end``, in parts."""
+    """Return the groups of a cleaning of all offsets up to ``end``, in parts.
+
+    A part has at least ``part_bytes``, except the last.
+    """
     scan = GroupScan(first_uncleanable=end, config=config, most_segments=MAX_GROUP_ROWS)
     waiting, groups, parts = deque[Row](), list[RowGroup](), list[CompactionPart]()
     size = records = 0
@@ -216,7 +227,8 @@ def scan_part(
     """Run phase 1 on one part: emit the newest offset of its keys as :class:`~tiered.plan.survivors.Pairs`.
 
     Each emitted value has at most ``most_keys`` keys, plus those of one batch. ``number``: index of the part.
-    ``first_dirty``: that of the round. Raises CorruptionError, and NotFoundError if the catalog has other rows by now.
+    ``first_dirty``: offset from which on keys count, as in the round. Raises CorruptionError, UnknownTopicError if the
+    topic was deleted, and NotFoundError if the catalog has other rows by now.
     """
     snapshot = yield from _pinned(view, context.tp)
     effects: list[dict[str, list[int]]] = []
@@ -251,12 +263,14 @@ def rewrite_part(
     *,
     always: bool,
 ) -> Steps[list[Row | None]]:
-    """Run phase 2: return the row of each group's new segment, None if the group's rows stay. Commits nothing.
+    """Run phase 2: store one new segment for each group, and return their rows in order. Commits nothing.
 
-    ``groups``: each with the state of transactions before it. ``survivors``: records that stay, by phase 1.
+    None in place of a row: the group's rows stay as they are, or all were trimmed. ``groups``: each with the state of
+    transactions before it. ``survivors``: records that stay, by phase 1.
 
     ``always``: also write a segment that equals the old one, since only a commit can note the clean end. Raises
-    FencedError if the claim of ``context`` is over, CorruptionError, NotFoundError if the catalog has other rows.
+    FencedError if the claim of ``context`` is over, CorruptionError, and UnknownTopicError if the topic was deleted.
+    Raises NotFoundError if the catalog has other rows.
     """
     snapshot = yield from _pinned(view, context.tp)
     _need_epoch(snapshot, context.claim_epoch)

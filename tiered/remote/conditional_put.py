@@ -183,8 +183,9 @@ def any_is_ours(found: object, sent: object) -> bool:
 
 
 def never_ours(found: object, sent: object) -> bool:
-    """Return False: an ``is_ours`` for objects whose ``change`` sees by their content if anything remains to be
-    done.
+    """Return False: an ``is_ours`` for objects that do not show who wrote them.
+
+    After a lost race ``change`` is asked again, and sees in the object itself if anything remains to be done.
     """
     return False
 
@@ -252,8 +253,10 @@ def replace_once(
     """Replace the object whose ETag is ``etag`` by ``wanted``, without a retry after a lost race.
 
     An empty ``etag`` creates the object. If another call was first, return the object that it wrote, with ``written``
-    False. ``last_look``: read the object once more after the deadline, for objects that no later call reads. Raises
-    as :func:`update`.
+    False. ``last_look``: read the object once more after the deadline, for objects that no later call reads.
+
+    Raises CommitUnknownError if ``wanted`` may or may not have been written, RemoteUnavailableError if it was not. Any
+    other refusal of the store leaves the PUT in doubt.
     """
     # mutant put-matches-planned-etag
     put = Put(cell.key, wanted.body, Match(etag) if etag else ABSENT, crc32c(wanted.body))
@@ -297,7 +300,10 @@ def _none_won(cell: Cell[T], attempts: int, deadline: Deadline) -> RemoteUnavail
 
 
 def _read_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
-    """Read the object until the store answers. Only then is it known whether an earlier attempt of this PUT won."""
+    """Read the object until the store answers. Only then is it known whether an earlier attempt of this PUT won.
+
+    Raises CommitUnknownError at the deadline.
+    """
     attempt = 0
     while True:
         try:
@@ -317,6 +323,7 @@ def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try ag
     """Send ``put`` again until its outcome is known, and return the outcome. ``what`` names the object in messages.
 
     Call it alone only for objects under unique keys: if such a PUT is lost, an earlier attempt of the same PUT landed.
+    ``hint``: hint of the CommitUnknownError.
 
     Raises:
         CommitUnknownError: the outcome is not known.

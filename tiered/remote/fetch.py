@@ -28,9 +28,10 @@ V = TypeVar("V")
 
 
 class Cache(Generic[K, V]):
-    """Cache of values by key, bounded by their bytes in memory. The least recently used are evicted first. Thread-safe.
+    """Cache of values by key. The least recently used are evicted first. Thread-safe.
 
-    A value larger than half of the cache is not cached, so that one value does not evict all others.
+    ``size_of`` returns the bytes of a value in memory, and ``max_bytes`` bounds their sum. A value larger than half of
+    the cache is not cached, so that one value does not evict all others.
     """
 
     def __init__(self, max_bytes: int, size_of: Callable[[V], int]) -> None:
@@ -135,13 +136,20 @@ class Fetch:
         return Get(self.key, self.range.start, self.range.end, lend=True)
 
     def received(self, tp: TopicPartition, found: object) -> memoryview:
-        """Return the bytes in ``found``, the store's answer to :meth:`request`. Raises as :meth:`steps`."""
+        """Return the bytes in ``found``, the store's answer to :meth:`request`.
+
+        Raises SegmentGone if the object does not exist. Raises CorruptionError if it has another size than in the
+        catalog, or if too few bytes came.
+        """
         row = self.segment.row
         return memoryview(_checked(tp, self.request(), row, found, row.size).body)
 
 
 def still_named(tp: TopicPartition, gone: SegmentGone, version: int, offset: int, then: str) -> CorruptionError:
-    """Return the error for a missing object that the newest catalog still names. ``then``: the end of its hint."""
+    """Return the error for the missing object ``gone``, which version ``version`` of the catalog still names.
+
+    ``offset``: first offset that cannot be read. ``then``: the end of the hint.
+    """
     return CorruptionError(
         f"{tp}: {gone.key} is gone and version {version} of the catalog still names it (offsets {gone.row.base} to "
         f"{gone.row.next})",
@@ -169,16 +177,20 @@ def fetches(
 
 
 def read_range(tp: TopicPartition, key: str, row: Row, start: int, end: int, size: int) -> Steps[bytes]:  # noqa: PLR0917
-    """Return exactly the bytes ``start`` to ``end`` of one of the objects of ``row``, which has ``size`` bytes.
+    """Return exactly the bytes ``start`` to ``end`` (exclusive) of one of the objects of ``row``.
 
-    Raises SegmentGone, CorruptionError.
+    ``size``: size of that object. Raises SegmentGone if it does not exist, CorruptionError if it has another size or
+    too few bytes came.
     """
     wanted = Get(key, start, end)
     return _checked(tp, wanted, row, (yield wanted), size).data
 
 
 def _checked(tp: TopicPartition, wanted: Get, row: Row, found: object, size: int) -> Object:
-    """Return the answer. Raises unless it has all wanted bytes of an object of ``size`` bytes."""
+    """Return ``found``, the store's answer to ``wanted``, a GET of one of the objects of ``row``.
+
+    Raises SegmentGone without an object, CorruptionError unless the object has ``size`` bytes and all wanted ones came.
+    """
     key, start, end = wanted.key, wanted.start, wanted.end or 0
     if isinstance(found, Missing):
         raise SegmentGone(key, row)
@@ -208,7 +220,8 @@ class Prefetch:
 
     The first read is sent when the consumer asks for it. Read-ahead (``store.base.Begin``) starts only when the
     consumer comes back for more. Results come in order. Bytes read or being read, and not yet consumed, never exceed
-    ``max_bytes``. After the consumer stops, at most that much is wasted and nothing more is begun.
+    ``max_bytes``, or one fetch if that is larger. After the consumer stops, at most that much is wasted and no read is
+    begun.
     """
 
     def __init__(
@@ -233,7 +246,10 @@ class Prefetch:
         self._ahead_bytes = 0
 
     def next(self) -> Steps[tuple[Fetch, memoryview] | None]:
-        """Return the next fetch with its bytes, None after the last. Raises the error of a read at its turn."""
+        """Return the next fetch with its bytes, None after the last.
+
+        An error of a read, or of ``source``, is raised after the results of all reads before it were returned.
+        """
         if not self._begun:
             self._begun = True
             first = yield from self._source()

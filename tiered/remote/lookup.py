@@ -57,10 +57,10 @@ def describes(descriptor: SegmentDescriptor, row: Row) -> bool:
 
 
 class SegmentLookup:
-    """Reader of the indexes of one partition's remote segments. It remembers wrong indexes. Streams may share it.
+    """Reader of the indexes of one partition's remote segments. Streams may share it.
 
     ``cache``: cache of segment bytes. ``indexes``: cache of index bundles, which several lookups may share; None: they
-    go into ``cache``.
+    go into ``cache``. ``limits``: sizes of requests. An offset index that was found wrong is not used again.
     """
 
     def __init__(
@@ -99,8 +99,9 @@ class SegmentLookup:
     def section(self, row: Row, kind: SectionKind) -> Steps[bytes]:
         """Return one verified section of a row's bundle; empty if the bundle has none of this kind.
 
-        A hole (a row without records) has no bundle: its indexes are empty. If a segment with records has no bundle,
-        only offset and time index are empty; other sections raise CorruptionError. Raises also SegmentGone.
+        A row without records has no bundle: its indexes are empty. If a segment with records has no bundle, only offset
+        and time index are empty; other sections raise CorruptionError. Raises SegmentGone for a missing bundle,
+        CorruptionError for a damaged one.
         """
         key = index_key(self._topic_id, self._tp.partition, row)
         if not row.idx_len:
@@ -126,7 +127,7 @@ class SegmentLookup:
         return verify_section(section, data, key=key)
 
     def byte_range(self, row: Row, start: int, end: int) -> Steps[ByteRange]:
-        """Return the range of bytes of a row's ``.log`` that contains offsets ``start`` to ``end``.
+        """Return the range of bytes of a row's ``.log`` that contains offsets ``start`` to ``end`` (exclusive).
 
         Sends no request if that is the whole ``.log``: all offsets are wanted, it is small, or its index is wrong.
         """
@@ -148,7 +149,7 @@ class SegmentLookup:
 
         Kafka's rule (``ListOffsets``): the first in offset order, even if timestamps are out of order, control records
         included. Records below the snapshot's ``start_offset`` do not count. Kafka gives up after the first segment
-        that could match; here later ones are tried. ``at``: first offset of the search.
+        that could match; here later ones are tried. ``at``: segments that end at or below this offset are skipped.
         """
         at = max(at, snapshot.start_offset)
         while (row := (yield from snapshot.reaching(timestamp, at))) is not None:
@@ -160,7 +161,7 @@ class SegmentLookup:
         return None
 
     def aborted_txns(self, snapshot: CatalogView, start: int, end: int) -> Steps[list[AbortedTxn]]:
-        """Return aborted transactions with records in offsets ``start`` to ``end``, in the order of their markers.
+        """Return aborted transactions that overlap ``start`` to ``end`` (exclusive), in the order of their markers.
 
         Reads transaction indexes as Kafka does: from the segment of ``start`` on, until an entry shows that no
         transaction before ``end`` was still open. Segments without aborted transactions cost nothing.
@@ -262,9 +263,10 @@ class SegmentLookup:
     def _scan_times(  # noqa: PLR0917 - private, in the order of a range
         self, row: Row, timestamp: int, start: int, begin: int, end: int, proof: int | None = None
     ) -> Steps[tuple[int, int] | None]:
-        """Return the first match at or after ``start`` in batches that touch offsets ``begin`` to ``end``.
+        """Return the first match at or after ``start`` in batches that touch offsets ``begin`` to ``end`` (exclusive).
 
-        ``proof``: the largest timestamp that the batch of ``begin`` has if the time index is right.
+        ``proof``: greatest timestamp of the first of these batches according to the time index; None: not checked.
+        Raises _TimeIndexWrong if the batch has another one.
         """
         try:
             return (yield from self._scan_range(row, timestamp, start, begin, end, proof))

@@ -86,7 +86,7 @@ class Maintainer:
     """Planner and executor of the maintenance of one partition, from the bucket alone.
 
     ``config``: the topic's settings in the registry. ``owner``: name of this process in its claim. ``known``: lower
-    bounds of the root.
+    bounds of the root's version and offsets: an older root is refused.
     """
 
     def __init__(
@@ -164,12 +164,12 @@ class Maintainer:
         spend: Spend = spend_nothing,
         memory_bytes: int = DEDUPE_BUFFER_BYTES,
     ) -> Steps[ActionResult]:
-        """Carry out one action of a plan, on the newest root.
+        """Carry out one action of a plan, on the newest root, and return its result.
 
         Segments that others changed since the plan stay as they are; the result's ``note`` says so if the action stops
-        there. Raises FencedError if another maintainer has claimed the partition: the new objects are then orphans.
-        ``capabilities``: result of the store's probe. ``memory_bytes``: memory for the map of keys. ``spend``: called
-        with the number of bytes of each read; it may raise.
+        there. ``capabilities``: result of the store's probe. ``memory_bytes``: memory for the map of keys. ``spend``:
+        called with the number of bytes of each read; it may raise. Raises FencedError if another maintainer has claimed
+        the partition: the new objects are then orphans. Raises CorruptionError for damage.
         """
         root = self._catalog.root
         if root is not None and root.state == STATE_DELETING:  # needs no claim, and none is allowed
@@ -333,7 +333,7 @@ class Maintainer:
     def _expiry(self, snapshot: CatalogView, now_ms: int, start: int, wrong: WrongTimes) -> Steps[RemoteExpiry]:
         """Return the expiry that retention and the requested ``start`` require.
 
-        Reads rows only up to the first that stays.
+        Reads rows only up to the first that stays. ``wrong`` counts those with impossible times.
         """
         at, whole = snapshot.start_offset, snapshot.size_bytes
         segments = size = 0

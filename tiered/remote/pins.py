@@ -78,11 +78,12 @@ Refresh = Callable[[], Steps[CatalogView | None]]
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Pins and snapshots of one partition, as listed. ``lowest``: least pinned version, None if no version is pinned.
+    """Pins and snapshots of one partition, as listed.
 
-    ``count``: number of unexpired pins and of snapshots. ``readers``: number of unexpired pins alone. ``expired``: keys
-    of expired pins, which protect nothing. ``stale``: key and ETag of each unfinished snapshot older than
-    ``BEGUN_MS``; it protects its version until :func:`drop_stale`. ``date_ms``: store's clock at the listing.
+    ``lowest``: least root version that an unexpired pin or a snapshot protects, None without any. ``count``: number of
+    unexpired pins and of snapshots. ``readers``: number of unexpired pins alone. ``expired``: keys of expired pins,
+    which protect nothing. ``stale``: key and ETag of each unfinished snapshot older than ``BEGUN_MS``; it protects its
+    version until :func:`drop_stale`. ``date_ms``: store's clock at the listing.
     """
 
     lowest: int | None
@@ -157,7 +158,10 @@ def live_pins(topic_id: UUID, partition: int) -> Steps[list[str]]:
 
 
 def _version_of(root: Root, key: str, data: bytes) -> int | None:
-    """Return the version of a pin or a snapshot; None for a snapshot that was deleted since it was listed."""
+    """Return the root version that the pin or snapshot ``data``, the body of ``key``, protects.
+
+    None for a snapshot that was deleted since it was listed. Raises CorruptionError for a damaged body, with a hint.
+    """
     name = parse_snap_key(key)
     if name is None:
         return read_pin(data, key=key)
@@ -316,7 +320,9 @@ class Pin:
     def _put(self, etag: str, time: Time) -> Steps[bool]:
         """Store the pin in place of its object with ``etag``, empty for none. Return False if that object is gone.
 
-        ``time``: when the PUT is sent; the pin's lifetime counts from it. Raises as :func:`replace_once`.
+        ``time``: when the PUT is sent; the pin's lifetime counts from it. Raises CommitUnknownError if the pin may or
+        may not be stored, RemoteUnavailableError if it is not. Raises RemotePermissionError if the role may not write
+        it.
         """
         body = json.dumps({"version": self.version, _UID: self.key.rpartition("/")[2]}).encode()
         # The key is unique: an object found after a lost PUT came from an earlier attempt.
@@ -345,7 +351,10 @@ class SharedPin:
         self._look_at = 0.0
 
     def keep(self) -> Steps[None]:
-        """Call :meth:`check` the first time, and again when the pin may be old enough to renew. Never raises."""
+        """Check the pin, and renew it if it is old. Never raises.
+
+        Sends nothing before the pin may be old enough, or once ``lost`` is True. The first call always reads the pin.
+        """
         time: Time = yield Now()
         if not self.lost and time.monotonic >= self._look_at:
             yield from self.check()

@@ -139,10 +139,10 @@ class _Reads:
 
 
 class SegmentReader:
-    """Reader of segments whose rows the caller has. It reads no root. Thread-safe: its only state is a cache.
+    """Reader of segments whose rows the caller has. It reads no root. Thread-safe: streams share only its caches.
 
-    ``indexes``: cache of index bundles, which readers of one store may share. Raises SegmentGone if an object does not
-    exist.
+    ``cache``: cache of segment bytes. ``indexes``: cache of index bundles, which readers of one store may share. Raises
+    SegmentGone if an object does not exist.
     """
 
     def __init__(
@@ -168,12 +168,12 @@ class SegmentReader:
         run_shape: RunShape | None = None,
         keep: Keep | None = None,
     ) -> Steps[None]:
-        """Emit the verified batches that touch offsets ``place.at`` to ``end``, in order. Advances ``place``.
+        """Emit the verified batches that touch offsets ``place.at`` to ``end`` (exclusive), in order.
 
-        ``pieces`` returns the rows to read. ``shape`` makes the emitted value of a batch. ``run_shape`` makes the
-        values of a run of plain batches; without it, ``shape`` does. ``keep`` runs before each fetch. A damaged batch
-        is read once more, without the cache. After a wrong offset index the segment is read from its start. Raises
-        SegmentGone, CorruptionError.
+        ``place`` advances with them. ``pieces`` returns the rows to read. ``shape`` makes the emitted value of a batch;
+        None emits nothing. ``run_shape`` makes the values of a run of plain batches; without it, ``shape`` does.
+        ``keep`` runs before each fetch. A damaged batch is read once more, without the cache. After a wrong offset
+        index the segment is read from its start. Raises SegmentGone, CorruptionError, RemoteUnavailableError.
         """
         repeated_at = -1
         whole: set[int] = set()
@@ -248,7 +248,8 @@ class SharedCaches(NamedTuple):
 class RemotePartition:
     """Reader of one partition's remote tier. Thread-safe: each stream has its own position.
 
-    All calls use one version of the catalog, loaded on first use, until :meth:`refresh`. ``known``: lower bounds of the
+    All calls use one version of the catalog, loaded on first use, until :meth:`refresh`. ``cache``: cache of segment
+    bytes. ``shared``: caches of all readers of one store. ``limits``: sizes of requests. ``known``: lower bounds of the
     root, from the registry entry and a disk. ``past``: version to use instead of the newest root. ``pin``: lease that
     the first read stores in the bucket, until :meth:`release`; only for one stream.
     """
@@ -288,8 +289,9 @@ class RemotePartition:
     def refresh(self) -> Steps[CatalogView | None]:
         """Use the newest root from now on, and return its catalog; None without a root. Sends one conditional GET.
 
-        With ``past``, the version stays the same. Raises as :meth:`snapshot`, also if the root is older or gone, and
-        NotFoundError if the objects of ``past`` were deleted.
+        With ``past``, the version stays the same. Raises CorruptionError for a damaged or older root, LogDestroyedError
+        if it is gone, RemoteUnavailableError, RemotePermissionError. With ``past`` also raises NotFoundError if that
+        version is not stored, or if its objects were deleted.
         """
         if self._past is not None:
             self._snapshot = yield from self._past.pin()
@@ -307,9 +309,11 @@ class RemotePartition:
                 return snapshot
 
     def hold(self) -> Steps[CatalogView | None]:
-        """Return the catalog in use. If there is a ``pin``, store it first, against garbage collection.
+        """Return the catalog in use, None without a root. A ``pin`` is stored first, against garbage collection.
 
-        Raises as :meth:`snapshot` and ``Pin.hold``.
+        If garbage collection has passed the version in use, a newer one is pinned, used and returned. Raises
+        RemoteUnavailableError, RemotePermissionError (also if the role may not write pins), CorruptionError or
+        LogDestroyedError.
         """
         snapshot = yield from self.snapshot()
         if snapshot is not None and self._pin is not None:
@@ -334,8 +338,8 @@ class RemotePartition:
         """Emit verified raw batches from the one with ``start_offset`` up to ``end_offset`` (exclusive).
 
         ``end_offset`` None, or beyond the end of the root: up to the end of the root. The first and the last batch may
-        contain records outside the range. Memory is bounded for any range. ``shape``, ``run_shape``: as in
-        :meth:`SegmentReader.read`.
+        contain records outside the range. Memory is bounded for any range. ``shape`` makes the emitted value of a
+        batch, ``run_shape`` those of a run of plain batches; without it, ``shape`` does.
 
         Raises OffsetOutOfRangeError outside ``start_offset..next_offset`` of the root, CorruptionError (topic,
         partition, offset, key, position), RemoteUnavailableError.
@@ -371,7 +375,7 @@ class RemotePartition:
         return (yield from self._settled(lambda pinned: lookup.offset_for_time(pinned, timestamp, at), None))
 
     def aborted_txns(self, start: int, end: int) -> Steps[list[AbortedTxn]]:
-        """Return aborted transactions with records in ``start`` to ``end`` (exclusive), by the markers in this tier."""
+        """Return aborted transactions that overlap ``start`` to ``end`` (exclusive), by the markers in this tier."""
         none: list[AbortedTxn] = []
         return (yield from self._settled(lambda pinned: self._segments.lookup.aborted_txns(pinned, start, end), none))
 

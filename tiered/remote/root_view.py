@@ -103,7 +103,11 @@ class RootView:
         return (yield from self._asked(self.request()))
 
     def pin(self) -> Steps[CatalogView | None]:
-        """Read the newest root and return the catalog at its version. Returns None and raises as :meth:`load`."""
+        """Read the newest root and return the catalog at its version, None if the partition has no root yet.
+
+        Raises LogDestroyedError if a root that this view or the disk has seen is gone. Raises CorruptionError for
+        damaged, foreign or older content, and for a missing root that the registry proves to have existed.
+        """
         return self._pin((yield from self._asked(self.request())))
 
     def request(self) -> Get:
@@ -115,7 +119,10 @@ class RootView:
         return root_get(self.key, self.etag or None)
 
     def pin_received(self, got: object) -> CatalogView | None:
-        """Return the catalog in ``got``, the store's answer to :meth:`request`. None if the partition has no root."""
+        """Return the catalog in ``got``, the store's answer to :meth:`request`. None if the partition has no root yet.
+
+        Raises LogDestroyedError for a root that was there and is gone, CorruptionError for damaged or older content.
+        """
         return self._pin(self._received(got))
 
     def _pin(self, root: Root | None) -> CatalogView | None:
@@ -146,7 +153,10 @@ class RootView:
         return self._received((yield request))
 
     def _received(self, got: object) -> Root | None:
-        """Check and keep the root in an answer. Return None if the key is absent and was never seen."""
+        """Check and return the root in ``got``, the store's answer; None if there is none and none was seen before.
+
+        Raises LogDestroyedError for a root that is gone, CorruptionError for damaged, foreign or older content.
+        """
         if isinstance(got, NotModified):
             if self.root is None and self._earlier is not None:
                 self._check_names(self._earlier.root)

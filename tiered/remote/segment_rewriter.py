@@ -187,9 +187,10 @@ def _next_fetch(rows: Rows, lookup: SegmentLookup, pieces: list[Fetch]) -> Steps
 
 
 class SegmentOutput:
-    """Writer of one new segment over the offsets of adjacent ``rows``. Batches keep their offsets.
+    """Writer of one new segment over the offsets of adjacent ``rows``. Batches stay at their offsets.
 
-    Offset and time index are built from the appended batches. ``uid``: 32 hex digits for the object names.
+    Offset and time index are built from the appended batches. ``stats``: record count and time range of the new
+    segment, which the caller fills. ``uid``: 32 hex digits for the object names.
     """
 
     def __init__(self, context: RewriteContext, rows: Sequence[Row], uid: str) -> None:
@@ -213,9 +214,10 @@ class SegmentOutput:
         return self._log.size, self._log.crc32c
 
     def append(self, batch: Buffer, header: BatchHeader) -> Steps[None]:
-        """Append one batch, byte for byte, without adding it to ``stats``.
+        """Append one batch, byte for byte. The caller adds its records and times to ``stats``.
 
-        Raises CorruptionError if the batch overlaps the previous one, or leaves the offsets of the segment.
+        Raises CorruptionError if the batch overlaps the previous one, or leaves the offsets of the segment. Raises the
+        store's errors: a full part is sent here.
         """
         if header.base_offset < self._next or header.next_offset > self._end:
             raise CorruptionError(
@@ -233,7 +235,11 @@ class SegmentOutput:
         yield from self._log.write(batch)
 
     def keep(self, header: BatchHeader, batch: Buffer) -> Steps[None]:
-        """Append one batch, byte for byte, and add its records and times to ``stats``. Raises as :meth:`append`."""
+        """Append one batch, byte for byte, and add its records and times to ``stats``.
+
+        Raises CorruptionError if the batch overlaps the previous one, or leaves the offsets of the segment. Raises the
+        store's errors: a full part is sent here.
+        """
         self.stats.count(header.records_count, least_timestamp(header, batch), header.max_timestamp)
         yield from self.append(bytes(batch), header)
 
@@ -241,7 +247,7 @@ class SegmentOutput:
         """Store and verify ``.log`` and ``.idx``, and return the row of the new segment. Commits nothing.
 
         The arguments are the transaction index, producer snapshot and leader epochs for the bundle. Without batches
-        nothing is stored, and the row is a hole.
+        nothing is stored, and the row covers the offsets without any object.
         """
         context, stats = self._context, self.stats
         if not self._log.size:
@@ -278,7 +284,7 @@ class SegmentOutput:
 
 
 def hole(base: int, end: int, uid: str, claim_epoch: int, leader_epoch: int) -> Row:
-    """Return a row that covers offsets without any record or object."""
+    """Return a row that covers offsets ``base`` to ``end`` (exclusive) without any record or object."""
     id_hi, id_lo = split_uid(uid)
     return Row(
         base=base,

@@ -119,7 +119,10 @@ class SinkView(RootView):
         return root
 
     def planned(self, intent: Intent, stamp: Stamp) -> Root | Refusal:
-        """Return the root that ``intent`` makes of the last root, checked, or the refusal."""
+        """Return the root that ``intent`` makes of the last root, checked, or the reason why it is refused.
+
+        ``stamp``: id, date and owner of the commit.
+        """
         if self.root is None:
             raise ValueError(f"{self.name}: the root was not read before the commit")
         outcome = intent.apply(self.root, stamp)
@@ -157,6 +160,7 @@ class Sink:
             FencedError: a partition belongs to a local log; the hint has the command that hands it over. Or garbage
                 collection has aborted the batch and deleted its objects: stage them again.
             ConfigError: the decision is not to commit, or the batch was aborted too often.
+            LogDestroyedError: a partition has no root.
             CommitUnknownError, RemoteUnavailableError: call this again.
         """
         if decision.state != COMMITTED:
@@ -183,6 +187,8 @@ class Sink:
 
         Raises:
             FencedError: a partition was handed over to a local log meanwhile.
+            ConfigError: the decision is not to commit.
+            LogDestroyedError: a partition has no root.
             CommitUnknownError, RemoteUnavailableError: commit the same decision again.
         """
         if decision.state != COMMITTED:
@@ -212,14 +218,19 @@ class Sink:
 def hand_over(ids: TopicIds, partitions: Sequence[int], to: str, owner: str) -> Steps[list[tuple[Root, bool]]]:
     """Hand partitions over to sinks (``to`` is ``spark``) or local logs (``local``).
 
-    Returns for each partition the root, and True if this call changed it.
+    Returns for each partition the root, and True if this call changed it. ``owner``: name of this process in the
+    catalog. Raises ConfigError for a topic that is not open, CommitUnknownError, RemoteUnavailableError: call it again
+    after these.
     """
     views = [SinkView(ids.topic_id, partition, ids.topic) for partition in partitions]
     return (yield from swap_roots(views, [HandoverIntent(to)] * len(views), owner))
 
 
 def load_views(views: Sequence[SinkView]) -> Steps[None]:
-    """Read the newest roots of all views, in groups. The GET is conditional for a root that was read before."""
+    """Read the newest roots of all views, in groups. The GET is conditional for a root that was read before.
+
+    Raises LogDestroyedError if a partition has no root.
+    """
     for at in range(0, len(views), ROOTS_TOGETHER):
         group = views[at : at + ROOTS_TOGETHER]
         answers = yield Together(tuple([view.request() for view in group]))
@@ -229,7 +240,11 @@ def load_views(views: Sequence[SinkView]) -> Steps[None]:
 
 
 def need_partition(topic: str, topic_id: UUID, partitions: int) -> Steps[None]:
-    """Raise FencedError if local logs own all partitions. Called before a job stages rows. Otherwise mostly one GET."""
+    """Raise FencedError if local logs own all partitions of a topic, so that a sink cannot write to any.
+
+    Called before a job stages rows. ``partitions``: number of partitions. Reads roots one by one, up to the first that
+    a sink may write.
+    """
     views = [SinkView(topic_id, number, topic) for number in range(partitions)]
     for view in views:
         yield from load_views([view])
@@ -247,9 +262,14 @@ def _need_sinks(view: SinkView) -> None:
 def upload_staged(segment: SealedSegment, txn: str, batch: int, capabilities: Capabilities) -> Steps[Row]:
     """Store and verify both objects of a task's segment, whose offsets begin at 0. Return its staged row.
 
-    The bundle goes first, because by its transaction a collector can identify the ``.log``. Raises ConfigError for a
-    segment that does not begin at 0, FencedError for one that a collector deleted as abandoned, and the errors of
-    ``remote.upload.upload_segment``. After an error, stored objects are orphans.
+    The bundle goes first, because by its transaction a collector can identify the ``.log``. After an error, stored
+    objects are orphans.
+
+    Raises:
+        ConfigError: the segment does not begin at 0, or has producers or transactions.
+        FencedError: the batch was aborted, and its objects deleted, or another attempt at it was committed.
+        CorruptionError: the file differs from the seal, or an object from what was sent.
+        RemoteUnavailableError: the store does not answer.
     """
     descriptor, indexes = segment.descriptor, segment.indexes()
     if descriptor.base_offset or indexes.txn_index or indexes.producer_snapshot:
@@ -324,7 +344,10 @@ def _decided(decision: Decision, deadline: Deadline) -> Steps[Decision]:
 
 
 def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
-    """Store a decision, create-only. Return the one that is valid: this one, or an earlier one."""
+    """Store a decision, create-only. Return the one that is valid: this one, or an earlier one.
+
+    Raises CommitUnknownError if it may or may not be stored at the deadline, RemoteUnavailableError if it is not.
+    """
     key = decision.key
 
     def first_decision(_seen: Tagged[Decision | None]) -> Planned[Decision | None]:
@@ -351,7 +374,10 @@ def read_decision(key: str) -> Steps[Decision | None]:
 
 
 def read_decisions(keys: Sequence[str]) -> Steps[list[Decision | None]]:
-    """Return up to ``ROOTS_TOGETHER`` decisions, read concurrently. Raises as :func:`read_decision`."""
+    """Return the decisions stored under ``keys``, at most ``ROOTS_TOGETHER``, in order; None without one.
+
+    They are read concurrently. Raises CorruptionError, with a hint for the sink's operator.
+    """
     try:
         gets = [Get(key) for key in keys]
         answers = (yield Together(tuple(gets))) if len(gets) > 1 else ((yield gets[0]),)

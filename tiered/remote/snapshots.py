@@ -79,9 +79,10 @@ class AsOf:
 
     @classmethod
     def parse(cls, value: Time, *, now_ms: int) -> AsOf:
-        """Parse a user's value. A number is a version. Text that begins with a letter is a snapshot's name.
+        """Parse a user's value: a number, also as text, is a version.
 
-        ``now``, ``now-1h``, other text and a datetime are times. Raises ConfigError.
+        Text that begins with a letter is a snapshot's name. ``now``, ``now-1h``, other text and a datetime are times.
+        ``now_ms``: present time, for relative ones. Raises ConfigError.
         """
         if isinstance(value, dt.datetime):
             return cls(time_ms=parse_time(value, now_ms=now_ms))
@@ -147,7 +148,10 @@ class Past:
         self._found: KeptRoot | None = None
 
     def pin(self) -> Steps[CatalogView]:
-        """Return the catalog of the selected version. Raises as :meth:`choose`."""
+        """Return the catalog of the selected version.
+
+        Raises NotFoundError if no root of it is stored, or if garbage collection has deleted objects that it names.
+        """
         return CatalogView.from_root((yield from self.choose()).root, self._pages)
 
     def choose(self) -> Steps[KeptRoot]:
@@ -211,7 +215,10 @@ def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[KeptRoot]:
 
 
 def _at(view: RootView, newest: Root, time_ms: int) -> Steps[KeptRoot]:
-    """Return the newest kept root of that time or before it. Times of versions only grow."""
+    """Return the newest stored root that was committed at ``time_ms`` or earlier. Raises NotFoundError without one.
+
+    Times of versions only grow.
+    """
     if newest.commit.ts_ms <= time_ms:
         return KeptRoot("root", newest)
     found = [each for each in (yield from _finished(view)) if each.time_ms <= time_ms]
@@ -328,7 +335,10 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
 
 
 def load_snapshot(view: RootView, name: str) -> Steps[KeptRoot | None]:
-    """Return a snapshot, even an unfinished one; None without one. Raises CorruptionError, with the command to run."""
+    """Return a snapshot, even an unfinished one; None without one.
+
+    Raises CorruptionError for a damaged one, with a hint that names the command that deletes it.
+    """
     try:
         return (yield from _load(view, snap_key(view.topic_id, view.partition, name)))
     except CorruptionError as damage:
@@ -380,7 +390,7 @@ def survey_snapshots(view: RootView) -> Steps[tuple[list[KeptRoot], dict[str, Co
 def delete_snapshot(view: RootView, name: str) -> Steps[None]:
     """Delete the snapshot that exists now, if any. Later collections delete the objects that only it protected.
 
-    Raises RemotePermissionError, CommitUnknownError (it may or may not be deleted).
+    Raises RemotePermissionError, RemoteUnavailableError, CommitUnknownError (it may or may not be deleted).
     """
     key = snap_key(view.topic_id, view.partition, name)
     place = yield from _place(key)
@@ -408,7 +418,7 @@ def _place(key: str) -> Steps[_NamedObject]:
 def _swap(view: RootView, key: str, body: bytes, etag: str) -> Steps[str | None]:
     """Put ``body`` in place of the object with ``etag``. Return the new ETag, None if another call was first.
 
-    Raises as ``conditional_put``.
+    Raises CommitUnknownError if ``body`` may or may not be stored, RemoteUnavailableError if it is not.
     """
     hint = f"what is under {key} may still change: `tiered snapshot list` shows it; nothing else was changed"
     cell: Cell[bytes | None] = Cell(key, view.name, read_cell(key, stored_bytes, MAX_OBJECT_BYTES), _is_body, hint)

@@ -81,11 +81,11 @@ REPAIR_HINT = "`tiered repair TOPIC --dry-run` shows how it is repaired; nothing
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """Registry entry of a topic. ``config``: Kafka's names with text values. ``state``: that of the topic's roots, or
-    ``deleted``.
+    """Registry entry of a topic. ``config``: Kafka's names with text values.
 
-    ``version``: number of the entry's current version. ``changes``: ids of the newest changes, in order. The root of
-    every partition was made before the entry named it.
+    ``partitions``: their number. ``state``: ``open``, ``sealed``, ``deleting``, or ``deleted``, which makes the name
+    free. ``version``: number of the entry's newest change, from 1. ``changes``: ids of the newest changes, in order.
+    The root of every partition was made before the entry named it.
     """
 
     name: str
@@ -119,7 +119,10 @@ class TopicEntry:
 
     @property
     def known(self) -> RootLowerBounds:
-        """Return the lower bounds that the entry alone proves about the topic's roots. See :meth:`known_with`."""
+        """Return the lower bounds that the entry alone proves about each of the topic's roots: the root was made.
+
+        Nothing is proven for a topic that is being deleted, whose roots are deleted one by one.
+        """
         return self.known_with(NOTHING_KNOWN)
 
     def known_with(self, seen: RootLowerBounds) -> RootLowerBounds:
@@ -159,6 +162,7 @@ def register_topic(
     Raises:
         ConfigError: a bad name or number.
         CommitUnknownError: the outcome is not known. Register again.
+        RemoteUnavailableError: the entry was not written, but roots may have been made. Register again.
         LogDestroyedError: a root that ``registrant`` has seen is gone, or the topic is being deleted.
         CorruptionError: the entry has fewer partitions than the bucket or ``registrant``.
     """
@@ -226,7 +230,11 @@ def _holds_change(found: TopicEntry | None, sent: TopicEntry | None) -> bool:
 
 
 def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, deadline: Deadline) -> Steps[TopicEntry]:
-    """Return the entry with all partitions of ``wanted``, whose roots are made first."""
+    """Return the entry with all partitions of ``wanted``, whose roots are made first.
+
+    ``found``: the stored entry. Raises LogDestroyedError if a root that ``registrant`` has seen is gone. Raises
+    CorruptionError if ``found`` is an older entry that was put back.
+    """
     if found.topic_id != wanted.topic_id or found.partitions >= wanted.partitions:
         return found
     name, before = found.name, found.partitions
@@ -251,7 +259,10 @@ def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, de
 def _made(
     entry: TopicEntry, partitions: Collection[int], registrant: Registrant, deadline: Deadline
 ) -> Steps[list[Root]]:
-    """Create the missing roots of ``partitions``. Return the existing roots that have been changed since creation."""
+    """Create the missing roots of ``partitions``. Return the existing roots that have been changed since creation.
+
+    Raises LogDestroyedError if a root that ``registrant`` has seen is gone.
+    """
     ids = TopicIds(entry.name, entry.topic_id)
     wanted = sorted(partitions)
     seen = sorted(set(wanted).intersection(registrant.seen))
@@ -274,10 +285,10 @@ def _made(
 def check_entry(
     name: str, entry: TopicEntry | None, known: Mapping[int, RootLowerBounds], *, where: str = "the bucket"
 ) -> None:
-    """Compare an entry (None: there is none) with what a disk knows of the topic's partitions, by number.
+    """Compare an entry (None: there is none) with the lower bounds ``known`` that a disk has, by partition number.
 
-    Raises LogDestroyedError if the disk has seen roots of a topic without an entry, CorruptionError if the entry has
-    fewer partitions than the disk has seen. ``where`` names the bucket in errors.
+    Raises LogDestroyedError if the disk has seen roots of a topic without an entry. Raises CorruptionError if the entry
+    has fewer partitions than the disk has seen. ``where`` names the bucket in errors.
     """
     seen = [number for number, what in known.items() if what.by_disk] if known else []
     if entry is None and seen:
@@ -297,7 +308,8 @@ def check_entry(
 def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None, *, where: str) -> None:
     """Compare an entry with an earlier one, ``seen``. Partitions and version must not go down.
 
-    Raises LogDestroyedError (the entry is gone, or is another topic's), CorruptionError (it is an older one).
+    ``where`` names the bucket in errors. Raises LogDestroyedError if the entry is gone or of another topic id,
+    CorruptionError if it is an older one.
     """
     if seen is None:
         return
@@ -318,13 +330,19 @@ def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None
 
 
 def load_topic(name: str) -> Steps[TopicEntry | None]:
-    """Return a topic's registry entry, None if it is not registered. Raises CorruptionError if it cannot be read."""
+    """Return a topic's registry entry, also while it is being deleted. None if it is not registered or was deleted.
+
+    Raises CorruptionError if the entry cannot be read, ConfigError if a newer release wrote it.
+    """
     entry = yield from load_entry(name)
     return None if entry is None or entry.state == STATE_DELETED else entry
 
 
 def load_entry(name: str) -> Steps[TopicEntry | None]:
-    """Return the entry, also of a deleted topic, whose name is free. None without one. Raises CorruptionError."""
+    """Return the entry, also of a deleted topic, whose name is free. None without one.
+
+    Raises CorruptionError if the entry cannot be read, ConfigError if a newer release wrote it.
+    """
     key = topic_key(name)
     got: Object | Missing = yield _get(key)
     return decode_topic(got.data, key=key) if isinstance(got, Object) else None
@@ -369,9 +387,10 @@ def confirm_topic(entry: TopicEntry) -> Steps[TopicEntry]:
 
 
 def load_topic_to_read(name: str) -> Steps[TopicEntry | None]:
-    """Return a topic's registry entry, checked by :func:`confirm_topic`. None if it is not registered.
+    """Return a topic's registry entry, for a reader without a disk. None if it is not registered or was deleted.
 
-    Raises CorruptionError, also for an older entry.
+    Raises CorruptionError if the entry cannot be read, or is an older one that was put back: the partition after its
+    last one is in use.
     """
     entry = yield from load_topic(name)
     return None if entry is None else (yield from confirm_topic(entry))
@@ -381,8 +400,11 @@ def update_topic(name: str, change: Change, deadline: Deadline | None = None) ->
     """Replace a topic's registry entry by ``change(entry)``, by compare-and-swap, again after each lost race.
 
     ``change`` may alter partitions, config and state. It returns the entry itself if nothing is to be done. The roots
-    of added partitions must exist: ``register_topic`` makes them first. Raises UnknownTopicError, CommitUnknownError,
-    and ConfigError for a change of name or topic id, or for fewer partitions.
+    of added partitions must exist: ``register_topic`` makes them first. ``deadline``: by default ``COMMIT_DEADLINE_MS``
+    from now. Return the new entry.
+
+    Raises UnknownTopicError, CommitUnknownError, RemoteUnavailableError (nothing was changed). Raises ConfigError for a
+    change of name or topic id, or for fewer partitions.
     """
     deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
 
@@ -439,7 +461,10 @@ def _listed(got: Outcome | TieredError, name: str) -> TopicEntry | None:
 
 
 def list_topic_names() -> Steps[list[str]]:
-    """Return the names of all registered topics, also of unreadable entries, in the order of their keys."""
+    """Return the names of all registry entries, in the order of their keys.
+
+    Deleted topics and unreadable entries are included.
+    """
     listed = yield from list_all(TOPICS_PREFIX)
     return [name for entry in listed if (name := parse_topic_key(entry.key)) is not None]
 

@@ -75,7 +75,7 @@ class PartitionObjects(NamedTuple):
     epochs: dict[Role, int]
 
     def holds(self, topic_id: UUID, partition: int, row: Row) -> bool:
-        """Return True if both objects of a row were listed with the row's sizes, or if the row is a hole."""
+        """Return True if both objects of a row were listed with the row's sizes, or if it has no objects."""
         log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
         return not row.size or (self.sizes.get(log) == row.size and self.sizes.get(index) == row.idx_len)
 
@@ -169,6 +169,8 @@ def list_objects(topic_id: UUID, partition: int) -> Steps[PartitionObjects]:
 def uploads_after(copy: Root, sizes: Mapping[str, int], *, skip_damaged: bool) -> Steps[list[Row]]:
     """Return rows for the writer's uploads at or after the end of ``copy``, under the copy's claim or a newer one.
 
+    ``sizes``: listed objects, size by key.
+
     Raises CorruptionError for a listed index that cannot be read, unless ``skip_damaged``: one wrong answer of the
     store must not end the log before its newest records.
     """
@@ -188,7 +190,10 @@ def uploads_after(copy: Root, sizes: Mapping[str, int], *, skip_damaged: bool) -
 
 
 def described(root: Root, sizes: Mapping[str, int], wanted: Callable[[SegmentName], bool]) -> Steps[list[Row]]:
-    """Return rows for the segments that ``wanted`` selects and both of whose objects exist, made from their bundles."""
+    """Return rows for the segments that ``wanted`` selects and both of whose objects exist, made from their bundles.
+
+    ``sizes``: listed objects, size by key.
+    """
     return _whole(root, sizes, (yield from _read_heads(root, sizes, wanted)))
 
 
@@ -200,7 +205,10 @@ def _whole(root: Root, sizes: Mapping[str, int], found: Mapping[SegmentName, Row
 def _read_heads(
     root: Root, sizes: Mapping[str, int], wanted: Callable[[SegmentName], bool]
 ) -> Steps[dict[SegmentName, Row | None]]:
-    """Return the row that the bundle of each wanted ``.log`` describes. None: the bundle is unusable or of another."""
+    """Return the row that the bundle of each wanted ``.log`` describes.
+
+    None: the bundle is missing or damaged, or belongs to another segment. ``sizes``: listed objects, size by key.
+    """
     parsed = [each for each in map(parse_segment_key, sizes) if each is not None and each.suffix == "log"]
     names = [each.name for each in parsed if wanted(each.name)]
     found: dict[SegmentName, Row | None] = {}

@@ -174,7 +174,7 @@ def plan_disk(
 def _errors(
     disk: RepairDirectory, topics: Mapping[str, TopicInfo], selected: Sequence[str | TopicPartition]
 ) -> dict[TopicPartition, list[Finding]]:
-    """Return what ``check`` finds wrong with the selected partitions, and with the log of transactions."""
+    """Return the errors that ``check`` finds in the selected partitions and the transaction log, by partition."""
     names = {each if isinstance(each, str) else each.topic for each in selected}
     compacted = {name: topic.config.compacted or topic.adopted for name, topic in topics.items()}
     wanted = names | {TRANSACTION_STATE_TOPIC} if names else names
@@ -214,6 +214,8 @@ def _set_aside(disk: RepairDirectory, tp: TopicPartition, path: Path, problem: s
 
 def _topics_file(disk: RepairDirectory, problem: str, *, remote: bool) -> Steps[RepairAction]:
     """Return the action that writes ``tiered-topics.json`` from the partitions' directories and the bucket's settings.
+
+    ``problem``: the damage of the present file. ``remote``: there is a bucket; otherwise the settings are lost.
 
     A topic without an id is left out: the next open takes it from its directories.
     """
@@ -422,7 +424,10 @@ def _drop_below(disk: RepairDirectory, tp: TopicPartition, end: int, now_ms: int
 def _lost(
     disk: RepairDirectory, tp: TopicPartition, offsets: Offsets, problem: str, options: RepairOptions
 ) -> RepairAction:
-    """Return the action for offsets that no bucket holds: a hole, if the operator accepts the loss."""
+    """Return the action for damaged offsets that no bucket holds: an empty batch takes their place.
+
+    Without ``accept_loss`` the action has no remedy.
+    """
     folder = disk.directory / partition_dir(tp)
     path, each = str(folder / log_name(offsets.base)), _judged(disk, folder, *offsets)
     words = ", ".join([f"{first} to {last}" for first, last in each.lost])
@@ -446,7 +451,7 @@ def _judged(disk: RepairDirectory, folder: Path, base: int, end: int) -> Damaged
 
 
 def _rewritten(disk: RepairDirectory, folder: Path, each: DamagedLog, write: Callable[[bytes], object]) -> Rewrite:
-    """Pass each batch of the new ``.log`` to ``write``. Return the rewrite, which has its notes and its follower."""
+    """Pass each batch of the new ``.log`` for the damaged one ``each`` to ``write``. Return the finished rewrite."""
     epochs, path = LeaderEpochs(folder, disk.files, read_only=True), folder / log_name(each.base)
 
     def epoch_of(start: int, _: int, before: int) -> int:
@@ -512,7 +517,10 @@ def _write(disk: RepairDirectory, folder: Path, each: DamagedLog, now_ms: int) -
 
 
 def _derived(disk: RepairDirectory, folder: Path, base: int, snapshots: Collection[int]) -> list[Path]:
-    """Return the files that change if segment ``base`` is rewritten: its side files, and later producer state."""
+    """Return the files that change if segment ``base`` is rewritten.
+
+    These are its side files, later transaction indexes, and the producer snapshots at the offsets ``snapshots``.
+    """
     later = [each for each in log_bases(disk.files, folder) if each > base]
     beside = [folder / local_name(base, suffix) for suffix in SEGMENT_SUFFIXES if suffix != LOG_SUFFIX]
     txns = [folder / local_name(each, TXN_INDEX_SUFFIX) for each in later]
@@ -538,7 +546,10 @@ def _derive(disk: RepairDirectory, folder: Path, base: int, follower: Follower, 
 
 
 def rebuild_epochs(disk: RepairDirectory, tp: TopicPartition, now_ms: int) -> None:
-    """Write ``leader-epoch-checkpoint`` of a partition from the batches of its segments."""
+    """Write ``leader-epoch-checkpoint`` of a partition from the batches of its segments.
+
+    ``now_ms``: time in the name of the directory for the replaced file.
+    """
     folder = disk.directory / partition_dir(tp)
     entries: tuple[EpochEntry, ...] = ()
     for base in log_bases(disk.files, folder):

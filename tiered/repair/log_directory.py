@@ -79,7 +79,7 @@ class RepairDirectory(NamedTuple):
         return steps
 
     def move(self, paths: Collection[Path], now_ms: int) -> None:
-        """Move files to the directory for replaced files. Missing files are skipped."""
+        """Move files to ``{log_dir}.aside-{now_ms}``, the directory for replaced files. Missing files are skipped."""
         for path in paths:
             if self.files.state(path) is not None:
                 self.keep(path, now_ms)
@@ -157,7 +157,11 @@ def plan_rejoin_steps(directory: Path, selected: Collection[TopicPartition], clo
 
 
 def rejoin_steps(plan: RejoinPlan, clock: Clock, files: Files) -> Steps[None]:
-    """Carry a plan out as one blocking call, which a cancellation of the caller does not interrupt."""
+    """Move the planned partitions aside, and remove their claims and their entries in checkpoints.
+
+    A cancellation of the caller does not interrupt it. Raises LockedError if the log is open, NotFoundError,
+    LocalIOError.
+    """
     return blocking(partial(_rejoin, plan, clock, files))
 
 

@@ -43,8 +43,8 @@ class RepairOptions:
     """Choices of the operator.
 
     ``from_dir``: a log directory that may hold lost segments. ``to_version``: the version of the root to go back to.
-    ``from_version``: version of the root to continue from, if two are possible. ``accept_loss``: make holes of offsets
-    that no copy has. ``log_dir``: a log directory to repair. Without ``from_dir`` lost segments are read from it.
+    ``from_version``: version of the root to continue from, if two are possible. ``accept_loss``: give up offsets that
+    no copy has. ``log_dir``: a log directory to repair. Without ``from_dir`` lost segments are read from it.
     """
 
     from_dir: Path | None = None
@@ -136,7 +136,10 @@ class RepairPlan:
 
 
 class Desk(NamedTuple):
-    """Access to one partition that this repair has claimed as maintainer: its catalog, and what writes its segments."""
+    """Access to one partition that this repair has claimed as maintainer.
+
+    ``catalog`` commits to its root. ``context`` reads and writes its segments.
+    """
 
     catalog: Catalog
     context: RewriteContext
@@ -144,6 +147,8 @@ class Desk(NamedTuple):
 
 class Workbench:
     """Shared state of the actions of one repair. Close it at the end.
+
+    ``owner``: name of this program in claims and commits.
 
     ``source``: the log directory that may have lost segments: ``from_dir`` or, without it, ``log_dir``.
     """
@@ -155,7 +160,10 @@ class Workbench:
         self._desks: dict[TopicPartition, Desk] = {}
 
     def view(self) -> Steps[LogView | None]:
-        """Return the log directory that may hold lost segments, opened for reading; None without one."""
+        """Return the log directory that may hold lost segments, opened for reading.
+
+        None without one, and for a damaged ``log_dir``. Raises the error of a ``from_dir`` that cannot be opened.
+        """
         if self._view is None and self.source is not None:
             try:
                 self._view = yield Blocking(partial(LogView.open, self.source, clock=SystemClock()))
@@ -165,7 +173,10 @@ class Workbench:
         return self._view
 
     def desk(self, tp: TopicPartition, entry: TopicEntry) -> Steps[Desk]:
-        """Return the desk of a partition. The first call claims the maintainer's role, so no collection runs."""
+        """Return the access to a partition. The first call claims the maintainer's role.
+
+        Under this claim no other garbage collection can run.
+        """
         if tp not in self._desks:
             capabilities = yield from probe()
             check_capabilities(capabilities, "the store")

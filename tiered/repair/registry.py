@@ -99,7 +99,10 @@ def _compared(there: RegistryObject, entry: TopicEntry) -> Steps[RegistryObject]
 
 
 def _unnamed(topic: str) -> Steps[list[Unnamed]]:
-    """Return the topic ids that no entry of another topic names."""
+    """Return the partitions in the bucket, grouped by topic id, that no registry entry names.
+
+    The entry of ``topic`` itself is ignored. Partitions of destroyed topics are left out.
+    """
     listed = yield from list_partitions()  # before the registry is read, so that topics registered meanwhile are named
     unreadable: dict[str, TieredError] = {}
     entries = [entry for entry in (yield from list_topics(unreadable)) if entry.name != topic]

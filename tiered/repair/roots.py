@@ -95,7 +95,9 @@ class StoredRoot(NamedTuple):
 
 
 class RebuiltContent(NamedTuple):
-    """Content of a new root: a copy, the rows of the copy, those of later uploads (``since``), and holes between these.
+    """Content of a new root: a copy, the rows of the copy, and those of later uploads (``since``).
+
+    ``where``: place of the copy. ``holes``: rows without records, for the gaps between these uploads.
 
     ``lost``: offsets without an object: those of ``holes``, and those up to the end of a newer copy. ``seen``: the
     newest version whose existence is proven. ``now``: the current root, if it is undamaged and is replaced by an
@@ -302,7 +304,8 @@ def _with_since(
 def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[str, ...]]]:
     """Return the copy with the sink batches that have a decision and that it lacks, their rows, and notes about them.
 
-    Raises CorruptionError for several, whose order is not proven, unless the loss of their order is accepted.
+    Raises CorruptionError for a damaged decision, and without ``accept_loss`` for several batches, whose order is not
+    proven.
     """
     target = SinkTarget(copy.topic_id, copy.partition)
     waiting: list[Decision] = []
@@ -406,7 +409,11 @@ def _kept(copies: Sequence[tuple[Root, str]]) -> str:
 def _planned(
     ground: Ground, there: StoredRoot, why: str, base: RebuiltContent
 ) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
-    """Return the action that writes the new root, and its catalog; None instead if an unaccepted loss prevents it."""
+    """Return the actions that write the new root, and the catalog after them.
+
+    ``why``: the damage. ``base``: content of the new root. The catalog is None, and the action has no remedy, if
+    offsets would be lost without ``accept_loss``.
+    """
     topic_id, tp = ground.entry.topic_id, ground.tp
     copy, rows = base.copy, [*base.rows, *base.since]
     listed = yield from list_objects(topic_id, tp.partition)
@@ -456,7 +463,10 @@ def _claims(root: Root | None, role: Role) -> list[int]:
 
 
 def _epochs(ground: Ground, base: RebuiltContent) -> Steps[tuple[EpochEntry, ...]]:
-    """Return the leader epochs up to the end of the last upload, as its bundle has them."""
+    """Return the leader epochs up to the end of the last later upload, as its bundle has them.
+
+    Empty without one, for a segment of a sink, for a damaged bundle, and with ``to_version``.
+    """
     last = next((row for row in reversed(base.since) if row.size), None)
     if last is None or last.flags & FLAG_STAGED or base.now is not None:
         return ()
@@ -474,7 +484,7 @@ def _undone(ground: Ground, base: RebuiltContent) -> Steps[tuple[Undone, ...]]:
 
 
 def _need_sound(root: Root) -> None:
-    """Raise CorruptionError for a root that breaks an invariant, or that nothing could follow."""
+    """Raise CorruptionError for a root that breaks an invariant, or whose version or epoch allows no later one."""
     problems = [str(each) for each in check_root(root)]
     if root.version > MAX_INT64 or any(state.epoch > MAX_INT32 for state in root.roles.values()):
         problems.append("a key names a version or a claim that no root can follow")

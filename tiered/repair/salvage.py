@@ -181,8 +181,9 @@ class Rewrite:
 
     ``lost``: ranges of offsets. ``follower``: has seen all earlier batches. ``epoch_at``: leader epoch of a lost range,
     given its bounds and the epoch of the batch before it. ``bundle``: that of the segment, if it is whole; it names the
-    transactions that ended. ``filled``: an empty batch takes the lost offsets that no marker takes. ``notes``: a
-    sentence for each transaction that counts as aborted without a proof.
+    transactions that ended. ``filled``: an empty batch takes the lost offsets that no marker takes. ``where``: path or
+    key, for errors. ``timestamp``: least timestamp of a marker. ``notes``: a sentence for each transaction that counts
+    as aborted without a proof.
     """
 
     def __init__(

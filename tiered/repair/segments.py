@@ -149,7 +149,10 @@ def _restored_index(ground: Ground, row: Row, index: ObjectVerdict) -> Steps[Rep
 
 
 def _rebuilt_index(ground: Ground, row: Row, index: ObjectVerdict, *, known: bool) -> RepairAction:
-    """Return the action that makes an index from the ``.log``."""
+    """Return the action that makes an index from the ``.log``.
+
+    ``known``: an earlier segment names the producers at its start. Otherwise it has no remedy without ``accept_loss``.
+    """
     if not known and not row.flags & FLAG_STAGED and not ground.options.accept_loss:
         remedy = f"no segment before it names its producers: `{ground.command} --accept-loss` goes on without them"
         return RepairAction(ground.tp, index.key, index.problem, remedy)
@@ -158,7 +161,10 @@ def _rebuilt_index(ground: Ground, row: Row, index: ObjectVerdict, *, known: boo
 
 
 def plan_hole(ground: Ground, pinned: CatalogView, row: Row) -> Steps[list[RepairAction]]:
-    """Return the action that writes markers into a hole of a new root, for transactions that may have ended in it."""
+    """Return the action for ``row``, a range of offsets without records in a new root.
+
+    It writes markers there that end each transaction which may have ended in this range.
+    """
     key = segment_key(ground.entry.topic_id, ground.tp.partition, row)
     nothing = ObjectVerdict(key, "no object holds these offsets")
     return [(yield from _lost(ground, pinned, row, nothing, nothing, known=True))]
@@ -167,7 +173,11 @@ def plan_hole(ground: Ground, pinned: CatalogView, row: Row) -> Steps[list[Repai
 def _replaced_log(
     ground: Ground, pinned: CatalogView, row: Row, log: ObjectVerdict, index: ObjectVerdict, *, known: bool
 ) -> Steps[RepairAction]:
-    """Return the action for a ``.log`` whose bytes no copy holds: local segments for a rewritten one, or a hole."""
+    """Return the action for a ``.log`` whose bytes no copy holds. It writes a new segment in its place.
+
+    It is made from local segments if the old one was merged or compacted, otherwise from its whole batches.
+    ``known``: an earlier segment names the producers at its start.
+    """
     run = (yield from blocking(partial(find_run, ground, ground.view, row))) if row.flags & FLAG_MAINTAINER else ()
     one = DamagedRow(ground.entry.topic_id, ground.tp, row, RepairSource(log.key, row.size, run=run))
     if not run or (yield from plan_remains(one, pinned, accepted=False))[0]:
@@ -183,7 +193,11 @@ def _replaced_log(
 def _lost(
     ground: Ground, pinned: CatalogView, row: Row, log: ObjectVerdict, index: ObjectVerdict, *, known: bool
 ) -> Steps[RepairAction]:
-    """Return the action for offsets that no copy holds: a hole, if the operator accepts the loss."""
+    """Return the action that writes a new segment from the whole batches of a damaged one.
+
+    If offsets are lost, the action has no remedy without ``accept_loss``. ``known``: an earlier segment names the
+    producers at its start.
+    """
     one = DamagedRow(ground.entry.topic_id, ground.tp, row, RepairSource(log.key, log.size), index.bundle)
     lost, notes = yield from plan_remains(one, pinned, accepted=ground.options.accept_loss)
     words = ", ".join([f"{start} to {end}" for start, end in lost])
@@ -210,7 +224,11 @@ def _damaged(*judged: ObjectVerdict) -> tuple[str, ...]:
 def _replace(
     ground: Ground, row: Row, aside: Sequence[str], lost: Ranges, reason: str, *, from_run: bool = False
 ) -> Act:
-    """Return the act that writes a new segment and commits it in place of a row. It keeps copies of damaged objects."""
+    """Return the act that writes a new segment and commits it in place of a row.
+
+    ``aside``: keys of damaged objects, which are copied first. ``lost``: the planned ranges of lost offsets.
+    ``reason``: that of the commit. ``from_run``: take the batches from segments of the log directory.
+    """
     topic_id, tp = ground.entry.topic_id, ground.tp
 
     def act(bench: Workbench) -> Steps[None]:

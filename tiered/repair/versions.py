@@ -48,6 +48,8 @@ Fits = Callable[[bytes], bool]
 class Stored(NamedTuple):
     """Object to restore: its key, and the size and CRC32C that it should have. ``etag``: of the current object, ``""``
     without one.
+
+    ``topic_id``, ``partition``: partition below whose ``aside/`` the current object is copied.
     """
 
     topic_id: UUID
@@ -90,7 +92,8 @@ def restored(  # noqa: PLR0917 - an object, and the test of a version
 ) -> Steps[tuple[RepairAction, bytes] | None]:
     """Return the action that restores a small object from the newest version for which ``fits`` is True, and its bytes.
 
-    ``stored``: the object; its size and checksum are replaced by the version's. None: there is no such version.
+    ``stored``: the object; its size and checksum are replaced by the version's. ``problem``: damage, for the action.
+    ``max_bytes``: larger versions are skipped. ``tags``: for the restored object. None: there is no such version.
     """
     for each in (yield from list_versions(stored.key)):
         if each.size <= max_bytes:
@@ -103,7 +106,10 @@ def restored(  # noqa: PLR0917 - an object, and the test of a version
 
 
 def put_action(tp: TopicPartition, stored: Stored, problem: str, version: str, tags: Tags) -> RepairAction:
-    """Return the action that restores an object from its version ``version``."""
+    """Return the action that restores an object from its version ``version``.
+
+    ``problem``: damage, for the action. ``tags``: for the restored object.
+    """
 
     def act(_: object) -> Steps[None]:
         yield from put_source(stored, RepairSource(stored.key, stored.size, version), tags)
@@ -120,9 +126,10 @@ def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:
 
 
 def put_source(each: Stored, source: RepairSource, tags: Tags) -> Steps[None]:
-    """Write the bytes of ``source`` under the key of ``each``. Raises CorruptionError for other bytes than expected.
+    """Write the bytes of ``source`` under the key of ``each``, and read them back.
 
-    Raises also as :func:`put_back`.
+    Raises CorruptionError for other bytes than expected, ConfigError if the object was replaced since,
+    CommitUnknownError.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "object"

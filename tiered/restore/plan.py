@@ -48,12 +48,14 @@ from tiered.times import Time, parse_time
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """Options of a restore. ``selected``: (topic, partition) pairs, empty: everything; partition None: the whole topic.
+    """Options of a restore. ``selected``: (topic, partition) pairs, empty: all topics; partition None: all of a topic.
 
     ``newest_bytes`` (of each partition) and ``since_ms`` leave older segments in the bucket, where a log opened with
-    its remote tier still reads them. ``if_empty``: leave a non-empty directory alone, without an error. ``pin``:
-    protect the objects to fetch from garbage collection, as in ``open_reader``. ``as_of``: read an older state, as in
-    ``open_reader``: a snapshot's name, a version, a time. ``until_ms``: end each partition before the first record of
+    its remote tier still reads them. ``if_empty``: leave a non-empty directory alone, without an error. ``dry_run``:
+    plan only. ``pin``: protect the objects to fetch from garbage collection by a lease in the bucket. ``as_of``: read
+    an older state: a snapshot's name, a version of the catalog, a time.
+
+    ``until_ms``: end each partition before the first record of
     that time or later. ``until_offset``: end the one selected partition there. Both end between two batches. ``name``:
     new name of the one selected topic, which gets a new id. With any of these four the directory is an independent log.
     It may be uploaded to another prefix, with ``name`` also to the same one.
@@ -80,7 +82,10 @@ class RestoreOptions:
         now_ms: int,
         **others: Any,
     ) -> RestoreOptions:
-        """Return checked options. Times and sizes may be texts. Raises ConfigError."""
+        """Return checked options. Times and sizes may be texts. Raises ConfigError.
+
+        ``now_ms``: time to which relative times refer. ``others``: the other fields, which are taken unchanged.
+        """
         newest = None if newest_bytes is None else parse_bytes(newest_bytes)
         if newest is not None and newest < 1:
             raise ConfigError(
@@ -106,9 +111,9 @@ class PartitionRestore:
 
     ``tp`` and ``entry`` are names in the directory, ``source`` is the topic in the bucket. ``end``: where the log ends
     before the catalog does, between two batches of the last row. ``before``: the segment whose bundle has the producers
-    before that row, None if the row before it is restored. ``taken``: the past root that is read. ``aborted``: open
-    transactions that got a marker. ``undone``: erasures after ``taken``, whose records the copy contains again.
-    ``notes``: wrong timestamps that are ignored.
+    before that row, None if the row before it is restored. ``taken``: the past root that is read, None for the newest.
+    ``aborted``: number of open transactions that got a marker. ``undone``: erasures after ``taken``, whose records the
+    copy contains again. ``notes``: wrong timestamps that are ignored.
     """
 
     tp: TopicPartition
@@ -156,7 +161,7 @@ def choose_rows(
     ``since_ms``: begin at the first row with a record of that time or later.
 
     ``newest_bytes`` never excludes the last row. A row with wrong timestamps counts as written at the time of its
-    append.
+    append. ``config``: settings of the topic, which say how wrong a timestamp may be.
     """
     config, at = config or TopicConfig(), 0
     chosen: deque[Row] = deque()
@@ -321,7 +326,7 @@ class _Partition:
             )
 
     def _was_absent(self, view: RootView) -> Steps[bool]:
-        """Return True if the partition did not exist at that time, False if it did or if its state is unknown."""
+        """Return True if the partition did not exist as of ``as_of``, False if it did or if that is unknown."""
         if self.as_of is None:
             return False
         if self.as_of.name:
@@ -384,7 +389,7 @@ class _Partition:
 def _held_before(pinned: CatalogView, rows: Sequence[Row]) -> Steps[Row | None]:
     """Return the segment whose bundle has the producers before the last row, which will be cut.
 
-    That is the row before it, or the one before a hole, which has no producers. None if that row is restored anyway.
+    It is the newest earlier row that has objects. None: that row is restored anyway, or there is none.
     """
     row = yield from pinned.at(rows[-1].base - 1)
     if len(rows) > 1 and row is not None and row.size:
@@ -397,7 +402,10 @@ def _held_before(pinned: CatalogView, rows: Sequence[Row]) -> Steps[Row | None]:
 def _entries(
     url: str, selected: Sequence[tuple[str, int | None]], listed: Collection[tuple[UUID, int]]
 ) -> Steps[list[tuple[TopicEntry, frozenset[int] | None]]]:
-    """Return the topics to restore, each with its selected partitions (None: all)."""
+    """Return the topics to restore, each with its selected partitions (None: all).
+
+    ``listed``: (topic id, partition) of all objects. Raises UnknownTopicError, and NotFoundError for an empty bucket.
+    """
     if not selected:
         try:
             entries = yield from list_topics()

@@ -260,7 +260,8 @@ class Fetched(NamedTuple):
 class SegmentFetch:
     """Fetch of one segment onto the disk, byte for byte. Its indexes come from the bundle or are rebuilt.
 
-    ``work``: suffix of the files until they get their final names.
+    ``beside``: check of transaction indexes and producer snapshots, shared by the segments of one partition. ``work``:
+    suffix of the files until they get their final names. ``is_cut``: the segment was shortened at the end of the log.
     """
 
     files: Files
@@ -307,7 +308,11 @@ class SegmentFetch:
         return replace(self, row=row)
 
     def _cut(self, end: int, indexes: SealedIndexes | None, why: str) -> Fetched:
-        """Cut the segment on disk and its side files at ``end``. Delete all of them if no batch is left."""
+        """Cut the segment on disk and its side files at ``end``. Delete all of them if no batch is left.
+
+        ``indexes``: those of the bundle, None if unusable; then ``why`` is the reason. Raises CorruptionError if no
+        batch begins at ``end``.
+        """
         base, files = self.row.base, self.files
         with LogFile(files, self._path) as log:
             rebuilt = rebuild_indexes(log, base, self.row.size, INDEX_INTERVAL_BYTES)
@@ -338,7 +343,10 @@ class SegmentFetch:
         return fetched._replace(stats=None)
 
     def _finish_segment(self, indexes: SealedIndexes | None, why: str) -> Fetched:
-        """Check the segment on disk and write its side files."""
+        """Check the segment on disk and write its side files. Raises CorruptionError for a damaged ``.log``.
+
+        ``indexes``: those of the bundle, None if unusable; then ``why`` is the reason. Damaged ones are rebuilt.
+        """
         findings = Findings(self._key)
         self.beside.start_segment(self.row.base)
         with contextlib.closing(FileSource(self.files, self._path, self.row.size, sync=False)) as source:

@@ -83,8 +83,9 @@ def restore_steps(
 ) -> Steps[RestoreReport]:
     """Build ``directory`` from the store at ``url``. Emits progress. An error leaves nothing on disk.
 
-    Raises ConfigError if the directory is not empty (unless ``if_empty``), DiskFullError, CorruptionError, and as
-    :func:`plan_steps`.
+    Raises ConfigError for wrong options, or if the directory is not empty (unless ``if_empty``). Raises
+    UnknownTopicError, NotFoundError, OffsetOutOfRangeError (``until_offset`` is deleted), DiskFullError,
+    CorruptionError.
     """
     directory = directory.absolute()
     if url.startswith("file://"):
@@ -118,7 +119,10 @@ def _is_taken(directory: Path, files: Files) -> bool:
 
 
 class _Build:
-    """One running restore, in a temporary sibling of the directory. ``plans`` get the aborted transactions."""
+    """One running restore, in a temporary sibling of the directory. ``plans`` get the number of aborted transactions.
+
+    ``apart``: the directory becomes an independent log, which does not continue the one in the bucket.
+    """
 
     def __init__(
         self,

@@ -78,7 +78,10 @@ ALONE = (CorruptionError, LogDestroyedError)
 
 
 class PullReport(NamedTuple):
-    """Result of one pull. ``errors``: partitions that stay as they were. ``dropped``: topics that were deleted."""
+    """Result of one pull: number and size of the fetched segments. ``dropped``: topics that were deleted.
+
+    ``notes``: indexes that were rebuilt. ``errors``: one for each topic or partition that could not be pulled.
+    """
 
     segments: int = 0
     size_bytes: int = 0
@@ -219,7 +222,11 @@ class Standby:
     def _deleted(
         self, entries: Mapping[str, TopicEntry], unreadable: Mapping[str, object], errors: list[TieredError]
     ) -> Steps[list[str]]:
-        """Return the topics on this disk that were deleted in the bucket. A lost entry is an error."""
+        """Return the topics on this disk that were deleted in the bucket. ``entries``: its topics by name.
+
+        A topic without any entry may be lost, not deleted: it gets an error in ``errors``. ``unreadable``: topics with
+        damaged entries, which are skipped.
+        """
         found: list[str] = []
         for info in (yield from blocking(partial(read_topics, self.directory, self._files))).values():
             entry = entries.get(info.name)
@@ -238,7 +245,10 @@ class Standby:
         return found
 
     def _note_topics(self, entries: Sequence[TopicEntry], dropped: Sequence[str]) -> None:
-        """Forget deleted topics: their ends first, their folders last. Then note the topics of the bucket."""
+        """Remove deleted topics: their checkpoint entries first, their folders last.
+
+        Then write ``tiered-topics.json`` for the topics of the bucket. ``dropped``: names of the deleted topics.
+        """
         files, directory = self._files, self.directory
         known = read_topics(directory, files)
         if dropped:
@@ -264,7 +274,10 @@ class Standby:
                 remove_tree(self._files, path)
 
     def _changed(self, entries: Sequence[TopicEntry], errors: list[TieredError]) -> Steps[list[PartitionRestore]]:
-        """Return a plan for each partition whose root is another one than at its last pull."""
+        """Return a plan for each partition whose root is another one than at its last pull.
+
+        Errors of single partitions are added to ``errors``.
+        """
         asked = [(entry, TopicPartition(entry.name, number)) for entry in entries for number in range(entry.partitions)]
         yield Blocking(partial(self._make_views, asked))
         plans: list[PartitionRestore] = []

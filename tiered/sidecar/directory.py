@@ -34,9 +34,10 @@ class BrokerDirectory(LogDirectory):
         self._mirror = Mirror(broker, path, self.files, compacted=compacted, held_bytes=held_bytes)
 
     def acquire(self) -> None:
-        """Lock the directory, and remove the state of partitions whose links are gone.
+        """Create the directory if it is missing, lock it, and remove the state of partitions without links.
 
-        Raises the errors of :meth:`Mirror.make`.
+        Raises LockedError if another uploader has it, NotFoundError if ``broker`` is no broker's directory. Raises
+        ConfigError if ``path`` is on another file system, inside ``broker``, or in use for another log or broker.
         """
         self._mirror.make(self._ids)
         super().acquire()
@@ -52,7 +53,10 @@ class BrokerDirectory(LogDirectory):
             super().release()
 
     def scan(self, *, whole: bool = True) -> Look:
-        """Update the links from the broker's directory, and return the changes since the last scan."""
+        """Update the links from the broker's directory, and return the changes since the last scan.
+
+        ``whole`` has no effect: each scan reads all partitions. Raises LocalIOError if ``path`` is gone or replaced.
+        """
         del whole  # the result depends on the broker's directory, too
         with self._busy:
             self._lock.check()  # a look makes missing directories of partitions
@@ -67,9 +71,10 @@ class BrokerDirectory(LogDirectory):
         return {**self._mirror.unreadable(), **super().unreadable()}
 
     def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
-        """Return (base, end) of each linked segment. The end is the base of the next link, also of a missing one.
+        """Return (base, end) of each existing link. A link ends where the next one begins, even if that is missing.
 
-        Raises CorruptionError if the list of links is damaged.
+        ``bases``: bases of the ``.log`` files in the private directory. Raises CorruptionError if the list of links is
+        damaged.
         """
         return self._mirror.folder(tp).there(bases)
 
@@ -77,7 +82,7 @@ class BrokerDirectory(LogDirectory):
         self._mirror.add_owner_hint(tp, error)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
-        """Return the exact start and end of the links.
+        """Return the start and the end of the links, both exact, so that ``exact`` has no effect.
 
         A partition that was never claimed counts as empty, with ``joints``. So a new directory continues at the
         bucket's end only if one of the broker's segments begins there. Another replica has other segments and gets no

@@ -113,7 +113,10 @@ class LinkFolder:
     # ------------------------------------------------------------------ where links begin and end
 
     def bases(self) -> list[int]:
-        """Return the bases of the existing files. The last is the empty file at the end. ``[]`` without a folder."""
+        """Return the bases of the existing ``.log`` files, ascending; ``[]`` without a folder.
+
+        The last file is empty and marks the end of the links.
+        """
         return log_bases(self._files, self.ours) if self._files.is_directory(self.ours) else []
 
     def noted(self) -> tuple[int, ...]:
@@ -136,12 +139,18 @@ class LinkFolder:
         return sorted({*linked, *(offset for offset in self.noted() if linked and offset < linked[-1])})
 
     def there(self, linked: Sequence[int]) -> list[tuple[int, int]]:
-        """Return (base, end) of each existing link. A link ends where the next one begins, even if that is missing."""
+        """Return (base, end) of each existing link. A link ends where the next one begins, even if that is missing.
+
+        ``linked``: bases of the existing files, as :meth:`bases` returns them.
+        """
         there = frozenset(linked)
         return [pair for pair in itertools.pairwise(self.offsets(linked)) if pair[0] in there]
 
     def lost(self, linked: Sequence[int], committed: int) -> list[Lost]:
-        """Return the missing links with offsets at or above ``committed``, the end of the bucket."""
+        """Return the missing links with offsets at or above ``committed``, the end of the bucket.
+
+        ``linked``: bases of the existing files, as :meth:`bases` returns them.
+        """
         there = frozenset(linked)
         pairs = itertools.pairwise(self.offsets(linked))
         return [Lost(base, after) for base, after in pairs if base not in there and after > committed]
@@ -236,7 +245,7 @@ class LinkFolder:
                 self._files.replace(self.ours / name, data)
 
     def link(self, part: LinkedPart, *, may_have_gaps: bool) -> None:
-        """Link or copy a segment with its side files. The ``.log`` becomes visible last.
+        """Link ``part`` of the broker's log, or copy it, with its side files. The ``.log`` becomes visible last.
 
         ``may_have_gaps``: the topic is compacted. Raises OffsetGapError if the broker has rewritten the segment,
         CorruptionError for a damaged one, DataLocalError if it was replaced meanwhile.
@@ -293,7 +302,7 @@ class LinkFolder:
         )
 
     def _copy_log(self, theirs: Path, linking: Path, position: int) -> None:
-        """Copy the bytes from ``position`` on to ``linking``, because a hard link would contain the whole file."""
+        """Copy ``theirs`` from byte ``position`` on to ``linking``. A hard link would contain the whole file."""
         files = self._files
         with LogFile(files, theirs) as log:
             handle = files.open_write(linking)
@@ -306,7 +315,10 @@ class LinkFolder:
                 files.close(handle)
 
     def _need_whole(self, linking: Path, base: int, after: int, *, may_have_gaps: bool) -> None:
-        """Raise OffsetGapError unless the link reaches from ``base`` to ``after``: the broker may have rewritten it."""
+        """Raise OffsetGapError unless the link reaches from ``base`` to ``after``: the broker may have rewritten it.
+
+        ``may_have_gaps`` (a compacted topic): one record is enough. Raises CorruptionError for a damaged file.
+        """
         with LogFile(self._files, linking) as log:
             size, last = log.size(), base - 1
             for span, _ in log.segment(0, size, Offsets(base, after)):
@@ -365,7 +377,10 @@ class LinkFolder:
         return bases
 
     def derive_snapshots(self, upload: PartitionUpload | None) -> None:
-        """Write a producer snapshot at the end of each link if the broker (before 2.8) has none there."""
+        """Write a producer snapshot at the end of each link if the broker (before 2.8) has none there.
+
+        ``upload``: the partition's entry in the upload checkpoint, None without one.
+        """
         bases, there = self.bases(), set(snapshot_offsets(self._files, self.ours))
         first = self.offsets(bases)[:1]
         if not (there and upload and upload.reaches_below(min(first, default=0))):

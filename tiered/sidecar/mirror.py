@@ -117,8 +117,9 @@ def epoch_of(epochs: bytes, offset: int) -> int:
 class Mirror:
     """Private directory ``path`` with links to the sealed segments of ``broker``. Use it from one thread at a time.
 
-    ``broken``: error of each partition that the last scan could not link. ``skipped``: partitions that are not uploaded
-    because they are compacted or internal.
+    ``compacted``: topics that are linked although the broker compacts them. ``held_bytes``: limit of linked bytes that
+    the bucket lacks; at the limit no new links are made. ``broken``: error of each partition that the last scan could
+    not link. ``skipped``: partitions that are not uploaded because they are compacted or internal.
     """
 
     def __init__(self, broker: Path, path: Path, files: Files, *, compacted: Collection[str], held_bytes: int) -> None:
@@ -358,7 +359,12 @@ class Mirror:
         topic_id: UUID | None,
         log_start: int,
     ) -> int:
-        """Link the new segments of one partition. Return ``held``, the bytes linked in all partitions, plus theirs."""
+        """Link the new segments of one partition. Return ``held``, the bytes linked in all partitions, plus theirs.
+
+        ``safe``: end of the flushed and replicated records; None: the broker's checkpoints do not list the partition.
+        ``committed``: end of the bucket, -1: none. ``topic_id``: None if the broker's directory has none.
+        ``log_start``: first offset of the broker's log.
+        """
         folder, found = self.folder(tp), local_files(self._files, theirs)
         end, bases = folder.end(), self._bases(theirs, found)
         if topic_id is None and len(bases) > 1:  # a broker writes it before it rolls
@@ -386,7 +392,8 @@ class Mirror:
     ) -> int:
         """Link the segments between ``end`` and ``safe``. Return ``held``, the bytes linked so far, plus theirs.
 
-        ``empty_to`` is the end of the range that the cleaner emptied. The next linked segment covers this range, too.
+        ``bases``: bases of the broker's segments. ``epochs``: its leader epoch file. A range that the cleaner emptied
+        gets no link: the next linked segment covers it, too.
         """
         folder, compacted, empty_to = self.folder(tp), tp.topic in self._compacted, end
         for base, after in itertools.pairwise(bases):
@@ -421,7 +428,11 @@ class Mirror:
         )
 
     def _joint_in(self, tp: TopicPartition, path: Path, base: int, end: int, after: int) -> int:
-        """Return the byte position of the first batch at or above ``end`` in a merged segment; its size if none."""
+        """Return the byte position of the first batch at or above ``end`` in a merged segment; its size if none.
+
+        The segment has offsets ``base`` to ``after``. Raises OffsetGapError if a batch begins below ``end`` and ends
+        above it.
+        """
         with LogFile(self._files, path) as log:
             for span, _ in log.segment(0, log.size(), Offsets(base, after)):
                 if span.base_offset < end <= span.last_offset:
@@ -494,6 +505,7 @@ class Mirror:
         """Raise ConfigError if the broker's topic was deleted and created again.
 
         A bucket has one topic of each name. So while any partition has links of the old topic, all partitions wait.
+        ``topic_id``: the broker's, None: unknown. ``linked``: topic id of each partition of the topic with links.
         """
         held = {tp.partition: linked[tp.partition]} if tp.partition in linked else linked
         others = sorted(number for number, known in held.items() if known != topic_id)
@@ -533,7 +545,10 @@ class Mirror:
             claims.forget([tp])
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
-        """Set the hint of an error for the sidecar's user. For damage in a link, name the broker's file."""
+        """Replace the hint of a refused claim or a lost topic by one for the sidecar's user.
+
+        For damage in a link, also name the broker's file in the message.
+        """
         ours = self.path / partition_dir(tp)
         if isinstance(error, FencedError):  # a repair would write to what is linked
             error.hint = (

@@ -22,7 +22,10 @@ def _load() -> Callable[[], object]:
 
 
 def _end_with_parent(number: int) -> None:
-    """End this process when ``tiered spark`` is gone. The JVM follows, as its standard input ends."""
+    """End this process when ``tiered spark`` has ended. The JVM then ends too, because its standard input ends.
+
+    ``number``: descriptor of a pipe that only ``tiered spark`` can write to.
+    """
     os.read(number, 1)
     os._exit(137)
 

@@ -44,8 +44,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def jobs() -> None:
     """Maintain, check, erase and export a bucket on Spark.
 
-    Use it for what outgrows one machine. If a driver was killed, the same command does what is left. Credentials come
-    from the environment of driver and workers.
+    Use it for jobs that outgrow one machine. If a driver was killed, run the same command again: it finishes the job.
+    Credentials come from the environment of driver and workers.
     """
 
 
@@ -56,8 +56,9 @@ _SPARK = (
 
 
 def _verb(name: str, *, speculative: bool) -> Callable[[Callable[..., int]], click.Command]:
-    """Return a decorator that makes the verb ``name`` of a function that takes a :class:`JobRunner`.
+    """Return a decorator that turns a function into the command ``tiered spark NAME``.
 
+    The function takes a :class:`JobRunner` and the options of the command, and returns the exit code.
     ``speculative``: Spark may run two attempts of a task concurrently.
     """
 
@@ -292,7 +293,7 @@ def _need_topics(runner: JobRunner, topics: tuple[str, ...]) -> None:
 def _exported(
     runner: JobRunner, topics: tuple[str, ...], read: dict[str, str], start: Callable[[DataFrame], StreamingQuery]
 ) -> list[int]:
-    """Read the records since the checkpoint with this library's stream source. Return the rows of each batch.
+    """Read the records since the checkpoint with this library's stream source. Return the number of rows per batch.
 
     ``read``: options of the source. ``start``: starts the query that writes the rows. Spark's checkpoint and the
     transaction of the format make an export exactly once. Raises JobFailedError.

@@ -155,9 +155,10 @@ _FAMILIES = (
 
 @dataclass(frozen=True)
 class Dialect:
-    """Options of one kind of query, replacements for others, and the default start.
+    """Option names of one kind of query (batch or stream), hints for refused options, and the default start.
 
-    ``start_words``: which of EARLIEST and LATEST may be the start. ``whose``: the owner of the ``replaced`` options.
+    ``replaced``: the hint for each refused option, by its name in lower case. ``start_words``: which of EARLIEST and
+    LATEST may be the start. ``whose``: words for an error message, which name the owner of the refused options.
     """
 
     names: tuple[str, ...]
@@ -174,7 +175,9 @@ _BARE = ("bootstrap.servers", "group.id", "security.protocol", "sasl.", "ssl.", 
 
 @dataclass(frozen=True)
 class Bound:
-    """One end of the range to read: an offset number (or -2, -1) or a time, for all partitions or for each.
+    """Start or end of the range to read: an offset (-2 earliest, -1 latest) or a time in ms.
+
+    The value is for all partitions or for each.
 
     At most one of ``timestamp``, ``timestamps``, ``offsets`` is set; without any, ``default`` counts. ``topic_ids``:
     ids of the topics, if the offsets are those of a stream. ``group``: begin at the positions of this group.
@@ -194,7 +197,11 @@ class Bound:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options of a query, checked without reading the log."""
+    """Options of a query, checked without reading the log.
+
+    ``missing_start``: ``error`` or ``latest``, for a start time after the last record. ``max_records``: most offsets
+    of one task, None without a limit. ``min_partitions``: least number of tasks. ``slice_bytes``: bytes of one task.
+    """
 
     path: str | None
     local_dir: str | None
@@ -218,7 +225,10 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], dialect: Dialect = BATCH) -> ReadOptions:
-        """Parse options. Raises ConfigError, in one sentence, for an unknown option, bad or conflicting values."""
+        """Parse options of the kind of query that ``dialect`` describes.
+
+        Raises ConfigError for an unknown or missing option, bad or conflicting values.
+        """
         given = {key.lower(): str(value) for key, value in options.items()}
         check_names(given, dialect.names, lambda name: replacement(name, dialect), dialect.whose)
         path, local_dir = given.get("path"), given.get("local_dir")
@@ -267,9 +277,10 @@ def include_headers(options: Mapping[str, str]) -> bool:
 
 
 def check_names(given: Mapping[str, str], names: Sequence[str], instead: Callable[[str], str], whose: str) -> None:
-    """Raise ConfigError, in one sentence, for an option (in lower case) that is not in ``names``.
+    """Raise ConfigError for an option in ``given`` (by name in lower case) that is not in ``names``.
 
-    ``instead`` returns the replacement for an option of ``whose`` that has no meaning here.
+    ``instead`` returns a hint for a known option that has no meaning here, or ``""``. ``whose``: the owner of such
+    options in the error message, for example "Kafka's source".
     """
     known = {name.lower(): name for name in names}
     for key in given:
@@ -312,7 +323,10 @@ def _check_pin(given: Mapping[str, str], *, pin: bool) -> None:
 
 
 def option_value(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
-    """Return the parsed option ``name``, or ``default`` without it. Raises ConfigError with the option's name."""
+    """Return the parsed option ``name``, or ``default`` without it. Raises ConfigError with the option's name.
+
+    ``given``: options by name in lower case.
+    """
     text = given.get(name.lower())
     if text is None:
         return default
@@ -333,7 +347,10 @@ def _bound(given: Mapping[str, str], side: str, default: int, words: tuple[int, 
 
 
 def _offsets(text: str, words: tuple[int, ...]) -> Bound:
-    """Parse the offsets of one side. ``words``: those of EARLIEST and LATEST that this side accepts."""
+    """Return the start or end of the range from the text of ``startingOffsets`` or ``endingOffsets``.
+
+    ``words``: those of EARLIEST and LATEST that this option accepts. Raises ConfigError.
+    """
     word = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if word is not None:
         if word not in words:
@@ -459,7 +476,10 @@ def _shown(text: str) -> str:
 
 
 def replacement(name: str, dialect: Dialect = BATCH) -> str:
-    """Return the replacement for Kafka's option ``name`` (in lower case); empty for other names."""
+    """Return a hint that says what to use instead of the option ``name`` (in lower case), which ``dialect`` refuses.
+
+    ``""`` for a name that is neither an option of Kafka nor of this library.
+    """
     if name.startswith(_BARE):  # as a Kafka client's properties have it, without Spark's prefix
         name = f"kafka.{name}"
     if name in dialect.replaced:
@@ -491,7 +511,10 @@ STREAM = Dialect(
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Options of a stream, and limits of its triggers (None: no limit)."""
+    """Options of a stream, and limits of one micro-batch (None: no limit).
+
+    No batch begins before ``min_offsets`` offsets wait, or the last batch is ``max_delay_ms`` ago.
+    """
 
     read: ReadOptions
     max_offsets: int | None = None
@@ -501,7 +524,7 @@ class StreamOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StreamOptions:
-        """Parse options. Raises ConfigError, in one sentence, for an unknown option, bad or conflicting values."""
+        """Parse options. Raises ConfigError for an unknown or missing option, bad or conflicting values."""
         given = {key.lower(): str(value) for key, value in options.items()}
         found = cls(
             read=ReadOptions.parse(options, STREAM),

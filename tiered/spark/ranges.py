@@ -46,10 +46,10 @@ Spans = tuple[LocalSpan | None, RemoteSpan | None]
 
 
 def resolve_pieces(options: ReadOptions, store: Store | None) -> list[PartitionSlice]:
-    """Return the pieces of the query, per partition and tier, in order. ``store`` None: the local tier alone.
+    """Return the offset ranges that the query reads, each in one partition and one tier, by partition and offset.
 
-    Raises ConfigError (options that do not fit the log), UnknownTopicError, OffsetOutOfRangeError (data loss), and the
-    errors of the tiers.
+    ``store`` None: the local tier alone. Raises ConfigError if the options do not fit the log, UnknownTopicError, and
+    the errors of the tiers. For data loss: OffsetOutOfRangeError, OffsetGapError.
     """
     with contextlib.closing(Subscription(options, store)) as chosen:
         chosen.refresh()
@@ -66,7 +66,10 @@ def resolve_pieces(options: ReadOptions, store: Store | None) -> list[PartitionS
 
 
 def begin_at_group(options: ReadOptions, chosen: Subscription) -> ReadOptions:
-    """Return the options with the start offsets of the group that they name. Unchanged if they name no group."""
+    """Return the options with the start offsets of the group that they name. Unchanged if they name no group.
+
+    Raises ConfigError if the group has no position in any chosen partition.
+    """
     group = options.start.group
     return replace(options, start=Bound(EARLIEST, offsets=chosen.group_offsets(group))) if group else options
 
@@ -75,7 +78,8 @@ def check_named(bound: Bound, chosen: Subscription, side: str) -> None:
     """Raise ConfigError unless an option that lists partitions lists exactly the chosen ones, as in Spark's Kafka
     source.
 
-    Raises ConfigError also for offsets of a topic that was deleted and created again since. ``side`` names the option.
+    Raises ConfigError also for offsets of a topic that was deleted and created again since. ``side``: ``starting`` or
+    ``ending``, the first part of the option's name.
     """
     named, wanted = bound.named(), chosen.partitions
     if named is None:
@@ -104,7 +108,10 @@ def _list(tps: Sequence[TopicPartition]) -> str:
 
 
 def _pieces_of(tiers: PinnedPartition, options: ReadOptions, pool: Executor) -> list[PartitionSlice]:
-    """Return the pieces of the wanted range of one partition, tier by tier. They have the partition's pin."""
+    """Return the offset ranges to read in one partition, each in one tier, with the key of the partition's pin.
+
+    ``pool``: threads that fetch index bundles. Raises ConfigError for a start after the end.
+    """
     if tiers.local is None and tiers.remote is None:
         return []
     pin = tiers.hold()
@@ -129,9 +136,10 @@ def _pieces_of(tiers: PinnedPartition, options: ReadOptions, pool: Executor) -> 
 def pieces_between(
     tiers: PinnedPartition, start: int, end: int, options: ReadOptions, pool: Executor
 ) -> list[PartitionSlice]:
-    """Return pieces of one pinned partition for offsets ``start`` to ``end`` (exclusive), tier by tier.
+    """Cut offsets ``start`` to ``end`` (exclusive) of one partition into ranges that are in one tier each.
 
-    ``pool`` fetches index bundles. Raises OffsetOutOfRangeError and OffsetGapError (data loss).
+    With ``read_committed`` the end is at most the last stable offset. ``pool``: threads that fetch index bundles.
+    Raises OffsetOutOfRangeError and OffsetGapError (data loss).
     """
     start, end = _within(tiers.tp, start, end, tiers.stream.spans(), options)
     aborted: tuple[AbortedTxn, ...] = ()
@@ -150,7 +158,10 @@ def pieces_between(
 
 
 def _within(tp: TopicPartition, start: int, end: int, spans: Spans, options: ReadOptions) -> tuple[int, int]:
-    """Return the part of the range that the log has. Offsets outside are data loss."""
+    """Return start and end of the part of the range that the log has.
+
+    Raises OffsetOutOfRangeError for offsets outside. With ``failOnDataLoss=false`` they are logged as a warning.
+    """
     earliest, latest = earliest_offset(*spans), latest_offset(*spans)
     if earliest <= start <= latest and end <= latest:
         return start, end
@@ -167,7 +178,10 @@ def _within(tp: TopicPartition, start: int, end: int, spans: Spans, options: Rea
 
 
 def _tier_ranges(tp: TopicPartition, start: int, end: int, spans: Spans, *, fail: bool) -> Iterator[TierRange]:
-    """Yield the tier of each range. A hole between the tiers is data loss."""
+    """Yield ranges that are in one tier each, from ``start`` to ``end`` (exclusive).
+
+    Offsets in neither tier raise OffsetGapError if ``fail``. Otherwise they are skipped, with a warning.
+    """
     local, remote = spans
     while start < end:
         try:
@@ -233,7 +247,10 @@ def _rows_between(pinned: CatalogView, start: int, end: int) -> Steps[tuple[Row,
 def offset_index_of(
     tp: TopicPartition, topic_id: str, row: Row, cache: ByteCache | None = None
 ) -> Steps[OffsetIndex | None]:
-    """Return the offset index of a remote segment; None if it was rewritten or trimmed since its root was read."""
+    """Return the offset index of a remote segment; None if it was rewritten or trimmed since its root was read.
+
+    ``cache``: cache of fetched bytes, None without one.
+    """
     lookup = SegmentReader(tp, UUID(topic_id), cache=cache).lookup
     try:
         data = yield from lookup.section(row, SectionKind.OFFSET_INDEX)
@@ -288,10 +305,10 @@ def _local_bytes(tiers: PinnedPartition, start: int, end: int) -> int:
 
 
 def lose(what: str, count: int, *, requested: int, held: tuple[int, int], fail: bool, hint: str = "") -> None:
-    """Report ``count`` missing offsets from ``requested`` on. ``held``: the log's earliest offset and its exclusive end
-    now.
+    """Report data loss: raise OffsetOutOfRangeError if ``fail``, otherwise log a warning. The caller skips the offsets.
 
-    Raises OffsetOutOfRangeError if ``fail``. Otherwise logs a warning, and the caller skips the offsets.
+    ``what``: the message. ``count``: the number of missing offsets. ``requested``: the offset that the error names.
+    ``held``: the log's earliest offset and its exclusive end now.
     """
     if fail:
         raise OffsetOutOfRangeError(

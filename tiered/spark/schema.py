@@ -67,10 +67,10 @@ def kafka_schema(*, include_headers: bool) -> StructType:
 
 
 def check_schema(schema: StructType, *, include_headers: bool) -> StructType:
-    """Check ``schema`` and return it unchanged: Spark compares with its letter case, order and nullability.
+    """Check the columns of ``schema`` and return it unchanged.
 
-    Names match without regard to case, as Spark resolves columns. Raises ConfigError, in one sentence, for an unknown
-    column, a duplicate, or another type.
+    Spark compares the batches with its letter case, order and nullability. Here names match without regard to case.
+    Raises ConfigError for an unknown column, a duplicate, another type, or ``headers`` without ``include_headers``.
     """
     seen: set[str] = set()
     for wanted, name in zip(schema.fields, column_names(schema), strict=True):
@@ -234,7 +234,10 @@ class WriteSchema:
         return column if column.type == pa.binary() else column.cast(pa.binary())
 
     def _times(self, batch: pa.RecordBatch, now_ms: int) -> Int64s:
-        """Return milliseconds in UTC. The time zone of the column's type is the session's, and only a name."""
+        """Return the timestamp of each row in ms since 1970, ``now_ms`` for a row without one.
+
+        The time zone in the column's type does not change the values. Raises InvalidTimestampError before 1970.
+        """
         column = self._column(batch, "timestamp")
         if column is None:
             return np.full(batch.num_rows, now_ms, np.int64)
@@ -255,7 +258,10 @@ def _numbers(column: pa.Array, instead: int) -> Int64s:
 
 
 def _conversion(name: str, field: StructField) -> str:
-    """Return a Spark expression that converts such a column, because a cast may be impossible or wrong."""
+    """Return a Spark expression that converts ``field``, which has a wrong type, to the type of the column ``name``.
+
+    It is the hint of an error. A plain cast may be impossible or wrong.
+    """
     kind, column = field.dataType, field.name
     if name == "timestamp" and isinstance(kind, IntegralType):
         return f"timestamp_millis({column}) of milliseconds, timestamp_seconds({column}) of seconds"

@@ -104,7 +104,10 @@ class WritePlan:
         return TaskStaged(job, staging.write(rows))
 
     def commit(self, txn: str, batch: int, messages: Messages) -> None:
-        """Commit the rows of all tasks. If an earlier attempt already has a decision, commit its rows."""
+        """Commit the rows of all tasks. If an earlier attempt already has a decision, commit its rows instead.
+
+        ``txn``: transaction id. ``batch``: number of the micro-batch, 0 for a batch job.
+        """
         staged = [(message.job.task, message.staged) for message in _task_messages(messages)]
         names = {each.topic_id: each.topic for _, of_task in staged for each in of_task}
         owner = owner_of(f"spark {txn}")
@@ -120,7 +123,7 @@ class TieredWriter(DataSourceArrowWriter):
         self._txn = plan.options.txn_id or once_id(SystemIds().uid())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskStaged:
-        """Stage the rows of one task as segments."""
+        """Upload the rows of one task as staged segments. Return the message that names them to ``commit``."""
         return self._plan.stage(iterator, Job(self._txn, 0, _context().partitionId()))
 
     def commit(self, messages: Messages) -> None:
@@ -139,7 +142,7 @@ class TieredStreamWriter(DataSourceStreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskStaged:
-        """Stage the rows of one task as segments."""
+        """Upload the rows of one task as staged segments. Return the message that names them to ``commit``."""
         context = _context()
         txn, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if not txn or batch is None:
@@ -229,8 +232,10 @@ class SinkTopics:
     def plan(cls, options: WriteOptions, store: Store) -> SinkTopics:
         """Return the topics of a write. Look up the topic of the option, so that its errors come before any task runs.
 
-        Raises UnknownTopicError and ConfigError as :func:`find_topic`, and FencedError if local logs own all
-        partitions. With a ``txnId`` only the commit checks the owner, because the job may be committed already.
+        Raises UnknownTopicError for a missing topic, ConfigError for one that is being deleted. Raises FencedError if
+        local logs own all partitions.
+
+        With a ``txnId`` only the commit checks the owner, because the job may be committed already.
         """
         named = None if options.topic is None else find_topic(options, store, options.topic)
         if named is not None and options.txn_id is None:
@@ -272,9 +277,11 @@ def commit_batch(
     """Commit batch ``batch`` of transaction id ``txn``. Return the committed offsets of each partition.
 
     An empty batch gets a decision, too: an earlier attempt may have had rows, or a suspended one may continue.
-    ``topics``: names of the topics of a batch job with a user's ``txnId``; None for a stream or a random id. Raises as
-    ``Sink.decide`` and ``Sink.commit_staged``, LogDestroyedError if an earlier decision names a topic that was deleted,
-    ConfigError if ``txn`` was used for other topics only.
+    ``topics``: names of the topics of a batch job with a user's ``txnId``; None for a stream or a random id.
+
+    Raises FencedError if a local log owns a partition, or if garbage collection has aborted the batch. Raises
+    LogDestroyedError for a deleted topic, ConfigError if ``txn`` was used for other topics only. After
+    CommitUnknownError and RemoteUnavailableError call this again.
     """
     rows = rows_in_order(tasks)
     decision = drive(store, sink.decide(Decision(txn, batch, COMMITTED, rows)), together=REQUESTS_TOGETHER)
@@ -293,7 +300,10 @@ def commit_batch(
 
 
 def _objects(rows: StagedRows) -> dict[tuple[UUID, int], list[tuple[int, int]]]:
-    """Return the ids of the staged objects, because the append times of a decision differ from those of the tasks."""
+    """Return the ids of the staged objects of each partition, to compare two attempts at a batch.
+
+    Whole rows cannot be compared: the append times of a decision differ from those of the tasks.
+    """
     return {target: [(row.id_hi, row.id_lo) for row in of_partition] for target, of_partition in rows.items()}
 
 
@@ -318,7 +328,11 @@ def _decided_for_what_is_gone(txn: str, batch: int, rows: StagedRows, *, is_job:
 def _warn_used_before(
     txn: str, rows: StagedRows, topics: Mapping[UUID, str], landed: Sequence[PartitionCommit]
 ) -> None:
-    """Warn that an earlier run with this ``txnId`` counts instead. Raises ConfigError if they share no topic."""
+    """Warn that no row of this run was added, because an earlier run has used its ``txnId``.
+
+    ``rows``: those of this run. ``topics``: their topic names. ``landed``: the commits of the earlier run. Raises
+    ConfigError if the two runs share no topic.
+    """
     decided = {each.topic_id: each.root.topic for each in landed}
     ours = {topic_id: topics[topic_id] for topic_id, _ in rows}
     left_out = sorted({name for topic_id, name in ours.items() if topic_id not in decided})

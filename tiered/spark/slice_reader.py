@@ -69,14 +69,17 @@ Batches = Iterator[tuple[BatchHeader, bytes | memoryview] | BatchRun]
 
 
 class SliceReader:
-    """Reader that cuts slices on the driver and reads them in workers. Spark pickles its options and columns."""
+    """Reader that cuts a query into slices on the driver and reads them in workers. A slice is the work of one task.
+
+    Spark pickles its options and columns.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self._schema = schema
 
     def cut(self, pieces: Sequence[PartitionSlice]) -> list[Slice]:
-        """Return the slices of the pieces, in the same order, for one Spark task each.
+        """Cut the offset ranges of a query into slices, one for each Spark task, in the same order.
 
         Raises ConfigError for more than ``MAX_SLICES`` slices, and the errors of the store.
         """
@@ -117,7 +120,11 @@ class SliceReader:
             sources.close()
 
     def _cuts(self, rows: Sequence[tuple[PartitionSlice, Row]], target: int) -> Cuts:
-        """Return where to cut segments that are larger than a slice. Fetches their offset indexes concurrently."""
+        """Return offsets at which to cut large segments, by partition and base offset, about ``target`` bytes apart.
+
+        ``rows``: the segments to cut. Their offset indexes are fetched concurrently. A segment that was rewritten since
+        the plan is left out.
+        """
         store = self.store()
         if store is None or not rows:
             return {}
@@ -166,7 +173,8 @@ class Sources:
         self._log: LogView | None = None
 
     def local(self, piece: PartitionSlice) -> ReadLog | None:
-        """Return the partition on disk, None if it has left the disk or the topic of this name is another one now.
+        """Return the partition on disk. None: there is no log directory, the partition has left it, or its topic was
+        deleted and perhaps created again.
 
         Raises NotFoundError if the directory does not exist: then a disk is missing, and the partition has not left it.
         """
@@ -196,7 +204,7 @@ class Sources:
 
 
 class PinnedPiece:
-    """Reader of one piece of a slice. Use it for one read."""
+    """Reader of one piece of a slice: a range of offsets of one partition in one tier. Use it for one read."""
 
     def __init__(self, piece: PartitionSlice, sources: Sources, *, fail_on_data_loss: bool, past: bool = False) -> None:
         """Prepare the read. ``past``: read only the planned version of the catalog, as ``asOf`` requires."""
@@ -213,6 +221,7 @@ class PinnedPiece:
     def stretches(self) -> Iterator[tuple[int, Batches]]:
         """Yield (first wanted offset, batches from there on). Consume the batches before the next pair is requested.
 
+        The first pair has the planned bytes. Later pairs have records that moved since the plan, from their new place.
         Raises OffsetOutOfRangeError for offsets that are gone, OffsetGapError for offsets in neither tier,
         CorruptionError for a missing object that is still named, NotFoundError for one whose pin had expired, and the
         errors of the tiers.
@@ -270,7 +279,10 @@ class PinnedPiece:
         self._at = piece.end
 
     def _missing_object_error(self, pin: SharedPin, gone: SegmentGone) -> NotFoundError | CorruptionError:
-        """Return the error for a missing object that the pin of this query names."""
+        """Return the error for a missing object that the pin of this query protects.
+
+        NotFoundError if the pin has expired or was deleted, otherwise CorruptionError.
+        """
         self._runner.run(pin.check())
         what = f"{self._piece.tp}: {gone.key}, which this DataFrame was planned with, is gone"
         if pin.lost:
@@ -288,10 +300,11 @@ class PinnedPiece:
     # -- elsewhere -----------------------------------------------------------------------------------------------
 
     def _reopened(self) -> PartitionStream | None:
-        """Return both tiers as they are now; None if the topic of the piece is deleted or was made again.
+        """Return both tiers as they are now. None: the topic is deleted or was created again, or no tier has the
+        partition.
 
         Raises CorruptionError for a missing registry entry, and for a root that is missing or older than the planned
-        one. It is unknown then what became of the records, so they do not count as lost.
+        one. The fate of the records is then unknown, so they do not count as lost.
         """
         piece, store = self._piece, self._sources.store
         local, remote = self._sources.local(piece), None
@@ -318,7 +331,10 @@ class PinnedPiece:
         return PartitionStream.open(piece.tp, local=local, remote=remote, runner=self._runner)
 
     def _still_there(self, pinned: CatalogView | None) -> bool:
-        """Return False if the topic is being deleted. Raises CorruptionError if an older root was put back."""
+        """Return False if the topic is being deleted. ``pinned``: the catalog now, None if there is no root.
+
+        Raises CorruptionError if the root is missing or older than the planned one.
+        """
         version = pinned.version if pinned is not None else 0
         if version < self._piece.root_version:
             raise CorruptionError(
@@ -330,9 +346,9 @@ class PinnedPiece:
         return pinned is None or pinned.root.state != STATE_DELETING
 
     def _elsewhere(self, stream: PartitionStream) -> Batches:
-        """Yield the batches that the tiers have now, from the position on.
+        """Yield the batches that both tiers have now, from the first unread offset on.
 
-        Afterwards the position is the end of the piece or the first missing offset.
+        It stops at the end of the piece or at the first missing offset.
         """
         end = self._piece.end
         known = stream.latest()
@@ -356,7 +372,10 @@ class PinnedPiece:
         self._missing_until = end
 
     def _skip(self, stream: PartitionStream | None) -> None:
-        """Skip the missing offsets at the position. Raises OffsetOutOfRangeError if ``failOnDataLoss`` is true."""
+        """Skip the missing offsets at which the read has stopped; all of them if ``stream`` is None.
+
+        Raises OffsetOutOfRangeError if ``failOnDataLoss`` is true.
+        """
         tp, end = self._piece.tp, self._piece.end
         until = end if stream is None else min(end, self._missing_until)
         earliest, latest = (stream.earliest(), stream.latest()) if stream is not None else (end, end)

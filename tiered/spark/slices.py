@@ -52,9 +52,9 @@ class PlannedRows:
 class PartitionSlice:
     """Piece of a query: offsets ``start`` to ``end`` (exclusive) of one partition, from one tier.
 
-    ``rows``: their remote segments (none for the local tier). ``aborted``: transactions that ``read_committed`` hides.
-    ``root_version``: version of the planned root, 0 without one. ``pin``: key of its pin in the bucket, empty without
-    one.
+    ``size_bytes``: estimated size of these records. ``rows``: their remote segments (none for the local tier).
+    ``aborted``: transactions that ``read_committed`` hides. ``root_version``: version of the planned root, 0 without
+    one. ``pin``: key of the pin in the bucket that protects this version, empty without one.
     """
 
     tp: TopicPartition
@@ -118,7 +118,10 @@ def target_bytes(pieces: Iterable[PartitionSlice], slice_bytes: int, min_partiti
 
 
 def rows_to_cut(pieces: Iterable[PartitionSlice], target: int) -> list[tuple[PartitionSlice, Row]]:
-    """Return the segments with more wanted bytes than a slice. Their offset indexes are needed to cut them."""
+    """Return (piece, segment) for each segment with more than ``target`` wanted bytes, the size of a slice.
+
+    The offset indexes of these segments are needed to cut them.
+    """
     return [
         (piece, segment.row)
         for piece in pieces
@@ -174,6 +177,8 @@ def cut_slices(
 ) -> list[Slice]:
     """Return slices of about ``slice_bytes`` and at most ``max_records`` offsets, each wanted offset in exactly one.
 
+    There are at least ``min_partitions`` slices, if there are as many offsets.
+
     Slices are in the order of the pieces, which is that of offsets. ``cuts``: where to cut large segments. A segment
     without cuts is cut at evenly spaced offsets, where two slices read the same batch. Raises ConfigError for more than
     ``max_slices``.
@@ -219,7 +224,7 @@ def _parts(piece: PartitionSlice, target: int, max_records: int | None, cuts: Cu
 
 
 def _count(part: _SlicePart, target: int, max_records: int | None) -> int:
-    """Return the number of parts to cut these bytes and offsets into."""
+    """Return the number of parts, so that each has at most about ``target`` bytes and ``max_records`` offsets."""
     by_offsets = -(-(part.end - part.start) // max_records) if max_records else 1
     return max(1, -(-part.size_bytes // target), by_offsets)
 
@@ -244,7 +249,10 @@ def _cut_at(part: _SlicePart, cuts: Iterable[int]) -> Iterator[_SlicePart]:
 
 
 def _join(parts: Iterable[_SlicePart], target: int, max_records: int | None) -> Iterator[list[_SlicePart]]:
-    """Join neighbours as long as they stay within the limits."""
+    """Yield groups of neighbouring parts, each of at most ``target`` bytes and ``max_records`` offsets (None: any).
+
+    A larger part is a group of its own.
+    """
     group: list[_SlicePart] = []
     size = offsets = 0
     for part in parts:

@@ -41,7 +41,10 @@ class TieredDataSource(DataSource):
         return "tiered"
 
     def schema(self) -> StructType:
-        """Return Kafka's columns, the default of batch queries and streams. Raises ConfigError."""
+        """Return the columns of Spark's Kafka source, which a read without ``.schema(...)`` has.
+
+        Raises ConfigError for a wrong value of ``includeHeaders``.
+        """
         return kafka_schema(include_headers=include_headers(self.options))
 
     def reader(self, schema: StructType) -> TieredReader:
@@ -58,12 +61,20 @@ class TieredDataSource(DataSource):
             return refused_stream_reader(why)
 
     def writer(self, schema: StructType, overwrite: bool) -> TieredWriter:
-        """Return the writer of a job. Raises ConfigError for a wrong option, column or mode, UnknownTopicError."""
+        """Return the writer of a batch job. ``overwrite`` True (a mode that replaces rows) is refused.
+
+        Raises ConfigError for a wrong option, column or mode, UnknownTopicError. Raises FencedError if local logs own
+        all partitions of the topic.
+        """
         options = WriteOptions.parse(self.options, streaming=False)
         return TieredWriter(WritePlan.from_options(options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TieredStreamWriter:
-        """Return the writer of a stream. Raises ConfigError for a wrong option, column or mode, UnknownTopicError."""
+        """Return the writer of a stream. ``overwrite`` True (a mode that replaces rows) is refused.
+
+        Raises ConfigError for a wrong option, column or mode, UnknownTopicError. Raises FencedError if local logs own
+        all partitions of the topic.
+        """
         options = WriteOptions.parse(self.options, streaming=True)
         return TieredStreamWriter(WritePlan.from_options(options, schema, overwrite=overwrite))
 
@@ -83,7 +94,10 @@ class TieredReader(DataSourceReader):
         return list(self._slices.cut(resolve_pieces(self._slices.options, self._slices.store())))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches of a slice (``SliceReader.read``)."""
+        """Yield the record batches of one slice.
+
+        Raises OffsetOutOfRangeError and OffsetGapError for missing offsets, unless ``failOnDataLoss`` is false.
+        """
         return self._slices.read(partition)
 
 

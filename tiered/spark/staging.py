@@ -195,7 +195,10 @@ class TaskStaging:
         self._make_room()
 
     def _add_without_kernels(self, topic: SinkTopic, rows: WrittenRows, keyless: int) -> None:
-        """Add rows in Python, because the compiled kernels are missing or do not accept these columns."""
+        """Add rows in Python, because the compiled kernels are missing or do not accept these columns.
+
+        ``keyless``: partition of the rows without a key.
+        """
         records, partitions = rows.records, _partitions(topic, rows, keyless)
         for at in rows_by_partition(partitions):
             part = self._part(topic, int(partitions[at[0]]))
@@ -263,7 +266,11 @@ class TaskStaging:
     def _append(
         self, part: _StagedPart, encode: Callable[..., bytes | memoryview], records: int, times: tuple[int, int]
     ) -> None:
-        """Append one batch. ``times``: least and greatest timestamp of the rows."""
+        """Append one batch to the segment that is being built, after starting a new one if the segment is full.
+
+        ``encode`` returns the bytes of the batch. ``records``: number of its records. ``times``: least and greatest
+        timestamp of the rows. Raises RecordTooLargeError.
+        """
         rules = part.rules
         now_ms = self._clock.now_ms() if rules.timestamp_type else -1
         builder = part.builder = part.builder or part.begun()

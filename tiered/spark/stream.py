@@ -99,9 +99,11 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the batch that begins at ``start``.
+        """Return the end of the batch that begins at ``start``. ``limit`` and the stream's options bound its size.
 
-        Return ``start`` itself without new records, or while ``minOffsetsPerTrigger`` delays the batch.
+        Return ``start`` itself if nothing has changed since, or while ``minOffsetsPerTrigger`` delays the batch. The
+        first batch of a query may be empty.
+
         Raises OffsetOutOfRangeError (data loss), UnknownTopicError, RemoteUnavailableError after an outage of
         ``OUTAGE_PATIENCE_SECONDS``, and the errors of the tiers.
         """
@@ -154,7 +156,10 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._patiently(lambda: self._planned(ranges, until.topic_ids))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches of a slice, as a batch query does."""
+        """Yield the record batches of one slice.
+
+        Raises OffsetOutOfRangeError and OffsetGapError for missing offsets, unless ``failOnDataLoss`` is false.
+        """
         return self._slices.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -189,7 +194,9 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset(dict(pool.map(start, sorted(extents.items()))), {})
 
     def _is_held_back(self, ranges: Mapping[TopicPartition, Range]) -> bool:
-        """Return True if ``minOffsetsPerTrigger`` requires more records first.
+        """Return True to delay the batch, because ``ranges`` have fewer offsets than ``minOffsetsPerTrigger``.
+
+        Return False once the last batch is ``maxTriggerDelay`` ago.
 
         Return False for the first batch, as in Kafka's source, and with ``availableNow``, which would not reach its
         end.
@@ -320,9 +327,10 @@ class Watch:
     def plan_slices(
         self, ranges: Mapping[TopicPartition, Range], topic_ids: Mapping[str, str], lost: Callable[[Loss], None]
     ) -> list[PartitionSlice]:
-        """Return the pieces of a batch that reads ``ranges``, ordered by partition and offset.
+        """Return the ranges of a batch, each in one tier and with its segments, ordered by partition and offset.
 
-        ``topic_ids``: ids of the topics at the end of the batch. Calls ``lost`` for a partition of another topic id.
+        ``topic_ids``: ids of the topics at the end of the batch. Calls ``lost`` for a partition that is gone, or whose
+        topic has another id now.
         """
         with planning_pool("partitions") as partitions, planning_pool("bundles") as bundles:
 

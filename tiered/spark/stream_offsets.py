@@ -32,7 +32,10 @@ PerPartition = Mapping[TopicPartition, int]
 
 
 class AvailableOffsets(NamedTuple):
-    """Offsets that a partition has now: ``earliest`` to ``latest``. A trigger may read those below ``end``."""
+    """Offsets that a partition has now: ``earliest`` to ``latest`` (exclusive). A trigger may read those below ``end``.
+
+    With ``read_committed`` the ``end`` is the last stable offset, otherwise ``latest``.
+    """
 
     topic_id: str
     earliest: int
@@ -53,9 +56,10 @@ class Range(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Offsets that were deleted before the stream has read them. ``what``: the message. ``offsets``: their number.
+    """Data loss to report: offsets deleted before they were read, or a partition that is gone or went back.
 
-    ``requested``: the first of them. ``held``: the log's earliest offset and its exclusive end now.
+    ``what``: the message. ``offsets``: the number of missing offsets, 0 if unknown. ``requested``: the offset that the
+    stream wanted. ``held``: the log's earliest offset and its exclusive end now.
     """
 
     what: str
@@ -90,7 +94,10 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """Return the offset from the JSON of :meth:`to_json`. Raises ConfigError for other JSON."""
+        """Return the offset from the JSON of a checkpoint, or from Kafka's JSON, ``{topic: {partition: offset}}``.
+
+        Raises ConfigError for other JSON.
+        """
         topics = dict(value)
         more = topics.pop(RESERVED, {})
         topic_ids, start = (more.get("topic_ids", {}), more.get("start")) if isinstance(more, dict) else (None, None)
@@ -128,6 +135,8 @@ def lag(
     start: StreamOffset, extents: Mapping[TopicPartition, AvailableOffsets]
 ) -> tuple[dict[TopicPartition, Range], list[Loss]]:
     """Return the unread range of each partition for a stream at ``start``, and the losses to report.
+
+    ``extents``: offsets that each partition has now. One without extents is reported as a loss.
 
     A partition that is new to the stream is read from offset 0, as is one of a topic that was deleted and created
     again. If a partition now ends below the stream's offset, it is read from its new end on.
@@ -170,7 +179,7 @@ def limited(ranges: Mapping[TopicPartition, Range], most: int) -> dict[TopicPart
 
 
 def proportional(weights: PerPartition, amount: int) -> dict[TopicPartition, int]:
-    """Split ``amount`` into whole numbers in proportion to the weights. Their sum is ``amount``, or 0."""
+    """Split ``amount`` into whole numbers in proportion to the weights. All are 0 if the weights are."""
     total = sum(weights.values())
     if not total:
         return dict.fromkeys(weights, 0)
@@ -184,9 +193,9 @@ def proportional(weights: PerPartition, amount: int) -> dict[TopicPartition, int
 def end_of(
     start: StreamOffset, ranges: Mapping[TopicPartition, Range], extents: Mapping[TopicPartition, AvailableOffsets]
 ) -> StreamOffset:
-    """Return the end offset of a batch that reads ``ranges``; ``start`` itself if they are empty.
+    """Return the end offset of a batch that reads ``ranges``; ``start`` itself if no offset and no topic id differs.
 
-    The end of a query's first batch also contains ``start``.
+    The end of a query's first batch is always a new value, which also contains ``start``.
     """
     offsets = {tp: found.end for tp, found in ranges.items()}
     topic_ids = {tp.topic: extent.topic_id for tp, extent in extents.items()}

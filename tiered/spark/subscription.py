@@ -56,7 +56,10 @@ _logger = logging.getLogger("tiered.spark")
 
 @dataclass(frozen=True, slots=True)
 class ChosenTopic:
-    """Topic that a query reads. ``registered``: the bucket has it. ``made``: its number of partitions in the bucket."""
+    """Topic that a query reads. ``registered``: the bucket has it.
+
+    ``partitions``: number of partitions, the larger one of both tiers. ``made``: number of partitions in the bucket.
+    """
 
     name: str
     topic_id: str
@@ -87,7 +90,8 @@ class PinnedPartition:
         """Protect the pinned version from garbage collection by a pin in the bucket. Return its key; ``""`` if no pin
         is wanted.
 
-        The pin expires by age, because a driver does not learn when its query ends. Raises as ``Pin.hold``.
+        The pin expires by age, because a driver does not learn when its query ends. Raises RemotePermissionError (the
+        role may not write ``pin/``), RemoteUnavailableError, and the errors of reading the root.
         """
         if self.remote is None or self.pin is None:
             return ""
@@ -170,7 +174,8 @@ class Subscription:
     def tiers(self, tp: TopicPartition) -> PinnedPartition:
         """Return both tiers of one of :attr:`partitions`. Sends no request. All partitions share one cache.
 
-        The root is read and pinned at the first use, and again by ``PinnedPartition.stream.refresh``.
+        The root is read and pinned at the first use, and again by ``PinnedPartition.stream.refresh``. Raises
+        CorruptionError, LogDestroyedError or UnknownTopicError for a partition that is missing in the log directory.
         """
         opened = self._opened.get(tp)
         if opened is None:
@@ -215,7 +220,10 @@ def _is_matched(pattern: str, name: str) -> bool:
 
 
 def _registered(options: ReadOptions, store: Store | None) -> dict[str, TopicEntry]:
-    """Return the registry's entries: all of them for a pattern, otherwise those that are named."""
+    """Return the existing registry entries of the topics that the pattern matches or the options name, by topic.
+
+    Raises the error of a matched entry that cannot be read.
+    """
     if store is None:
         return {}
     with planning_pool("topics") as pool:
@@ -234,7 +242,7 @@ def _registered(options: ReadOptions, store: Store | None) -> dict[str, TopicEnt
 
 
 def _names(store: Store | None) -> list[str]:
-    """Return the names of the registry; none if this user may not list them."""
+    """Return the names of all registered topics, to suggest one; none without a store or if they cannot be listed."""
     with contextlib.suppress(TieredError):
         return [] if store is None else drive(store, list_topic_names())
     return []

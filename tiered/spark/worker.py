@@ -44,9 +44,9 @@ def store_of(path: str, options: ReadOptions | WriteOptions) -> Store:
 def worker_store(url: str, **s3: Unpack[S3Keywords]) -> Store:
     """Return this process's store for ``url``. Credentials come from the environment. Raises ConfigError.
 
-    It is opened once per process, because an SDK client costs 0.1 s and a pool of connections, and workers are reused
-    for many tasks. The process id is part of the key: a forked child must not use its parent's connections. The store
-    stays open until the process ends.
+    ``s3``: settings of the S3 server, such as its region. A store is opened once per process, because an SDK client
+    costs 0.1 s and a pool of connections. A forked child does not use its parent's connections. The store stays open
+    until the process ends.
     """
     key = (os.getpid(), url, *sorted(s3.items()))
     with _lock:
@@ -96,7 +96,9 @@ def keep_modules() -> None:
 
 
 def start_task() -> None:
-    """Call :func:`keep_modules` once more at the beginning of a worker's second task. Call this in each task.
+    """Exclude all existing objects from garbage collections again, at the start of a worker's second task.
+
+    Call this in each task; in all other tasks it does nothing.
 
     By then the first task has loaded the SDK of a store and (in Spark's own code) pandas, which cost 10 ms of each
     collection, and Spark has collected its garbage. Objects alive at that moment are never collected if they become
@@ -119,7 +121,7 @@ QUIET = types.SimpleNamespace(**{**vars(traceback), "print_exc": _print_unless_c
 
 
 def end_quietly() -> None:
-    """Replace the daemon's own reference to ``traceback`` in this worker. Do nothing outside of a worker.
+    """Stop Spark's daemon from printing tracebacks about closed connections. Do nothing outside of a worker.
 
     An executor closes the connection of a task that needs no more rows, for instance after ``limit``. Spark's daemon
     then prints a traceback for each such task. Other modules keep the real ``traceback``.

@@ -60,7 +60,11 @@ _REPLACED = {
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Options of a write, checked without the bucket."""
+    """Options of a write, checked without the bucket. None: the option was not given.
+
+    ``txn_id``: ``txnId``, which identifies a batch job that may run again. ``create_partitions``: ``createTopic``, the
+    number of partitions with which a missing topic is created.
+    """
 
     path: str
     endpoint_url: str | None = None
@@ -72,7 +76,10 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-        """Return the checked options. Raises ConfigError, in one sentence, for an unknown option or a bad value."""
+        """Return the checked options. ``streaming``: the write is a stream, for which ``txnId`` is refused.
+
+        Raises ConfigError for an unknown or missing option, or a bad value.
+        """
         given = {key.lower(): str(value) for key, value in options.items()}
         check_names(given, NAMES, replacement, "Kafka's sink")
         path = given.get("path")
@@ -106,7 +113,10 @@ def _partitions(text: str) -> int:
 
 
 def replacement(name: str) -> str:
-    """Return the replacement for Kafka's option ``name`` (in lower case); empty for other names."""
+    """Return a hint that says what to use instead of ``name`` (in lower case), an option of Kafka or reads.
+
+    ``""`` for any other name.
+    """
     if name in _REPLACED:
         return _REPLACED[name]
     return read_replacement(name)

@@ -50,9 +50,12 @@ async def adrive(
     together: int = TOGETHER_REQUESTS,
     take: Taker = refuse,
 ) -> T:
-    """Run ``steps`` like :func:`drive`, on asyncio. A cancellation closes the generator and leaves no task.
+    """Run ``steps`` to their end on the event loop and return their value. Raises what the steps raise.
 
-    A cancelled conditional PUT may have landed: the caller must treat it as unknown.
+    ``clock`` and ``ids`` default to the machine's. ``sleep``: replaces ``asyncio.sleep`` in tests. ``together``: most
+    concurrent requests of one :class:`Together`. ``take`` receives the values that the steps emit; by default one of
+    them raises TypeError. A cancellation closes the generator and leaves no task. A cancelled conditional PUT may have
+    landed: the caller must treat it as unknown.
     """
     ended: list[T] = []
     stream = _astream(store, steps, ended, clock=clock, ids=ids, sleep=sleep, together=together)
@@ -69,9 +72,10 @@ def adrive_stream(
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> AsyncGenerator[Any, None]:
-    """Iterate over the values that ``steps`` emit, on asyncio, like :func:`~tiered.store.driver.drive_stream`.
+    """Iterate over the values that ``steps`` emit, lazily, on the event loop. Raises what the steps raise.
 
-    A caller that stops early must close the iterator (``aclosing``).
+    ``clock`` and ``ids`` default to the machine's. A caller that stops early must close the iterator (``aclosing``),
+    which closes the steps.
     """
     return _astream(store, steps, [], clock=clock, ids=ids, sleep=asyncio.sleep, together=TOGETHER_REQUESTS)
 
@@ -236,7 +240,7 @@ class AioRunner:
     ids: IdSource | None = None
 
     async def run(self, steps: Steps[T], take: Taker = refuse) -> T:
-        """Run ``steps`` to their end; ``take`` receives the values that they emit."""
+        """Run ``steps`` to their end and return their value. ``take`` receives the values that they emit."""
         return await adrive(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids, take=take)
 
     def stream(

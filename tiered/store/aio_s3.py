@@ -37,9 +37,9 @@ class _Client:
 class AioS3Store:
     """S3 store for asyncio, an :class:`~tiered.store.base.AioStore`. It belongs to the event loop of its first request.
 
-    Credentials are those of ``S3Store``. Cancelling a request closes its connection; a cancelled conditional PUT may
-    still land. aiohttp and aiobotocore need the loop's default executor. Once the main thread has ended and the
-    interpreter has closed that, requests run like those of ``S3Store`` on threads.
+    Credentials come from the AWS chain only (environment, profile, role). Cancelling a request closes its connection; a
+    cancelled conditional PUT may still land. aiohttp and aiobotocore need the loop's default executor. Once the main
+    thread has ended and the interpreter has closed that, boto3 sends the requests on threads.
     """
 
     def __init__(self, target: S3Target) -> None:
@@ -75,7 +75,11 @@ class AioS3Store:
         free_buffers()
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """Send one request, without repeats. Errors are translated by ``store.s3_errors``."""
+        """Send one request, without repeats, and return its outcome.
+
+        Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket), CorruptionError, ConfigError,
+        ConditionalWritesUnsupportedError, ClosedError.
+        """
         check_request(request)
         loop = asyncio.get_running_loop()
         if not isinstance(loop, DaemonLoop) and main_has_ended():

@@ -50,7 +50,7 @@ Body = bytes | ByteSource
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Condition ``If-Match``: a PUT lands only on the version with this ETag (opaque, quotes included)."""
+    """Condition ``If-Match``: a PUT lands only if the object has this ETag (opaque, quotes included)."""
 
     etag: str
 
@@ -71,7 +71,8 @@ class Get:
     A range that begins at or beyond the size gives an :class:`Object` with no data. ``if_none_match``: an ETag; gives
     :class:`NotModified` while it is current. A body larger than ``max_bytes``, of a GET without ``end``, raises
     CorruptionError before it is in memory. ``lend``: the body may come in a buffer that is reused once no view of it is
-    left (``Object.lent``). ``version``: the id of an older version (``ListVersions``).
+    left (``Object.lent``). ``version``: id of one version of the object in a versioned bucket (``ListVersions``);
+    empty: the newest.
     """
 
     key: str
@@ -386,8 +387,9 @@ class ListEntry:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """One page of a listing. ``more``: True if another page follows; request it with the last key as
-    ``start_after``.
+    """One page of a listing. ``date_ms``: the store's clock, 0 if unknown.
+
+    ``more``: True if another page follows; request it with the last key as ``start_after``.
     """
 
     entries: tuple[ListEntry, ...]
@@ -408,7 +410,8 @@ class UnfinishedUpload:
 class UploadPage:
     """One page of unfinished multipart uploads; ``after`` is the marker of the next page, None after the last.
 
-    ``by_key``: this server takes a prefix for a whole key, so that the page does not cover the keys below it.
+    ``date_ms``: the store's clock, 0 if unknown. ``by_key``: this server takes a prefix for a whole key, so that the
+    page does not cover the keys below it.
     """
 
     entries: tuple[UnfinishedUpload, ...]
@@ -418,7 +421,10 @@ class UploadPage:
 
     @classmethod
     def page_of(cls, found: Iterable[UnfinishedUpload], after: tuple[str, str], date_ms: int) -> UploadPage:
-        """Return the page after ``after``, for a store that has all uploads in memory; ordered by key and id."""
+        """Return the page that follows the marker ``after``, ordered by key and upload id.
+
+        ``found``: all uploads of the store. ``date_ms``: the store's clock.
+        """
         behind = sorted(
             (each for each in found if (each.key, each.upload_id) > after), key=lambda x: (x.key, x.upload_id)
         )
@@ -429,7 +435,10 @@ class UploadPage:
 
 @dataclass(frozen=True, slots=True)
 class ObjectVersion:
-    """One version of an object. Delete markers do not count as versions."""
+    """One version of an object, in a bucket with versioning. ``version``: its id.
+
+    Delete markers do not count as versions.
+    """
 
     version: str
     size: int
@@ -523,7 +532,8 @@ class Store(Protocol):
     def execute(self, request: StoreRequest) -> Outcome:
         """Send one request, in one attempt, and return its outcome.
 
-        Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket), CorruptionError, ConfigError.
+        Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket), CorruptionError, ConfigError,
+        ConditionalWritesUnsupportedError, ClosedError.
         """
 
     def close(self) -> None:
@@ -535,10 +545,14 @@ class AioStore(Protocol):
 
     @property
     def url(self) -> str:
-        """URL without credentials, like :attr:`Store.url`."""
+        """``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``, without credentials."""
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """Send one request, in one attempt, and return its outcome. Raises as :meth:`Store.execute`."""
+        """Send one request, in one attempt, and return its outcome.
+
+        Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket), CorruptionError, ConfigError,
+        ConditionalWritesUnsupportedError, ClosedError.
+        """
 
     async def close(self) -> None:
         """Release connections."""

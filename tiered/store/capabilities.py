@@ -46,7 +46,8 @@ _NO_SUCH_ETAG = '"00000000000000000000000000000000"'
 def probe() -> Steps[Capabilities]:
     """Find out by about ten requests what the store can do. Return its capabilities.
 
-    The requests use new ``probe/{uid}`` keys, which are deleted at the end. Raises the store's errors.
+    The requests use new ``probe/{uid}`` keys, which are deleted at the end. Raises RemoteUnavailableError,
+    RemotePermissionError, NotFoundError (no bucket), ConfigError.
     """
     keys: tuple[str, ...] = ()
     for _ in range(3):

@@ -88,7 +88,8 @@ class DirectoryStore:
     """Store over a folder, a :class:`~tiered.store.base.Store`.
 
     ``create``: make the folder if it is absent. Otherwise an absent folder raises ``NotFoundError`` at the first
-    request, like an absent bucket. Only writes create files; a reader needs no write permission.
+    request, like an absent bucket. ``min_part_bytes``: least size of a part of a multipart upload, except the last.
+    Only writes create files; a reader needs no write permission.
     """
 
     def __init__(
@@ -130,7 +131,8 @@ class DirectoryStore:
     def execute(self, request: StoreRequest) -> Outcome:
         """Carry out one request and return its outcome.
 
-        A full disk raises ``RemoteUnavailableError``; a conditional write then gives ``UNKNOWN``.
+        A full disk gives ``UNKNOWN`` for a conditional write and raises ``RemoteUnavailableError`` for other requests.
+        Also raises NotFoundError (no folder), RemotePermissionError, CorruptionError, ConfigError, ClosedError.
         """
         if self._closed:
             raise ClosedError(f"{self.url} was closed")

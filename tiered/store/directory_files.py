@@ -206,7 +206,10 @@ def encode_tail(info: ObjectInfo) -> bytes:
 
 
 def open_object(path: str | Path) -> int:
-    """Open a file for reading. Raises ``CorruptionError`` if it is not a regular file, or its path is blocked."""
+    """Open a file for reading and return its descriptor.
+
+    Raises ``CorruptionError`` if it is not a regular file, or its path is blocked, FileNotFoundError if it is absent.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe would wait for a writer
     except OSError as error:
@@ -252,7 +255,10 @@ def read_info(fd: int, path: str) -> ObjectInfo:
 
 
 def read_body(fd: int, start: int, end: int, path: str) -> bytes:
-    """Read bytes ``start`` to ``end`` of an open file. Raises ``CorruptionError`` if it was truncated meanwhile."""
+    """Return bytes ``start`` to ``end`` (exclusive) of the open file ``fd``. ``path`` names it in errors.
+
+    Raises ``CorruptionError`` if it was truncated meanwhile.
+    """
     pieces: list[bytes] = []
     position = start
     while position < end:
@@ -265,7 +271,7 @@ def read_body(fd: int, start: int, end: int, path: str) -> bytes:
 
 
 def damaged(path: str, file_bytes: int, why: str) -> CorruptionError:
-    """Return the error for a file that is not a whole object. ``why``: the reason."""
+    """Return the error for a file that is not a whole object. ``file_bytes``: its size. ``why``: the reason."""
     return CorruptionError(
         f"{path} ({file_bytes} bytes) is not an object of this store: {why}",
         path_or_key=path,
@@ -316,7 +322,10 @@ class DirectoryFiles:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[tuple[int, Path]]:
-        """Yield a new, locked temporary file; it is deleted at the end unless it was renamed."""
+        """Return a context manager that gives (descriptor, path) of a new, locked temporary file.
+
+        The file is deleted at the end unless it was renamed.
+        """
         fd, path = self._open_temporary()
         try:
             yield fd, path
@@ -337,9 +346,10 @@ class DirectoryFiles:
     def write_object(
         self, fd: int, pieces: Iterator[bytes | memoryview], *, key: str, announced_crc32c: int | None, now_ms: int
     ) -> ObjectInfo:
-        """Write body, key and trailer into ``fd`` and fsync. Return the trailer's fields.
+        """Write the body ``pieces``, the key and the trailer into ``fd`` and fsync. Return the trailer's fields.
 
-        Raises ``CorruptionError`` if the body does not have ``announced_crc32c`` (None: not checked).
+        ``now_ms``: time of modification for the trailer. Raises ``CorruptionError`` if the body does not have
+        ``announced_crc32c`` (None: not checked).
         """
         size = crc = 0
         for piece in pieces:
@@ -466,7 +476,10 @@ class FolderClock:
         return now_ms - (self._compared[1] if self._compared is not None else 0)
 
     def _lead_ms(self, now_ms: int) -> int | None:
-        """Return how far the clock is ahead; None if the file system cannot be asked: a reader may change nothing."""
+        """Return by how many ms ``clock`` is ahead of the file system's clock, 0 if they count as one.
+
+        None if the file system cannot be asked: a reader may change nothing.
+        """
         try:
             os.utime(self._folder)  # without a time: the file system uses its own clock
             lead_ms = now_ms - self._folder.stat().st_mtime_ns // 1_000_000

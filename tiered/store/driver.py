@@ -75,7 +75,7 @@ def drive(
     """Run ``steps`` to their end on the calling thread and return their value. Raises what the steps raise.
 
     ``clock`` and ``ids`` default to the machine's. ``together``: most threads for one :class:`Together`. ``take``
-    receives the values that the steps emit.
+    receives the values that the steps emit; by default one of them raises TypeError.
     """
     stream = drive_stream(store, steps, clock=clock, ids=ids, together=together)
     try:
@@ -96,9 +96,10 @@ def drive_stream(
     ids: IdSource | None = None,
     together: int = TOGETHER_REQUESTS,
 ) -> Generator[Any, None, T]:
-    """Iterate over the values that ``steps`` emit, lazily. Closing the iterator closes the steps.
+    """Iterate over the values that ``steps`` emit, lazily. The generator's return value is that of the steps.
 
-    The other parameters are those of :func:`drive`. Raises what the steps raise.
+    Closing it closes the steps. ``clock`` and ``ids`` default to the machine's. ``together``: most threads for one
+    :class:`Together`. Raises what the steps raise.
     """
     clock = clock or _CLOCK
     ids = ids or _IDS
@@ -203,8 +204,9 @@ _NO_STORE = _NoStore()
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runner of steps on the calling thread. ``store`` None: a log without bucket. ``together``: most concurrent
-    requests.
+    """Runner of steps on the calling thread. ``store`` None: a log without bucket.
+
+    ``together``: most concurrent requests of one :class:`Together` in :meth:`run`; :meth:`stream` uses the default.
     """
 
     store: Store | None = None
@@ -213,7 +215,7 @@ class Runner:
     together: int = TOGETHER_REQUESTS
 
     def run(self, steps: Steps[T], take: Taker = refuse) -> T:
-        """Run ``steps`` to their end; ``take`` receives the values that they emit."""
+        """Run ``steps`` to their end and return their value. ``take`` receives the values that they emit."""
         return drive(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids, take=take, together=self.together)
 
     def stream(

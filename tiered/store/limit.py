@@ -87,7 +87,10 @@ class Slots:
         self._let_in()
 
     def leave(self, turn: Future[None]) -> None:
-        """End the request of the future ``turn``: return its units, or remove it from the queue. Ignores others."""
+        """End the request of the future ``turn``: return its units, or remove it from the queue.
+
+        A future that was never queued, or was ended already, changes nothing.
+        """
         turn.cancel()
         with self._lock:
             self._line.pop(turn, None)
@@ -146,7 +149,8 @@ class Slots:
 class Limits:
     """Layer that delays requests until the limits allow them. Thread-safe: stores may share one.
 
-    Rates are None for no limit. ``bodies``: most concurrent uploads of files. ``memory_bytes``: budget of ``memory``.
+    Rates are None for no limit. ``bodies``: most concurrent uploads of files. ``memory_bytes``: size of ``memory``, the
+    pool from which uploads, commits and maintenance take the bytes that they need.
     """
 
     def __init__(
@@ -190,7 +194,10 @@ class Limits:
     def reconfigure(
         self, *, requests_per_second: float | None, bytes_per_second: float | None, memory_bytes: int | None = None
     ) -> None:
-        """Change the limits. Rates: None for no limit. ``memory_bytes``: None keeps the present budget."""
+        """Change the limits. Rates: None for no limit.
+
+        ``memory_bytes``: new size of the pool ``memory``; None: it stays the same.
+        """
         if memory_bytes is not None:
             self.memory.reconfigure(memory_bytes)
         self._requests = self._bucket(self._requests, requests_per_second)

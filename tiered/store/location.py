@@ -110,10 +110,10 @@ class StoreLocation:
     ) -> StoreLocation:
         """Parse a URL without touching disk or network. Raises ``ConfigError`` if it cannot be a store.
 
-        The query of the URL has precedence over keywords, these over ``TIERED_*``. The endpoint defaults to
-        ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``, the region to ``AWS_REGION`` or ``AWS_DEFAULT_REGION``, then to
-        that of the AWS profile.
-        Credentials come from the AWS chain only.
+        The query of the URL has precedence over keywords, these over the variables ``TIERED_*`` of ``environ``
+        (default: the process's). The endpoint defaults to ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``. The region
+        defaults to ``AWS_REGION`` or ``AWS_DEFAULT_REGION``, then to that of the AWS profile. Credentials come from the
+        AWS chain only.
         """
         if isinstance(url, StoreLocation):
             return url
@@ -160,7 +160,7 @@ class StoreLocation:
     def require_folder(self) -> None:
         """Raise NotFoundError for a ``file://`` folder that is absent or has foreign contents only.
 
-        An empty folder is an empty store. Other kinds of store are not checked.
+        Raise ConfigError if a file is there. An empty folder is an empty store. Other kinds of store are not checked.
         """
         if self.path is not None:
             require_store_folder(self.path)
@@ -448,7 +448,7 @@ def open_place(place: Place, s3: S3Keywords) -> Iterator[Store]:
     """Return a context manager that gives the store ``place``. ``s3``: settings of an S3 URL.
 
     A store that is opened from a URL or path is closed at the end. An open store stays open. Raises NotFoundError for a
-    folder that is no store, ConfigError for another object.
+    folder that is no store. Raises ConfigError for a wrong URL or an object that is no store.
     """
     if not isinstance(place, str | os.PathLike):
         yield has("remote", place, ("execute",), "a URL, a path or an open store")
@@ -461,12 +461,18 @@ def open_place(place: Place, s3: S3Keywords) -> Iterator[Store]:
 
 
 def location_of(place: Place, s3: S3Keywords) -> StoreLocation | None:
-    """Return the location of a URL or path; None for an open store."""
+    """Return the location of a URL or path; None for an open store. ``s3``: settings of an S3 URL.
+
+    Creates no folder. Raises NotFoundError for a folder that is no store, ConfigError for a wrong URL.
+    """
     return locate(place, s3) if isinstance(place, str | os.PathLike) else None
 
 
 def locate(place: str | Path, s3: S3Keywords) -> StoreLocation:
-    """Return the location for a URL or path. Raises NotFoundError for a folder that is no store. Creates no folder."""
+    """Return the location for a URL or path. Creates no folder. ``s3``: settings of an S3 URL.
+
+    Raises NotFoundError for a folder that is no store, ConfigError for a wrong URL.
+    """
     location = StoreLocation.parse(place, **s3)
     location.require_folder()
     return location

@@ -121,7 +121,7 @@ class MemoryStore:
 
     @staticmethod
     def forget(name: str) -> None:
-        """Delete the objects of ``name``: the next store of that name is empty."""
+        """Make the next store of ``name`` begin empty. Open stores of that name still share the old objects."""
         with _REGISTRY_LOCK:
             _REGISTRY.pop(name, None)
 

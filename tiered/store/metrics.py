@@ -96,7 +96,7 @@ class StoreMetrics:
         self._silent_since: float | None = None  # when the first request without a response was sent
 
     def start(self, request: StoreRequest, now: float) -> int:
-        """Record that a request is sent at ``now``. Return its number, for :meth:`add`."""
+        """Record that a request is sent. Return its number, for :meth:`add`. ``now``: time in monotonic seconds."""
         sent = sent_bytes(request) if isinstance(request, Put | UploadPart) else 0
         flight = InFlight(type(request).__name__.lower(), now, now + SILENT_SECONDS + sent / SLOW_BYTES_PER_SECOND)
         with self._lock:
@@ -110,12 +110,12 @@ class StoreMetrics:
             return next(iter(self._flights.values()), None)
 
     def oldest_seconds(self, now: float) -> float:
-        """Return the age of the oldest request in flight, 0 without one."""
+        """Return the age of the oldest request in flight, 0 without one. ``now``: time in monotonic seconds."""
         oldest = self.oldest()
         return 0.0 if oldest is None else max(0.0, now - oldest.begun)
 
     def overdue(self, now: float) -> InFlight | None:
-        """Return the oldest overdue request in flight, None if there is none."""
+        """Return the oldest overdue request in flight, None if there is none. ``now``: time in monotonic seconds."""
         with self._lock:
             return next((flight for flight in self._flights.values() if now >= flight.due), None)
 
@@ -127,8 +127,9 @@ class StoreMetrics:
     def add(
         self, request: StoreRequest, answer: Outcome | BaseException, seconds: float, number: int | None = None
     ) -> None:
-        """Add a request that ended to the sums. ``answer``: its outcome or exception. ``number``: result of
-        :meth:`start`.
+        """Add a request that ended to the sums. ``answer``: its outcome or exception. ``seconds``: how long it took.
+
+        ``number``: result of :meth:`start`; None: the request was not recorded there.
         """
         received = 0
         if isinstance(answer, Object):

@@ -34,15 +34,19 @@ _NO_MULTI_DELETE = (ConfigError, NotFoundError)
 
 
 def _refused(key: str, error: RemotePermissionError) -> tuple[str, str]:
-    """Return one key that must not be deleted, as a multi-delete reports it. Raise an error that stops all of them."""
+    """Return (``key``, reason) if the store denied the deletion of this key, as a multi-delete reports it.
+
+    Raise ``error`` for another refusal, which applies to all keys.
+    """
     if ACCESS_DENIED not in error.message:
         raise error
     return key, error.message
 
 
 class Retries:
-    """Layer that repeats safe requests on ``RemoteUnavailableError``, until ``deadline_seconds`` have passed; 0: no
-    repeats.
+    """Layer that repeats requests on ``RemoteUnavailableError``, except conditional PUTs and ``CompleteUpload``.
+
+    ``deadline_seconds``: time after the first attempt in which repeats are sent; 0: no repeats.
     """
 
     def __init__(

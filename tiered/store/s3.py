@@ -74,7 +74,11 @@ class S3Store:
             free_buffers()
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """Send one request, without repeats. Errors are translated by ``store.s3_errors``."""
+        """Send one request, without repeats, and return its outcome.
+
+        Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket), CorruptionError, ConfigError,
+        ConditionalWritesUnsupportedError, ClosedError.
+        """
         check_request(request)
         client = self._connected()
         call = call_for(self.target, request, at_once=True)
@@ -149,8 +153,8 @@ def _read_body(request: Get, response: dict[str, Any]) -> bytes | memoryview:
 def _lent_body(request: Get, response: dict[str, Any], body: Any) -> memoryview | None:
     """Read the requested range from the socket into a buffer of the pool; None: read it the usual way.
 
-    The SDK has no API for that: ``readinto`` of its body, and of urllib3's below, copies the bytes. The caller refuses
-    too few bytes, as of any other response.
+    The SDK has no API for that: ``readinto`` of its body, and of urllib3's below, copies the bytes. The view is too
+    short if the connection was cut. The caller then refuses the response.
     """
     size = lendable_bytes(request, response)
     answer: Any = getattr(body, "_raw_stream", None)
@@ -182,7 +186,10 @@ class S3Client:
 
 
 class S3Clients:
-    """Pool of boto3 clients by settings and credentials. Thread-safe. A forked child begins without any."""
+    """Pool of boto3 clients by settings and credentials. Thread-safe. A forked child begins without any.
+
+    ``idle``: most clients in the pool that no store uses.
+    """
 
     def __init__(self, idle: int = IDLE_CLIENTS) -> None:
         self._idle = idle

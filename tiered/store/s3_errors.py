@@ -121,8 +121,8 @@ Settled = Outcome | NeedsHead | NeedsGet | TieredError
 def translate(target: S3Target, request: StoreRequest, call: S3Call, error: Exception) -> Settled:
     """Return the outcome that the SDK's ``error`` stands for, or a :class:`TieredError` that the caller must raise.
 
-    For :class:`NeedsHead` and :class:`NeedsGet`, the caller must send the request of :func:`follow_up_of`. If the
-    source of the uploaded body failed, its error is raised.
+    ``call``: the call that failed. :class:`NeedsHead` and :class:`NeedsGet`: the caller must send one more request,
+    which :func:`follow_up_of` returns. If the source of the uploaded body failed, its error is raised here.
     """
     failure = call.reader.failure if call.reader is not None else None
     if failure is not None:

@@ -221,7 +221,7 @@ def decode_crc(text: str | None) -> int | None:
 
 
 def checksum_of(source: ByteSource, start: int, end: int) -> int:
-    """Return the CRC32C of bytes ``start`` to ``end`` of a source, which is read in pieces."""
+    """Return the CRC32C of bytes ``start`` to ``end`` (exclusive) of a source, which is read in pieces."""
     value = 0
     for piece in pieces_of(source, start, end):
         value = crc32c(piece, value)

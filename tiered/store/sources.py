@@ -68,7 +68,7 @@ class ObjectSource:
 
 
 def pieces_of(source: ByteSource, start: int, end: int) -> Iterator[bytes | memoryview]:
-    """Yield bytes ``start`` to ``end`` of a source in pieces, each valid until the next one is requested.
+    """Yield bytes ``start`` to ``end`` (exclusive) of a source in pieces, each valid until the next one is requested.
 
     Memory that the source lends is not copied. Otherwise pieces have ``PIECE_BYTES``, and the pieces of a file share
     one buffer.
@@ -91,17 +91,22 @@ def pieces_of(source: ByteSource, start: int, end: int) -> Iterator[bytes | memo
 
 
 def _lent_piece(source: LendingSource, position: int, length: int) -> bytes | memoryview:
-    """Return a first piece of a range: a view of lent memory, but small views are joined with what follows."""
+    """Return the first bytes of a range of ``length`` bytes at ``position``.
+
+    A large view of lent memory is returned as it is. If the first view is small, all views of the range are copied and
+    joined.
+    """
     views = source.views(position, length)
     return views[0] if len(views[0]) >= WHOLE_BYTES else b"".join(views)
 
 
 class SourceReader(io.RawIOBase):
-    """A byte source as the seekable file that SDKs want. Reads ``PIECE_BYTES`` ahead and never more.
+    """Bytes ``start`` to ``end`` of a byte source as the seekable file that SDKs want.
 
-    ``at_once``: the caller sends all that it reads before the next read. A file's pieces then share one buffer, lent
-    memory is not copied, and :meth:`read` returns views of the whole rest of a piece: blocks of the SDK's size cost up
-    to twice as much to send. ``failure`` keeps an error of the source: the SDKs wrap it as if the network had failed.
+    Reads ``PIECE_BYTES`` ahead and never more. ``at_once``: the caller sends all that it reads before the next read. A
+    file's pieces then share one buffer, lent memory is not copied, and :meth:`read` returns views of the whole rest of
+    a piece: blocks of the SDK's size cost up to twice as much to send. ``failure``: an error of the source, which the
+    SDKs wrap as if the network had failed.
     """
 
     def __init__(self, source: ByteSource, start: int, end: int, *, at_once: bool = False) -> None:
@@ -135,7 +140,11 @@ class SourceReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> bytes | memoryview:  # a view where at_once
-        """Return at most ``size`` and at most ``PIECE_BYTES`` bytes, empty at the end."""
+        """Return the next bytes, at most ``size`` and at most ``PIECE_BYTES``; empty at the end.
+
+        With ``at_once``, a file and lent memory ignore a ``size`` above 0: a view of the whole rest of the piece is
+        returned.
+        """
         left = self._size - self._position
         if size is None or size < 0 or (size and (self._filling or self._lending)):
             size = PIECE_BYTES
@@ -159,7 +168,10 @@ class SourceReader(io.RawIOBase):
         return len(data)
 
     def _read_piece(self, length: int) -> None:
-        """Read the piece at the position. After an error there is none."""
+        """Read ``length`` bytes at the current position, for later calls of :meth:`read`.
+
+        An error of the source is raised, and ``failure`` gets it.
+        """
         self._piece = b""
         try:
             if self._lending is not None:

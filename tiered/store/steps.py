@@ -62,7 +62,7 @@ def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
 
 
 def list_page(prefix: str, after: str = "", limit: int = LIST_KEYS) -> Steps[ListPage]:
-    """Return the page of keys after ``after`` that begin with ``prefix``.
+    """Return one page: at most ``limit`` keys after ``after`` that begin with ``prefix``.
 
     Raises ConfigError if the store's pages do not advance.
     """
@@ -107,7 +107,8 @@ def list_versions(key: str) -> Steps[list[ObjectVersion]]:
 class Listing:
     """Paged listing of the keys after ``after`` that begin with ``prefix``, in order.
 
-    ``more``: there may be another page. ``date_ms``: the store's clock at the last page.
+    ``more``: there may be another page. ``date_ms``: the store's clock at the last page; this machine's if the store
+    gives none.
     """
 
     def __init__(self, prefix: str, after: str = "") -> None:
@@ -116,7 +117,7 @@ class Listing:
         self.date_ms = 0
 
     def page(self) -> Steps[tuple[ListEntry, ...]]:
-        """Return the next page. Raises as :func:`list_page`."""
+        """Return the next page. Raises ConfigError if the store's pages do not advance."""
         page = yield from list_page(self.prefix, self.after)
         self.date_ms = page.date_ms or (yield Now()).now_ms
         self.more = page.more and bool(page.entries)
@@ -151,7 +152,10 @@ AT_ONCE = 16
 
 
 def in_turns(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
-    """Run any number of steps in groups of ``AT_ONCE``, one group after the other. Return as :func:`side_by_side`."""
+    """Run any number of steps in groups of ``AT_ONCE``, one group after the other.
+
+    Return for each, in order, its result or the error that it raised.
+    """
     ends: list[T | TieredError] = []
     for first in range(0, len(several), AT_ONCE):
         ends += yield from side_by_side(several[first : first + AT_ONCE])

@@ -139,10 +139,14 @@ def upload_object(
     on_started: Callable[[str], None] | None = None,
     parts: Parts | None = None,
 ) -> Steps[PutResult]:
-    """Create an object under a unique key: by :func:`put_unique`, or by :func:`upload_multipart` if it is large.
+    """Create the object ``key``, which must be a unique key. ``sizes`` decides if it is a multipart upload.
 
     ``crc32c``: checksum of the body; a multipart upload does not check it. ``parts``: state of an upload to resume,
     which always is a multipart upload. ``on_started``: called with the id of a multipart upload before its first part.
+
+    Return a result with the status ``LANDED``. Raises ``RemoteUnavailableError`` if the store has not confirmed it
+    ``deadline_seconds`` after the start, or after the last part: the object may exist then. Raises ``CorruptionError``
+    if the body does not have ``crc32c``.
     """
     begun = parts is not None and parts.upload_id
     if body.size <= sizes.multipart_above_bytes and not begun:
@@ -169,10 +173,11 @@ def upload_multipart(
     on_started: Callable[[str], None] | None = None,
     parts: Parts | None = None,
 ) -> Steps[PutResult]:
-    """Create the object in parts, ``parallel_parts`` at once. ``on_started(upload_id)`` runs before the first part.
+    """Create the object in parts, ``parallel_parts`` at once. Return a result with the status ``LANDED``.
 
-    A failed part is sent again until ``deadline_seconds`` after the last stored part. The same time bounds the
-    completion, and the attempts with a new upload. Raises like :func:`put_unique`.
+    ``on_started(upload_id)`` runs before the first part. A failed part is sent again until ``deadline_seconds`` after
+    the last stored part. The same time bounds the completion, and the attempts with a new upload. Raises
+    ``RemoteUnavailableError`` at the deadline: the object may exist then.
 
     After an error the upload is aborted if possible. But if the store did not answer and the caller gave ``parts``, the
     upload stays open, and another call with the same ``parts`` sends only the missing ones.
@@ -226,7 +231,10 @@ class ObjectWriter:
         self._parts: list[PartStored] = []
 
     def write(self, data: Buffer) -> Steps[None]:
-        """Add bytes to the object. Sends each part that is full. Raises the store's errors."""
+        """Add bytes to the object. Sends each part that is full.
+
+        Raises RemoteUnavailableError, RemotePermissionError, and ConfigError if the object needs too many parts.
+        """
         self.size += len(data)
         self.crc32c = crc32c_of(data, self.crc32c)
         self._buffer += data
@@ -234,9 +242,10 @@ class ObjectWriter:
             yield from self._send(self._part_bytes)
 
     def finish(self) -> Steps[PutResult]:
-        """Send the remaining bytes and create the object. Raises like :func:`put_unique`: the object may exist then.
+        """Send the remaining bytes and create the object. Return a result with the status ``LANDED``.
 
-        After an error the writer cannot be used again.
+        Raises RemoteUnavailableError if that is still unknown at the deadline: the object may exist then. After an
+        error the writer cannot be used again.
         """
         if not self._upload_id:
             body = bytes(self._buffer)
@@ -301,7 +310,10 @@ def verify_stored(key: str, size: int, crc32c: int, capabilities: Capabilities) 
 def _upload_parts(
     key: str, progress: Parts, body: ByteSource, parallel_parts: int, deadline_seconds: float
 ) -> Steps[None]:
-    """Send the remaining parts, and failed ones again. Raises permanent errors at once, others at the deadline."""
+    """Send the parts that ``progress`` lacks, ``parallel_parts`` at once, and failed ones again.
+
+    Raises permanent errors at once. Raises RemoteUnavailableError once no part was stored for ``deadline_seconds``.
+    """
     together = max(1, parallel_parts)
     last_stored = (yield Now()).monotonic
     attempt = 0

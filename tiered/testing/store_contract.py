@@ -193,7 +193,7 @@ def listed(store: Store, prefix: str = "", limit: int = 1000) -> list[str]:
 def unfinished(store: Store, prefix: str) -> list[tuple[str, str]]:
     """Return (key, upload id) of the unfinished multipart uploads with ``prefix``, sorted.
 
-    Raise AssertionError if an upload begins after now by the store's clock.
+    Raise AssertionError if an upload began more than two seconds after the listing, by the store's clock.
     """
     entries, date_ms = drive(store, list_unfinished(prefix))
     true(all(0 < each.started_ms < date_ms + 2000 for each in entries), "begun before they were listed")

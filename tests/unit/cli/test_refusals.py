@@ -193,7 +193,6 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("config twice", "status --config {base}/twice.toml", 2, "is given twice", b""),
     # URLs and credentials
     ("scheme", "cat t --remote s4://bucket/p", 2, "the scheme s4:// is not supported", b""),
-    ("memory", "append t --create --log-dir {x}/new --remote memory://", 2, "exists only in one process", b"v\n"),
     ("one slash", "cat t --remote s3:/bucket", 2, "is not followed by two slashes", b""),
     ("key in the URL", "cat t --remote s3://AKIA:secret@bucket/p", 2, "holds a user name or a key", b""),
     ("query in the URL", "cat t --remote s3://bucket/p?x=1", 2, "'x' in the query", b""),

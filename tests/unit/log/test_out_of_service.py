@@ -232,7 +232,7 @@ def test_a_partition_without_its_segments_gives_no_offset_again_until_it_is_repa
     for path in (directory / "a-1").glob("0*"):
         path.unlink()
     with tiered.open(directory) as log:
-        with pytest.raises(CorruptionError, match="has no .log file; it held records up to offset 5"):
+        with pytest.raises(CorruptionError, match=r"has no \.log file; it held records up to offset 5"):
             log.topic("a").append(b"y", partition=1)
         assert log.topic("a").append(b"y", partition=0).offset == 5
     assert [run([verb, "--log-dir", str(directory)]) for verb in ("status", "check", "repair")] == [3, 13, 3]

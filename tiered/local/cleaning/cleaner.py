@@ -132,10 +132,10 @@ class LogCleaner:
         return done
 
     def clean(self, tp: TopicPartition) -> CleaningReport | None:
-        """Run one round over ``tp`` now, even if little of it is dirty. Return None if nothing is dirty.
+        """Run one round over ``tp`` now, even if little of it is dirty. Return None if no dirty segment can be cleaned.
 
         Raises UnknownTopicError, and ConfigError with the reason if the partition must not be cleaned. A failed round
-        raises the errors of :meth:`CleaningRound.run`.
+        raises CorruptionError, DiskFullError, LocalIOError or CleaningStoppedError.
         """
         writer = self._find(tp)
         refused = self._refused(writer) or ("" if self._reserve_partition(tp) else KERNELS_IN_USE)
@@ -194,9 +194,9 @@ class LogCleaner:
                 self._paused += Counter()  # forgets those at zero
 
     def stop(self) -> None:
-        """Request that running rounds stop between two batches, without effect. No new round starts.
+        """Request that running rounds stop between two batches. No new round starts.
 
-        Returns at once. Call it when the log closes.
+        Segments that a round has replaced already stay replaced. Returns at once. Call it when the log closes.
         """
         self._stopping.set()
 
@@ -212,7 +212,11 @@ class LogCleaner:
     def _choose(
         self, now_ms: int, failed: set[TopicPartition], done: PassResult
     ) -> tuple[Subject, CleaningCandidate] | None:
-        """Reserve the dirtiest partition for this thread and return it; None if no partition is dirty enough."""
+        """Reserve the dirtiest partition for this thread and return it; None if no partition is dirty enough.
+
+        ``failed``: partitions to leave out. One that cannot be read, or that another thread cleans, is added. ``done``
+        gets the first error.
+        """
         with self._looking:
             while not self._stopping.is_set():
                 subjects = {s.state.tp: s for s in self._candidates(now_ms, failed, done)}
@@ -233,7 +237,8 @@ class LogCleaner:
     def _candidates(self, now_ms: int, failed: set[TopicPartition], done: PassResult) -> Iterable[Subject]:
         """Yield the partitions that may be cleaned now, also those that are not dirty enough.
 
-        Open transactions are looked up only for a partition that is dirty enough.
+        Open transactions are read only for a partition that is dirty enough. ``failed``: partitions to leave out. One
+        whose state cannot be read is added, and its error goes into ``done``.
         """
         for writer in self._roster.awake():
             tp = writer.tp
@@ -258,7 +263,10 @@ class LogCleaner:
             yield subject
 
     def _round(self, subject: Subject, candidate: CleaningCandidate, now_ms: int) -> CleaningReport:
-        """Run one round over a reserved partition."""
+        """Run one round over a reserved partition, store its new first dirty offset, and return the round's counts.
+
+        Raises CleaningStoppedError if the log is being closed or the partition is paused.
+        """
         tp, workers = candidate.tp, self._config.cleaner_threads
         limit = self._config.cleaner_max_bytes_per_second
         began = self._clock.monotonic()
@@ -304,7 +312,10 @@ class LogCleaner:
         return report
 
     def _fail(self, tp: TopicPartition, error: Exception, done: PassResult) -> None:
-        """Record a failure, unless the log changed meanwhile. Without a disk error the partition is uncleanable."""
+        """Log the ``error`` of a round, and add it to ``done`` if that has none. Skip errors of a log that changed.
+
+        After a disk error later rounds try again. After any other error the partition is skipped until the next open.
+        """
         if isinstance(error, LOG_CHANGED):
             return
         reported = error if isinstance(error, TieredError) else TieredError(f"{tp}: {type(error).__name__}: {error}")
@@ -383,7 +394,7 @@ class CleanerFigures:
 
 
 class CleanerCounts:
-    """Counters from which :class:`CleanerFigures` are made. Thread-safe."""
+    """Counters from which :class:`CleanerFigures` are made. Thread-safe. ``workers``: number of last rounds to keep."""
 
     def __init__(self, workers: int) -> None:
         self._lock = threading.Lock()

@@ -44,7 +44,7 @@ MOST_PASSED = 65_536
 
 
 class CleaningStoppedError(TieredError):
-    """Stop of a round, because the log was truncated, trimmed, closed or deleted, or its cleaning was paused.
+    """Stop of a round: the log was truncated, closed or deleted, retention deleted segments, or cleaning was paused.
 
     Another ``cleanup.policy`` stops a round, too. The log is not damaged, and a later round may clean it.
     """
@@ -56,8 +56,8 @@ class CleaningStoppedError(TieredError):
 class CleaningRound:
     """Compaction round over one partition. ``memory_bytes``: size of its offset map. ``now_ms``: wall clock.
 
-    The round calls ``spend(bytes read, bytes to write)`` for each run of batches. ``spend`` may sleep to slow the round
-    down, or raise to stop it.
+    ``subject``: the partition. ``candidate``: the offsets to clean. The round calls ``spend(bytes read, bytes to
+    write)`` for each run of batches. ``spend`` may sleep to slow the round down, or raise to stop it.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class CleaningRound:
     def _rewrite(self, group: tuple[SegmentState, ...], kept: BatchFilter) -> FoundSegment | None:
         """Write the records of ``group`` that stay into one new segment, named ``.cleaned``, and return it.
 
-        Return None if the group is a single segment from which no record is removed. On an error the new file is
-        removed.
+        ``kept``: the filter that decides which records stay. Return None if the group is a single segment from which no
+        record is removed. On an error the new file is removed.
         """
         copy: SegmentCopy | None = None if len(group) == 1 else self._copy(group)
         unchanged = 0  # bytes at the start of a segment that may stay
@@ -179,7 +179,10 @@ class CleaningRound:
         return SegmentCopy(self._files, directory, group[0].base_offset, interval_bytes=interval_bytes)
 
     def _cleaned(self, segment: SegmentState, kept: BatchFilter) -> Iterator[CleanedRun]:
-        """Yield the records of a segment that stay, in runs. Each run is valid until the next one is taken."""
+        """Yield the records of a segment that stay, in runs. Each run is valid until the next one is taken.
+
+        ``kept``: the filter that decides which records stay.
+        """
         gone = self._superseded(segment)
         spans = {at: BatchPosition(at, run.size, run.base_offset, run.next_offset - 1) for at, run in gone.items()}
         for log, span, batches, verified in self._stretches(segment, 0, known=spans):
@@ -255,7 +258,10 @@ class CleaningRound:
             return LogFile(self._files, local.path)  # retention renamed it just now, which changes the path
 
     def _check(self) -> None:
-        """Raise CleaningStoppedError if the log was truncated, trimmed or closed, or is no longer compacted."""
+        """Raise CleaningStoppedError if the log was truncated or closed, or is no longer compacted.
+
+        Raise it also if retention deleted the segment that the round works on.
+        """
         writer = self._writer
         if not writer.context.at_work:
             raise self._stopped("its log was closed or went offline")

@@ -50,7 +50,7 @@ class CleanerCheckpoint:
     def adopt(self, tp: TopicPartition, offset: int | None) -> None:
         """Set the entry of a partition that was moved to this directory.
 
-        ``offset``: its entry in the old directory, or None.
+        ``offset``: its entry in the old directory. None: it had none there, and an entry here is removed.
         """
         entry = {} if offset is None else {tp: offset}
         self._change(lambda known: {other: at for other, at in known.items() if other != tp} | entry)

@@ -160,10 +160,10 @@ class LocalLog:
         all of them. ``workers``: threads for compaction; None runs it in the thread that calls :meth:`tick`.
         ``terms``: wait for the lock. With ``terms.passing``, a missing directory raises NotFoundError instead.
 
-        Raises LockedError, LocalIOError. Raises ConfigError if ``directory`` is a standby, or if segments are in a
-        directory that is not named after a partition. Raises CorruptionError if a small file in ``directory`` is
-        unreadable. Damaged records never stop an open. An unreadable ``partition.metadata``, or the missing directory
-        of a partition that had records, takes only that partition out of service.
+        Raises LockedError, LocalIOError. Raises ConfigError if ``directory`` is a standby and ``terms.standby`` is
+        False, or if segments are in a directory that is not named after a partition. Raises CorruptionError if a small
+        file in ``directory`` is unreadable. Damaged records never stop an open. An unreadable ``partition.metadata``,
+        or the missing directory of a partition that had records, takes only that partition out of service.
         """
         directory, files = Path(directory), files or PosixFiles()
         if not terms.standby:
@@ -269,7 +269,8 @@ class LocalLog:
         """Create a topic. ``topic_id``: its id in the catalog; None makes a random one.
 
         ``held``: numbers of the partitions that this directory gets, None for all. Raises ConfigError if the topic
-        exists, or for an invalid name or number of partitions.
+        exists, or for an invalid name or number of partitions. Raises LocalIOError if the directory is offline or its
+        disk fails.
         """
         with self._changing():
             return self.registry.create(name, partitions, config or TopicConfig(), topic_id, held)
@@ -279,7 +280,8 @@ class LocalLog:
     ) -> TopicInfo:
         """Change settings (Kafka's names), or raise the number of partitions to ``partitions``. Return the new topic.
 
-        Raises UnknownTopicError, or ConfigError for an invalid setting or a lower number of partitions.
+        Raises UnknownTopicError, or ConfigError for an invalid setting or a lower number of partitions. Raises
+        LocalIOError if the directory is offline or its disk fails.
         """
         with self._changing():
             return self.registry.alter(name, properties or {}, partitions)
@@ -320,7 +322,7 @@ class LocalLog:
         self._upkeep.tasks.tick()
 
     def checkpoint(self) -> None:
-        """Write recovery points and log starts, so that the next open after a crash reads only records above them."""
+        """Write log starts and recovery points. After a crash the next open reads only records above the points."""
         self.notes.write_points()
         self.notes.write_starts()
 
@@ -381,8 +383,8 @@ class LocalLog:
         """Abort open transactions, flush and close all partitions, and release the lock. Idempotent.
 
         After a clean close the next open needs no recovery. Waits at most ``close_timeout_ms``. A running round of
-        compaction stops without effect. Raises LocalIOError if some records are not durable, or if a thread does not
-        return from the disk. Only in the latter case the process keeps the lock, so that no other process writes.
+        compaction stops between two batches. Raises LocalIOError if some records are not durable, or if a thread does
+        not return from the disk. Only in the latter case the process keeps the lock, so that no other process writes.
         """
         if os.getpid() != self._pid:
             self._closed = True
@@ -451,7 +453,10 @@ class LocalLog:
         self.cleaner.stop()
         hung = None
         if not self._workers.join(left_seconds()):
-            hung = LocalIOError(f"{self.directory} is not closed: a background task has not ended for {limit_ms} ms")
+            hung = LocalIOError(
+                f"{self.directory} is not closed: a background task has not ended for {limit_ms} ms",
+                hint="the disk hangs: read the kernel log (`dmesg`), then end this process, which keeps the log's lock",
+            )
         clean = self.offline is None
         for writer in self.roster.awake():
             try:
@@ -523,7 +528,10 @@ class LocalLog:
         return self.registry.topics[name]
 
     def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
-        """Return the checkpoint entry of a newly opened partition; an empty one if it is only claimed."""
+        """Return the uploader's checkpoint entry of a partition that is being opened.
+
+        Return an empty entry if the partition has only a claim proof, None if it has neither.
+        """
         return self.uploads.read().get(tp) or (PartitionUpload(0) if tp in self._proven else None)
 
     def _check_open(self) -> None:

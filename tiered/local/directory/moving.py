@@ -122,7 +122,11 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
 
 
 def _move(source: LocalLog, target: LocalLog, writer: WriteLog, future: Path, *, timeout_seconds: float) -> int | None:
-    """Copy, close and rename the partition. Return its first dirty offset (compaction), None if it has none."""
+    """Copy the partition of ``writer`` into the directory ``future``, close it, and rename the copy.
+
+    Return its first dirty offset (compaction), None if it has none. Raises LocalIOError if the close takes longer than
+    ``timeout_seconds``.
+    """
     files, tp = target.files, writer.tp
     partition = source.partition(tp)
     cuts = writer.cuts
@@ -155,7 +159,10 @@ def _move(source: LocalLog, target: LocalLog, writer: WriteLog, future: Path, *,
 
 
 def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, ready: Ready) -> None:
-    """Rename the directory ``name``, a complete copy, to the partition's name, and add the partition to ``target``."""
+    """Rename the directory ``name``, a complete copy, to the partition's name, and add the partition to ``target``.
+
+    ``topic``: the entry to store for its topic. ``ready``: the mark in the copy.
+    """
     files, final = target.files, target.directory / partition_dir(tp)
     target.notes.expect(tp, ready.log_start)
     files.rename(target.directory / name, final)
@@ -173,9 +180,10 @@ def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, r
 def finish_moves(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, timeout_seconds: float) -> None:
     """Finish each committed move of a crashed process, and discard the copies of moves that were not committed.
 
-    ``topics``: those of all ``logs``. A complete copy becomes the partition if the partition's own directory is gone.
-    If both exist and the copy has a higher end, both stay and a warning is logged: the partition was created again, or
-    it has lost records. A copy whose source directory is not in ``logs`` stays, too.
+    ``topics``: those of all ``logs``. ``timeout_seconds``: limit for the close of a partition.
+    A complete copy becomes the partition if the partition's own directory is gone. If both exist and the copy has a
+    higher end, both stay and a warning is logged: the partition was created again, or it has lost records.
+    A copy whose source directory is not in ``logs`` stays, too.
     """
     sources = {log.volume_id: log for log in logs}
     present = {tp for log in logs for tp in log.partitions()}
@@ -205,7 +213,10 @@ def finish_moves(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, t
 
 
 def _is_of(topic: TopicInfo, future: Path, files: Files) -> bool:
-    """Return False if a copy has the id of another topic of this name. True if its id is missing or unreadable."""
+    """Return False if the copy in ``future`` has the id of another topic of this name.
+
+    Return True if its id is missing or unreadable.
+    """
     try:
         return read_topic_id(future, files) in (None, topic.topic_id)
     except (CorruptionError, LocalIOError):
@@ -228,7 +239,7 @@ def _further(source: LocalLog, tp: TopicPartition, ready: Ready) -> str:
 
 
 def read_ready(files: Files, future: Path) -> Ready | None:
-    """Return the mark of a complete copy, None if the copy is not complete."""
+    """Return the mark of a complete copy in the directory ``future``, None if the copy is not complete."""
     try:
         value = json.loads(files.read(future / READY_NAME))
         point, end = int(value["recovery_point"]), int(value["end_offset"])

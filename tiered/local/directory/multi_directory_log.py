@@ -76,7 +76,8 @@ class LocalTier:
         ``workers`` is called once for each directory, and makes the threads of its cleaner. ``lock_patience_seconds``:
         longest wait for a process that holds the lock only for a moment, such as an uploader that seals.
 
-        Raises LockedError, the errors of :meth:`LocalLog.open`, and ConfigError: no directory, the same one twice, a
+        Raises LockedError, and CorruptionError if a small file in a directory is unreadable. Raises ConfigError: no
+        directory, the same one twice, a standby, segments in a directory that is not named after a partition, a
         partition in two directories, a topic with two ids, two directories with one id. After an error no directory
         stays open.
         """
@@ -182,7 +183,10 @@ class LocalTier:
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Return the error of each partition that is out of service; see :attr:`LocalLog.out_of_service`."""
+        """Return the error of each partition that the open took out of service, over all opened directories.
+
+        The partition's files cannot be read, or its directory is missing. :meth:`partition` raises that error.
+        """
         return {tp: why for log in self._logs.values() for tp, why in log.out_of_service.items()}
 
     def awake(self) -> list[WriteLog]:
@@ -202,7 +206,10 @@ class LocalTier:
         raise UnknownTopicError(f"partition {tp} is not in {where}{lost}", hint="`tiered topic list` lists the topics")
 
     def partition(self, tp: TopicPartition) -> WriteLog:
-        """Return a partition. Raises UnknownTopicError; LocalIOError if its directory is offline."""
+        """Return a partition; its first use opens it. Raises UnknownTopicError.
+
+        Raises LocalIOError if its directory is offline, and the partition's own error if it is out of service.
+        """
         if self._only is not None:
             return self._only.partition(tp)
         path = self.directory_of(tp)
@@ -229,7 +236,7 @@ class LocalTier:
         # After a full disk stopped the creation of a topic, a call with the same values completes it.
         same = topic is not None and topic.partitions == partitions and topic_id in (None, topic.topic_id)
         if topic is not None and not (same and name in self._half_made and not self._moving):
-            raise ConfigError(f"topic {name} exists already in {self.directory}")
+            raise ConfigError(f"topic {name} exists already in {self.directory}", hint="open it: log.topic(name)")
         begun = (log.registry.failed_creation(name) for log in self._logs.values())
         topic_id = topic_id or next((each.topic_id for each in begun if each is not None), None)
         while topic_id is None or not usable_id(topic_id):
@@ -279,8 +286,8 @@ class LocalTier:
     ) -> TopicInfo:
         """Change settings, or raise the number of partitions to ``partitions``. Return the changed topic.
 
-        Raises UnknownTopicError, or LocalIOError while one of the topic's directories is offline. Raises ConfigError if
-        partitions are to be added while a directory could not be opened.
+        Raises UnknownTopicError, or LocalIOError while one of the topic's directories is offline. Raises ConfigError
+        for an invalid setting or a lower number, or if a directory could not be opened and ``partitions`` is given.
         """
         if self._only is not None:
             return self._only.alter_topic(name, properties, partitions=partitions)
@@ -308,9 +315,11 @@ class LocalTier:
         return self.topics()[name]
 
     def delete_topic(self, name: str) -> list[Path]:
-        """Delete the topic in every directory that was opened; see :meth:`LocalLog.delete_topic`.
+        """Delete the topic in every directory that was opened: rename its partition directories ``-delete``.
 
-        Raises LocalIOError if one of these directories went offline and has a part of the topic.
+        Return their new paths. They are removed after ``file.delete.delay.ms``. The bucket is not changed. Raises
+        UnknownTopicError, LockedError while an uploader runs and the topic is tiered, LocalIOError if one of these
+        directories went offline and has a part of the topic.
         """
         if self._only is not None:
             return self._only.delete_topic(name)
@@ -327,7 +336,8 @@ class LocalTier:
         """Move a partition to ``directory``, another directory of this log.
 
         Raises ConfigError if the partition is there already, or is tiered: the bucket identifies its log directory.
-        Raises LocalIOError if one of the two directories is offline.
+        Raises it also for a directory that is not one of this log. Raises UnknownTopicError. Raises LocalIOError if one
+        of the two directories is offline, or if the close takes longer than ``close_timeout_ms``.
         """
         source, target = self.directory_of(tp), Path(directory)
         if target not in self._logs:
@@ -358,7 +368,7 @@ class LocalTier:
         return {path: log.report() for path, log in self._logs.items()}
 
     def metrics(self) -> list[Metric]:
-        """Return the metrics of all directories that opened; see :meth:`LocalLog.metrics`."""
+        """Return the current metrics of all opened directories: disk space, partitions, tasks and cleaner."""
         return [each for log in self._logs.values() for each in log.metrics()]
 
     def flush(self) -> None:
@@ -374,11 +384,14 @@ class LocalTier:
         self._each(LocalLog.note_positions)
 
     def refresh_uploads(self) -> None:
-        """Read the checkpoint of the uploader in every directory in service; see :meth:`LocalLog.refresh_uploads`."""
+        """Read the uploader's checkpoint of every directory in service, and pass each open partition its entry."""
         self._each(LocalLog.refresh_uploads)
 
     def deferring_checkpoints(self) -> AbstractContextManager[object]:
-        """Return a context manager that enters :meth:`LocalLog.deferring_checkpoints` of every directory in service."""
+        """Return a context manager that writes recovery points once, at its end, instead of after each seal in it.
+
+        It applies to every directory in service.
+        """
         if self._only is not None:
             return self._only.deferring_checkpoints()
         stack = contextlib.ExitStack()
@@ -392,7 +405,7 @@ class LocalTier:
             log.check_caller()
 
     def close(self) -> None:
-        """Close all directories, then raise the first error of a directory that was in service."""
+        """Abort open transactions, close all directories, then raise the first error of one that was in service."""
         if self._only is not None:
             self._only.close()
             return

@@ -40,7 +40,7 @@ from tiered.local.disk.directory_files import (
 )
 from tiered.local.disk.files import Files, PosixFiles, no_directory
 from tiered.local.disk.lock import forked_error
-from tiered.local.disk.partition_files import log_bases
+from tiered.local.disk.partition_files import lacks_log_files
 from tiered.local.disk.topics import (
     BROKER_OWN_DIRS,
     PARTITION_METADATA_NAME,
@@ -387,7 +387,10 @@ class LogView:
             return 0
 
     def close(self) -> None:
-        """Close the view: further reads raise ClosedError. Idempotent."""
+        """Close the view: its other methods then raise ClosedError. Partitions that it returned stay readable.
+
+        Idempotent.
+        """
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -442,8 +445,10 @@ def find_gone(
     topics, present = expected_topics(directory, files), DirectoryView.read(directory, files).partitions
     ends = checkpoint_ends(directory, files, uploads)
     starts = OffsetsFile(directory, LOG_START_NAME, files).read()
-    filled = {tp for tp, path in present.items() if ends.get(tp, 0) <= starts.get(tp, 0) or log_bases(files, path)}
-    return gone_partitions(topics.values(), filled, ends)
+    emptied = {
+        tp for tp, path in present.items() if ends.get(tp, 0) > starts.get(tp, 0) and lacks_log_files(files, path)
+    }
+    return gone_partitions(topics.values(), present.keys() - emptied, ends)
 
 
 def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool = False) -> CorruptionError:

@@ -243,7 +243,7 @@ class TopicRegistry:
         """Create a topic and return it. ``topic_id`` None: a random id, or the id of an earlier failed creation.
 
         ``held``: numbers of the partitions that this directory gets, None for all. Raises ConfigError if the topic
-        exists, or for an invalid name or number of partitions.
+        exists, if an earlier deletion of it is not finished, or for an invalid name or number of partitions.
         """
         check_topic_name(name)
         partitions = partition_count(name, partitions)

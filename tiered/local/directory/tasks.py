@@ -60,7 +60,10 @@ MAX_ERROR_CHARS = 500
 
 
 class BackgroundTasks:
-    """Periodic tasks of one directory, as in the table of this module. The attribute ``tasks`` runs them."""
+    """Periodic tasks of one directory: seals, flushes, retention, deletion, compaction, checkpoints and others.
+
+    The attribute ``tasks`` runs them.
+    """
 
     def __init__(
         self,
@@ -192,8 +195,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """Status of one task since the open. ``period_ms`` 0: it runs at every tick. Times are wall clock ms, -1 is never.
+    """Status of one task since the open. ``period_ms`` 0: it runs at every tick. ``failures``: runs with an error.
 
+    ``last_run_ms``: start of the last run (wall clock), -1 without one.
     ``last_error`` is empty if the last run succeeded. ``partitions``: number of changed partitions, over all runs.
     ``bytes``: bytes that all runs sealed, flushed, deleted or cleaned.
     """

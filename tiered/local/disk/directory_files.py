@@ -143,7 +143,8 @@ def read_volume(directory: Path, files: Files) -> MetaProperties | None:
 def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfig) -> UUID:
     """Return the id in ``meta.properties``. A directory without an id gets a new one, written durably.
 
-    The directory is then new, or an old broker's. Raises CorruptionError if the file is unreadable.
+    The directory is then new, or an old broker's. ``config``: cluster id and node id for a new file. Raises
+    CorruptionError if the file is unreadable.
     """
     meta = read_volume(directory, files)
     if meta is not None and meta.directory_id is not None:
@@ -208,13 +209,13 @@ def read_standby(directory: Path, files: Files) -> StandbyMark | None:
 
 
 def write_standby(directory: Path, files: Files, mark: StandbyMark) -> None:
-    """Write the mark, or replace it, durably."""
+    """Write ``mark`` to ``tiered-standby.json``, durably. An older mark is replaced."""
     value = {"version": STANDBY_VERSION, **mark._asdict()}
     files.replace(directory / STANDBY_NAME, json.dumps(value).encode() + b"\n")
 
 
 def end_standby(directory: Path, files: Files) -> None:
-    """Remove the mark, durably. From now on the directory can be opened for writing."""
+    """Remove the mark ``tiered-standby.json``, durably. From now on the directory can be opened for writing."""
     files.unlink(directory / STANDBY_NAME)
     files.sync_directory(directory)
 

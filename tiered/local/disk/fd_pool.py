@@ -134,7 +134,10 @@ class PooledFiles:
         self._opened(lambda place: self.inner.patch(place, data, position, sync=sync), path)
 
     def _opened(self, opening: Callable[[Path], T], path: Path) -> T:
-        """Open a file. If the system has no descriptor left, close some leases' descriptors and retry."""
+        """Return the result of ``opening(path)``, which opens a file.
+
+        If the system has no descriptor left, close some leases' descriptors and call it once more.
+        """
         try:
             return opening(path)
         except TooManyOpenFilesError:
@@ -242,7 +245,7 @@ class PooledFiles:
                 f"{lease.path}: an earlier fsync or close failed: {lease.failed.message}", hint=lease.failed.hint
             ) from lease.failed
         if lease.number not in self._leases:  # a thread that had it in hand
-            raise LocalIOError(f"{lease.path} was closed before")
+            raise LocalIOError(f"{lease.path} was closed before", hint="open the log again")
         self._make_room(lease)
         now = self.inner.state(lease.path)
         was = lease.closed
@@ -257,7 +260,10 @@ class PooledFiles:
         self.reopened += 1
 
     def _make_room(self, wanting: Lease | None = None, *, spare: int = 0) -> None:
-        """Close the least recently used descriptors until ``wanting`` can open one, and ``spare`` more."""
+        """Close the least recently used descriptors, so that one more fits into the limit.
+
+        ``spare``: least number to close, even if one more fits. Descriptors in use, and that of ``wanting``, stay open.
+        """
         over = max(len(self._open) + 1 - self.limit, spare)
         if over <= 0:
             return

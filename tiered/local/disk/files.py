@@ -144,7 +144,7 @@ class Files(Protocol):
         """
 
     def patch(self, path: Path, data: bytes, position: int, *, sync: bool) -> None:
-        """Write ``data`` at ``position`` of a small file, and end the file there. A missing file is created.
+        """Write ``data`` at ``position`` of a small file, and end the file after it. A missing file is created.
 
         ``sync``: fsync the file afterwards.
         """
@@ -443,7 +443,10 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
 
 
 def no_directory(files: Files, path: Path, *, hint: str) -> TieredError:
-    """Return the error for a ``path`` that should be a directory, but is missing or a file."""
+    """Return the error for a ``path`` that should be a directory: NotFoundError if missing, ConfigError if a file.
+
+    ``hint``: the hint of the NotFoundError.
+    """
     if files.state(path) is None:
         return NotFoundError(f"there is no log directory {path}", hint=hint)
     return ConfigError(f"{path} is a file, not a log directory", hint="name the directory that holds the partitions")

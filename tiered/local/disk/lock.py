@@ -97,7 +97,8 @@ class DirectoryLock:
 
         Waits up to ``terms.patience_seconds`` for a holder that is ``passing``. At most
         ``UNNAMED_HOLDER_SECONDS`` of this are for a holder without a note: it may be about to write one, or it is a
-        broker, which writes none. Waits for no other holder.
+        broker, which writes none. Waits for no other holder. Raises LockedError also for a directory of links to a
+        broker's files (``tiered-sidecar``).
         """
         if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:
             raise LockedError(
@@ -277,7 +278,7 @@ os.register_at_fork(after_in_child=_release_after_fork)
 
 
 def _file_of(handle: int) -> tuple[int, int] | None:
-    """Return device and inode; None for a number that is no open file of this process (a simulated disk's)."""
+    """Return device and inode of the open file ``handle``; None if this process has no such descriptor."""
     try:
         state = os.fstat(handle)
     except OSError:

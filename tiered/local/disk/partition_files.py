@@ -43,6 +43,17 @@ def bases_of(found: list[LocalFile], suffix: str = LOG_SUFFIX) -> list[int]:
     return sorted(file.base for file in found if file.suffix == suffix and not file.work)
 
 
+def lacks_log_files(files: Files, directory: Path) -> bool:
+    """Return True if ``directory`` has no ``.log`` file, not even one that is being replaced or deleted.
+
+    False for a directory that is gone by now.
+    """
+    try:
+        return not any(LOG_SUFFIX in name for name in files.names(directory))
+    except NotFoundError:
+        return False
+
+
 def log_bases(files: Files, directory: Path) -> list[int]:
     """Return the base offsets of a partition's segments, ascending."""
     return bases_of(local_files(files, directory))
@@ -164,9 +175,10 @@ class LeaderEpochs:
 
 
 def assigned(entries: tuple[EpochEntry, ...], epoch: int, start_offset: int) -> tuple[EpochEntry, ...]:
-    """Return ``entries`` with ``epoch`` begun at ``start_offset``, by the rules of :meth:`LeaderEpochs.assign`.
+    """Return ``entries`` with ``epoch`` begun at ``start_offset``.
 
-    Raises ConfigError for a negative epoch or offset.
+    Entries with an equal or later offset or epoch are dropped. If ``epoch`` is the newest already and began at or
+    before ``start_offset``, return ``entries`` unchanged. Raises ConfigError for a negative epoch or offset.
     """
     if epoch < 0 or start_offset < 0:
         raise ConfigError(

@@ -56,6 +56,7 @@ BROKER_FILE = "bootstrap.checkpoint"
 class TopicInfo(NamedTuple):
     """Entry of one topic in this log directory. ``held``: numbers of the partitions in this directory, None for all.
 
+    ``partitions``: number of the topic's partitions, also those in other directories of the log.
     ``adopted``: True if a broker created the topic. The broker may since have deleted, recreated or compacted it.
     """
 
@@ -290,8 +291,9 @@ def find_topics(
 ) -> tuple[dict[str, TopicInfo], dict[TopicPartition, TieredError]]:
     """Return the topics of a directory by name, and the error of each partition that is out of service.
 
-    ``present``: partitions that have a directory. ``tiered``: partitions that a bucket knows. Raises the errors of
-    :func:`read_topics` and :func:`discovered`.
+    ``present``: partitions that have a directory. ``tiered``: partitions that a bucket knows. Raises CorruptionError if
+    ``tiered-topics.json`` is damaged, LocalIOError if it cannot be read. Raises ConfigError if a directory belongs to
+    another topic of the same name, and the topic is not adopted or the partition is in ``tiered``.
     """
     topics, broken = expected_topics(directory, files), dict[TopicPartition, TieredError]()
     ids = read_topic_ids(directory, files, present, broken)

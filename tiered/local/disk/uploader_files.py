@@ -343,16 +343,19 @@ def root_bounds_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, 
 def root_bounds_by_partition(
     uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[TopicPartition, RootLowerBounds]:
-    """Return the lower bounds of the root of each partition in the checkpoint or claims, by :func:`root_bounds_of`."""
+    """Return the lower bounds of the root of each partition in ``uploads``, the checkpoint, or in ``claims``.
+
+    A root below its bounds is outdated.
+    """
     return {tp: root_bounds_of(uploads.get(tp), claims.get(tp)) for tp in {*uploads, *claims}}
 
 
 def root_bounds_of_topic(
     topic: str, uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[int, RootLowerBounds]:
-    """Return the lower bounds of the roots of one topic, by partition number; see :func:`root_bounds_of`.
+    """Return the lower bounds of the roots of one topic, by partition number. A root below its bounds is outdated.
 
-    Only partitions in the checkpoint or the claims are included.
+    Only partitions in ``uploads``, the checkpoint, or in ``claims`` are included.
     """
     named = {tp for each in (uploads, claims) for tp in each if tp.topic == topic}
     return {tp.partition: root_bounds_of(uploads.get(tp), claims.get(tp)) for tp in named}

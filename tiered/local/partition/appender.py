@@ -97,7 +97,9 @@ class PartitionAppender:
 
         ``given``: ``records`` may have any form that ``append_many`` accepts, not only ``NewRecord``. Then the result
         is None, without an append, if the topic is compressed or a record needs a closer check. It is also None while
-        the log has no records. Raises the errors of :meth:`RecordRules.encode` and :meth:`store`.
+        the log has no records. Raises InvalidRecordError, InvalidTimestampError, RecordTooLargeError, ClosedError,
+        DiskFullError or FencedError, without an append. Raises NotDurableError if only a due flush failed. After
+        another LocalIOError the partition is offline, and the records may be in the log.
         """
         if FORKS.count != self._forks:
             raise forked_error(self._context.tp, self._pid)
@@ -120,7 +122,7 @@ class PartitionAppender:
     def _append_encoded(self, encoded: tuple[bytearray, int, int, int], count: int, now_ms: int) -> RecordMetadata:
         """Append one encoded batch of ``count`` records at the next offsets.
 
-        ``encoded``: the result of :meth:`RecordRules.encode`.
+        ``encoded``: (batch, first timestamp, smallest timestamp, largest timestamp).
         """
         data, first, least, greatest = encoded
         if not self._context.begun:
@@ -167,7 +169,7 @@ class PartitionAppender:
         return self._append_validated(stored_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
-        """Append the rows of ``records`` as one atomic batch."""
+        """Append the rows of ``records``, which the caller checked, as one atomic batch. Return its place."""
         from tiered.format.columns import encode_columns  # noqa: PLC0415  with numpy
 
         now_ms = self._now_ms()
@@ -264,9 +266,9 @@ class PartitionAppender:
     ) -> bool:
         """Write encoded batches at the end of the log. Return True if the active segment was sealed before.
 
-        The caller holds the lock and has called ``check_writable``. ``facts``, ``crc`` and ``batches`` are arguments of
-        :meth:`ActiveSegment.append`. ``answer``: the result of ``PartitionProducers.prepare``. ``bases``: new base
-        offsets of the batches in ``answer``; None: unchanged. ``reserved``: the bytes may use the disk reserve.
+        The caller holds the lock and has called ``check_writable``. ``facts``: of all ``data``. ``batches``: of each
+        batch, if several. ``crc``: CRC-32C of the segment's file with ``data``. ``answer``: batches of producers that
+        were checked. ``bases``: their new base offsets, None: unchanged. ``reserved``: may use the disk reserve.
         Raises DiskFullError below the reserve, FencedError, InvalidRecordError and LocalIOError.
         """
         context, segments = self._context, self._segments
@@ -343,8 +345,8 @@ class PartitionAppender:
     def _apply_producers(self, answer: PreparedBatches | None, bases: Sequence[int] | None) -> None:
         """Apply a written batch to the producer state.
 
-        If the transaction index cannot be written, take the partition offline and raise LocalIOError. The last stable
-        offset then stays where it was.
+        ``answer``: its checked batches. ``bases``: their base offsets, None: unchanged. If the transaction index cannot
+        be written, take the partition offline and raise LocalIOError. The last stable offset then stays where it was.
         """
         state = self._producers.state
         completed = () if answer is None or state is None else state.apply(answer, bases)

@@ -53,6 +53,7 @@ class DirectoryContext:
     ``sealed``: called, without locks, after a seal became durable and after a truncation. ``cut``: called before a
     truncation with the partition, the new end and the lowest end that a crash may leave. ``failed``: called with the
     error that took a partition offline, possibly under its locks. ``claims``, ``uploads``: files of the uploader.
+    ``reserve``: check of the free disk space before appends.
     """
 
     files: Files
@@ -78,8 +79,8 @@ class PartitionContext:
     otherwise None.
 
     ``under_way`` names the change that is being made, None between changes. It is set before the first effect and
-    cleared after the last one. If ``lock`` is free and ``under_way`` is set, an exception ended that change midway:
-    see :meth:`roll_back_append`. ``resume_at`` is the end of the log before the append that is under way. ``mend``
+    cleared after the last one. If ``lock`` is free and ``under_way`` is set, an exception ended that change midway,
+    and the next call repairs it. ``resume_at`` is the end of the log before the append that is under way. ``mend``
     truncates the log to that end.
 
     ``watchers`` are the signals of reads that follow this partition.
@@ -141,9 +142,9 @@ class PartitionContext:
         return self.upload is not None and self.upload.fenced
 
     def check_open(self) -> None:
-        """Raise ClosedError if the partition was closed. Otherwise call :meth:`roll_back_append`.
+        """Raise ClosedError if the partition was closed. Otherwise repair a change that an exception ended midway.
 
-        The caller holds the lock.
+        An append is undone; after another change the partition goes offline. The caller holds the lock.
         """
         if self.closed:
             raise ClosedError(f"{self.tp} is closed, and the call had no effect", hint="open the log again")
@@ -200,9 +201,10 @@ class PartitionContext:
             )
 
     def check_continues(self, end: int) -> None:
-        """Raise FencedError if the log ends below the bucket's end. The bucket has other records at the next offsets.
+        """Raise FencedError if ``end``, the end of the log on this disk, is below the bucket's end.
 
-        The log was truncated, or it lost its tail. Appends are refused until ``tiered repair rejoin``.
+        The bucket has other records at the next offsets. The log was truncated, or it lost its tail. Appends are
+        refused until ``tiered repair rejoin``.
         """
         if self.upload is not None and end < self.upload.end_offset:
             raise FencedError(
@@ -294,7 +296,10 @@ class DiskReserve:
         self.left = 0
 
     def account(self, size_bytes: int) -> None:
-        """Subtract the bytes of an append from ``left``. Below 0, call :meth:`refill`, which may raise."""
+        """Subtract the bytes of an append from ``left``. Below 0, check the file system and reset ``left``.
+
+        Raises DiskFullError while less than the reserve is free.
+        """
         self.left -= size_bytes
         if self.left < 0:
             self.refill()

@@ -56,7 +56,11 @@ class Durability:
         return sealed[: bisect_right(sealed, self.flushed, key=END_OFFSET)]
 
     def flush(self) -> None:
-        """Make all records durable that were appended so far. Raises as :meth:`flush_to`, and ClosedError."""
+        """Make all records durable that were appended so far. Raises ClosedError.
+
+        If an fsync fails, take the partition offline and raise LocalIOError. Raises NotDurableError if a file could not
+        be opened: the next flush tries again.
+        """
         context = self._context
         if context.closed or context.offline is not None:
             context.check_writable(fenced_too=False)
@@ -66,7 +70,8 @@ class Durability:
         """Make records below ``offset`` durable.
 
         Write the ``.seal`` notes of sealed segments, too. If an fsync fails, take the partition offline and raise
-        LocalIOError. Raises NotDurableError if a file could not be opened: the next flush tries again.
+        LocalIOError. Raises NotDurableError if a file could not be opened: the next flush tries again. Raises
+        ClosedError after the close.
         """
         segments = self._segments
         if self.flushed >= offset and not segments.closing:  # a sealed one has indexes and a note to be written

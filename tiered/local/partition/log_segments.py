@@ -210,7 +210,8 @@ class LogSegments:
     ) -> None:
         """Repair the transaction index of ``active`` from the ``.seal`` note, known entries, or the log.
 
-        If the entries are lost, the error is logged, and later reads of them raise it.
+        ``starts_inside``: the log start is above the base offset of the first segment. If the entries are lost, the
+        error is logged, and later reads of them raise it.
         """
         path = self.directory / txn_index_name(tail.base_offset)
         noted = stats is not None and stats.aborted >= 0

@@ -4,7 +4,7 @@ A segment is deleted in these steps. The log start moves. The segment leaves the
 ``.deleted``, the ``.log`` first. After ``file.delete.delay.ms`` they are unlinked. Reads in progress are not affected.
 
 A truncation first finds the place in the file. Then it deletes the segments above, the last one first, so that a crash
-leaves no hole. Then it truncates the last remaining file and writes its indexes again.
+leaves no gap between segments. Then it truncates the last remaining file and writes its indexes again.
 """
 
 from __future__ import annotations
@@ -184,7 +184,10 @@ class Maintenance:
         return sum(segment.size_bytes for segment in before if segment.base_offset in gone) if gone else None
 
     def expire_producers(self, now_ms: int) -> int | None:
-        """Remove the state of producers that were idle for a day. Return 0 if some were removed, otherwise None."""
+        """Remove producers that were idle for a day and have no open transaction.
+
+        Return 0 if some were removed, otherwise None.
+        """
         if not self._context.at_work:
             return None
         with self._context.lock:
@@ -328,8 +331,9 @@ class Maintenance:
     def _withdraw(self, offset: int, recovery_point: int) -> None:
         """Lower the flushed offset and the log start before a truncation, in memory and in the checkpoints.
 
-        Without this, a truncation that fails midway would look like a loss of durable records. A log start above the
-        new end is lowered to it. Otherwise the next open would set aside the records appended below that start.
+        ``offset``: the new end. ``recovery_point``: the lowest end that a crash may leave. Without this, a truncation
+        that fails midway would look like a loss of durable records. A log start above ``offset`` is lowered to it.
+        Otherwise the next open would set aside the records appended below that start.
         """
         self._durability.flushed = min(self._durability.flushed, offset)
         self._context.segments.log_start = min(self._context.segments.log_start, offset)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tiered.config import UNLIMITED
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.local_names import partition_dir
-from tiered.local.disk.partition_files import log_bases
+from tiered.local.disk.partition_files import lacks_log_files
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import DirectoryContext
@@ -140,10 +140,9 @@ class Roster:
         directory may lack the files after a truncation.
         """
         path = self.directory / partition_dir(tp)
-        files = self._around.files
         if noted.end_offset <= max(0, noted.log_start or 0) or self._topic_of(tp.topic).adopted:
             return None
-        if not files.is_directory(path) or log_bases(files, path):
+        if not lacks_log_files(self._around.files, path):
             return None
         command = f"tiered repair {tp.topic}:{tp.partition} --log-dir {self.directory}"
         return CorruptionError(

@@ -88,9 +88,11 @@ class PartitionProducers:
         self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0, afresh=afresh)
 
     def prepare(self, batches: Sequence[ProducerBatch], origin: Origin) -> PreparedBatches | Duplicate | None:
-        """Check ``batches`` with ``ProducerState.prepare`` and return its result. None if there are no batches.
+        """Check the sequences, epochs and transactions of ``batches``. Return PreparedBatches if they may be appended.
 
-        Before the first producer's batch it deletes ``tiered-plain``, so that a recovery reads the log for producers.
+        Return a Duplicate if all of them were appended before, None if there are none. Before the first producer's
+        batch ``tiered-plain`` is deleted, so that a recovery reads the log for producers. Raises
+        OutOfOrderSequenceError, ProducerFencedError, InvalidTxnStateError or InvalidRecordError.
         """
         if not batches:
             return None
@@ -205,7 +207,7 @@ class PartitionProducers:
             self.state.raise_log_start(start)
 
     def expire(self, now_ms: int) -> list[int]:
-        """Remove the state of idle producers. Return their ids."""
+        """Remove producers that were idle for a day and have no open transaction. Return their ids."""
         return [] if self.state is None else self.state.expire(now_ms)
 
     def forget(self, end: int) -> None:
@@ -293,7 +295,10 @@ class PartitionProducers:
         segment: SealedLocalSegment | ActiveSegment,
         following: SealedLocalSegment | ActiveSegment | None,
     ) -> None:
-        """Apply the batches of a segment to the state. Of a damaged segment only the readable part counts."""
+        """Apply the batches of a segment to the state. Of a damaged segment only the readable part counts.
+
+        ``following``: the next segment, None for the last one.
+        """
         start = state.map_end_offset
         try:
             if not segment.size_bytes and segment.reach < 0:

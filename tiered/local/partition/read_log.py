@@ -106,17 +106,22 @@ class ReadLog(ABC):
         return retry_over_new_view(self.view, lambda view: open_txns(self.files, self.directory, view))
 
     def read_batches(self, start_offset: int, end_offset: int | None = None) -> Iterator[memoryview]:
-        """Yield the batches of :meth:`read_runs` one by one. The call itself raises the errors of the first run."""
+        """Return an iterator of verified batches, from the one with ``start_offset`` to ``end_offset`` (exclusive).
+
+        ``end_offset`` None: the end of the log. The first batch may begin below ``start_offset``, the last may end
+        above ``end_offset``. The call raises OffsetOutOfRangeError if ``start_offset`` is not on this disk. A damaged
+        batch raises CorruptionError when the read reaches it.
+        """
         runs = self.read_runs(start_offset, end_offset)
         first = next(runs, None)
         return (batch for run in chain(() if first is None else (first,), runs) for batch in cut(run.data))
 
     def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[BatchRun]:
-        """Yield runs of verified batches, from the batch with ``start_offset`` to ``end_offset`` (None: the end).
+        """Yield runs of verified batches, from the batch with ``start_offset`` to ``end_offset`` (exclusive).
 
-        The first batch may begin below ``start_offset``, the last may end above ``end_offset``. The first step raises
-        OffsetOutOfRangeError if ``start_offset`` is not on this disk. A damaged batch raises CorruptionError when the
-        read reaches it.
+        ``end_offset`` None: the end of the log. The first batch may begin below ``start_offset``, the last may end
+        above ``end_offset``. The first step raises OffsetOutOfRangeError if ``start_offset`` is not on this disk. A
+        damaged batch raises CorruptionError when the read reaches it.
         """
         return read_steadily(self.files, self.view, start_offset, end_offset, buffer_bytes=self._buffer_bytes)
 
@@ -125,9 +130,10 @@ class ReadLog(ABC):
         return retry_over_new_view(self.view, lambda view: offset_for_time(self.files, view, timestamp))
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that overlap the range, ordered by first offset.
+        """Return the aborted transactions that overlap ``start_offset`` to ``end_offset`` (exclusive).
 
-        ``read_committed`` skips their records. ``end_offset`` is exclusive. Raises CorruptionError if they are unknown.
+        They are ordered by first offset. ``read_committed`` skips their records. Raises CorruptionError if an index of
+        them is lost or damaged and cannot be rebuilt.
         """
         return retry_over_new_view(
             self.view, lambda view: aborted_txns(self.files, self.directory, view, start_offset, end_offset)
@@ -143,7 +149,7 @@ class ReadLog(ABC):
         return last_stable_offset(self.files, self.directory, view, log_start)
 
     def sealed_segments(self, start_offset: int = 0) -> list[SealedLocalSegment]:
-        """Return the segments of :attr:`sealed` that end above ``start_offset``, ascending."""
+        """Return the sealed, durable segments that end above ``start_offset``, ascending."""
         self._check_process()
         sealed = self.sealed
         return list(sealed[bisect_right(sealed, start_offset, key=END_OFFSET) :])
@@ -159,7 +165,11 @@ class ReadLog(ABC):
 
 
 def positions_of(upload: PartitionUpload | None, log_start: int, local_start: int, flushed: int, end: int) -> Positions:
-    """Compute the positions of a partition from the uploader's report and from the offsets on this disk."""
+    """Compute the positions of a partition from the uploader's report and from the offsets on this disk.
+
+    ``upload``: the report, None while the log is not tiered. ``log_start``: the start of the partition if the report
+    has no start. ``local_start``: first readable offset on this disk. ``flushed``, ``end``: exclusive ends.
+    """
     uploaded, start = 0, log_start
     if upload is not None:
         uploaded = upload.end_offset

@@ -188,6 +188,7 @@ class ReadOnlyPartition(ReadLog):
 
     If a broker writes the partition, missing offsets are normal. If this product writes it, two cases are damage: a
     record missing below the recovery point, and a missing offset of a topic that is neither compacted nor sparse.
+    ``log_start``: the log start in the checkpoint, 0 without one.
     """
 
     def __init__(

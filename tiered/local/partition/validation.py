@@ -125,7 +125,7 @@ class RecordRules:
 
         A missing timestamp (-1) becomes ``now_ms``. With LogAppendTime both returned timestamps are ``now_ms``. Raises
         InvalidTimestampError for wrong timestamps, otherwise InvalidRecordError for missing keys. The error's ``index``
-        is that of the first refused record.
+        is that of the first refused record. A malformed record raises InvalidRecordError without its index.
         """
         try:
             keyless = [i for i, record in enumerate(records) if record[1] is None] if self._keyed else []
@@ -349,7 +349,8 @@ def _check_batch(rules: RecordRules, buffer: bytes, header: BatchHeader, index: 
             hint="send smaller batches: lower batch.size or batch.num.messages of the producer",
         )
     if header.is_control:
-        raise InvalidRecordError("a client cannot append control batches", index=index)
+        hint = "leave control batches out: a commit or an abort of a transaction writes them"
+        raise InvalidRecordError("a client cannot append control batches", index=index, hint=hint)
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecordError(
             f"a batch of producer {header.producer_id} cannot be appended: it has no sequence",
@@ -388,7 +389,7 @@ def _encoded(rules: RecordRules, records: Sequence[Record], now_ms: int, codec: 
 
 
 def _upgraded(rules: RecordRules, pieces: list[Piece], now_ms: int, first_index: int) -> tuple[bytes, BatchFacts]:
-    """Return messages of format v0 or v1 as one v2 batch."""
+    """Return messages of format v0 or v1 as one v2 batch, with its facts."""
     records = [record for piece, header in pieces for record in _records(piece, header, first_index)]
     least, greatest = rules.check_records(records, now_ms, first_index)
     if rules.timestamp_type:

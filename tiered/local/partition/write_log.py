@@ -152,7 +152,10 @@ class WriteLog(ReadLog):
         return super().last_stable_offset() if known is None else min(known, bound)
 
     def stable_offset(self) -> int | None:
-        """Return the last stable offset, None without producers. See :meth:`PartitionProducers.stable_offset`."""
+        """Return the first offset of the oldest open transaction, or the end. None without producers.
+
+        Raises CorruptionError if damage hides which transactions are open.
+        """
         with self.context.lock:
             self.context.check_open()
             return self.producers.stable_offset()
@@ -191,8 +194,10 @@ class WriteLog(ReadLog):
     def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
         """Append one atomic batch of an open transaction. ``read_committed`` shows it once the transaction committed.
 
-        Raises the errors of :meth:`append`. Raises OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError
-        for a wrong sequence, epoch or transaction state. Then nothing is appended.
+        Raises OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a wrong sequence, epoch or
+        transaction state, InvalidRecordError for a refused record, ClosedError, DiskFullError or FencedError. Then
+        nothing is appended. NotDurableError: only a due flush failed. After another LocalIOError the batch may be in
+        the log.
         """
         self._check_process()
         return self.appender.append_as_producer(records, stamp)
@@ -201,8 +206,9 @@ class WriteLog(ReadLog):
         """Append the encoded batches in ``data``, all or none. They get the next offsets and the log's leader epoch.
 
         A batch is encoded again only if the topic's codec differs or its own offsets have gaps. Format v0 and v1
-        becomes v2. A record without timestamp (-1) gets none. The result's ``timestamp`` is the largest one. Raises the
-        errors of :meth:`append`.
+        becomes v2. A record without timestamp (-1) gets none. The result's ``timestamp`` is the largest one. Raises
+        InvalidRecordError for a refused batch, ClosedError, DiskFullError or FencedError: nothing was appended.
+        NotDurableError: only a due flush failed. After another LocalIOError the batches may be in the log.
 
         A producer's batch is appended once. A repetition of one of the producer's five newest batches (after a restart:
         of the newest) appends nothing and returns the existing offsets. Raises OutOfOrderSequenceError,
@@ -212,7 +218,11 @@ class WriteLog(ReadLog):
         return self.appender.append_batches(data)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
-        """Append checked columns (``tiered.arrow.rows``) as one atomic batch. Raises the errors of :meth:`append`."""
+        """Append checked columns (``tiered.arrow.rows``) as one atomic batch, and return its place.
+
+        Raises RecordTooLargeError, ClosedError, DiskFullError or FencedError: nothing was appended. NotDurableError:
+        only a due flush failed. After another LocalIOError the batch may be in the log.
+        """
         self._check_process()
         return self.appender.append_columns(records)
 
@@ -220,8 +230,9 @@ class WriteLog(ReadLog):
         """Append one encoded batch of a coordinator, usually the marker that ends a transaction.
 
         Sequences are not checked. Raises InvalidRecordError unless ``data`` is one v2 batch of a producer,
-        ProducerFencedError if its epoch or the coordinator's is too old, CorruptionError for damage. Nothing is
-        appended then.
+        ProducerFencedError if its epoch or the coordinator's is too old, CorruptionError for damage. Raises
+        FencedError if another volume owns the partition, ClosedError, DiskFullError. Nothing is appended then. After
+        another LocalIOError the batch may be in the log.
         """
         self._check_process()
         return self.appender.append_as_coordinator(data)
@@ -230,7 +241,7 @@ class WriteLog(ReadLog):
         """Make all records durable that were appended before this call. Threads share one fsync.
 
         Raises LocalIOError if an fsync fails: the partition goes offline, since the kernel may have dropped the pages.
-        Raises NotDurableError if a file could not be opened: flush again.
+        Raises NotDurableError if a file could not be opened: flush again. Raises ClosedError after the close.
         """
         self._check_process()
         self.durability.flush()
@@ -252,7 +263,9 @@ class WriteLog(ReadLog):
     def truncate_to(self, offset: int) -> None:
         """Truncate the log at ``offset``, durably. A batch that reaches beyond ``offset`` is removed whole.
 
-        Raises ConfigError if ``offset`` is below the bucket's end. See :meth:`Maintenance.truncate_to`.
+        A log that ends at or below ``offset`` keeps its records. An ``offset`` below the first segment removes all
+        segments, and an empty log begins there. Raises ConfigError if ``offset`` is below the bucket's end. Raises
+        CorruptionError, before any change, if damage hides the batch at ``offset``.
         """
         self._check_process()
         self.maintenance.truncate_to(offset)
@@ -262,14 +275,16 @@ class WriteLog(ReadLog):
     ) -> None:
         """Store the state of the bucket, from a root that was *read back*. From then on the log counts as tiered.
 
-        Arguments as in :class:`PartitionUpload`. A stored ``end_offset`` never decreases.
+        ``end_offset``: exclusive end of the committed records; a stored one never decreases. ``claim_epoch``: epoch of
+        this volume's claim, -1 if none. ``fenced``: another volume's newer claim owns the partition. ``start_offset``:
+        first offset in the bucket, -1 if unknown.
         """
         self._check_process()
         with self.context.lock:
             self.context.note_upload(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
-        """Let an empty log begin at ``offset``, on a fresh volume. Raises ConfigError if the log has records.
+        """Let an empty log begin at ``offset`` with ``leader_epoch``. Raises ConfigError if the log has records.
 
         ``producers``: content of the ``.snapshot`` file at ``offset``; empty: none. Repeated batches of these producers
         are recognised, and their open transactions stay open.
@@ -314,10 +329,10 @@ class WriteLog(ReadLog):
         self.context.lock.check_caller()
 
     def close(self, timeout_seconds: float) -> bool:
-        """Close the partition: make all records durable and trim the files. Return True if both succeeded.
+        """Close the partition: make all records durable and cut preallocated zeros off the index files.
 
-        A second call returns the same result. Raises LocalIOError, without a close, if another thread's write or fsync
-        takes longer than ``timeout_seconds``.
+        Return True if both succeeded. A second call returns the same result. Raises LocalIOError, without a close, if
+        another thread's write or fsync takes longer than ``timeout_seconds``.
         """
         hint = "the disk hangs: read the kernel log (`dmesg`), then end this process, which keeps the log's lock"
         if not self.durability.lock.hold(timeout_seconds):  # which raises in the thread that is inside a flush

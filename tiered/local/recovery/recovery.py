@@ -71,7 +71,7 @@ class Recovery:
     """Loader of one partition directory for writing. It recovers the directory if necessary.
 
     ``interval_bytes``: ``index.interval.bytes``. ``now_ms``: wall clock, only for the names of torn copies. ``dense``:
-    True if every offset has a record, so that a hole between two segments is a loss. ``keeps_point``: True if each
+    True if every offset has a record, so that a gap between two segments is a loss. ``keeps_point``: True if each
     truncation lowered the recovery point first, which a broker does not do. A log that ends below it has lost records.
     """
 
@@ -148,7 +148,8 @@ class Recovery:
     def _load_tail(self, tail: FoundSegment, recovery_point: int) -> bool:
         """Find the end of the last segment after a clean shutdown, from its last index entry.
 
-        Return False if it is torn, ends below the recovery point, or has a batch with an impossible offset.
+        Return True after setting the end and the indexes of ``tail``. Return False if ``tail`` must be recovered: it is
+        torn or has lost its end, disagrees with the recovery point, or has a damaged batch.
         """
         order = BatchOrder(Offsets(tail.base_offset, NO_LIMIT), dense=self._dense, promised=recovery_point)
         with LogFile(self._files, self._directory / log_name(tail.base_offset)) as log:
@@ -219,7 +220,10 @@ class Recovery:
         return kept
 
     def _is_promised(self, segment: FoundSegment, damage: tuple[int, int], recovery_point: int, resume: int) -> bool:
-        """Return True if the damaged bytes were durable. They are then not cut, and reads of them raise."""
+        """Return True if the damaged bytes were durable. They are then not cut, and reads of them raise.
+
+        ``damage``: its (position, offset). ``resume``: first offset after the damaged segment.
+        """
         position, offset = damage
         if offset < recovery_point:
             return True
@@ -346,6 +350,7 @@ class Recovery:
         """Copy the bytes after ``position`` to a torn file, truncate the segment there, and rebuild its indexes.
 
         Return True if all these bytes are zero; then they are not copied. ``offset``: where the damage begins.
+        ``limit``: base offset of the next segment, or NO_LIMIT for the last segment.
         """
         path = self._directory / log_name(segment.base_offset)
         torn = segment.size_bytes - position

@@ -157,9 +157,10 @@ def _whole(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Ba
 
 
 class Prefix(NamedTuple):
-    """Start of a segment that recovery need not read. It reads from ``position`` on, at the batch ``base_offset``.
+    """Start of a segment that recovery need not read. It reads from byte ``position`` on.
 
-    ``first_timestamp``: of the first batch of the segment. ``indexes`` cover the part before ``position``.
+    ``base_offset``: that of the batch at ``position``. ``first_timestamp``: largest of the segment's first batch.
+    ``indexes`` cover the part before ``position``.
     """
 
     position: int
@@ -280,7 +281,10 @@ class Rebuilding:
 
 
 def rebuild_txn_index(files: Files, place: SegmentPlace) -> None:
-    """Rewrite the ``.txnindex`` of a sealed segment if it differs from the log."""
+    """Rewrite the ``.txnindex`` of a sealed segment if it differs from the log.
+
+    If the log cannot show the right entries, leave the file unchanged and log a warning.
+    """
     try:
         SideFiles(files, place, None).repair_txn_index()
     except CorruptionError as error:
@@ -291,7 +295,7 @@ def rebuild_txn_index(files: Files, place: SegmentPlace) -> None:
 def has_entries(files: Files, directory: Path, base_offset: int) -> bool:
     """Return True if the ``.txnindex`` of the segment has entries.
 
-    An entry whose abort marker is missing would hide later committed records.
+    Recovery then rebuilds the file: an entry whose ABORT marker was lost would hide committed records.
     """
     state = files.state(directory / txn_index_name(base_offset))
     return state is not None and state.size > 0

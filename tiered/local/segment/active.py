@@ -55,7 +55,8 @@ class FoundSegment:
     ``damaged``: batches are unreadable, and the file stays as it is. ``records_end``: exclusive end offset of the last
     batch, -1 if unknown. ``largest``: the largest timestamp and the last offset of its batch; None: use the last entry
     of the time index. ``aborted``: the transactions whose ABORT markers are in the segment; None: read the ``.seal``
-    note or the log. ``first_append_ms``: wall clock of the first append, -1 without appends.
+    note or the log. ``first_append_ms``: wall clock of the first append, -1 without appends. ``first_timestamp``: the
+    largest of the first batch.
     """
 
     base_offset: int
@@ -73,7 +74,7 @@ class FoundSegment:
 class BatchFacts(NamedTuple):
     """Facts about one encoded batch of an append. ``last_offset``: inclusive.
 
-    Timestamps are -1 if no record has one.
+    ``size``: in bytes. ``records``: their number. Timestamps are -1 if no record has one.
     """
 
     size: int
@@ -86,8 +87,8 @@ class BatchFacts(NamedTuple):
 class ActiveSegment:
     """Active segment of a partition: it is appended to, indexed and sealed. The caller holds the partition's lock.
 
-    ``made``: True for a new segment, whose files do not exist yet. ``stats``: its running totals; None after a
-    recovery, and then the seal measures them.
+    ``found``: the segment as loaded. ``jitter_ms``: shortens its ``segment.ms``. ``made``: True for a new segment,
+    whose files do not exist yet. ``stats``: its running totals; None after a recovery: the seal measures them.
     """
 
     __slots__ = (  # Python shares no keys of so many attributes: each segment's own dict took 1,500 bytes
@@ -194,8 +195,9 @@ class ActiveSegment:
         self._set_bounds()
 
     def roll_reason(self, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int) -> RollReason | None:
-        """Return the reason why this append needs a new segment (``plan.roll``), None if it does not.
+        """Return the reason why an append needs a new segment (``plan.roll``), None if it does not.
 
+        ``incoming_bytes``, ``max_timestamp``, ``last_offset``: size, largest timestamp and last offset of the append.
         Four comparisons with precomputed bounds decide nearly all cases.
         """
         if (

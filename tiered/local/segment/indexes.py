@@ -95,8 +95,8 @@ class SegmentIndexes:
     def seek(self, log: LogFile, offset: int, size_bytes: int, offsets: Offsets) -> int:
         """Return the position of a batch from which to scan for ``offset``. All batches before it end below ``offset``.
 
-        Each entry is checked against the log. A wrong one is dropped and logged. An earlier entry then takes its place,
-        or the start of the segment.
+        ``size_bytes``: length of the segment. ``offsets``: its range of offsets. Each entry is checked against ``log``.
+        A wrong one is dropped and logged. An earlier entry then takes its place, or the start of the segment.
         """
         while True:
             with self._lock:
@@ -117,7 +117,8 @@ class SegmentIndexes:
     def seek_time(self, log: LogFile, timestamp: int, start_offset: int, size_bytes: int, offsets: Offsets) -> int:
         """Return the position of a batch from which to scan for the first record at or after ``timestamp``.
 
-        Only records from ``start_offset`` on count. Entries are checked as in :meth:`seek`.
+        Only records from ``start_offset`` on count. ``size_bytes``: length of the segment. ``offsets``: its range of
+        offsets. Each entry is checked against ``log``. A wrong one is dropped and logged.
         """
         while True:
             with self._lock:
@@ -137,7 +138,7 @@ class SegmentIndexes:
                 self._times.drop(reached)
 
     def upper_bound(self, position: int, size: int) -> int | None:
-        """Return the offset of the first entry at or after ``position + size``; None if there is none."""
+        """Return the offset in the first entry whose byte position is at least ``position + size``, or None."""
         with self._lock:
             found = self._offsets.upper_bound(position, size)
             return None if found is None else found[0]
@@ -275,7 +276,8 @@ def rebuild_indexes(
     The result equals, byte for byte, indexes written with one batch per append. Batches after a damaged one are
     indexed, if the declared lengths lead to them, so that they stay readable. A batch is damaged if its CRC is wrong,
     or if its offsets are outside the segment or not after those of the batch before. It is not indexed, reads of it
-    raise, and the result is marked ``damaged``.
+    raise, and the result is marked ``damaged``. ``interval_bytes``: distance between index entries. ``next_offset``:
+    exclusive end of the segment's offsets.
 
     Kafka's rule: docs/kafka-semantics.md#segment-recovery.
     """
@@ -342,7 +344,10 @@ def store_indexes(files: Files, directory: Path, base_offset: int, indexes: Segm
 
 
 def is_stored(files: Files, directory: Path, base_offset: int, indexes: SegmentIndexes, *, padded: bool) -> bool:
-    """Return True if both files have exactly these entries. ``padded`` allows preallocated zeros after them."""
+    """Return True if both index files have exactly the entries of ``indexes``.
+
+    ``padded`` allows preallocated zeros after them.
+    """
     for name, entry_bytes, expected in (
         (index_name(base_offset), OFFSET_ENTRY_BYTES, indexes.offset_bytes()),
         (time_index_name(base_offset), TIME_ENTRY_BYTES, indexes.time_bytes()),

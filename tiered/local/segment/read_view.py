@@ -37,7 +37,8 @@ class Readable(Protocol):
 class Extent(NamedTuple):
     """Part of one segment that a view shows: offsets below ``end_offset``, bytes below ``size_bytes``.
 
-    ``reach``: a read raises CorruptionError if the batches end below this offset; -1: no such check.
+    ``reach``: a read raises CorruptionError if the batches end below this offset; -1: no such check. ``max_timestamp``:
+    the segment's largest, None if only its index has it.
     """
 
     base_offset: int
@@ -53,9 +54,10 @@ class Extent(NamedTuple):
         return cls(sealed.base_offset, sealed.end_offset, sealed.size_bytes, None, sealed, sealed.reach)
 
     def walk(self, log: LogFile, position: int, *, dense: bool) -> Iterator[tuple[BatchPosition, memoryview]]:
-        """Yield the batches from ``position`` on with their bytes. Raises CorruptionError if one is misplaced.
+        """Yield the batches from ``position`` on with their bytes, to the end of the extent. CRCs are not checked.
 
-        Checks and errors as in :meth:`LogFile.segment`.
+        Raises CorruptionError if a batch is outside the segment's offsets or not after the batch before, or if the
+        batches end too early. ``dense``: raise it also for a missing offset.
         """
         reach = self.end_offset if dense else self.reach
         return log.segment(position, self.size_bytes, self.offset_range, dense=dense, reach=reach)
@@ -65,7 +67,8 @@ class Extent(NamedTuple):
     ) -> Iterator[memoryview]:
         """Yield the bytes from the position of ``walk`` on, in pieces. A piece is valid while it is referenced.
 
-        The caller passes each piece to ``walk`` before the next step. See :meth:`LogFile.pieces`.
+        The caller passes each piece to ``walk`` before the next step. The last step raises CorruptionError if the
+        batches do not fill the extent. ``dense``: raise it also if they end below the extent's end offset.
         """
         reach = self.end_offset if dense else self.reach
         return log.pieces(walk, self.size_bytes, reach=reach, buffer_bytes=buffer_bytes, kept=True)

@@ -52,8 +52,8 @@ def read_runs(
 ) -> Iterator[BatchRun]:
     """Yield verified batches in runs, from the batch with ``start_offset``, or the next one, to ``end_offset``.
 
-    A run is as many v2 batches as the buffer holds, or one batch of another kind. Its bytes do not change while it is
-    referenced.
+    ``end_offset`` is exclusive, but the last batch may end above it. A run is as many v2 batches as the buffer holds,
+    or one batch of another kind. Its bytes do not change while it is referenced.
     The first step raises OffsetOutOfRangeError if ``start_offset`` is not on this disk. A damaged batch raises
     CorruptionError, with path, position and offset, when the read reaches it.
     """
@@ -164,7 +164,8 @@ def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int]
 def open_extent(files: Files, view: View, extent: Extent, offset: int) -> LogFile:
     """Open the extent's ``.log``. Raises OffsetOutOfRangeError if retention deleted it since the view was made.
 
-    ``offset``: the offset that is read, for the error.
+    Raises CorruptionError if the file of a sealed segment has another size than before. ``offset``: the offset that is
+    read, for the errors.
     """
     path = extent.segment.path
     while True:
@@ -225,9 +226,11 @@ def _moved(before: View, after: View) -> bool:
 def read_steadily(
     files: Files, view: Callable[[], View], start_offset: int, end_offset: int | None, *, buffer_bytes: int
 ) -> Iterator[BatchRun]:
-    """Yield runs as :func:`read_runs`, up to the end of the first view. ``end_offset`` None: the view's end.
+    """Return an iterator of runs of verified batches, from the one with ``start_offset`` to ``end_offset`` (exclusive).
 
-    If segments are replaced meanwhile, the read continues over a new view.
+    None or a higher ``end_offset``: the end of the first view. If segments are replaced meanwhile, the read continues
+    over a new view. The first step raises OffsetOutOfRangeError if ``start_offset`` is not on this disk. A damaged
+    batch raises CorruptionError when the read reaches it.
     """
     over = view()
     end = over.end_offset if end_offset is None else min(end_offset, over.end_offset)

@@ -56,7 +56,10 @@ BUFFER_BYTES = 1024 * 1024
 
 
 class SegmentCopy:
-    """Segment that is being written as ``.cleaned``. Appended batches keep their offsets and are indexed."""
+    """New segment that compaction writes, with the suffix ``.cleaned``, to replace old ones.
+
+    Appended batches keep their offsets and are indexed. ``interval_bytes``: distance between index entries.
+    """
 
     def __init__(self, files: Files, directory: Path, base_offset: int, *, interval_bytes: int) -> None:
         self.base_offset = base_offset
@@ -110,7 +113,10 @@ class SegmentCopy:
             self._write()
 
     def append_run(self, batches: Buffer) -> None:
-        """Append consecutive whole batches, as :meth:`append` does one by one. The caller has verified their CRCs."""
+        """Append consecutive whole batches unchanged. The caller has verified their CRCs.
+
+        Raises CorruptionError if the offsets of a batch are not above those of the batch before, or if they do not fit.
+        """
         view, at = memoryview(batches), 0
         walk = BatchWalk(corrupt_at, position=self.size_bytes)
         order, indexed = (self._end, NO_LIMIT, NO_LIMIT), (self.base_offset, self._indexes.last_time[0])
@@ -178,10 +184,10 @@ def remove_copy(files: Files, directory: Path, base_offset: int) -> None:
 
 
 def swap_in(files: Files, directory: Path, new: Sequence[int], old: Sequence[int]) -> list[Path]:
-    """Replace the segments ``old`` by the finished copies ``new``: steps 2 to 4 of the table above.
+    """Replace the segments ``old`` by the finished ``.cleaned`` copies ``new``. Both are lists of base offsets.
 
-    Both are lists of base offsets. Return the ``.deleted`` files, to be unlinked later. They include producer snapshots
-    at base offsets that no longer exist.
+    The files are renamed in an order that leaves the old segments or the new ones after a crash. Return the
+    ``.deleted`` files, to be unlinked later. They include producer snapshots at base offsets that no longer exist.
     """
     _remove_strays(files, directory, new)
     for base in sorted(new, reverse=True):
@@ -201,7 +207,8 @@ def swap_in(files: Files, directory: Path, new: Sequence[int], old: Sequence[int
 def _remove_strays(files: Files, directory: Path, new: Sequence[int]) -> None:
     """Remove the ``.cleaned`` files of all segments except ``new``, durably.
 
-    After a crash past step 3 these files would undo the ``.swap`` files.
+    Otherwise, after a crash of the replacement that begins now, :func:`finish_replacements` could delete its ``.swap``
+    files, although the old segments are renamed already.
     """
     parsed = [parse_local_name(name) for name in files.names(directory)]
     strays = {file.base for file in parsed if file and file.work == CLEANED_SUFFIX} - set(new)

@@ -41,7 +41,7 @@ class _Buffers:
         self._only = None if kept else bytearray()
 
     def acquire(self, size_bytes: int) -> memoryview:
-        """Return a buffer to fill."""
+        """Return a buffer of ``size_bytes`` to fill."""
         if self._only is None:
             return BUFFERS.acquire(size_bytes)
         if len(self._only) < size_bytes:
@@ -56,7 +56,10 @@ def _passed(walk: BatchWalk, known: Mapping[int, BatchPosition]) -> Iterator[tup
 
 
 class LogFile:
-    """One open ``.log`` file. Errors name its path, and the position and offset of the damage."""
+    """One open ``.log`` file. Errors name its path, and the position and offset of the damage.
+
+    ``handle``: an open handle of the file, which :meth:`close` leaves open; None opens ``path``.
+    """
 
     def __init__(self, files: Files, path: Path, *, handle: int | None = None) -> None:
         self.path = path
@@ -97,10 +100,10 @@ class LogFile:
     ) -> Iterator[tuple[BatchPosition, memoryview]]:
         """Yield each batch from ``position`` (a batch's start) to ``size_bytes``, the end of a whole segment.
 
-        Works as :meth:`batches`, but raises CorruptionError for a misplaced batch: outside ``offsets``, or not after
-        the batch before. Raises it, too, if the batches do not end at ``size_bytes``, or end below the offset
-        ``reach``. ``dense``: raise it also for a missing offset (v2 batches only, because older ones lack their first
-        offset).
+        CRCs are not checked. The view is valid until the next step. Raises CorruptionError for a misplaced batch:
+        outside ``offsets``, or not after the batch before. Raises it, too, if the batches do not end at
+        ``size_bytes``, or end below the offset ``reach``. ``dense``: raise it also for a missing offset (v2 batches
+        only, because older ones lack their first offset).
         """
         walk = self.walk(position, offsets, dense=dense)
         return self._through(walk, size_bytes, reach)
@@ -118,8 +121,9 @@ class LogFile:
         """Yield (position and offsets, bytes, is verified) of the batches that end at or above ``start_offset``.
 
         Verified is a run of consecutive v2 batches with right CRCs, as long as the buffer allows. Not verified is a
-        single batch whose CRC was not checked. Misplaced batches raise as in :meth:`segment`. ``known``: runs that an
-        earlier scan verified, by their byte position. They are yielded as verified, with empty bytes.
+        single batch whose CRC was not checked. Raises CorruptionError for a batch outside ``offsets``, or not after the
+        batch before, and if the batches do not end at ``size_bytes``. ``known``: runs that an earlier scan verified, by
+        their byte position. They are yielded as verified, with empty bytes.
         """
         walk = self.walk(position, offsets)
         yield from _passed(walk, known)
@@ -139,7 +143,11 @@ class LogFile:
             yield from _passed(walk, known)
 
     def walk(self, position: int, offsets: Offsets, *, dense: bool = False) -> BatchWalk:
-        """Return a walk for :meth:`pieces`, with the checks of :meth:`segment`."""
+        """Return a walk for :meth:`pieces` that starts at ``position``, a batch's start.
+
+        It raises CorruptionError for a batch outside ``offsets``, or not after the batch before. ``dense``: raise it
+        also for a missing offset.
+        """
         return BatchWalk(self.damage, position=position, offsets=offsets, dense=dense)
 
     def batches(
@@ -153,7 +161,10 @@ class LogFile:
         return self._through(self.loose_walk(position), end, buffer_bytes=buffer_bytes)
 
     def loose_walk(self, position: int) -> BatchWalk:
-        """Return a walk for :meth:`pieces`, with only the checks of :meth:`batches`."""
+        """Return a walk for :meth:`pieces` that raises CorruptionError only for an impossible length or magic.
+
+        Offsets, and the end of the file, are not checked. ``position``: a batch's start.
+        """
         return BatchWalk(self.damage, position=position)
 
     def _through(
@@ -175,8 +186,8 @@ class LogFile:
         """Yield the bytes from the position of ``walk`` to ``end`` in pieces. A piece is valid until the next step.
 
         Before the next step the caller passes the piece to ``walk``, which advances over its whole batches. ``kept``: a
-        piece is valid while it is referenced. As in :meth:`segment`, the last step raises CorruptionError if the
-        batches do not end at ``end``, or end below ``reach``.
+        piece is valid while it is referenced. ``first_bytes``: size of the first piece. For a walk with offsets, the
+        last step raises CorruptionError if the batches do not end at ``end``, or end below the offset ``reach``.
         """
         buffers, size_bytes = _Buffers(kept=kept), 0
         while end - walk.position > MAX_IGNORED_TAIL_BYTES:
@@ -227,7 +238,10 @@ class LogFile:
         )
 
     def header_at(self, position: int, end: int) -> BatchHeader:
-        """Return the header of the batch that starts at ``position``. Raises CorruptionError if none starts there."""
+        """Return the header of the batch that starts at ``position``. Raises CorruptionError if none starts there.
+
+        ``end``: byte at which the segment ends.
+        """
         data = self.read_at(position, max(0, min(HEADER_BYTES, end - position)))
         return self.header(memoryview(data), position)
 

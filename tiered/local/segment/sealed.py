@@ -48,7 +48,7 @@ END_OFFSET = attrgetter("end_offset")
 class FileSource:
     """Readable bytes of a segment: the first ``size`` bytes of one file (:class:`tiered.model.FillingSource`).
 
-    Thread-safe.
+    ``sync``: fsync the file first. Thread-safe.
     """
 
     def __init__(self, files: Files, path: Path, size: int, *, sync: bool) -> None:
@@ -116,8 +116,9 @@ class OwningLog(NamedTuple):
 class SealedLocalSegment:
     """Sealed segment in local files, as :class:`tiered.model.SealedSegment`. ``end_offset`` is exclusive.
 
-    Indexes are loaded and checked at the first lookup. Damaged ones are rebuilt in memory, and by the writer on disk,
-    too.
+    ``size_bytes``: of the ``.log``. ``appended_ms``: time of the last append. ``stats``: its totals; None: the
+    ``.seal`` note has them, or they are measured. Indexes are loaded and checked at the first lookup. Damaged ones are
+    rebuilt in memory, and by the writer on disk, too.
     """
 
     def __init__(
@@ -237,7 +238,7 @@ class SealedLocalSegment:
     def lacks_producers(self) -> bool:
         """Return True if only the bucket may know the producers before this segment.
 
-        Then pass ``before`` to :meth:`indexes`.
+        Then pass the producers at the end of the bucket to :meth:`indexes`.
         """
         return self._side_files().lacks_producers
 

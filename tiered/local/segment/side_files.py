@@ -91,7 +91,7 @@ UNKNOWN_SNAPSHOT = SnapshotFacts(-1, 0)
 class SegmentPlace(NamedTuple):
     """Place of a segment on the disk. ``log``: its ``.log`` file, which may have been renamed ``.deleted``.
 
-    ``size_bytes``: number of bytes to read, for a growing segment; -1: all.
+    ``end_offset`` is exclusive. ``size_bytes``: number of bytes to read, for a growing segment; -1: all.
     """
 
     tp: TopicPartition
@@ -182,9 +182,10 @@ def load_growing_txns(files: Files, directory: Path, base_offset: int) -> list[A
 class SideFiles:
     """Transaction index and producer snapshot of one segment, rebuilt if they are lost or damaged.
 
-    The log is read at most once, and only if a file differs from the note of the seal, ``noted``. ``before``: the
-    producers at the end of the bucket. All calls raise CorruptionError if a file is lost or damaged and the log before
-    the segment is unknown; NotFoundError if retention took the segment.
+    ``noted``: content of the ``.seal`` note, None without one. The log is read at most once, and only if a file differs
+    from the note or there is none. ``before``: the producers at the end of the bucket. All calls raise CorruptionError
+    if a file is lost or damaged and the log before the segment is unknown. All raise NotFoundError if retention took
+    the segment.
     """
 
     def __init__(
@@ -203,8 +204,8 @@ class SideFiles:
     def repair_txn_index(self, *, whole: bool = False) -> bytes:
         """Return the transaction index, encoded; rewrite its file if it differs.
 
-        Call this only while no other thread reads or writes the segment. ``whole``: a replay from the first segment on
-        this disk is complete.
+        Call this only while no other thread reads or writes the segment. ``whole``: treat a replay that begins at the
+        first segment on this disk as complete.
         """
         path = self._place.directory / txn_index_name(self._place.base_offset)
         return store_txn_index(self._files, path, self.txn_index(exact=True, whole=whole))
@@ -227,11 +228,12 @@ class SideFiles:
         return known is None and _was_uploaded(files, place)
 
     def txn_index(self, *, exact: bool = False, whole: bool = False) -> bytes:
-        """Return the entries of the transaction index, encoded. A file that equals the note of the seal is right.
+        """Return the entries of the transaction index, encoded. A file with the CRC32C in the ``.seal`` note is right.
 
         Otherwise the log is replayed. ``exact``: return the entries of the replay if it is complete. In all other cases
         return those of the file, or of the replay if the file contradicts the log. The file may also have transactions
-        whose first records compaction removed. ``whole``: a replay from the first segment on this disk is complete.
+        whose first records compaction removed. ``whole``: treat a replay that begins at the first segment on this disk
+        as complete.
         """
         if self._noted is not None and self._noted.aborted == 0:
             return b""
@@ -252,7 +254,7 @@ class SideFiles:
     def producer_snapshot(self) -> bytes:
         """Return the producer snapshot at the end of the segment, encoded; ``b""`` without producers.
 
-        A file that equals the note of the seal is right. Otherwise the log is replayed.
+        A file with the CRC32C in the ``.seal`` note is right. Otherwise the log is replayed.
         """
         if self._noted is not None and self._noted.producers == 0:
             return b""
@@ -325,7 +327,8 @@ def abort_markers(log: LogFile, end: int) -> Iterator[tuple[int, int]]:
 def snapshot_after(files: Files, directory: Path, base_offset: int, bases: Sequence[int]) -> bytes:
     """Return the producers at the end of the segment at ``base_offset``, as the content of a ``.snapshot`` file.
 
-    The log is replayed from the newest snapshot on, or from its first segment. Raises CorruptionError as ``replay``.
+    ``bases``: base offsets of the log's segments. The log is replayed from the newest snapshot on, or from its first
+    segment. Raises CorruptionError for a damaged batch.
     """
     replayed = replay(files, directory, directory / log_name(base_offset), base_offset, bases)
     return encode_snapshot(replayed.producers)

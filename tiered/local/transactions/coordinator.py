@@ -100,9 +100,10 @@ class Transactions:
     def recover(self) -> None:
         """End the transactions that an unclean stop left, before any read: complete prepared ones, abort open ones.
 
-        Also set back positions of groups that are after the end of their partition. Failed writes are logged, and
-        :meth:`tick` repeats them. If the state log is unreadable, the open succeeds, and ``read_committed`` waits at
-        the open transactions. Raises CorruptionError only for ``tiered-producer-ids.json``.
+        Also set back positions of groups that are after the end of their partition. Failed writes are logged.
+        :meth:`tick` repeats those of transactions, the next recovery those of positions. If the state log is
+        unreadable, the open succeeds, and ``read_committed`` waits at the open transactions. Raises CorruptionError
+        only for ``tiered-producer-ids.json``.
         """
         try:
             self.positions.rewind_lost(self._clock.now_ms())
@@ -129,7 +130,8 @@ class Transactions:
     def _adopt_leftover(self, coordinator: TransactionCoordinator, each: OrphanTxn) -> None:
         """Add the open transaction ``each`` to the coordinator under its transactional id.
 
-        If that id is lost, abort the transaction at once. Errors are logged, so that other partitions are handled.
+        If that id is lost, abort the transaction at once. If the coordinator has its outcome, change nothing. Errors
+        are logged, so that other partitions are handled.
         """
         epoch, now_ms = each.txn.producer_epoch, self._clock.now_ms()
         try:
@@ -197,7 +199,10 @@ class Transactions:
                 self._record(coordinator, step)
 
     def check_owner(self, producer: TxnProducer) -> None:
-        """Raise ProducerFencedError if the transaction was replaced or timed out. The lock of its id is not taken."""
+        """Raise ProducerFencedError if the transaction was replaced or timed out, ClosedError after the close began.
+
+        The lock of its id is not taken.
+        """
         self._check_open(producer.transactional_id)
         self._load_coordinator().check_owner(*producer)
 
@@ -210,9 +215,9 @@ class Transactions:
         """Commit or abort the transaction. On return its outcome and its markers are durable.
 
         A partition that another volume owns now gets no marker. Raises ProducerFencedError if the transaction was
-        replaced or timed out. Raises MarkersPendingError if the outcome is final, but a partition failed and gets its
-        marker later. After DiskFullError or another LocalIOError the transaction is still open. After
-        CommitUnknownError the outcome may be on disk: the next open finds out.
+        replaced or timed out, ClosedError for a commit after the close began. Raises MarkersPendingError if the outcome
+        is final, but a partition failed and gets its marker later. After DiskFullError or another LocalIOError the
+        transaction is still open. After CommitUnknownError the outcome may be on disk: the next open finds out.
         """
         name = producer.transactional_id
         with self._held(name):
@@ -242,11 +247,12 @@ class Transactions:
             self._finish(coordinator, name)
 
     def abort_orphans(self, tp: TopicPartition, *, any_producer: bool = False) -> int:
-        """Abort open transactions in ``tp`` that other volumes left. Return their number.
+        """Abort open transactions in ``tp`` that other volumes left. Return the number of transactions found.
 
         This volume has claimed ``tp``. The claim fenced those volumes, so that they can neither commit nor abort here.
         Transactions of this log and of a Kafka cluster are skipped. ``any_producer``: abort those of a Kafka cluster,
-        too, because ``tp`` is a copy without another writer.
+        too, because ``tp`` is a copy without another writer. If another volume has claimed ``tp`` by now, no marker is
+        written and a warning is logged.
         """
         orphans = [txn for txn in self._host.partition(tp).open_txns() if any_producer or txn.producer_id >= LEAST_ID]
         if orphans:
@@ -497,10 +503,10 @@ class OrphanTxns(NamedTuple):
 def find_orphan_txns(
     writers: Iterable[WriteLog], coordinator: TransactionCoordinator, is_ours: Callable[[int], bool]
 ) -> OrphanTxns:
-    """Return the open transactions of this log's producers. Those of other producers are skipped.
+    """Return the open transactions of this log's producers in the partitions ``writers``.
 
-    A producer belongs to this log if ``is_ours`` returns True for its id, or if the coordinator's log has it. A
-    partition that cannot be read is logged and skipped.
+    Those of other producers are skipped. A producer belongs to this log if ``is_ours`` returns True for its id, or if
+    the coordinator's log has it. A partition that cannot be read is logged and skipped.
     """
     owners: dict[int, str] = {}
     for name, value in coordinator.transactions():

@@ -53,8 +53,9 @@ class _Key(NamedTuple):
 class _Table:
     """Positions read from one partition of the topic, from its records below offset ``end``.
 
-    ``at``: records below this offset are not read again. A damaged position has its error in its place. ``damage``:
-    the error of a record with a damaged key, None without one.
+    ``at``: records below this offset are not read again. A damaged position has its error in its place.
+    ``protocols``: protocol type by group, ``""`` or "consumer" for consumers. ``damage``: the error of a record with a
+    damaged key, None without one.
     """
 
     at: int = 0
@@ -135,7 +136,9 @@ class GroupTable:
     ) -> dict[TopicPartition, Position]:
         """Return the positions of a group in these partitions, or in all (None).
 
-        Raises CorruptionError if one of them cannot be read, and the errors of :meth:`check`.
+        Partitions without a position are left out. Raises CorruptionError if one of the positions, or a key in the
+        group's partition of the topic, is damaged. Raises ConfigError if another protocol uses the group, or if other
+        brokers have some partitions of the topic.
         """
         if not self.exists:
             return {}
@@ -149,7 +152,10 @@ class GroupTable:
         return found
 
     def check(self, group: str) -> None:
-        """Raise ConfigError if another protocol uses the group, CorruptionError for a damaged key in its partition."""
+        """Raise ConfigError if another protocol uses the group, or if other brokers have some partitions of the topic.
+
+        Raises CorruptionError for a damaged key in the group's partition of the topic.
+        """
         if not self.exists:
             return
         table = self._table(self.place_of(group))
@@ -198,7 +204,10 @@ class GroupTable:
         return () if info is None else info.here
 
     def _table(self, number: int) -> _Table:
-        """Return the content of a partition now. Open transactions do not count yet."""
+        """Return the positions in partition ``number`` of the topic, read up to its present end.
+
+        Positions committed in open transactions are left out.
+        """
         with self._lock:
             log = self._shown.partition(TopicPartition(OFFSETS_TOPIC, number))
             stable, end = self._stable.get(number), log.end_offset
@@ -243,7 +252,8 @@ class GroupPositions(GroupTable):
     def commit(self, group: str, positions: Mapping[TopicPartition, Position]) -> None:
         """Append the positions of a group as one batch. On return they are in the page cache.
 
-        Raises LocalIOError, DiskFullError, and the errors of :meth:`records`.
+        Raises ConfigError for too long metadata, or if another protocol uses the group. Raises CorruptionError for a
+        damaged key in the group's partition, LocalIOError, DiskFullError.
         """
         if positions:
             self.log(self.partition_of(group)).append(self.records(group, positions))
@@ -251,7 +261,8 @@ class GroupPositions(GroupTable):
     def records(self, group: str, positions: Mapping[TopicPartition, Position]) -> list[NewRecord]:
         """Return the encoded records of a commit.
 
-        Raises ConfigError for too long metadata, and the errors of :meth:`check`.
+        Raises ConfigError for too long metadata, or if another protocol uses the group. Raises CorruptionError for a
+        damaged key in the group's partition of the topic.
         """
         self.check(group)
         for tp, position in positions.items():
@@ -293,7 +304,10 @@ class GroupPositions(GroupTable):
         return found
 
     def partition_of(self, group: str) -> int:
-        """Return :meth:`place_of` the group, after creating ``__consumer_offsets`` if it is missing."""
+        """Return the number of the partition of ``__consumer_offsets`` that has the group.
+
+        The topic is created if it is missing. Raises ConfigError if other brokers have some of its partitions.
+        """
         with self._lock:
             if not self.exists:
                 self._host.create_topic(OFFSETS_TOPIC, PARTITIONS, STATE_CONFIG)
@@ -346,7 +360,8 @@ class GroupPositions(GroupTable):
 def _apply(table: _Table, record: Record, place: TopicPartition) -> None:
     """Apply one record of the topic to ``table``.
 
-    A damaged value takes the place of the position. A damaged key becomes the damage of the whole table.
+    For a damaged value its error is stored in place of the position. For a damaged key the error becomes
+    ``table.damage``. ``place``: the partition of the topic, for these errors.
     """
     try:
         kind, group, tp = decode_group_key(record.key or b"")

@@ -58,7 +58,10 @@ class PartitionHost(Protocol):
         """Return a partition. Raises UnknownTopicError."""
 
     def awake(self) -> list[WriteLog]:
-        """Return the partitions that are open for writing. After an unclean stop these are all."""
+        """Return the partitions that are open for writing. A partition opens at its first use.
+
+        After an unclean stop all partitions are open.
+        """
 
     def create_topic(self, name: str, partitions: int = 1, config: TopicConfig | None = None) -> TopicInfo: ...
 
@@ -125,7 +128,10 @@ class StateLog:
 
 
 def replay_state(logs: Iterable[ReadLog], replay: Callable[[bytes, bytes | None], None]) -> None:
-    """Call ``replay(key, value)`` with the newest record of each transactional id. Raises CorruptionError."""
+    """Call ``replay(key, value)`` with the newest record of each transactional id. Raises CorruptionError.
+
+    Both are the record's bytes; the value is None if the id was deleted. ``logs``: partitions of the state log.
+    """
     newest: dict[bytes, bytes | None] = {}  # undecoded: later records replace most of a long log
     for log in logs:
         for batch in log.read_batches(log.positions().local_start_offset):

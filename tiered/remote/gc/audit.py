@@ -35,6 +35,7 @@ def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) 
     """Store an audit line, for people, about a collection or sweep at the version of ``root``.
 
     Args:
+        fields: JSON fields of the line, such as the counts.
         must: the line announces a deletion. No object may be deleted before the line is stored.
 
     Returns:
@@ -60,7 +61,8 @@ def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) 
 def note_destroyed(topic_id: UUID, partition: int, fields: Mapping[str, object]) -> Steps[None]:
     """Store the audit line ``destroyed``, before a partition or its leftover objects are deleted.
 
-    Raises RemoteUnavailableError, RemotePermissionError: nothing was deleted yet.
+    ``fields``: further JSON fields of the line. Raises RemoteUnavailableError, RemotePermissionError: nothing was
+    deleted yet.
     """
     key = gc_audit_key(topic_id, partition, DESTROYED, (yield NewId()))
     put = yield from _line(key, topic_id, partition, {"destroyed": True, **fields})

@@ -32,7 +32,8 @@ from tiered.store.steps import Listing, delete_keys
 def start_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
     """Start the deletion of a topic: mark its entry, so that no new work starts, then its roots. Return the entry.
 
-    An entry that meanwhile has another topic id stays as it is. After a failure call this again.
+    An entry that meanwhile has another topic id stays as it is. ``owner``: name of this process in its claims. After a
+    failure call this again.
     """
 
     def marked(found: TopicEntry) -> TopicEntry:
@@ -47,7 +48,8 @@ def start_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
 def resume_topic_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
     """Mark for deletion those roots that an interrupted deletion left unmarked.
 
-    Once no root exists, free the topic's name and return True. Otherwise return False.
+    Once no root exists, free the topic's name and return True. Otherwise return False. ``owner``: name of this process
+    in its claims. Raises FencedError, CommitUnknownError, RemoteUnavailableError: call this again.
     """
     roots = yield from load_roots(TopicIds(entry.name, entry.topic_id), range(entry.partitions))
     there = [root for root in roots.values() if root is not None]
@@ -68,11 +70,13 @@ def resume_topic_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
 
 
 def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
-    """Delete all objects of a partition whose root is marked as deleted, the root last.
+    """Delete all objects of a partition whose root is marked as deleted, the root last. Return the counts.
 
-    Before the end of the grace period, or while a pin or snapshot exists, nothing is deleted, and ``Collected.held`` is
-    1. After a failure call this again: it lists the remaining objects. An object that arrives later is a stray
-    (``remote.gc.orphans``). Raises RemotePermissionError for a key that may not be deleted.
+    Before the end of the grace period, or while a pin or snapshot exists, nothing is deleted. ``Collected.held`` is 1
+    then. ``grace_ms``: time between the mark and the deletion. After a failure call this again: it lists the remaining
+    objects. An object that arrives later is a stray (``remote.gc.orphans``).
+
+    Raises RemotePermissionError for a key that may not be deleted, CorruptionError for an unreadable pin or snapshot.
     """
     pins = yield from read_pins(root)
     yield from drop_stale(pins)

@@ -39,7 +39,7 @@ from tiered.store.base import ACCESS_DENIED, Delete, Deleted, Get, Object, Steps
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Result of one collection cycle. ``floor``: root version up to which garbage was looked for.
+    """Result of one collection cycle. ``floor``: newest root version whose removed objects could be deleted.
 
     ``entries``: number of trash entries removed. ``objects``: number of deleted keys. ``pins``: number of pins and
     snapshots. ``held``: number of due entries that they protect. ``failed``: keys that the store refused to delete,
@@ -71,7 +71,11 @@ class Collected:
 
 @dataclass(slots=True)
 class _Work:
-    """Keys to delete, with the number of the entry of each. ``announce`` runs before the first deletion."""
+    """Keys to delete, each with the number of its trash entry. ``announce`` runs before the first deletion.
+
+    ``kept``: numbers of entries with a refused key. ``needed``: pages, by entry, that list an entry's objects.
+    ``leaves``, ``lists``: pages to delete after the objects that they name.
+    """
 
     announce: Callable[[], Steps[object]]
     announced: bool = False
@@ -85,7 +89,7 @@ class _Work:
     deleted: int = 0
 
     def add(self, keys: Iterable[str], number: int) -> Steps[None]:
-        """Add keys and send each request that is full."""
+        """Add keys of the trash entry ``number`` (-1: of no entry to remove) and send each request that is full."""
         self.waiting += [(key, number) for key in keys]
         while len(self.waiting) >= MAX_DELETE_KEYS:
             yield from self._send()
@@ -96,7 +100,10 @@ class _Work:
             yield from self._send()
 
     def drop_pages(self, pages: Sequence[tuple[str, int]]) -> Steps[None]:
-        """Delete pages, except those that list the objects of an entry with refused keys."""
+        """Delete ``pages``, each a key with the number of its entry.
+
+        Pages that list the objects of an entry with a refused key stay.
+        """
         needed = {key for key, number in self.needed if number in self.kept}
         self.kept |= {number for key, number in pages if key in needed}
         for key, number in pages:
@@ -127,7 +134,8 @@ class _Work:
 class Collector:
     """Garbage collector of one partition, whose maintainer role this process has claimed.
 
-    ``only``: ids (both halves) of the trashed objects to collect, without their grace period. None: all that are due.
+    ``grace_ms``: time between the removal of an object from the catalog and its deletion. ``only``: ids, as (high, low)
+    halves, of trashed segments to delete without that time. None: all that are due.
     """
 
     def __init__(self, catalog: Catalog, grace_ms: int, only: frozenset[tuple[int, int]] | None = None) -> None:
@@ -138,8 +146,10 @@ class Collector:
     def run(self) -> Steps[Collected]:
         """Run one collection cycle. The result is empty if nothing is due.
 
-        Raises CorruptionError for an unreadable page, because its contents are unknown. Raises RemotePermissionError
-        if the role may not delete or store audit lines. Other errors are those of ``Catalog.commit``.
+        Raises CorruptionError for an unreadable page, pin or snapshot, because its contents are unknown. Raises
+        RemotePermissionError if the role may not delete or store audit lines. Raises FencedError if another maintainer
+        has claimed the partition. After CommitUnknownError or RemoteUnavailableError a later cycle repeats the
+        deletions.
         """
         before = self._catalog.root
         now_ms = yield from self._catalog.now_ms()
@@ -209,7 +219,7 @@ class Collector:
         return [entry for entry in root.trash if entry.what == TRASH_LIST] if self._only else []
 
     def _listed(self, root: Root, limit: int, work: _Work) -> Steps[None]:
-        """Delete the objects of ``only`` that a trash page lists.
+        """Delete the objects of ``only`` that a trash page lists and that were removed up to root version ``limit``.
 
         The page keeps its entry, because its other objects have their grace. A later cycle repeats these deletions.
         """
@@ -273,7 +283,7 @@ def page_key_of(root: Root, entry: TrashEntry) -> str:
 def trash_page(key: str, kinds: Sequence[PageKind]) -> Steps[Content | None]:
     """Return the content of a page in the trash, decoded as one of ``kinds``. None: it is deleted already.
 
-    A page is deleted after all objects that it names.
+    A page is deleted after all objects that it names. Raises CorruptionError for an unreadable page, with a hint.
     """
     got = yield Get(key, max_bytes=MAX_PAGE_BYTES)
     if not isinstance(got, Object):

@@ -70,8 +70,8 @@ class Swept:
     """Result of a sweep for orphans. ``orphans``: the first ``MAX_DELETE_KEYS`` keys of them.
 
     ``count``, ``size_bytes``: totals of all orphans. ``strange``: number of foreign keys, which stay. ``failed``:
-    refused deletions, with reasons. ``uploads``: unfinished multipart uploads of dead epochs, by key and id.
-    ``unlisted``: why the uploads are unknown. ``readers``: number of pins because of which no orphan was deleted.
+    refused deletions, with reasons. ``uploads``: abandoned multipart uploads, by key and id. ``unlisted``: why the
+    uploads are unknown, otherwise empty. ``readers``: number of pins because of which no orphan was deleted.
     ``announced``: the audit line of the sweep is stored.
     """
 
@@ -86,7 +86,7 @@ class Swept:
     announced: bool = False
 
     def add(self, dead: Sequence[ListEntry]) -> None:
-        """Add dead objects to the list and the totals."""
+        """Add orphans to the list and the totals."""
         self.count += len(dead)
         self.size_bytes += sum(entry.size for entry in dead)
         self.orphans += [entry.key for entry in dead][: MAX_DELETE_KEYS - len(self.orphans)]
@@ -154,7 +154,10 @@ def _announce(root: Root, found: Swept, **counts: int) -> Steps[None]:
 
 
 def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool) -> Steps[None]:
-    """Find, and with ``delete`` delete, staged objects of sinks that can never be committed."""
+    """Find, and with ``delete`` delete, staged objects of sinks that can never be committed. Adds them to ``found``.
+
+    ``grace_ms``: how long staged objects wait for their commit.
+    """
     listing = Listing(staged_prefix(catalog.topic_id, catalog.partition))
     while listing.more:
         listed, strange = yield from staged_objects(listing, MAX_CANDIDATES, grace_ms)
@@ -178,10 +181,10 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
 
 
 def _sweep_uploads(catalog: Catalog, found: Swept, *, abort: bool) -> Steps[None]:
-    """Find, and with ``abort`` abort, multipart uploads of dead epochs, left by a lost disk or a killed maintainer.
+    """Find, and with ``abort`` abort, multipart uploads that a lost disk or a killed maintainer left behind.
 
-    They are proven dead as orphans are. A completed upload is not listed any more. Aborting another upload of its key
-    deletes nothing.
+    They are a day old, and a newer claim has ended their epoch. A completed upload is not listed any more. Aborting
+    another upload of its key deletes nothing.
     """
     prefix = partition_prefix(catalog.topic_id, catalog.partition) + "s/"
     listed, date_ms = yield from list_unfinished(prefix)
@@ -204,7 +207,10 @@ _Candidates = dict[str, tuple[_Name, list[ListEntry]]]
 
 
 def _candidates(catalog: Catalog, listing: Listing, found: Swept) -> Steps[_Candidates]:
-    """Return keys that are old enough, by uid, about ``MAX_CANDIDATES`` of them."""
+    """Return listed objects that are a day old, by uid, as (name, entries). Counts foreign keys in ``found``.
+
+    Reads pages of ``listing`` until there are ``MAX_CANDIDATES`` uids.
+    """
     candidates: _Candidates = {}
     staged = staged_prefix(catalog.topic_id, catalog.partition)
     while listing.more and len(candidates) < MAX_CANDIDATES:
@@ -269,7 +275,10 @@ def _drop(candidates: dict[str, T], named: Rows | Pointers | Trash) -> None:
 
 
 def _drop_trash(root: Root, entry: TrashEntry, candidates: dict[str, T]) -> Steps[None]:
-    """Drop a trash entry and everything that it names, which waits for its grace."""
+    """Remove from ``candidates`` the object of a trash entry. If it is a page, also remove all objects that it names.
+
+    They wait for the end of their grace period.
+    """
     candidates.pop(join_uid(entry.id_hi, entry.id_lo), None)
     if entry.what in (TRASH_OBJECT, TRASH_PAGE):
         return
@@ -291,7 +300,9 @@ def _drop_trash(root: Root, entry: TrashEntry, candidates: dict[str, T]) -> Step
 def sweep_strays(*, delete: bool) -> Steps[Swept]:
     """Find the strays of the whole bucket: leftovers of destroyed partitions and of probes. ``delete``: delete them.
 
-    Raises CorruptionError for an unreadable registry entry: its topic is unknown then, and nothing is deleted.
+    If the multipart uploads cannot be listed, the result's ``unlisted`` says why. Raises CorruptionError for an
+    unreadable registry entry: its topic is unknown then, and nothing is deleted. Raises RemotePermissionError if the
+    role may not list the bucket or the audit lines.
     """
     listed = yield from list_partitions()
     named = {entry.topic_id for entry in (yield from list_topics())}

@@ -58,9 +58,9 @@ Listed = dict[str, list[ListEntry]]
 
 
 def staged_objects(listing: Listing, most: int, grace_ms: int) -> Steps[tuple[Listed, int]]:
-    """Return about ``most`` staged segments whose objects are at least ``grace_ms`` old, by uid.
+    """Return staged segments whose objects are at least ``grace_ms`` old, by uid, and the number of foreign keys.
 
-    Also return the number of foreign keys. Reads pages of ``listing`` until then, or until its end.
+    Reads pages of ``listing`` until there are ``most`` segments, or until its end.
     """
     found: Listed = {}
     strange = 0
@@ -76,7 +76,7 @@ def staged_objects(listing: Listing, most: int, grace_ms: int) -> Steps[tuple[Li
 
 
 def dead_of(root: Root, unnamed: Listed, *, abort: bool) -> Steps[list[ListEntry]]:
-    """Return those objects of ``unnamed`` that can never be committed.
+    """Return those objects of ``unnamed``, the staged objects that no catalog names, that can never be committed.
 
     ``abort``: write an abort decision for undecided batches. Otherwise nothing is written, and undecided objects count
     as dead. Raises CorruptionError for an unreadable decision, because it may name any of the objects.
@@ -135,7 +135,7 @@ def _decided() -> Steps[list[DecisionKey]]:
 
 
 def _decided_as(uid: str, decided: Sequence[DecisionKey]) -> str:
-    """Return the batch id whose decision may name a ``.log`` without a bundle; ``""`` if that is not certain.
+    """Return the transaction id whose decision may name a ``.log`` without a bundle; ``""`` if that is not certain.
 
     A task stores two objects. If it stalls between them, a sweep may abort its batch and delete the first. The task
     then stores the second alone. With two ids of one stem it is not known to which batch the object belongs.
@@ -200,8 +200,8 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
     * the newest of an id for :data:`DECISION_KEPT_MS`, and if it is an abort for ever, so that its objects stay
       aborted;
     * unreadable ones, because it is unknown what they name;
-    * ones that a partition has forgotten, except of a one-shot write without waiting objects
-      (:meth:`_DecidedPartitions.is_over`).
+    * ones whose id a partition's root no longer lists. Those of a one-shot write are deleted once the catalog names its
+      objects, or none of them is stored.
 
     Raises:
         RemotePermissionError, RemoteUnavailableError: the audit line cannot be stored. Nothing was deleted.
@@ -235,7 +235,10 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
 
 
 def _newest_committed(listed: Sequence[tuple[DecisionKey, ListEntry]], found: OldDecisions) -> Steps[int]:
-    """Return the batch of the newest readable decision, if it is one to commit; otherwise -1."""
+    """Return the batch of the newest readable decision, if it is one to commit; otherwise -1.
+
+    ``listed``: the decisions of one id, oldest first. Adds the errors of unreadable ones to ``found``.
+    """
     for parsed, entry in reversed(listed):
         try:
             newest = yield from read_decision(entry.key)
@@ -247,7 +250,11 @@ def _newest_committed(listed: Sequence[tuple[DecisionKey, ListEntry]], found: Ol
 
 
 def _is_passed(parsed: DecisionKey, partitions: _DecidedPartitions, later: int) -> Steps[bool]:
-    """Return True if each named partition has committed this batch or a later one, is gone, or expects no more."""
+    """Return True if no partition that the decision names needs it any more.
+
+    Each of them is deleted, has committed this batch or a later one, or cannot commit this batch any more. ``later``:
+    batch of the id's newest decision if that is one to commit, otherwise -1.
+    """
     found = yield from read_decision(decision_key(*parsed))
     if found is None:
         return True
@@ -276,13 +283,13 @@ class _DecidedPartitions:
         return self._roots[target]
 
     def is_over(self, decision: Decision, target: tuple[UUID, int], root: Root) -> Steps[bool]:
-        """Return True if a partition that has forgotten a decision's id expects nothing of it any more.
+        """Return True if partition ``target`` needs ``decision`` no more, although its ``root`` does not list the id.
 
-        Only one-shot ids can be over, because they are never replayed. A stream that resumes after a year replays its
-        last batch, and only the decision shows that the batch was decided. The partition refuses the batch for ever
-        (``plan.sink_commit``), so it cannot be carried out any more. It was carried out if the catalog names some of
-        it, since a batch comes whole. Otherwise nothing of it may be left among the staged objects, because only the
-        decision shows that those were decided.
+        Only the decisions of one-shot ids can be over, because they are never replayed. A stream that resumes after a
+        year replays its last batch, and only the decision shows that the batch was decided. The partition refuses the
+        batch for ever (``plan.sink_commit``). If the catalog names some of the batch, all of it was committed, since a
+        batch comes whole. Otherwise no staged object of it may exist, because only the decision shows that those were
+        decided.
         """
         forgotten = is_once(decision.txn) and root.last_batch(decision.txn) < 0
         forgotten = forgotten and decision.seen.get(target, 0) < txns_dropped_up_to(root, decision.txn)

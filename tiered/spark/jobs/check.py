@@ -26,7 +26,8 @@ def check(
 ) -> CheckReport:
     """Check all parts of the selected topics in tasks and return one report. Raises UnknownTopicError.
 
-    ``topics`` empty: all. ``task_bytes``: size of one part. ``orphans``: also search for orphans.
+    ``topics`` empty: all. ``task_bytes``: size of one part. ``reading``: the segments of which every byte is read.
+    ``orphans``: also search for orphans.
     """
     registry, parts = StepRunner(runner.store).run(cut_steps(runner.url, topics, least_bytes=task_bytes), take=_ignore)
     asked = {"reading": dataclasses.asdict(reading), "orphans": orphans}

@@ -56,6 +56,9 @@ def erase(
 ) -> int:
     """Find the records, ask the user, rewrite, verify and print. Return the exit code, 3 if records remain.
 
+    ``partition`` None: all of the topic. ``now``: delete the old objects without ``gc.grace.ms``.
+    ``task_bytes``: bytes that one task reads.
+
     Raises UnknownTopicError, ConfigError, JobFailedError.
     """
     app = runner.app
@@ -85,7 +88,10 @@ def erase(
 def _looked(
     runner: JobRunner, entry: TopicEntry, numbers: Sequence[int], blind: BlindSelection, *, now: bool, task_bytes: int
 ) -> list[ErasePlan]:
-    """Search all partitions that have a catalog, in parts on Spark. Return a plan for each of them."""
+    """Search all partitions that have a catalog, in parts on Spark. Return a plan for each of them.
+
+    ``task_bytes``: size of a part. ``now``: raise ConfigError if a pin or a snapshot needs older versions.
+    """
 
     def cut(number: int) -> Any:
         tp = TopicPartition(entry.name, number)

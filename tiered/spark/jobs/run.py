@@ -171,14 +171,15 @@ class JobRunner:
         return frame if numbers is not None else frame.repartitionById(len(rows), "number")
 
     def call(self, work: Callable[..., Receipt]) -> Callable[..., Column]:
-        """Return ``work`` as a Spark function of columns. Its optimizer must not repeat or move the call."""
+        """Return ``work`` as a Spark function of columns, which Spark's optimizer neither repeats nor moves."""
         made = fn.udf(TaskCall(work, self.url, self.s3), "string", useArrow=False)
         return made.asNondeterministic()
 
     def waited(self, title: str, query: Callable[[], T], *, total: int = 0) -> T:
         """Run ``query`` on another thread, so that this one receives signals. Show progress. Return the result.
 
-        Raises JobFailedError for Spark's errors, and errors of the library as they are.
+        ``total``: number of tasks for the progress, 0 if unknown. Raises JobFailedError for Spark's errors, and errors
+        of the library as they are.
         """
         done: list[T] = []
         raised: list[Exception] = []
@@ -247,7 +248,10 @@ class _Watch:
 
 
 def receipts_of(rows: Sequence[tuple[int, str]], count: int) -> list[Receipt]:
-    """Return the receipts of ``count`` tasks in their order. Raises JobFailedError if one failed or is missing."""
+    """Return the receipts of ``count`` tasks in their order. Raises JobFailedError if one failed or is missing.
+
+    ``rows``: number of each task, and its receipt as JSON.
+    """
     found: dict[int, Receipt] = {number: json.loads(text) for number, text in rows}
     failed = [receipt["failed"] for _, receipt in sorted(found.items()) if "failed" in receipt]
     if failed:

@@ -82,7 +82,10 @@ class PlannedRound:
 
     @classmethod
     def plan(cls, store: Store, tp: TopicPartition, *, part_bytes: int, most_keys: int) -> PlannedRound | None:
-        """Plan a round over the newest catalog; None if nothing is dirty."""
+        """Plan a round over the newest catalog, in parts of about ``part_bytes``.
+
+        ``most_keys``: most keys that a task has in memory. None: there is nothing to compact.
+        """
         entry = entry_of(store, tp.topic)
         catalog, context = opened(store, entry, tp.partition)
         planned = drive(store, plan_round(catalog, entry.settings, context, part_bytes=part_bytes))
@@ -378,7 +381,7 @@ def _pack(rows: Iterator[tuple[pa.Array, pa.Array]], bounds: Sequence[tuple[int,
 
 
 def note_of(live: bytes) -> dict[str, Any]:
-    """Return the note of a part from ``live``, its note and bitmap."""
+    """Return the note of a part (counts, effects on transactions) from ``live``, its note and bitmap."""
     found: dict[str, Any] = json.loads(_note_text(live))
     return found
 
@@ -396,7 +399,10 @@ def bitmap_of(live: bytes) -> bytes:
 
 @dataclass(slots=True)
 class RoundResult:
-    """Counts of one compaction round."""
+    """Counts of one compaction round. ``groups``: segments written. ``pairs``: keys that were shuffled.
+
+    ``survivors``: records that stay.
+    """
 
     groups: int = 0
     pairs: int = 0
@@ -410,8 +416,9 @@ def compact(
 ) -> tuple[list[dict[str, Any]], str]:
     """Compact one log. Return the JSON of the completed round, and a note.
 
-    The list is empty if nothing was dirty. The note is empty, unless others changed the log in each of ``MAX_ROUNDS``
-    rounds. ``why``: reason for the commits.
+    The list is empty if nothing needed it. The note is empty, unless others changed the log in each of ``MAX_ROUNDS``
+    rounds. ``why``: reason for the commits. ``part_bytes``: size of the part that one task rewrites. ``memory_bytes``:
+    size of a task's map of keys.
     """
     most_keys = OffsetMap(memory_bytes).capacity
     for _ in range(MAX_ROUNDS):
@@ -471,7 +478,10 @@ class Rewriting:
         )
 
     def carry_out(self) -> RoundResult:
-        """Do all waves. Raises FencedError, NotFoundError if others changed the round's rows."""
+        """Rewrite and commit all parts, ``WAVE_PARTS`` at a time. Return the counts.
+
+        Raises FencedError, NotFoundError if others changed the round's rows.
+        """
         round_, parts = self._planned.round, self._planned.parts
         for first in range(0, len(parts), WAVE_PARTS):
             self._wave(range(first, min(first + WAVE_PARTS, len(parts))))
@@ -496,7 +506,10 @@ class Rewriting:
         self._rewrite(wanted, tasks, inputs)
 
     def _last_group_again(self) -> None:
-        """Rewrite one group that stays as it is, because only a ``replace`` can note the clean end."""
+        """Rewrite the last group although all of its records stay.
+
+        Only a ``replace`` commit can record up to which offset the log is compacted.
+        """
         number, part = len(self._planned.parts) - 1, self._planned.parts[-1]
         rows = self._inputs(self._pinned(), part.groups[-1])
         if rows:
@@ -534,7 +547,7 @@ class Rewriting:
         return drive(self._runner.store, inputs_of(snapshot, group))
 
     def _keep(self, rows: Sequence[Row], row: Row) -> None:
-        """Keep a group that was written, and commit the one before it."""
+        """Store a written group for the next commit, and commit the one before it. ``row`` replaces ``rows``."""
         if self._waiting is not None:
             self._commit(*self._waiting, None)
         self._done.groups += 1
