@@ -333,7 +333,9 @@ class Service:
         if self._maintenance is not None:
             self._maintenance.reconfigure(new.maintain_every)
         level = Level.WARN if stale else Level.INFO
-        text = "limits are those of the file again" + (f"; a restart is needed for {', '.join(stale)}" if stale else "")
+        text = "the settings are those of the file again" + (
+            f"; a restart is needed for {', '.join(stale)}" if stale else ""
+        )
         self._telemetry.report(Report(level, "reloaded", text))
         return stale
 
@@ -448,7 +450,7 @@ class Service:
             missing.append(f"the log directory cannot be read: {failure.message}")
         views = self.views()
         if views and not self._bucket.is_reachable:
-            missing.append("the store has not answered yet")
+            missing.append("the store refuses, or has not answered yet")
         missing += [error.message for error in self._directory.unreadable().values()]
         for view in views:
             name = f"{view.tp}"

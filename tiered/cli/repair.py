@@ -109,7 +109,9 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
         if aside.end_offset > end:
             unset, why = _without_remote(app)
             reads = f"{unset}tiered cat {tp.topic}:{tp.partition} --log-dir {plan.target} --from {end}"
-            lines.append(f"{tp}: offsets {end} to {aside.end_offset} are in no bucket; `{reads}` reads them{why}")
+            lines.append(
+                f"{tp}: offsets {end} to {aside.end_offset} are perhaps on this disk only; `{reads}` reads them{why}"
+            )
     return app.out.result("repair rejoin", fields, lines)
 
 

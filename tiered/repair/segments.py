@@ -203,7 +203,10 @@ def _lost(
     words = ", ".join([f"{start} to {end}" for start, end in lost])
     # mutant hole-needs-an-accepted-loss
     if lost and not ground.options.accept_loss:
-        remedy = f"no copy holds offsets {words}: `{ground.command} --accept-loss` makes a hole of them"
+        remedy = (
+            f"no copy in the bucket holds offsets {words}: `{ground.command} --from-dir DIR` takes them from a disk, "
+            "`--accept-loss` makes a hole of them"
+        )
         if row.flags & FLAG_MAINTAINER:
             remedy += "; within the grace `--to-version` goes back before the rewrite that made this segment"
         return RepairAction(ground.tp, log.key, log.problem, remedy, lost=lost)

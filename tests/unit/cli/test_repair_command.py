@@ -49,7 +49,7 @@ def test_the_log_directory_is_a_source_if_it_is_of_this_bucket(cli: Cli, place: 
         for directory in (place.directory, other)
     ]
     assert f"put offsets {row.base} to {row.next} back from {place.directory}" in plans[0].err + plans[0].text
-    assert f"no copy holds offsets {row.base} to {row.next}" in plans[1].err
+    assert f"no copy in the bucket holds offsets {row.base} to {row.next}" in plans[1].err
 
 
 def test_a_version_belongs_to_one_partition(cli: Cli, place: Bucket) -> None:

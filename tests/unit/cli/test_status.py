@@ -147,7 +147,7 @@ def test_a_fenced_partition(cli: Cli, tmp_path: Path, url: str) -> None:
     assert (local["fenced"], local["end_offset"], local["uploaded_offset"], local["only_here"]) == (True, 6, 3, 3)
     told = cli("repair", "rejoin", "--log-dir", old, "--yes").text
     (line,) = [line for line in told.splitlines() if "in no bucket" in line]
-    assert line.startswith("t-0: offsets 3 to 6 are in no bucket; `tiered cat t:0 --log-dir ")
+    assert line.startswith("t-0: offsets 3 to 6 are perhaps on this disk only; `tiered cat t:0 --log-dir ")
     command = line.split("`")[1].split()
     assert cli(*command[1:]).out == b"4\n5\n6\n"
 
