@@ -62,7 +62,7 @@ def command(
     """
     name, partition = split_topic(topic)
     first, last = range_of(begin, end, app.clock.now_ms())
-    path = folder("FILE", target)
+    path = folder("FILE", target, hint="name the file to write")
     _check_target(path)
     form = kind or _format_of(path)
     with open_reader(app, options["as_of"], pin=options["pin"]) as reader:
@@ -96,6 +96,8 @@ def _format_of(path: Path) -> str:
 
 def _check_target(path: Path) -> None:
     """Raise an error for a file that cannot be made, before any record is read."""
+    if str(path) == "-":
+        raise ConfigError("export writes to a file, not to standard output", hint="name a file, or use `tiered cat`")
     if path.is_dir():
         raise ConfigError(f"{path} is a folder", hint="name the file to write in it")
     if not path.absolute().parent.is_dir():

@@ -178,6 +178,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("export to no folder", "export t {x}/none/t.csv --log-dir {d}", 10, "the folder of", b""),
     ("export an offset", "export t {x}/t.csv --from 3 --log-dir {d}", 2, "offsets differ by partition", b""),
     ("export to nothing", "export t '' --log-dir {d}", 2, "FILE is empty", b""),
+    ("export to standard output", "export t - --format csv --log-dir {d}", 2, "not to standard output", b""),
     ("export an unknown topic", "export u {x}/t.csv --log-dir {d}", 10, "there is no topic", b""),
     # settings
     ("config file absent", "status --config {x}/none.toml --log-dir {d}", 10, "does not exist", b""),
@@ -304,9 +305,10 @@ def test_one_sentence_and_the_exit_code(
         (("topic", "create", "u", "--replication-factor", "3"), "leave it out"),
         (("topic", "create", "u", "--config", "cleanup.policy=compact"), "--set NAME=VALUE"),
         (("topic", "create", "u", "--set", "log.retention.hours=1"), "did you mean retention.ms?"),
+        (("export", "t", ""), "name the file to write"),
     ],
 )
-def test_words_of_kafka_s_tools(cli: Cli, place: Place, words: tuple[str, ...], hint: str) -> None:
+def test_hints(cli: Cli, place: Place, words: tuple[str, ...], hint: str) -> None:
     done = cli(*words, "--log-dir", place.names["d"])
     assert done.code in (2, 10)
     assert hint in done.err
