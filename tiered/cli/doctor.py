@@ -429,7 +429,7 @@ def write_bundle(path: Path, app: Application, checks: Mapping[str, object]) -> 
         documents["files.json"] = _sizes(app.log_dir)
         documents["status.json"] = ask_uploader(app.log_dir, app.clock).document
     try:
-        with tarfile.open(path, "w:gz") as archive:
+        with tarfile.open(path, "x:gz") as archive:
             for name, document in documents.items():
                 text = _SECRET.sub("//***@", json.dumps(document, indent=1, default=str)).encode()
                 entry = tarfile.TarInfo(name)

@@ -339,6 +339,10 @@ def _place(_context: click.Context, _parameter: click.Parameter, value: str | No
     if value is None:
         return None
     path = at_home("--metrics", Path(value))
+    if path.suffix != ".prom":
+        raise ConfigError(
+            f"--metrics {value} does not end with .prom", hint="end it so: the node exporter reads no other file"
+        )
     if not path.parent.is_dir():
         raise ConfigError(f"--metrics {value}: there is no directory {path.parent}", hint=f"mkdir -p {path.parent}")
     return path
