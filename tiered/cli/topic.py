@@ -241,10 +241,10 @@ def _set(
 
 
 def _check_count(app: Application, facts: TopicFacts, partitions: int | None) -> None:
-    """Raise ConfigError for an impossible number of partitions, before any change."""
+    """Raise ConfigError for an internal topic or an impossible number of partitions, before any change."""
+    refuse_internal(facts.name)
     if partitions is None:
         return
-    refuse_internal(facts.name)
     if partitions < facts.partitions:
         raise ConfigError(
             f"topic {facts.name} has {counted(facts.partitions, 'partition')}: they cannot become {partitions}",

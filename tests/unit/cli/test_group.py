@@ -66,6 +66,12 @@ def test_a_wrong_name_is_refused(
     assert positions(capsys, directory) == [(0, 4, 6)]
 
 
+def test_the_topic_of_the_positions_keeps_its_settings(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
+    line = ["topic", "set", "__consumer_offsets", "cleanup.policy=delete", "--log-dir", str(directory)]
+    assert run(line) == 2
+    assert "__consumer_offsets is internal and cannot be changed here" in capsys.readouterr().err
+
+
 def test_status_and_metrics_have_the_lag(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
     assert run(["status", "--log-dir", str(directory)]) == 0
     out = capsys.readouterr().out
