@@ -315,7 +315,13 @@ def delete(app: Application, *, topic: str, local_only: bool, force: bool) -> in
         refuse_internal(topic)
         info = log.topics()[topic]
         tps = [TopicPartition(topic, number) for number in info.here]
-        if (log.claims.read().keys() | log.uploads.read().keys()) & set(tps) and not local_only:
+        is_tiered = not set(tps).isdisjoint(log.claims.read().keys() | log.uploads.read().keys())
+        if local_only and not is_tiered:
+            raise ConfigError(
+                f"topic {topic} was never tiered: no bucket has a copy of it",
+                hint="leave --local-only out to delete the only copy",
+            )
+        if is_tiered and not local_only:
             raise ConfigError(
                 f"topic {topic} is tiered: its name and its records would stay in the bucket",
                 hint=f"delete it in the bucket first: `tiered topic delete {topic} --remote URL`; --local-only "
