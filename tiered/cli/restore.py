@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 
@@ -12,6 +13,7 @@ from tiered.check.check import EXIT_WARNINGS
 from tiered.check.findings import emit_handler
 from tiered.config import parse_duration_ms
 from tiered.errors import ConfigError, RemoteUnavailableError, TieredError
+from tiered.format.keys import check_topic_name
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application, topic_or_partition
 from tiered.program.open_reader import refuse_file
@@ -76,6 +78,8 @@ def command(
       tiered restore --remote s3://acme-logs/prod --log-dir standby --follow
       tiered restore --remote s3://acme-logs/prod --log-dir standby --promote
     """
+    if name is not None:
+        check_topic_name(name)
     if follow or promote or once:
         _refuse_selection(selected, begin, end, newest, as_of, name, pin, if_empty, app.dry_run)
         return run_standby(app, every, follow=follow, once=once, promoted=promote)
@@ -85,28 +89,24 @@ def command(
     chosen = [topic_or_partition(text) for text in selected]
     refuse_file(directory)
     app.out.start("restore", directory=str(directory), dry_run=dry_run, complete=False)
-    store = open_remote(app)
-    try:
-        with Progress(app, "restoring", is_bytes=True) as progress:
-            report = admin.restore(
-                directory,
-                store,
-                chosen,
-                newest_bytes=newest,
-                since=first.time_ms,
-                as_of=as_of,
-                until=last.time_ms,
-                end=last.offset if isinstance(last.offset, int) else None,
-                name=name or "",
-                pin=pin,
-                if_empty=if_empty,
-                dry_run=dry_run,
-                clock=app.clock,
-                ids=app.ids,
-                progress=progress.show,
-            )
-    finally:
-        store.close()
+    with contextlib.closing(open_remote(app)) as store, Progress(app, "restoring", is_bytes=True) as progress:
+        report = admin.restore(
+            directory,
+            store,
+            chosen,
+            newest_bytes=newest,
+            since=first.time_ms,
+            as_of=as_of,
+            until=last.time_ms,
+            end=last.offset if isinstance(last.offset, int) else None,
+            name=name or "",
+            pin=pin,
+            if_empty=if_empty,
+            dry_run=dry_run,
+            clock=app.clock,
+            ids=app.ids,
+            progress=progress.show,
+        )
     return _conclude(app, report)
 
 

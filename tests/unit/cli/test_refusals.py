@@ -162,6 +162,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("format and json", "cat t --log-dir {d} --template %s --json", 2, "--template and --json exclude each other", b""),
     ("restore into a full directory", "restore --remote {b} --log-dir {d}", 2, "is not empty", b""),
     ("restore an unknown topic", "restore tt --remote {b} --log-dir {x}/n", 10, "there is no topic 'tt'", b""),
+    ("restore to no name", "restore t --name '' --remote {b} --log-dir {x}/n", 2, "topic name '' is not allowed", b""),
     ("restore nothing", "restore --remote {b} --log-dir {x}/n --newest 0", 2, "keeps nothing", b""),
     ("restore a bad size", "restore --remote {b} --log-dir {x}/n --newest lots", 2, "'lots' is not a size", b""),
     ("check an unknown topic", "check tt --log-dir {d}", 10, "there is no topic 'tt' to check", b""),
