@@ -283,6 +283,8 @@ def _format_sections(
 def split_topic(text: str) -> tuple[str, int | None]:
     """Split ``TOPIC`` or ``TOPIC:PARTITION`` into (topic, partition or None). No topic name contains a colon."""
     topic, colon, partition = text.partition(":")
+    if not topic:
+        raise ConfigError(f"{text!r} names no topic", hint="write TOPIC or TOPIC:0")
     if not colon:
         return topic, None
     if not (partition.isascii() and partition.isdigit()) or len(partition) > MAX_PARTITION_DIGITS:
