@@ -25,7 +25,7 @@ from tiered.program.application import (
     STORE_DEADLINE_SECONDS,
     Application,
     Command,
-    Seconds,
+    FiniteFloat,
     pass_application,
     split_topic,
 )
@@ -76,7 +76,7 @@ EXIT_NOTHING = 4
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=Seconds(min=0),
+    type=FiniteFloat(min=0),
     default=SYNC_TIMEOUT_SECONDS,
     show_default=True,
     help="seconds to wait for the store, in all",

@@ -106,13 +106,13 @@ class Application:
             )
 
 
-class Seconds(click.FloatRange):
-    """Type of an option: a finite number of seconds. ``click.FloatRange`` would accept NaN."""
+class FiniteFloat(click.FloatRange):
+    """Type of an option: a finite number. ``click.FloatRange`` would accept NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return found
 
 
