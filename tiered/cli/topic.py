@@ -264,7 +264,7 @@ def _changes(settings: tuple[str, ...], resets: tuple[str, ...], config: Mapping
 
     An unknown name in the registry entry's ``config`` may be reset: it is removed.
     """
-    given = topic_settings(settings)
+    given = topic_settings(settings, option="")
     defaults = TopicConfig().to_properties()
     for name in (*given, *resets):
         if name not in defaults and not (name in resets and name in config):

@@ -142,6 +142,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("topic setting", "topic create n --log-dir {x}/n --set segment.bites=1", 2, "segment.bites", b""),
     ("topic setting value", "topic create n --log-dir {x}/n --set segment.ms=soon", 2, "'soon' is not", b""),
     ("topic setting twice", "topic create n --log-dir {x}/n --set a=1 --set a=2", 2, "--set a is given twice", b""),
+    ("setting to change", "topic set t segment.ms --log-dir {d}", 2, "error: 'segment.ms' is not NAME=VALUE", b""),
     ("topic setting shape", "topic create n --log-dir {x}/n --set segment.ms", 2, "is not NAME=VALUE", b""),
     # places and times
     ("no such directory", "cat t --log-dir {x}/absent", 10, "does not exist", b""),
