@@ -167,6 +167,8 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("restore into a full directory", "restore --remote {b} --log-dir {d}", 2, "is not empty", b""),
     ("restore an unknown topic", "restore tt --remote {b} --log-dir {x}/n", 10, "there is no topic 'tt'", b""),
     ("restore to no name", "restore t --name '' --remote {b} --log-dir {x}/n", 2, "topic name '' is not allowed", b""),
+    ("restore once", "restore --once --remote {b} --log-dir {x}/n", 2, "--once needs --follow", b""),
+    ("restore with a rest", "restore --every 5s --remote {b} --log-dir {x}/n", 2, "--every needs --follow", b""),
     ("restore nothing", "restore --remote {b} --log-dir {x}/n --newest 0", 2, "keeps nothing", b""),
     ("restore a bad size", "restore --remote {b} --log-dir {x}/n --newest lots", 2, "'lots' is not a size", b""),
     ("check an unknown topic", "check tt --log-dir {d}", 10, "there is no topic 'tt' to check", b""),
