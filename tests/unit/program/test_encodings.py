@@ -43,6 +43,7 @@ def test_a_wide_encoding_is_refused(tmp_path: Path, cli: Cli, shape: str, encodi
     why = f"begins with the byte order mark of {encoding.upper()}" if mark else "holds NUL characters, as UTF-16 and"
     assert refused.err.startswith(f"error: line 1 of the input {why}")
     assert "next: convert it first: iconv -f UTF-" in refused.err
+    assert ("--binary" in refused.err) == (shape == "lines")  # the other formats refuse this option
     assert records(tmp_path / "log") == []
 
 
