@@ -273,6 +273,8 @@ def _chunks(
 
 
 def _shape(options: Mapping[str, Any]) -> InputShape:
+    if options["nul"] and options["input_format"] == "csv":
+        raise ConfigError("-0 belongs to lines and json, not to csv", hint="leave -0 out")
     separator = None if options["delimiter"] is None else _delimiter("--delimiter", options["delimiter"])
     return InputShape(
         format=options["input_format"],

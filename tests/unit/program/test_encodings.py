@@ -67,6 +67,7 @@ def test_lines_of_bytes_are_appended_as_they_are(tmp_path: Path, cli: Cli) -> No
     ("options", "stdin", "sentence", "hint"),
     [
         (("--binary", "--format", "csv"), b"a\n", "--binary belongs to lines", "leave --binary out"),
+        (("-0", "--format", "csv"), b"a\n", "-0 belongs to lines and json, not to csv", "leave -0 out"),
         (("--delimiter", ";"), b"a\n", "--delimiter belongs to csv, not to lines", "add --format csv; -K separates"),
         (("--delimiter", ";;", "--format", "csv"), b"a\n", "--delimiter is one character", "for example ';'"),
         (("--format", "csv"), b"a;b\n1;2\n", "line 1 of the input is one column", "add --delimiter ';'"),
