@@ -95,10 +95,11 @@ def test_one_sentence(
     assert (refused.code, refused.out) == (2, b"")
 
 
-def test_a_line_that_holds_a_cr_is_appended_as_it_is(tmp_path: Path, cli: Cli) -> None:
-    for options, stdin in (((), b"a\rb\n"), ((), b"a\nb\rc"), (("--binary",), b"a\rb"), (("-0",), b"a\rb")):
+def test_a_line_with_a_cr_or_in_latin_1_is_appended_as_it_is(tmp_path: Path, cli: Cli) -> None:
+    inputs = ((), b"a\rb\n"), ((), b"a\nb\rc"), (("--binary",), b"a\rb"), (("-0",), b"a\rb"), ((), b"h\xe4\n")
+    for options, stdin in inputs:
         assert cli("append", "t", "--log-dir", tmp_path / "log", "--create", *options, stdin=stdin).code == 0
-    assert [value for _, value in records(tmp_path / "log")] == [b"a\rb", b"a", b"b\rc", b"a\rb", b"a\rb"]
+    assert [value for _, value in records(tmp_path / "log")] == [b"a\rb", b"a", b"b\rc", b"a\rb", b"a\rb", b"h\xe4"]
 
 
 @pytest.mark.parametrize(("separator", "given"), [(";", ";"), ("\t", r"\t"), ("|", "|"), ("\x01", r"\x01")])
