@@ -19,7 +19,7 @@ import click
 from tiered.arguments import at_home
 from tiered.check.check import keeps_versions
 from tiered.config import LogConfig
-from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError, TieredError
+from tiered.errors import CorruptionError, NotFoundError, RemotePermissionError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.kernels import KERNELS_IN_USE, PURE
 from tiered.format.keys import TOPICS_PREFIX
@@ -30,7 +30,7 @@ from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application, Command, pass_application
 from tiered.program.open_reader import directory_error
 from tiered.program.open_store import location, open_remote
-from tiered.program.output import counted, human_bytes, human_duration
+from tiered.program.output import counted, human_bytes, human_duration, write_failure
 from tiered.program.partition_status import lock_holders
 from tiered.program.platforms import (
     FILE_SYSTEMS,
@@ -416,7 +416,7 @@ _SECRET = re.compile(r"//[^/@\s\"]+@")
 
 
 def write_bundle(path: Path, app: Application, checks: Mapping[str, object]) -> None:
-    """Write the archive of an issue report to ``path``. ``checks``: results of ``doctor``. Raises ConfigError.
+    """Write the archive of an issue report to ``path``. ``checks``: results of ``doctor``. Raises TieredError.
 
     Of the environment it has only the names of ``AWS_*`` and ``TIERED_*`` variables, not their values.
     """
@@ -436,7 +436,7 @@ def write_bundle(path: Path, app: Application, checks: Mapping[str, object]) -> 
                 entry.size, entry.mtime = len(text), app.clock.now_ms() // 1000
                 archive.addfile(entry, io.BytesIO(text))
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="choose another path for --bundle") from error
+        raise write_failure(path, "--bundle", error) from error
     app.out.say(f"{path}: look through it, then attach it to the report")
 
 
