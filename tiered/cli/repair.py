@@ -12,6 +12,7 @@ from tiered import admin
 from tiered.errors import ConfigError, NotFoundError, RemotePermissionError, RemoteUnavailableError
 from tiered.model import TopicPartition
 from tiered.program.application import (
+    HELP_NAMES,
     Application,
     Command,
     Group,
@@ -46,7 +47,7 @@ class RepairGroup(Group):
         if not args and not ctx.resilient_parsing:
             app = Application(dict(ctx.find_root().obj))
             args = [] if app.log_dir is None and app.remote is None else [REPAIR_COMMAND]
-        elif args and not {*args} & {*names, "-h", "--help"} and not suggestion(args[0], names):
+        elif args and args[0] not in HELP_NAMES and not {*args} & {*names} and not suggestion(args[0], names):
             args = [REPAIR_COMMAND, *args]
         return super().parse_args(ctx, args)
 

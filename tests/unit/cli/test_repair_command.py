@@ -58,6 +58,11 @@ def test_a_version_belongs_to_one_partition(cli: Cli, place: Bucket) -> None:
     assert "--to-version and --from-version need a single partition" in refused.err
 
 
+def test_help_after_a_topic_is_the_repair_s(cli: Cli) -> None:
+    for line, usage in ((("t:0", "--help"), "TOPIC[:P] [OPTIONS]"), (("-h",), "[OPTIONS] COMMAND")):
+        assert cli("repair", *line).text.startswith(f"Usage: tiered repair {usage}")
+
+
 def test_it_asks(cli: Cli, place: Bucket) -> None:
     place.delete(place.index_key(place.rows()[1]))
     refused = cli("repair", "t:0", "--remote", place.store.url)
