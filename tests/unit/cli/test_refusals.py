@@ -124,6 +124,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("cut behind the end", "disk truncate t:0 9 --log-dir {d} --yes", 2, "at offset 9: it has offsets 0 to ", b""),
     ("rejoin an unknown partition", "repair rejoin t:77 --log-dir {d} --yes", 10, "holds no partition t-77", b""),
     ("repair an unknown topic", "repair tt --remote {b}", 10, "tt is not in the registry", b""),
+    ("repair an unknown partition", "repair t:9 --remote {b}", 10, "topic t has no partition 9", b""),
     ("unknown progress mode", "status --log-dir {d} --progress pretty", 2, "invalid value for '--progress'", b""),
     ("unknown isolation", "cat t --log-dir {d} --isolation dirty", 2, "invalid value for '--isolation'", b""),
     # topics and partitions
