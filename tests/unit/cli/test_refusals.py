@@ -175,6 +175,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("check an unknown topic", "check tt --log-dir {d}", 10, "there is no topic 'tt' to check", b""),
     ("check a wrong prefix", "check --remote file://{x}", 10, "/empty holds no topics", b""),
     ("repair a wrong prefix", "repair --remote file://{x} --yes", 10, "/empty holds no topics", b""),
+    ("snapshot of a wrong prefix", "snapshot create s --remote file://{x}", 10, "/empty holds no topics", b""),
     ("status of a wrong prefix", "status --remote file://{x}", 10, "/empty holds no topics", b""),
     ("dump an empty folder", "inspect {x}", 2, "holds no file that can be inspected", b""),
     ("dump nothing", "inspect {x}/none.log", 10, "does not exist", b""),
