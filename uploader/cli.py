@@ -27,7 +27,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PauseFile, UploadCheckpoint
 from tiered.model import TopicPartition
 from tiered.plan.pacing import ALL_TOPICS, Pause
-from tiered.program.application import Group, write_commands, write_exits
+from tiered.program.application import Group, need_command, write_commands, write_exits
 from tiered.program.command_line import as_error
 from tiered.program.output import columns, complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
@@ -102,6 +102,13 @@ class Program(click.Group):
     """Group of the uploader's commands. Its help has the whole first sentence of each command."""
 
     command_class = UploaderCommand
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command as click does. Raises ConfigError with a hint for an unknown name."""
+        need_command(self, ctx, args[0])
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands as ``tiered`` does."""

@@ -223,11 +223,7 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command as click does. Raises ConfigError with a hint for an unknown name."""
-        name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
-            names = self.list_commands(ctx)
-            hint = suggestion(name, [*names, "tiered-uploader"]) or "commands: " + ", ".join(names)
-            raise ConfigError(f"there is no command {ctx.command_path} {name}", hint=hint)
+        need_command(self, ctx, args[0], "tiered-uploader")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -242,6 +238,14 @@ class Group(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes below the help text."""
         write_exits(formatter, self.exits)
+
+
+def need_command(group: click.Group, ctx: click.Context, name: str, *others: str) -> None:
+    """Raise ConfigError with a hint if ``group`` has no command ``name``. ``others``: more names to suggest."""
+    if not name.startswith("-") and group.get_command(ctx, name) is None:
+        names = group.list_commands(ctx)
+        hint = suggestion(name, [*names, *others]) or "commands: " + ", ".join(names)
+        raise ConfigError(f"there is no command {ctx.command_path} {name}", hint=hint)
 
 
 def write_exits(formatter: click.HelpFormatter, own: Mapping[int, str] | None = None) -> None:
