@@ -178,6 +178,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("snapshot of a wrong prefix", "snapshot create s --remote file://{x}", 10, "/empty holds no topics", b""),
     ("status of a wrong prefix", "status --remote file://{x}", 10, "/empty holds no topics", b""),
     ("dump an empty folder", "inspect {x}", 2, "holds no file that can be inspected", b""),
+    ("dump less than nothing", "inspect {d}/t-0 --max-bytes -1", 2, "--max-bytes: '-1' is less than 0", b""),
     ("dump nothing", "inspect {x}/none.log", 10, "does not exist", b""),
     ("dump a topic", "inspect t --log-dir {d}", 2, "t is a topic, which has no files of its own", b""),
     ("dump what is no log file", "inspect {base}/good.toml", 2, "is not a file that can be inspected", b""),
