@@ -186,6 +186,14 @@ class Command(click.Command):
         """Return ``-h`` and ``--help``. Click would use the names of its first context, which may be another."""
         return list(HELP_NAMES)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. A usage error names the command, whose help is the next step."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options into the help, then the global ones."""
         _format_sections(self, self.global_params, ctx, formatter)

@@ -322,11 +322,12 @@ def test_one_sentence_and_the_exit_code(
         (("topic", "create", "u", "--replication-factor", "3"), "leave it out"),
         (("topic", "create", "u", "--config", "cleanup.policy=compact"), "--set NAME=VALUE"),
         (("topic", "create", "u", "--set", "log.retention.hours=1"), "did you mean retention.ms?"),
+        (("cat", "t", "--from"), "see tiered cat --help"),
         (("export", "t", ""), "name the file to write"),
     ],
 )
 def test_hints(cli: Cli, place: Place, words: tuple[str, ...], hint: str) -> None:
-    done = cli(*words, "--log-dir", place.names["d"])
+    done = cli("--log-dir", place.names["d"], *words)
     assert done.code in (2, 10)
     assert hint in done.err
 
