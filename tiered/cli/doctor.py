@@ -19,7 +19,7 @@ import click
 from tiered.arguments import at_home
 from tiered.check.check import keeps_versions
 from tiered.config import LogConfig
-from tiered.errors import CorruptionError, NotFoundError, RemotePermissionError, TieredError
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.kernels import KERNELS_IN_USE, PURE
 from tiered.format.keys import TOPICS_PREFIX
@@ -105,6 +105,10 @@ def command(app: Application, write_probe: bool, bundle: str | None) -> int:
       tiered doctor --remote s3://acme-logs/prod --write-probe --json
       tiered doctor --log-dir data --remote s3://acme-logs/prod --bundle report.tar.gz
     """
+    if write_probe and app.remote is None:
+        raise ConfigError(
+            "--write-probe needs a bucket, and none is named", hint="pass --remote URL, or leave --write-probe out"
+        )
     diagnoses = list(_examine(app, write_probe=write_probe))
     failed = next((entry.exit_code for entry in diagnoses if entry.state == FAIL), 0)
     warned = any(entry.state == WARN for entry in diagnoses)
