@@ -48,8 +48,10 @@ def flag(name: str, value: object) -> bool:
 
 
 def text(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str):
         raise wrong(name, value, "a text that is not empty")
+    if not value:
+        raise ConfigError(f"{name} is empty", hint=f"give {name} a text of at least one character")
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -20,16 +21,16 @@ from tiered.engine.disk import LogDirectory
 from tiered.engine.drain import DrainMode
 from tiered.engine.reports import Exit
 from tiered.engine.wait import NAMES, follow, shown
-from tiered.errors import ConfigError, LockedError, UnknownTopicError
+from tiered.errors import ConfigError, LockedError, TieredError, UnknownTopicError
 from tiered.format.coordinator_records import is_state_log
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PauseFile, UploadCheckpoint
 from tiered.model import TopicPartition
 from tiered.plan.pacing import ALL_TOPICS, Pause
-from tiered.program.application import Group, write_commands, write_exits
+from tiered.program.application import Group, need_command, write_commands, write_exits
 from tiered.program.command_line import as_error
-from tiered.program.output import columns, complain, counted
+from tiered.program.output import Output, StdoutClosed, columns, complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.settings import LIMIT_OPTIONS, setting_option
 from tiered.store.aio_driver import DaemonLoop
@@ -105,6 +106,13 @@ class Program(click.Group):
     """Group of the uploader's commands. Its help has the whole first sentence of each command."""
 
     command_class = UploaderCommand
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command as click does. Raises ConfigError with a hint for an unknown name."""
+        need_command(self, ctx, args[0])
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands as ``tiered`` does."""
@@ -388,7 +396,10 @@ def main() -> None:
         if debug and not isinstance(cause, click.ClickException):
             raise
         error = as_error(cause, "tiered-uploader")
-        complain(error.message, error.hint)
+        output = Output(json_mode="--json" in sys.argv)
+        with contextlib.suppress(StdoutClosed, TieredError):  # the output itself may have failed
+            output.failure(error)
+            output.flush()
         sys.exit(error.exit_code)
 
 

@@ -25,7 +25,7 @@ from tiered.program.application import (
     STORE_DEADLINE_SECONDS,
     Application,
     Command,
-    Seconds,
+    FiniteFloat,
     pass_application,
     split_topic,
 )
@@ -60,7 +60,7 @@ EXIT_NOTHING = 4
 @click.option("--timestamp-field", metavar="NAME", help="member or column that becomes the timestamp")
 @click.option("-K", "--key-delimiter", metavar="DELIM", help=r"lines: key and value are separated by DELIM (\t, \xHH)")
 @click.option("--delimiter", metavar="CHAR", help=r"csv: what separates the columns, if not a comma (; or \t)")
-@click.option("--binary", is_flag=True, help="lines of bytes that are no UTF-8 text, as they are")
+@click.option("--binary", is_flag=True, help="lines as they are, even with a byte order mark or NUL characters")
 @click.option("-H", "--header", "headers", multiple=True, metavar="K=V", help="a header of every record; repeatable")
 @click.option("-Z", "--null-empty", is_flag=True, help="an empty key or value is null (a tombstone)")
 @click.option("-0", "--null", "nul", is_flag=True, help="NUL ends a record instead of a line end")
@@ -76,7 +76,7 @@ EXIT_NOTHING = 4
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=Seconds(min=0),
+    type=FiniteFloat(min=0),
     default=SYNC_TIMEOUT_SECONDS,
     show_default=True,
     help="seconds to wait for the store, in all",
@@ -276,6 +276,8 @@ def _chunks(
 
 
 def _shape(options: Mapping[str, Any]) -> InputShape:
+    if options["nul"] and options["input_format"] == "csv":
+        raise ConfigError("-0 belongs to lines and json, not to csv", hint="leave -0 out")
     separator = None if options["delimiter"] is None else _delimiter("--delimiter", options["delimiter"])
     return InputShape(
         format=options["input_format"],

@@ -55,8 +55,8 @@ def command(  # noqa: PLR0917 - the options
         raise ConfigError(f"{name} needs a bucket, and none is named", hint=f"pass --remote URL, or leave {name} out")
     need_directory(app)
     app.out.start("check", complete=False)
+    subset = subset_of(app, read_data_subset, read_data=read_data)
     store = open_remote(app) if app.remote is not None else None
-    subset = subset_of(app, read_data_subset)
     reads = read_data or subset is not None
 
     def show(finding: Finding) -> None:
@@ -69,14 +69,14 @@ def command(  # noqa: PLR0917 - the options
                 store,
                 topics,
                 read_data=reads,
-                subset=None if read_data else subset,
+                subset=subset,
                 orphans=orphans,
                 pin=not no_pin,
                 progress=progress.show,
                 on_finding=show,
             )
         if store is not None and reads:
-            warning = drive(store, versions_warning(1 if read_data or subset is None else subset[1]))
+            warning = drive(store, versions_warning(1 if subset is None else subset[1]))
             if warning:
                 app.out.warn(warning)
     finally:

@@ -17,7 +17,7 @@ from tiered.format.local_names import LOG_SUFFIX
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import uploader_lock
 from tiered.plan.cost import GIB, MONTH_SECONDS, PRICES, STORAGE, Workload, plan_cost, price
-from tiered.program.application import Application, Command, pass_application
+from tiered.program.application import Application, Command, FiniteFloat, pass_application
 from tiered.program.open_store import open_remote
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import lock_holders
@@ -47,14 +47,14 @@ SHORT_SECONDS = 3_600
 
 
 @click.command("cost", cls=Command)
-@click.option("--records-per-second", type=click.FloatRange(0), metavar="N", help="plan: records of all partitions")
+@click.option("--records-per-second", type=FiniteFloat(0, 1e12), metavar="N", help="plan: records of all partitions")
 @click.option("--record-bytes", default="1KiB", show_default=True, metavar="SIZE", help="plan: a record, with its key")
 @click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, help="plan: partitions")
 @click.option("--seal", default="10m", show_default=True, metavar="TIME", help="plan: seal.ms")
 @click.option("--segment", default="64MiB", show_default=True, metavar="SIZE", help="plan: segment.bytes")
 @click.option("--retention", default=UNLIMITED, show_default=True, metavar="TIME", help="plan: retention.ms, or -1")
 @click.option("--readers", type=click.IntRange(0), default=0, show_default=True, help="plan: readers that follow")
-@click.option("--ratio", type=click.FloatRange(0, 10), default=1.0, show_default=True, help="plan: compressed size")
+@click.option("--ratio", type=FiniteFloat(0, 10), default=1.0, show_default=True, help="plan: compressed size")
 @click.option("--maintain-every", metavar="TIME", help="plan: rest between rounds of maintenance  [default: none]")
 @pass_application
 def command(app: Application, records_per_second: float | None, **shape: str | int | float | None) -> int:
@@ -98,6 +98,10 @@ def workload_of(records_per_second: float, shape: dict[str, str | int | float | 
         return found
 
     segment, record = parse_bytes(str(shape["segment"])), parse_bytes(str(shape["record_bytes"]))
+    if record < 0:
+        raise ConfigError(
+            f"--record-bytes: {shape['record_bytes']!r} is less than 0", hint="write 0 or more, for example 1KiB"
+        )
     if seconds("seal") <= 0 or segment < 1:
         raise ConfigError("--seal and --segment must be positive", hint="for example --seal 10m --segment 64MiB")
     return Workload(

@@ -30,7 +30,7 @@ from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application, Command, pass_application
 from tiered.program.open_reader import directory_error
 from tiered.program.open_store import location, open_remote
-from tiered.program.output import counted, human_bytes, human_duration
+from tiered.program.output import counted, human_bytes, human_duration, write_failure
 from tiered.program.partition_status import lock_holders
 from tiered.program.platforms import (
     FILE_SYSTEMS,
@@ -108,6 +108,10 @@ def command(app: Application, write_probe: bool, bundle: str | None) -> int:
       tiered doctor --remote s3://acme-logs/prod --write-probe --json
       tiered doctor --log-dir data --remote s3://acme-logs/prod --bundle report.tar.gz
     """
+    if write_probe and app.remote is None:
+        raise ConfigError(
+            "--write-probe needs a bucket, and none is named", hint="pass --remote URL, or leave --write-probe out"
+        )
     diagnoses = list(_examine(app, write_probe=write_probe))
     failed = next((entry.exit_code for entry in diagnoses if entry.state == FAIL), 0)
     warned = any(entry.state == WARN for entry in diagnoses)
@@ -422,7 +426,7 @@ _SECRET = re.compile(r"//[^/@\s\"]+@")
 
 
 def write_bundle(path: Path, app: Application, checks: Mapping[str, object]) -> None:
-    """Write the archive of an issue report to ``path``. ``checks``: results of ``doctor``. Raises ConfigError.
+    """Write the archive of an issue report to ``path``. ``checks``: results of ``doctor``. Raises TieredError.
 
     Of the environment it has only the names of ``AWS_*`` and ``TIERED_*`` variables, not their values.
     """
@@ -435,14 +439,14 @@ def write_bundle(path: Path, app: Application, checks: Mapping[str, object]) -> 
         documents["files.json"] = _sizes(app.log_dir)
         documents["status.json"] = ask_uploader(app.log_dir, app.clock).document
     try:
-        with tarfile.open(path, "w:gz") as archive:
+        with tarfile.open(path, "x:gz") as archive:
             for name, document in documents.items():
                 text = _SECRET.sub("//***@", json.dumps(document, indent=1, default=str)).encode()
                 entry = tarfile.TarInfo(name)
                 entry.size, entry.mtime = len(text), app.clock.now_ms() // 1000
                 archive.addfile(entry, io.BytesIO(text))
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="choose another path for --bundle") from error
+        raise write_failure(path, "--bundle", error) from error
     app.out.say(f"{path}: look through it, then attach it to the report")
 
 

@@ -62,7 +62,7 @@ def command(
     """
     name, partition = split_topic(topic)
     first, last = range_of(begin, end, app.clock.now_ms())
-    path = folder("FILE", target)
+    path = folder("FILE", target, hint="name the file to write")
     _check_target(path)
     form = kind or _format_of(path)
     with open_reader(app, options["as_of"], pin=options["pin"]) as reader:
@@ -95,7 +95,9 @@ def _format_of(path: Path) -> str:
 
 
 def _check_target(path: Path) -> None:
-    """Raise ConfigError if ``path`` is a folder, NotFoundError if its folder does not exist."""
+    """Raise ConfigError for a folder, a device or standard output, NotFoundError without the file's folder."""
+    if str(path) == "-":
+        raise ConfigError("export writes to a file, not to standard output", hint="name a file, or use `tiered cat`")
     if path.is_dir():
         raise ConfigError(f"{path} is a folder", hint="name the file to write in it")
     if path.exists() and not path.is_file():
@@ -117,9 +119,11 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(number)
         Path(name).replace(path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             Path(name).unlink()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a failed write names no file
         raise
 
 

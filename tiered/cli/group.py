@@ -8,6 +8,7 @@ from uuid import UUID
 
 import click
 
+from tiered import arguments
 from tiered.errors import ConfigError, NotFoundError, TieredError
 from tiered.group.admin import GroupPartition, delete_group, list_groups, load_group, load_lags, reset_group
 from tiered.local.directory.log_directory import LocalLog
@@ -103,6 +104,7 @@ def reset_command(app: Application, *, group: str, selected: tuple[str, ...], to
       tiered group reset billing orders:0 --to -1h --log-dir data --yes
     """
     at = place("--to", to, app.clock.now_ms())
+    arguments.text("group", group)
     if _is_in_bucket(app, group):
         return _reset_in_bucket(app, group, selected, at, force=force)
     if not selected:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from tiered.config import parse_bytes
+from tiered.errors import ConfigError
 from tiered.inspect.items import DECODERS, RECORD_DECODERS, BatchWindow, Content
 from tiered.inspect.run import DumpRun
 from tiered.program.application import Application, Command, pass_application
@@ -37,7 +38,10 @@ def command(app: Application, *, names: tuple[str, ...], **options: Any) -> int:
       tiered inspect __consumer_offsets-0 --log-dir data --records --json
       tiered inspect s3://acme-logs/prod/3f/.../00000000000000000000-0123.log --json
     """
-    decoder, max_bytes = str(options["decoder"]), options["max_bytes"]
+    decoder, size = str(options["decoder"]), options["max_bytes"]
+    max_bytes = None if size is None else parse_bytes(size)
+    if max_bytes is not None and max_bytes < 0:
+        raise ConfigError(f"--max-bytes: {size!r} is less than 0", hint="write 0 or more, for example 64KiB")
     chosen = decoder in ("offsets", "transactions")
     data = bool(options["records"]) or chosen or options["key_decoder"] != "auto" or options["value_decoder"] != "auto"
     content = Content(
@@ -47,7 +51,7 @@ def command(app: Application, *, names: tuple[str, ...], **options: Any) -> int:
         value=options["value_decoder"],
         decoder=decoder,
     )
-    window = BatchWindow(options["begin"], options["limit"], None if max_bytes is None else parse_bytes(max_bytes))
+    window = BatchWindow(options["begin"], options["limit"], max_bytes)
     app.out.start("inspect", files=0, findings=0)
     run = DumpRun(app, content, window)
     for name in names:

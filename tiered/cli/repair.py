@@ -12,6 +12,7 @@ from tiered import admin
 from tiered.errors import ConfigError, NotFoundError, RemotePermissionError, RemoteUnavailableError
 from tiered.model import TopicPartition
 from tiered.program.application import (
+    HELP_NAMES,
     Application,
     Command,
     Group,
@@ -46,7 +47,7 @@ class RepairGroup(Group):
         if not args and not ctx.resilient_parsing:
             app = Application(dict(ctx.find_root().obj))
             args = [] if app.log_dir is None and app.remote is None else [REPAIR_COMMAND]
-        elif args and not {*args} & {*names, "-h", "--help"} and not suggestion(args[0], names):
+        elif args and args[0] not in HELP_NAMES and not {*args} & {*names} and not suggestion(args[0], names):
             args = [REPAIR_COMMAND, *args]
         return super().parse_args(ctx, args)
 
@@ -121,7 +122,7 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
 @click.option(
     "--to-version",
     type=click.IntRange(min=0),
-    help="go back to this version of the catalog; 0 lists those that are kept",
+    help="go back to this version of the catalog; 0: an error that lists those that are kept",
 )
 @click.option("--from-version", type=click.IntRange(min=1), help="go on from this copy, where two are possible")
 @click.option("--accept-loss", is_flag=True, help="make holes of offsets that no copy holds; the plan names them")
@@ -144,6 +145,8 @@ def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -
     versions = chosen["to_version"] is not None or chosen["from_version"] is not None
     if versions and not (len(named) == 1 and isinstance(named[0], TopicPartition)):
         raise ConfigError("--to-version and --from-version need a single partition", hint="name the partition: TOPIC:P")
+    if None not in (chosen["to_version"], chosen["from_version"]):
+        raise ConfigError("--to-version and --from-version exclude each other", hint="give one of them")
     if app.log_dir is not None:
         need_directory(app)
     asked = app.remote is not None or app.log_dir is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 
@@ -12,6 +13,7 @@ from tiered.check.check import EXIT_WARNINGS
 from tiered.check.findings import emit_handler
 from tiered.config import parse_duration_ms
 from tiered.errors import ConfigError, RemoteUnavailableError, TieredError
+from tiered.format.keys import check_topic_name
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application, topic_or_partition
 from tiered.program.open_reader import refuse_file
@@ -35,7 +37,7 @@ EVERY = "5s"
 @click.option("--pin", is_flag=True, help="keep garbage collection away from what is fetched, however long it takes")
 @click.option("--if-empty", is_flag=True, help="do nothing, successfully, if the directory holds something already")
 @click.option("--follow", is_flag=True, help="keep pulling what the bucket gets into --log-dir, a read-only standby")
-@click.option("--every", default=EVERY, metavar="REST", help=f"with --follow: the rest between two pulls ({EVERY})")
+@click.option("--every", metavar="REST", help=f"with --follow: the rest between two pulls ({EVERY})")
 @click.option("--once", is_flag=True, help="with --follow: pull once and end, for cron")
 @click.option("--promote", is_flag=True, help="make a standby the writer: one more pull, then claim every partition")
 @pass_application
@@ -51,7 +53,7 @@ def command(
     pin: bool,
     if_empty: bool,
     follow: bool,
-    every: str,
+    every: str | None,
     once: bool,
     promote: bool,
 ) -> int:
@@ -76,37 +78,37 @@ def command(
       tiered restore --remote s3://acme-logs/prod --log-dir standby --follow
       tiered restore --remote s3://acme-logs/prod --log-dir standby --promote
     """
-    if follow or promote or once:
+    if name is not None:
+        check_topic_name(name)
+    if not follow and (once or every is not None):
+        raise ConfigError(f"{'--once' if once else '--every'} needs --follow", hint="add --follow, or leave it out")
+    if follow or promote:
         _refuse_selection(selected, begin, end, newest, as_of, name, pin, if_empty, app.dry_run)
-        return run_standby(app, every, follow=follow, once=once, promoted=promote)
+        return run_standby(app, EVERY if every is None else every, follow=follow, once=once, promoted=promote)
     directory, dry_run = app.need_log_dir(), app.dry_run
     first, last = range_of(begin, end, app.clock.now_ms())
     _refuse_offsets(first, last)
     chosen = [topic_or_partition(text) for text in selected]
     refuse_file(directory)
     app.out.start("restore", directory=str(directory), dry_run=dry_run, complete=False)
-    store = open_remote(app)
-    try:
-        with Progress(app, "restoring", is_bytes=True) as progress:
-            report = admin.restore(
-                directory,
-                store,
-                chosen,
-                newest_bytes=newest,
-                since=first.time_ms,
-                as_of=as_of,
-                until=last.time_ms,
-                end=last.offset if isinstance(last.offset, int) else None,
-                name=name or "",
-                pin=pin,
-                if_empty=if_empty,
-                dry_run=dry_run,
-                clock=app.clock,
-                ids=app.ids,
-                progress=progress.show,
-            )
-    finally:
-        store.close()
+    with contextlib.closing(open_remote(app)) as store, Progress(app, "restoring", is_bytes=True) as progress:
+        report = admin.restore(
+            directory,
+            store,
+            chosen,
+            newest_bytes=newest,
+            since=first.time_ms,
+            as_of=as_of,
+            until=last.time_ms,
+            end=last.offset if isinstance(last.offset, int) else None,
+            name=name or "",
+            pin=pin,
+            if_empty=if_empty,
+            dry_run=dry_run,
+            clock=app.clock,
+            ids=app.ids,
+            progress=progress.show,
+        )
     return _conclude(app, report)
 
 
@@ -189,10 +191,8 @@ def run_standby(app: Application, every: str, *, follow: bool, once: bool, promo
 
     Raises ConfigError for options that exclude each other.
     """
-    if follow == promoted or (promoted and once):
-        raise ConfigError(
-            "--follow (with or without --once) and --promote exclude each other", hint="choose one of them"
-        )
+    if follow and promoted:
+        raise ConfigError("--follow and --promote exclude each other", hint="choose one of them")
     refuse_file(app.need_log_dir())
     return _promote(app) if promoted else _follow(app, every, once=once)
 

@@ -25,6 +25,7 @@ from tiered.program.open_log import Tiers, open_tiers, warn_unreadable
 from tiered.program.output import Problem, columns, counted
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import KeptRoot, delete_snapshot, load_snapshot, survey_snapshots
+from tiered.remote.topics import no_topics
 from tiered.times import format_time
 
 EXIT_WARNINGS = 3
@@ -55,6 +56,8 @@ def create_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
     named = [topic_or_partition(text) for text in selected]
     with open_tiers(app, with_local=False) as tiers:
         report = tiers.run(snapshot_steps(name, named, dry_run=app.dry_run))
+    if not (report.partitions or report.planned or report.skipped):
+        raise no_topics(app.need_remote())
     for topic in report.skipped:
         app.out.warn(f"topic {topic} is being deleted and was passed over")
     if app.dry_run:

@@ -241,10 +241,10 @@ def _set(
 
 
 def _check_count(app: Application, facts: TopicFacts, partitions: int | None) -> None:
-    """Raise ConfigError for an impossible number of partitions, before any change."""
+    """Raise ConfigError for an internal topic or an impossible number of partitions, before any change."""
+    refuse_internal(facts.name)
     if partitions is None:
         return
-    refuse_internal(facts.name)
     if partitions < facts.partitions:
         raise ConfigError(
             f"topic {facts.name} has {counted(facts.partitions, 'partition')}: they cannot become {partitions}",
@@ -264,7 +264,7 @@ def _changes(settings: tuple[str, ...], resets: tuple[str, ...], config: Mapping
 
     An unknown name in the registry entry's ``config`` may be reset: it is removed.
     """
-    given = topic_settings(settings)
+    given = topic_settings(settings, option="")
     defaults = TopicConfig().to_properties()
     for name in (*given, *resets):
         if name not in defaults and not (name in resets and name in config):
@@ -315,7 +315,13 @@ def delete(app: Application, *, topic: str, local_only: bool, force: bool) -> in
         refuse_internal(topic)
         info = log.topics()[topic]
         tps = [TopicPartition(topic, number) for number in info.here]
-        if (log.claims.read().keys() | log.uploads.read().keys()) & set(tps) and not local_only:
+        is_tiered = not set(tps).isdisjoint(log.claims.read().keys() | log.uploads.read().keys())
+        if local_only and not is_tiered:
+            raise ConfigError(
+                f"topic {topic} was never tiered: no bucket has a copy of it",
+                hint="leave --local-only out to delete the only copy",
+            )
+        if is_tiered and not local_only:
             raise ConfigError(
                 f"topic {topic} is tiered: its name and its records would stay in the bucket",
                 hint=f"delete it in the bucket first: `tiered topic delete {topic} --remote URL`; --local-only "

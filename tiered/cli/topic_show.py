@@ -9,6 +9,7 @@ import click
 
 from tiered.arguments import chosen_partitions
 from tiered.config import MAX_LONG, OF_SEGMENT, UNLIMITED, TopicConfig
+from tiered.errors import ConfigError
 from tiered.format.keys import FLAG_HOLE, segment_key
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN
@@ -39,6 +40,8 @@ def show(app: Application, topic: str, *, segments: bool, time: str | None) -> i
       tiered topic show flights:0 --remote s3://acme-logs/prod --at 2013-01-01
       tiered topic show flights:0 --remote s3://acme-logs/prod --segments --json
     """
+    if segments and time is not None:
+        raise ConfigError("--segments and --at exclude each other", hint="give one of them")
     name, partition = split_topic(topic)
     at_ms = None if time is None else parse_time(time, now_ms=app.clock.now_ms())
     with open_tiers(app) as tiers:

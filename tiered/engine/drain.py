@@ -135,7 +135,8 @@ class Drain:
         fenced = [failure for failure in failures if failure.kind is FailureKind.FENCED]
         first = fenced[-1] if fenced else failures[0]
         code = first.exit_code if self.request.oneshot else DataLocalError.exit_code
-        return Exit(code, f"{_names(left)} only on this disk: {first.message}", first.hint or LEFT_HINT)
+        usual = LEFT_HINT if code == DataLocalError.exit_code else ""  # another error stays after a restart
+        return Exit(code, f"{_names(left)} only on this disk: {first.message}", first.hint or usual)
 
     def all_sent(self, partitions: Mapping[TopicPartition, Partition]) -> Exit:
         """Return the exit of a drain that reached its targets: status 0 unless records are only on this disk."""

@@ -211,4 +211,5 @@ def _tables(
 
 
 def _refuse(key: str, position: int, what: str) -> NoReturn:
-    raise CorruptionError(f"{key}: {what}", path_or_key=key, position=position)
+    hint = "`tiered repair TOPIC --dry-run` shows its repair"
+    raise CorruptionError(f"{key}: {what}", path_or_key=key, position=position, hint=hint)

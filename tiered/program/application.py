@@ -106,13 +106,13 @@ class Application:
             )
 
 
-class Seconds(click.FloatRange):
-    """Type of an option: a finite number of seconds. ``click.FloatRange`` would accept NaN."""
+class FiniteFloat(click.FloatRange):
+    """Type of an option: a finite number. ``click.FloatRange`` would accept NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return found
 
 
@@ -186,6 +186,14 @@ class Command(click.Command):
         """Return ``-h`` and ``--help``. Click would use the names of its first context, which may be another."""
         return list(HELP_NAMES)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. A usage error names the command, whose help is the next step."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options into the help, then the global ones."""
         _format_sections(self, self.global_params, ctx, formatter)
@@ -223,11 +231,7 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command as click does. Raises ConfigError with a hint for an unknown name."""
-        name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
-            names = self.list_commands(ctx)
-            hint = suggestion(name, [*names, "tiered-uploader"]) or "commands: " + ", ".join(names)
-            raise ConfigError(f"there is no command {ctx.command_path} {name}", hint=hint)
+        need_command(self, ctx, args[0], "tiered-uploader")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -242,6 +246,14 @@ class Group(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes below the help text."""
         write_exits(formatter, self.exits)
+
+
+def need_command(group: click.Group, ctx: click.Context, name: str, *others: str) -> None:
+    """Raise ConfigError with a hint if ``group`` has no command ``name``. ``others``: more names to suggest."""
+    if not name.startswith("-") and group.get_command(ctx, name) is None:
+        names = group.list_commands(ctx)
+        hint = suggestion(name, [*names, *others]) or "commands: " + ", ".join(names)
+        raise ConfigError(f"there is no command {ctx.command_path} {name}", hint=hint)
 
 
 def write_exits(formatter: click.HelpFormatter, own: Mapping[int, str] | None = None) -> None:
@@ -289,6 +301,8 @@ def split_topic(text: str) -> tuple[str, int | None]:
     Raises ConfigError if the text after the colon is not a number.
     """
     topic, colon, partition = text.partition(":")
+    if not topic:
+        raise ConfigError(f"{text!r} names no topic", hint="write TOPIC or TOPIC:0")
     if not colon:
         return topic, None
     if not (partition.isascii() and partition.isdigit()) or len(partition) > MAX_PARTITION_DIGITS:

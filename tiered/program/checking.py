@@ -65,13 +65,15 @@ def reading_options(read_data_help: str) -> Callable[[F], F]:
     return add
 
 
-def subset_of(app: Application, text: str | None) -> tuple[int, int] | None:
+def subset_of(app: Application, text: str | None, *, read_data: bool) -> tuple[int, int] | None:
     """Parse ``--read-data-subset``: ``7/20`` gives (7, 20), ``5%`` the part of today. Print the part; None gives None.
 
-    The result (n, m) means the n-th of m parts. Raises ConfigError.
+    The result (n, m) means the n-th of m parts. ``read_data``: ``--read-data`` is given, too. Raises ConfigError.
     """
     if text is None:
         return None
+    if read_data:
+        raise ConfigError("--read-data and --read-data-subset exclude each other", hint="give one of them")
     number, slash, parts = text.strip().partition("/")
     if slash and number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts) <= MAX_PARTS:
         part, count = int(number), int(parts)

@@ -230,15 +230,18 @@ def as_fields(unreadable: Mapping[str, TieredError]) -> list[dict[str, object]]:
     return [{"topic": name, "error": error.as_json()} for name, error in unreadable.items()]
 
 
-def topic_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse the texts of ``--set segment.bytes=64MiB``. Return values by name. Raises ConfigError for a wrong one."""
+def topic_settings(pairs: Sequence[str], option: str = "--set ") -> dict[str, Any]:
+    """Parse the texts of ``--set segment.bytes=64MiB``. Return values by name. Raises ConfigError for a wrong one.
+
+    ``option``: the word before each text on the command line, ``""`` for none.
+    """
     properties: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise ConfigError(f"--set {pair!r} is not NAME=VALUE", hint="for example --set segment.bytes=64MiB")
+            raise ConfigError(f"{option}{pair!r} is not NAME=VALUE", hint=f"for example {option}segment.bytes=64MiB")
         if name in properties:
-            raise ConfigError(f"--set {name} is given twice", hint="keep one of them")
+            raise ConfigError(f"{option}{name} is given twice", hint="keep one of them")
         properties[name] = value
     return TopicConfig.from_properties(properties).named(properties)
 

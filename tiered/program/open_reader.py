@@ -137,10 +137,10 @@ def directory_error(app: Application) -> TieredError | None:
     return None
 
 
-def folder(name: str, text: str) -> Path:
+def folder(name: str, text: str, hint: str = "name a folder; . is the current one") -> Path:
     """Convert an option or argument to a path. Empty text is refused, because it would mean the current folder."""
     if not text:
-        raise ConfigError(f"{name} is empty", hint="name a folder; . is the current one")
+        raise ConfigError(f"{name} is empty", hint=hint)
     return at_home(name, Path(text))
 
 

@@ -348,13 +348,17 @@ def _place(_context: click.Context, _parameter: click.Parameter, value: str | No
     if value is None:
         return None
     path = at_home("--metrics", Path(value))
+    if path.suffix != ".prom":
+        raise ConfigError(
+            f"--metrics {value} does not end with .prom", hint="end it so: the node exporter reads no other file"
+        )
     if not path.parent.is_dir():
         raise ConfigError(f"--metrics {value}: there is no directory {path.parent}", hint=f"mkdir -p {path.parent}")
     return path
 
 
 def write_metrics(path: Path | None, figures: Iterable[Metric]) -> None:
-    """Replace the file ``path`` atomically by the metrics. None: write no file. Raises ConfigError."""
+    """Replace the file ``path`` atomically by the metrics. None: write no file. Raises ConfigError, DiskFullError."""
     if path is None:
         return
     beside = path.with_name(path.name + ".new")
@@ -362,9 +366,16 @@ def write_metrics(path: Path | None, figures: Iterable[Metric]) -> None:
         beside.write_text(render(figures))
         beside.replace(path)
     except OSError as error:
-        raise ConfigError(
-            f"cannot write the metrics to {path}: {error.strerror}", hint="choose another --metrics"
-        ) from (error)
+        raise write_failure(beside, "--metrics", error) from error
+
+
+def write_failure(path: Path, option: str, error: OSError) -> TieredError:
+    """Return the error for the file of ``option``. On a full disk delete what was written of it."""
+    text = f"cannot write {path}: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        path.unlink(missing_ok=True)
+        return DiskFullError(text, hint="free space and run the command again")
+    return ConfigError(text, hint=f"choose another file for {option}")
 
 
 PLAIN_SECONDS = 60.0

@@ -25,7 +25,7 @@ MAX_OFFSET_DIGITS = 19
 """Most digits of an offset, which has 63 bits."""
 
 _WORDS = {"beginning": "earliest", "end": "latest"}
-_FORMS = "write beginning, end, an offset, 2013-01-01, -3d or s@TIME; --last N is for the last N records"
+_FORMS = "write beginning, end, an offset, 2013-01-01, -3d or s@TIME"
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,27 +354,27 @@ def read_records(source: LineSource, shape: InputShape, *, now_ms: int) -> Itera
     return reader(source, shape, now_ms)
 
 
-def _texts(source: LineSource) -> Iterator[bytes]:
+def _texts(source: LineSource, other: str = "") -> Iterator[bytes]:
     """Yield lines of UTF-8 text without a byte order mark. Raises InvalidRecordError for another encoding.
 
-    Read as UTF-8, a text in UTF-16 would become records and keys full of NUL characters.
+    Read as UTF-8, a text in UTF-16 would become records and keys full of NUL characters. ``other``: end of the hint.
     """
     for line in source:
         if source.number == 1:
             found = next((name for mark, name in _MARKS if line.startswith(mark)), None)
             if found is not None:
-                hint = f"convert it first: iconv -f {found} -t UTF-8; --binary appends lines of bytes as they are"
+                hint = f"convert it first: iconv -f {found} -t UTF-8{other}"
                 raise _wrong(source, f"begins with the byte order mark of {found}", hint)
             line = line.removeprefix(codecs.BOM_UTF8)
         if b"\0" in line:
-            hint = "convert it first: iconv -f UTF-16LE -t UTF-8; --binary appends lines of bytes as they are"
+            hint = f"convert it first: iconv -f UTF-16LE -t UTF-8{other}"
             raise _wrong(source, "holds NUL characters, as UTF-16 and UTF-32 do", hint)
         yield line
 
 
 def _lines(source: LineSource, shape: InputShape, _now_ms: int) -> Iterator[NewRecord]:
     headers = list(shape.headers)
-    for line in source if shape.binary else _texts(source):
+    for line in source if shape.binary else _texts(source, "; --binary appends lines as they are"):
         key: bytes | None = None
         value = line
         if source.is_one and b"\r" in line and not shape.binary:

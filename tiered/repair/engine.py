@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError, UnknownTopicError
+from tiered.arguments import chosen_partitions
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.remote.committer import owner_of
@@ -81,11 +82,10 @@ def _plan_topic(
 ) -> Steps[list[RepairAction]]:
     name = selected if isinstance(selected, str) else selected.topic
     entry, actions = yield from plan_entry(name)
-    if isinstance(selected, TopicPartition) and selected.partition >= entry.partitions:
-        raise UnknownTopicError(f"topic {selected} is not in the registry", hint="`tiered topic list` lists the topics")
+    chosen = selected.partition if isinstance(selected, TopicPartition) else None
+    partitions = chosen_partitions(name, entry.partitions, chosen)
     if entry.state == STATE_DELETING:
         return actions  # its partitions go, one after the other
-    partitions = range(entry.partitions) if isinstance(selected, str) else [selected.partition]
     for partition in partitions:
         ground = Ground(TopicPartition(name, partition), entry, options, (yield from bench.view()))
         steps = _plan_partition(ground)

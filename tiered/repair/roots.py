@@ -360,12 +360,10 @@ def _go_back(ground: Ground, there: StoredRoot) -> Steps[RebuiltContent]:
         )  # fmt: skip
     copies = yield from find_copies(topic_id, tp, now)
     older = _kept([each for each in copies.roots.values() if each[0].version < now.version])
-    if now.state != STATE_OPEN or version >= now.version:
-        raise ConfigError(
-            f"{now.where} is {now.state} at version {now.version} and cannot go back to version {version}: only an "
-            "open one can, to an older version",
-            hint=older,
-        )
+    if now.state != STATE_OPEN:
+        raise ConfigError(f"{now.where} is {now.state}: only an open one can go back to version {version}")
+    if version >= now.version:
+        raise ConfigError(f"{now.where} cannot go back to version {version}, which is not older", hint=older)
     if version not in copies.roots:
         raise NotFoundError(f"{tp}: version {version} is not kept", hint=older)
     copy, where = copies.roots[version]

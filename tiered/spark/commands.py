@@ -181,8 +181,8 @@ def check(
 
     app = runner.app
     app.out.start("spark check", complete=False)
-    subset = subset_of(app, read_data_subset)
-    reading = Reading(True, None if read_data else subset, not no_pin)
+    subset = subset_of(app, read_data_subset, read_data=read_data)
+    reading = Reading(True, subset, not no_pin)
     report: CheckReport = check(runner, topics, task_bytes, reading, orphans=orphans)
     for finding in report.findings:
         show_finding(app, finding, everything=orphans)

@@ -6,6 +6,7 @@ operation, ``s3://bucket/key`` and the next step; they never contain credentials
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -93,6 +94,8 @@ _CREDENTIAL_ERRORS = frozenset(
         "TokenRetrievalError",
     }
 )
+_UNREADABLE = ("No such file", "Is a directory", "Permission denied", "NO_CERTIFICATE_OR_CRL_FOUND")
+"""Words of an SSLError about the file of trusted certificates."""
 _CONFIG_ERRORS = frozenset(
     {
         "ParamValidationError",
@@ -308,6 +311,12 @@ def _from_sdk(target: S3Target, request: StoreRequest, error: Exception) -> Tier
             return ConfigError(
                 what + "the certificate of the endpoint is not trusted",
                 hint="set AWS_CA_BUNDLE to the authority of that server, or correct the endpoint",
+            )
+        if any(words in text for words in _UNREADABLE):
+            bundle = os.environ.get("AWS_CA_BUNDLE", "the ca_bundle of the AWS settings")
+            return ConfigError(
+                what + f"the certificates in {bundle} cannot be read",
+                hint="set AWS_CA_BUNDLE to a PEM file, or unset it",
             )
         return RemoteUnavailableError(
             what + f"the TLS connection failed ({type(error).__name__})", hint="check that the endpoint speaks https"

@@ -111,7 +111,7 @@ def test_a_fenced_partition_is_told_once_and_by_the_status_too(tmp_path: Path) -
     ("arguments", "error", "hint"),
     [
         (("sync", "--uplods", "3"), "error: no such option", "did you mean --uploads?"),
-        (("snyc",), "error: no such command 'snyc'", ""),
+        (("snyc",), "error: there is no command tiered-uploader snyc", "did you mean sync?"),
         (("sync", "surplus"), "error: got unexpected extra argument (surplus)", "see tiered-uploader sync --help"),
         (("run", "--uploads", "x"), "error: --uploads: 'x' is not a whole number of at least 1", ""),
         (("run", "--drain-timeout", "30"), "error: --drain-timeout: 30 has no unit", "write 30s"),

@@ -142,9 +142,11 @@ def test_a_topic_is_deleted(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_tiered_topic_is_deleted_only_here(cli: Cli, tmp_path: Path) -> None:
     path = made(tmp_path / "log")
+    words = ("topic", "delete", "t", "--log-dir", str(path), "--yes")
+    assert "leave --local-only out to delete the only copy" in cli(*words, "--local-only").err
+    assert (path / "t-0").is_dir()
     with LocalLog.open(path, clock=SystemClock(), ids=SystemIds()) as log:
         log.uploads.update({TP: PartitionUpload(0, 1)})
-    words = ("topic", "delete", "t", "--log-dir", str(path), "--yes")
     assert cli(*words).code == 2
     assert cli(*words, "--local-only").code == 0
 

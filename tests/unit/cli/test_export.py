@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import tarfile
 from pathlib import Path
 
 import pyarrow.parquet
@@ -51,6 +53,24 @@ def test_all_formats_have_the_same_records(cli: Cli, place: tuple[str, str], tmp
     assert (rows[8]["value"], rows[9]["key"], json.loads(rows[9]["encoding"])["key"]) == ("", "/w==", "base64")
     assert (table["value"][8].as_py(), table["key"][9].as_py()) == (None, b"\xff")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(("export", "t"), "t.csv"), (("check", "--metrics"), "check.prom"), (("doctor", "--bundle"), "report.tar.gz")],
+)
+def test_a_full_disk_names_the_file_and_leaves_no_part_of_it(
+    cli: Cli, place: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str], name: str
+) -> None:
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(tarfile.TarFile, "addfile", full)
+    before = sorted(tmp_path.iterdir())
+    failed = cli(*words, tmp_path / name, *place)
+    assert (failed.code, sorted(tmp_path.iterdir())) == (75, before)
+    assert str(tmp_path / name) in failed.err
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.jsonl"])

@@ -55,6 +55,8 @@ def test_a_group_is_listed_shown_reset_and_deleted(capsys: pytest.CaptureFixture
         (("delete", "nosuch", "--yes"), 10, "has committed no position here"),
         (("reset", "billing", "t:0", "--to", "11", "--yes"), 2, "t-0 has no offset 11"),
         (("reset", "billing", "u", "--to", "end", "--yes"), 10, "there is no topic u here"),
+        (("reset", "billing", "t", "--to", "x", "--yes"), 2, "2013-01-01, -3d or s@TIME\n"),
+        (("reset", "", "t", "--to", "end", "--yes"), 2, "group is empty"),
         (("reset", "billing", "t:9", "--to", "end", "--yes"), 10, "t:9 is not on this disk"),
     ],
 )
@@ -64,6 +66,12 @@ def test_a_wrong_name_is_refused(
     assert run(["group", *line, "--log-dir", str(directory)]) == code
     assert says in capsys.readouterr().err
     assert positions(capsys, directory) == [(0, 4, 6)]
+
+
+def test_the_topic_of_the_positions_keeps_its_settings(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
+    line = ["topic", "set", "__consumer_offsets", "cleanup.policy=delete", "--log-dir", str(directory)]
+    assert run(line) == 2
+    assert "__consumer_offsets is internal and cannot be changed here" in capsys.readouterr().err
 
 
 def test_status_and_metrics_have_the_lag(capsys: pytest.CaptureFixture[str], directory: Path) -> None:

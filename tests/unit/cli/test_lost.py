@@ -60,6 +60,13 @@ def test_a_lost_root(cli: Cli, place: Path) -> None:
         log.sync(timeout=30)
 
 
+def test_a_damaged_root_names_its_repair(cli: Cli, place: Path) -> None:
+    data = root_file(place).read_bytes()
+    root_file(place).write_bytes(data[:120] + bytes([data[120] ^ 1]) + data[121:])
+    seen = cli("cat", "t", "--remote", f"file://{place / 'store'}")
+    assert (seen.code, "next: `tiered repair TOPIC --dry-run` shows its repair" in seen.err) == (13, True)
+
+
 def test_nothing_is_done_under_an_older_root_that_was_put_back(cli: Cli, place: Path) -> None:
     """A disk that is gone was all that had seen a newer one; a copy proves it."""
     alone = ("--remote", f"file://{place / 'store'}")

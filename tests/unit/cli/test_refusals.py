@@ -124,6 +124,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("cut behind the end", "disk truncate t:0 9 --log-dir {d} --yes", 2, "at offset 9: it has offsets 0 to ", b""),
     ("rejoin an unknown partition", "repair rejoin t:77 --log-dir {d} --yes", 10, "holds no partition t-77", b""),
     ("repair an unknown topic", "repair tt --remote {b}", 10, "tt is not in the registry", b""),
+    ("repair an unknown partition", "repair t:9 --remote {b}", 10, "topic t has no partition 9", b""),
     ("unknown progress mode", "status --log-dir {d} --progress pretty", 2, "invalid value for '--progress'", b""),
     ("unknown isolation", "cat t --log-dir {d} --isolation dirty", 2, "invalid value for '--isolation'", b""),
     # topics and partitions
@@ -131,6 +132,9 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("unknown topic in a bucket", "cat nothing --remote {b}", 10, "there is no topic 'nothing'", b""),
     ("unknown topic to append", "append nothing --log-dir {d}", 10, "there is no topic nothing", b"x"),
     ("unknown partition", "cat t:9 --log-dir {d}", 10, "topic t has no partition 9", b""),
+    ("no text as topic", "cat '' --log-dir {d}", 2, "'' names no topic", b""),
+    ("partition of no topic", "cat :0 --log-dir {d}", 2, "':0' names no topic", b""),
+    ("cut of no topic", "disk truncate '' 5 --log-dir {d}", 2, "'' names no topic", b""),
     ("partition is a word", "cat t:first --log-dir {d}", 2, "'t:first' names no partition", b""),
     ("topic name", "topic create a/b --log-dir {x}/n", 2, "topic name 'a/b' is not allowed", b""),
     ("partition out of range", "append t:7 --log-dir {d}", 10, "topic t has no partition 7", b"x"),
@@ -139,6 +143,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("topic setting", "topic create n --log-dir {x}/n --set segment.bites=1", 2, "segment.bites", b""),
     ("topic setting value", "topic create n --log-dir {x}/n --set segment.ms=soon", 2, "'soon' is not", b""),
     ("topic setting twice", "topic create n --log-dir {x}/n --set a=1 --set a=2", 2, "--set a is given twice", b""),
+    ("setting to change", "topic set t segment.ms --log-dir {d}", 2, "error: 'segment.ms' is not NAME=VALUE", b""),
     ("topic setting shape", "topic create n --log-dir {x}/n --set segment.ms", 2, "is not NAME=VALUE", b""),
     # places and times
     ("no such directory", "cat t --log-dir {x}/absent", 10, "does not exist", b""),
@@ -162,13 +167,18 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("format and json", "cat t --log-dir {d} --template %s --json", 2, "--template and --json exclude each other", b""),
     ("restore into a full directory", "restore --remote {b} --log-dir {d}", 2, "is not empty", b""),
     ("restore an unknown topic", "restore tt --remote {b} --log-dir {x}/n", 10, "there is no topic 'tt'", b""),
+    ("restore to no name", "restore t --name '' --remote {b} --log-dir {x}/n", 2, "topic name '' is not allowed", b""),
+    ("restore once", "restore --once --remote {b} --log-dir {x}/n", 2, "--once needs --follow", b""),
+    ("restore with a rest", "restore --every 5s --remote {b} --log-dir {x}/n", 2, "--every needs --follow", b""),
     ("restore nothing", "restore --remote {b} --log-dir {x}/n --newest 0", 2, "keeps nothing", b""),
     ("restore a bad size", "restore --remote {b} --log-dir {x}/n --newest lots", 2, "'lots' is not a size", b""),
     ("check an unknown topic", "check tt --log-dir {d}", 10, "there is no topic 'tt' to check", b""),
     ("check a wrong prefix", "check --remote file://{x}", 10, "/empty holds no topics", b""),
     ("repair a wrong prefix", "repair --remote file://{x} --yes", 10, "/empty holds no topics", b""),
+    ("snapshot of a wrong prefix", "snapshot create s --remote file://{x}", 10, "/empty holds no topics", b""),
     ("status of a wrong prefix", "status --remote file://{x}", 10, "/empty holds no topics", b""),
     ("dump an empty folder", "inspect {x}", 2, "holds no file that can be inspected", b""),
+    ("dump less than nothing", "inspect {d}/t-0 --max-bytes -1", 2, "--max-bytes: '-1' is less than 0", b""),
     ("dump nothing", "inspect {x}/none.log", 10, "does not exist", b""),
     ("dump a topic", "inspect t --log-dir {d}", 2, "t is a topic, which has no files of its own", b""),
     ("dump what is no log file", "inspect {base}/good.toml", 2, "is not a file that can be inspected", b""),
@@ -179,6 +189,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("export to no folder", "export t {x}/none/t.csv --log-dir {d}", 10, "the folder of", b""),
     ("export an offset", "export t {x}/t.csv --from 3 --log-dir {d}", 2, "offsets differ by partition", b""),
     ("export to nothing", "export t '' --log-dir {d}", 2, "FILE is empty", b""),
+    ("export to standard output", "export t - --format csv --log-dir {d}", 2, "not to standard output", b""),
     ("export an unknown topic", "export u {x}/t.csv --log-dir {d}", 10, "there is no topic", b""),
     # settings
     ("config file absent", "status --config {x}/none.toml --log-dir {d}", 10, "does not exist", b""),
@@ -251,10 +262,19 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("end to beginning", "cat t --log-dir {d} --from end --to beginning", 2, "is before --from end", b""),
     ("no text to inspect", "inspect ''", 2, "a FILE is empty", b""),
     ("keys in a folder", "erase t --remote {b} --keys {x} --dry-run", 2, "is no file", b""),
-    ("seconds that are none", "append t --log-dir {d} --timeout nan", 2, "'nan' is not a number of seconds", b"x"),
+    ("seconds that are none", "append t --log-dir {d} --timeout nan", 2, "'nan' is not a finite number", b"x"),
+    ("rate that is none", "cost --records-per-second nan", 2, "'nan' is not a finite number", b""),
+    ("rate without an end", "cost --records-per-second inf", 2, "inf is not in the range", b""),
+    ("rate beyond all", "cost --records-per-second 1e300", 2, "1e+300 is not in the range", b""),
+    ("ratio that is none", "cost --records-per-second 1 --ratio nan", 2, "'nan' is not a finite number", b""),
+    ("negative size", "cost --records-per-second 1 --record-bytes -5", 2, "'-5' is less than 0", b""),
     ("count is a word", "cat t --log-dir {d} -n x", 2, "'x' is not a whole number", b""),
     ("seconds are a word", "append t --log-dir {d} --timeout x", 2, "'x' is not a number", b"x"),
     ("read no bucket", "check --log-dir {d} --read-data", 2, "--read-data needs a bucket", b""),
+    ("metrics over a segment", "check --log-dir {d} --metrics {base}/image.log", 2, "does not end with .prom", b""),
+    ("read all and a part", "check --remote {b} --read-data --read-data-subset 5%", 2, "exclude each other", b""),
+    ("write to no bucket", "doctor --log-dir {d} --write-probe", 2, "--write-probe needs a bucket", b""),
+    ("segments at a time", "topic show t --log-dir {d} --segments --at 2013-01-01", 2, "exclude each other", b""),
     ("list no bucket", "check --log-dir {d} --orphans", 2, "--orphans needs a bucket", b""),
     ("coordinator's topic", "append __transaction_state --log-dir {d} --create", 10, "there is no __trans", b"x"),
     ("no standard input", "CLOSED append t --log-dir {d}", 2, "standard input is closed", b""),
@@ -305,10 +325,12 @@ def test_one_sentence_and_the_exit_code(
         (("topic", "create", "u", "--replication-factor", "3"), "leave it out"),
         (("topic", "create", "u", "--config", "cleanup.policy=compact"), "--set NAME=VALUE"),
         (("topic", "create", "u", "--set", "log.retention.hours=1"), "did you mean retention.ms?"),
+        (("cat", "t", "--from"), "see tiered cat --help"),
+        (("export", "t", ""), "name the file to write"),
     ],
 )
-def test_words_of_kafka_s_tools(cli: Cli, place: Place, words: tuple[str, ...], hint: str) -> None:
-    done = cli(*words, "--log-dir", place.names["d"])
+def test_hints(cli: Cli, place: Place, words: tuple[str, ...], hint: str) -> None:
+    done = cli("--log-dir", place.names["d"], *words)
     assert done.code in (2, 10)
     assert hint in done.err
 

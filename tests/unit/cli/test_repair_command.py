@@ -52,10 +52,23 @@ def test_the_log_directory_is_a_source_if_it_is_of_this_bucket(cli: Cli, place: 
     assert f"no copy in the bucket holds offsets {row.base} to {row.next}" in plans[1].err
 
 
-def test_a_version_belongs_to_one_partition(cli: Cli, place: Bucket) -> None:
-    refused = cli("repair", "t", "--to-version", "3", "--remote", place.store.url)
-    assert refused.code == 2
-    assert "--to-version and --from-version need a single partition" in refused.err
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("t", "--to-version", "3"), 2, "--to-version and --from-version need a single partition"),
+        (("t:0", "--to-version", "2", "--from-version", "3"), 2, "--to-version and --from-version exclude each other"),
+        (("t:0", "--to-version", "999"), 2, "cannot go back to version 999, which is not older"),
+        (("t:0", "--to-version", "0"), 10, "versions that are kept"),
+    ],
+)
+def test_a_wrong_version_is_refused(cli: Cli, place: Bucket, words: tuple[str, ...], code: int, sentence: str) -> None:
+    refused = cli("repair", *words, "--remote", place.store.url)
+    assert (refused.code, sentence in refused.err) == (code, True)
+
+
+def test_help_after_a_topic_is_the_repair_s(cli: Cli) -> None:
+    for line, usage in ((("t:0", "--help"), "TOPIC[:P] [OPTIONS]"), (("-h",), "[OPTIONS] COMMAND")):
+        assert cli("repair", *line).text.startswith(f"Usage: tiered repair {usage}")
 
 
 def test_it_asks(cli: Cli, place: Bucket) -> None:

@@ -120,6 +120,13 @@ def test_what_is_lost_without_it_is_said_and_the_way_on_is_one(cli: Cli, directo
     text = " ".join((told.text + told.err).split())
     assert (told.code, "put it back from a copy" in text, "move it away" in text, way in text) == (13, True, True, True)
     (directory / name).unlink()
+    if name == META:
+        lost = cli("append", "t", "--log-dir", directory, stdin=b"12\n")
+        assert (lost.code, f"{directory / META} is missing" in lost.err, "--create makes it" in lost.err) == (
+            10,
+            True,
+            True,
+        )
     assert cli("append", "t", "--create", "--log-dir", directory, stdin=b"12\n").code == 0
     records = RECORDS if name != STARTS else ALL
     assert cli("cat", "t", "--log-dir", directory).text.strip() == f"{records}\n12"

@@ -75,6 +75,8 @@ def test_a_one_shot_run_looks_at_what_is_fatal_three_times() -> None:
         desk.answer(upload, CorruptionError("bad"))
         desk.turn(5_000)
     assert code(desk) == CorruptionError.exit_code
+    assert desk.exit is not None
+    assert desk.exit.hint == ""
 
 
 def test_a_drain_of_everything_seals_first_and_waits_for_the_commit() -> None:

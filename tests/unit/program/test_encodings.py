@@ -43,6 +43,7 @@ def test_a_wide_encoding_is_refused(tmp_path: Path, cli: Cli, shape: str, encodi
     why = f"begins with the byte order mark of {encoding.upper()}" if mark else "holds NUL characters, as UTF-16 and"
     assert refused.err.startswith(f"error: line 1 of the input {why}")
     assert "next: convert it first: iconv -f UTF-" in refused.err
+    assert ("--binary" in refused.err) == (shape == "lines")  # the other formats refuse this option
     assert records(tmp_path / "log") == []
 
 
@@ -66,6 +67,7 @@ def test_lines_of_bytes_are_appended_as_they_are(tmp_path: Path, cli: Cli) -> No
     ("options", "stdin", "sentence", "hint"),
     [
         (("--binary", "--format", "csv"), b"a\n", "--binary belongs to lines", "leave --binary out"),
+        (("-0", "--format", "csv"), b"a\n", "-0 belongs to lines and json, not to csv", "leave -0 out"),
         (("--delimiter", ";"), b"a\n", "--delimiter belongs to csv, not to lines", "add --format csv; -K separates"),
         (("--delimiter", ";;", "--format", "csv"), b"a\n", "--delimiter is one character", "for example ';'"),
         (("--format", "csv"), b"a;b\n1;2\n", "line 1 of the input is one column", "add --delimiter ';'"),
@@ -93,10 +95,11 @@ def test_one_sentence(
     assert (refused.code, refused.out) == (2, b"")
 
 
-def test_a_line_that_holds_a_cr_is_appended_as_it_is(tmp_path: Path, cli: Cli) -> None:
-    for options, stdin in (((), b"a\rb\n"), ((), b"a\nb\rc"), (("--binary",), b"a\rb"), (("-0",), b"a\rb")):
+def test_a_line_with_a_cr_or_in_latin_1_is_appended_as_it_is(tmp_path: Path, cli: Cli) -> None:
+    inputs = ((), b"a\rb\n"), ((), b"a\nb\rc"), (("--binary",), b"a\rb"), (("-0",), b"a\rb"), ((), b"h\xe4\n")
+    for options, stdin in inputs:
         assert cli("append", "t", "--log-dir", tmp_path / "log", "--create", *options, stdin=stdin).code == 0
-    assert [value for _, value in records(tmp_path / "log")] == [b"a\rb", b"a", b"b\rc", b"a\rb", b"a\rb"]
+    assert [value for _, value in records(tmp_path / "log")] == [b"a\rb", b"a", b"b\rc", b"a\rb", b"a\rb", b"h\xe4"]
 
 
 @pytest.mark.parametrize(("separator", "given"), [(";", ";"), ("\t", r"\t"), ("|", "|"), ("\x01", r"\x01")])

@@ -92,4 +92,7 @@ def test_a_bundle_has_no_records_and_no_secrets(tmp_path: Path, monkeypatch: pyt
     assert "AWS_SECRET_ACCESS_KEY" in json.loads(texts["environment.json"])
     assert json.loads(texts["files.json"])[f"t-0/{0:020d}.log"] > 0
     assert [name for name, text in texts.items() if "wJalrXUtnFEMI" in text or "hunter2" in text] == []
+    before = target.read_bytes()
+    assert run(["doctor", "--bundle", str(target)]) == 2
+    assert target.read_bytes() == before
     assert run(["doctor", "--bundle", str(tmp_path / "none" / "x.tar.gz")]) == 2

@@ -415,6 +415,18 @@ def test_wrong_names_are_config_errors(target: S3Target, monkeypatch: pytest.Mon
     store.close()
 
 
+@pytest.mark.parametrize("bundle", ["/nonexistent/ca.pem", "/", __file__])
+def test_unreadable_certificates_are_a_config_error(
+    bundle: str, monkeypatch: pytest.MonkeyPatch, script: Script
+) -> None:
+    for name, value in {"ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "x", "CA_BUNDLE": bundle}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    store = S3Store(S3Target("logs", endpoint_url=script.url.replace("http:", "https:")))
+    with pytest.raises(ConfigError, match=f"the certificates in {bundle} cannot be read"):
+        store.execute(Get("k"))
+    store.close()
+
+
 def test_unknown_profile_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")

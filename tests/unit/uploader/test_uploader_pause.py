@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tiered.errors import ConfigError, NotFoundError, TieredError, UnknownTopicE
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PauseFile
 from tiered.plan.pacing import ALL_TOPICS
-from uploader.cli import program
+from uploader.cli import main, program
 
 
 @pytest.fixture
@@ -79,6 +80,19 @@ def test_a_topic_that_is_not_there_is_refused_and_nothing_is_written(log_dir: Pa
     assert paused(log_dir) == {}
     with pytest.raises(NotFoundError, match=r"has no meta\.properties"):
         call(log_dir.parent, "pause")
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_an_error_is_json_too(
+    verb: str, log_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tiered-uploader", verb, "v", "--json", "--log-dir", str(log_dir)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["message_type"], found["exit_code"]) == ("error", ended.value.code)
+    assert err.startswith(f"error: {found['message']}\n")
 
 
 def test_the_help_shows_whole_sentences() -> None:

@@ -522,6 +522,13 @@ class LocalTier:
 def check_paths(paths: Sequence[Path], *, create: bool) -> list[Path]:
     """Return ``paths`` as a list. Raises NotFoundError if none of them has a log and ``create`` is False."""
     if not create and not any((each / META_PROPERTIES_NAME).exists() for each in paths):
+        lost = next((each for each in paths if any(each.glob("*-*/*.log"))), None)
+        if lost is not None:
+            raise NotFoundError(
+                f"{lost / META_PROPERTIES_NAME} is missing, and {lost} has partitions",
+                hint="put the file back, or create=True makes it with another id; `tiered repair rejoin` then lets "
+                "partitions of a bucket go on",
+            )
         raise NotFoundError(
             f"there is no log in {', '.join(map(str, paths))}",
             hint="create=True makes one; restore rebuilds a lost one",
