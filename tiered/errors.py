@@ -26,8 +26,13 @@ class TieredError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def next_step(self) -> str:
+        """Return the hint of this error, or that of its class if it has none of its own."""
+        return self.hint or type(self).hint
+
     def __str__(self) -> str:
-        return f"{self.message} ({self.hint})" if self.hint else self.message
+        return f"{self.message} ({self.next_step})"
 
     def as_json(self) -> dict[str, Any]:
         """Return the error as JSON values, as ``--json`` prints it."""
@@ -35,7 +40,7 @@ class TieredError(Exception):
             "message_type": "error",
             "code": self.code,
             "message": self.message,
-            "hint": self.hint,
+            "hint": self.next_step,
             "retriable": self.retriable,
             "exit_code": self.exit_code,
         }

@@ -290,9 +290,10 @@ class Service:
     # ------------------------------------------------------------------ while it runs, on its event loop
 
     def drain(self) -> None:
-        """Start the drain that the settings define, after a scan, and end after it.
+        """Request the end of the service, and return at once.
 
-        A signal handler calls it. The second call ends the service at once.
+        The service first scans the disk. It then uploads the records that the setting ``drain`` selects, for at most
+        ``drain_timeout``, and ends. The second call ends it at once. A signal handler calls this method.
         """
         if self._maintenance is not None:
             self._maintenance.end()

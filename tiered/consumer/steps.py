@@ -516,7 +516,10 @@ class ConsumerSteps:
         )
 
     def checked(self, positions: Mapping[TopicPartition, Position | int]) -> dict[TopicPartition, Position]:
-        """Return the positions that a caller gave, with offsets converted to positions. Raises ConfigError."""
+        """Return the positions that a caller gave, with offsets converted to positions.
+
+        Raises ConfigError if ``positions`` is not a dict, or if an offset is not a whole number from 0 on.
+        """
         found = {}
         for tp, given in arguments.instance("positions", positions, dict, "{TopicPartition: offset}").items():
             position = given if isinstance(given, Position) else Position(arguments.whole("offset", given, least=0))

@@ -481,7 +481,7 @@ class Topics:
         return self._rows[p.tp.topic]
 
     def add(self, p: Partition) -> None:
-        """Add a partition to its topic's row, which may be new."""
+        """Add a partition to the :class:`TopicRow` of its topic. The first partition creates that row."""
         self._rows.setdefault(p.tp.topic, TopicRow(p.tp.topic)).members[p.tp] = p
 
     def remove(self, p: Partition) -> None:

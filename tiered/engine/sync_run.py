@@ -301,7 +301,10 @@ class InlineBucket(StepBucket):
         await self._call(partial(self._tiering.asked, self.steps.register(topic)))
 
     async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
-        """Upload both objects of a segment, verify them, and return their row. Then apply new pauses of uploads."""
+        """Upload both objects of a segment, verify them, and return their row.
+
+        Before the return, the present pauses of uploads are read, and set for the rest of the run.
+        """
         seconds = self.upload_deadline_seconds()
         steps = self.steps.upload(tp, segment, claim_epoch, deadline_seconds=seconds)
 

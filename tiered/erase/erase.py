@@ -172,12 +172,15 @@ def erase_steps(
 ) -> Steps[Erased]:
     """Rewrite segments until a scan of all that the catalog names finds no match. Then search all other objects.
 
+    The other objects are not changed. Those with matching records, and unreadable ones, are in ``left`` of the result.
+
     ``owner``: name of this program in claims and commits. ``job_id``: id of the erasure, under which its notes are
     stored. ``spend``: called with the number of bytes read.
 
     ``now``: delete the old objects at once. ``capabilities``: of the store; None probes it. Raises ConfigError if
     others rewrite the partition again and again, or if ``now`` is set and a pin or snapshot needs an old object. Raises
-    CorruptionError. Raises FencedError if another maintainer claimed the role; run it again then.
+    CorruptionError for a damaged or missing object of the catalog. Raises NotFoundError if the catalog was deleted
+    meanwhile. Raises FencedError if another maintainer claimed the role; run it again then.
     """
     return (yield from Eraser(plan.tp, plan.entry, selection, job_id, spend).run(plan, owner, capabilities, now=now))
 

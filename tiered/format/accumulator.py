@@ -56,7 +56,7 @@ class AccumulatedBatch:
         self.records = []
 
     def time_of(self, index: int) -> int:
-        """Return the timestamp of the record at ``index``, after :meth:`release`."""
+        """Return the timestamp of the record at ``index``. Call :meth:`release` first."""
         return self._times[index]
 
 

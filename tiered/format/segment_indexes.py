@@ -310,7 +310,9 @@ def decode_txns(data: bytes | bytearray | memoryview, base_offset: int = 0) -> l
         version, *fields = _TXN_ENTRY.unpack_from(data, position)
         if version != _TXN_VERSION:
             raise CorruptionError(
-                f"transaction index entry has version {version}, not {_TXN_VERSION}", position=position
+                f"transaction index entry has version {version}, not {_TXN_VERSION}",
+                position=position,
+                hint="`tiered check` names the damaged index; `tiered repair` plans its repair",
             )
         txn = AbortedTxn(*fields)
         if txn.last_offset <= last:

@@ -137,7 +137,10 @@ class ProducerState:
                 hint="prepare the batches again",
             )
         if base_offsets is not None and len(base_offsets) != len(prepared.batches):
-            raise ConfigError(f"{len(base_offsets)} offsets for {len(prepared.batches)} batches")
+            raise ConfigError(
+                f"the batches are not applied: {len(base_offsets)} base offsets for {len(prepared.batches)} batches",
+                hint="pass one base offset for each batch, or None",
+            )
         self._generation += 1
         completed: list[CompletedTxn] = []
         ended: set[int] = set()

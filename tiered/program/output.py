@@ -172,7 +172,7 @@ class Output:
 
     def failure(self, error: TieredError) -> None:
         """Print an error and its hint on stderr. In JSON mode also print it as an object, and then the summary."""
-        complain(error.message, error.hint)
+        complain(error.message, error.next_step)
         if self.json_mode:
             self.line(json.dumps(error.as_json(), ensure_ascii=False, default=str))
             if self.command:

@@ -113,7 +113,10 @@ def records_of(wanted: ReadRequest) -> Emitter:
 
 
 def arrow_of(wanted: ReadRequest, columns: Sequence[str]) -> Emitter:
-    """Return the function that emits the wanted records of a part, as lists of Arrow record batches."""
+    """Return the function that emits the wanted records of one range of offsets, as lists of Arrow record batches.
+
+    ``columns``: names of their columns. The range is the function's :class:`Part`.
+    """
     return partial(_part_arrow, wanted, columns)
 
 

@@ -117,7 +117,10 @@ class StoreClock:
         return time.now_ms if self.agrees(time) else time.now_ms - self.ahead_of_store_ms(time.now_ms, time)
 
     def agrees(self, time: Time) -> bool:
-        """Return True if this machine's clock differs from the store's by at most ``MAX_CLOCK_LEAD_MS``."""
+        """Return True if this machine's clock differs from the store's by at most ``MAX_CLOCK_LEAD_MS``.
+
+        Return True also before the first answer with a date. ``time``: this machine's clocks, the outcome of ``Now``.
+        """
         return abs(self.ahead_of_store_ms(time.now_ms, time)) <= MAX_CLOCK_LEAD_MS
 
     def commit_ms(self, time: Time) -> int:

@@ -216,12 +216,12 @@ BUFFER_BYTES = 32 * 1024 * 1024
 
 
 class Prefetch:
-    """Read-ahead of the fetches that ``source`` returns. ``source`` is advanced no further than the reads.
+    """Read-ahead of fetches. Each call of ``source`` returns the steps of the next fetch, None after the last.
 
-    The first read is sent when the consumer asks for it. Read-ahead (``store.base.Begin``) starts only when the
-    consumer comes back for more. Results come in order. Bytes read or being read, and not yet consumed, never exceed
-    ``max_bytes``, or one fetch if that is larger. After the consumer stops, at most that much is wasted and no read is
-    begun.
+    ``source`` is called for at most one fetch more than reads were begun. The first read is sent when the consumer asks
+    for it. Read-ahead (``store.base.Begin``) starts only when the consumer comes back for more. Results come in order.
+    Bytes read or being read, and not yet consumed, never exceed ``max_bytes``, or one fetch if that is larger. After
+    the consumer stops, at most that much is wasted and no read is begun.
     """
 
     def __init__(

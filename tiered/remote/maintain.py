@@ -241,7 +241,8 @@ class Maintainer:
         """Return the plan for a deleted topic: one deletion of all objects, or no action during the grace period."""
         frees_at_ms = snapshot.root.commit.ts_ms + self._config.gc_grace_ms
         note = f"the topic was deleted; its objects are deleted from {format_time(frees_at_ms)} on"
-        if MaintenanceKind.COLLECT not in kinds or now_ms < frees_at_ms:
+        waits = self._config.gc_grace_ms and now_ms < frees_at_ms  # without a grace no clock decides
+        if MaintenanceKind.COLLECT not in kinds or waits:
             return MaintenancePlan(self._tp, snapshot.version, (), (note,))
         action = MaintenanceAction(
             MaintenanceKind.COLLECT,

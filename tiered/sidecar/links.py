@@ -139,9 +139,10 @@ class LinkFolder:
         return sorted({*linked, *(offset for offset in self.noted() if linked and offset < linked[-1])})
 
     def there(self, linked: Sequence[int]) -> list[tuple[int, int]]:
-        """Return (base, end) of each existing link. A link ends where the next one begins, even if that is missing.
+        """Return (base, end) of each existing link. A link ends where the next one begins.
 
-        ``linked``: bases of the existing files, as :meth:`bases` returns them.
+        The next one may be a missing link: ``tiered-links`` has its offset. ``linked``: bases of the existing files,
+        as :meth:`bases` returns them. The last of these files marks the end, and is no link.
         """
         there = frozenset(linked)
         return [pair for pair in itertools.pairwise(self.offsets(linked)) if pair[0] in there]

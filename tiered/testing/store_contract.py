@@ -144,7 +144,7 @@ def true(condition: bool, what: str) -> None:
 def landed(outcome: Outcome) -> PutResult:
     if isinstance(outcome, PutResult) and outcome.status is PutStatus.LANDED:
         return outcome
-    raise AssertionError(f"{outcome!r} did not land")
+    raise AssertionError(f"the store returned {outcome!r} for a write that must land (PutStatus.LANDED)")
 
 
 def status(outcome: Outcome) -> PutStatus:

@@ -26,8 +26,6 @@ TOPIC = "flights"
 SETTINGS = TopicConfig.from_properties({"segment.bytes": 4096, "index.interval.bytes": 200, "max.message.bytes": 2048})
 RECORDS = 120
 BATCH = 4
-DUE_AT_ONCE_MS = -1000
-"""Grace for a collector. A removal may be dated a millisecond ahead of the store's clock: at 0 it is not always due."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin import check
-from tests.unit.check.building import DUE_AT_ONCE_MS, TOPIC, Scenario, scenario
+from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
 from tiered.check.check import CheckOptions
 from tiered.check.findings import Finding, Severity
@@ -193,7 +193,7 @@ def test_a_garbage_page_that_cannot_be_read_is_told_and_may_go(log: Scenario) ->
     assert "or delete the one object" in found.message
     log.delete(key)
     assert seen(log) == []
-    drive(log.store, Collector(catalog, DUE_AT_ONCE_MS).run())
+    drive(log.store, Collector(catalog, 0).run())
     assert seen(log) == []
 
 

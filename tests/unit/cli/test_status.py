@@ -146,7 +146,7 @@ def test_a_fenced_partition(cli: Cli, tmp_path: Path, url: str) -> None:
     local = cli("status", "--log-dir", old, "--remote", url, "--json").summary["partitions"][0]["local"]
     assert (local["fenced"], local["end_offset"], local["uploaded_offset"], local["only_here"]) == (True, 6, 3, 3)
     told = cli("repair", "rejoin", "--log-dir", old, "--yes").text
-    (line,) = [line for line in told.splitlines() if "in no bucket" in line]
+    (line,) = [line for line in told.splitlines() if "on this disk only" in line]
     assert line.startswith("t-0: offsets 3 to 6 are perhaps on this disk only; `tiered cat t:0 --log-dir ")
     command = line.split("`")[1].split()
     assert cli(*command[1:]).out == b"4\n5\n6\n"
@@ -159,7 +159,7 @@ def test_what_was_set_aside_is_read_without_the_bucket_of_the_environment(
     old = fenced(cli, tmp_path, url)
     monkeypatch.setenv("TIERED_REMOTE", url)
     told = cli("repair", "rejoin", "--log-dir", old, "--yes").text
-    (line,) = [line for line in told.splitlines() if "in no bucket" in line]
+    (line,) = [line for line in told.splitlines() if "on this disk only" in line]
     command = line.split("`")[1].split()
     assert command[:4] == ["env", "-u", "TIERED_REMOTE", "tiered"]
     assert "without the remote that is named (environment TIERED_REMOTE)" in line

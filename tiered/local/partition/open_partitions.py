@@ -248,7 +248,7 @@ class Roster:
             return starts | slept
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Return the end of each partition that is in service."""
+        """Return the ``end_offset`` (the appended end) of each partition that is in service, open or sleeping."""
         with self._lock:
             awake = {tp: log.end_offset for tp, log in self.logs.items()}
             return awake | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}

@@ -381,7 +381,11 @@ def _pack(rows: Iterator[tuple[pa.Array, pa.Array]], bounds: Sequence[tuple[int,
 
 
 def note_of(live: bytes) -> dict[str, Any]:
-    """Return the note of a part (counts, effects on transactions) from ``live``, its note and bitmap."""
+    """Return the note of a part from ``live``, the bytes of its note and bitmap.
+
+    Its keys are the fields of ``Scanned``, and ``survivors``, the number of records that stay. If the catalog had
+    other rows than the plan, the key ``changed`` (the error's text) replaces these fields.
+    """
     found: dict[str, Any] = json.loads(_note_text(live))
     return found
 

@@ -74,7 +74,7 @@ def test_what_was_checked_before_another_append_is_not_applied() -> None:
             log.state.apply(stale, [1])
     now = log.state.prepare([data(1)])
     assert isinstance(now, PreparedBatches)
-    with pytest.raises(ConfigError, match="2 offsets for 1 batches"):
+    with pytest.raises(ConfigError, match="2 base offsets for 1 batches"):
         log.state.apply(now, [1, 2])
 
 

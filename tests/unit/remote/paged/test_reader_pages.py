@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.unit.check.building import DUE_AT_ONCE_MS, RECORDS, TOPIC, Scenario, scenario
+from tests.unit.check.building import RECORDS, TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.keys import FLAG_MAINTAINER, index_key, segment_key
@@ -83,7 +83,7 @@ def rewrite(log: Scenario) -> None:
         rows = list(drive(log.store, snapshot.piece(at)))
         drive(log.store, catalog.commit(ReplaceIntent(tuple(rows), tuple([again(log, catalog, row) for row in rows]))))
         at = rows[-1].next
-    assert drive(log.store, Collector(catalog, DUE_AT_ONCE_MS).run()).objects > 2 * len(snapshot.root.leaves)
+    assert drive(log.store, Collector(catalog, 0).run()).objects > 2 * len(snapshot.root.leaves)
 
 
 def again(log: Scenario, catalog: Catalog, row: Row) -> Row:
@@ -114,7 +114,7 @@ def test_a_lookup_by_time_goes_on_where_the_log_begins_now(log: Scenario, race: 
     def retain() -> None:
         catalog = maintaining(log)
         drive(log.store, catalog.trim(offset))
-        drive(log.store, Collector(catalog, DUE_AT_ONCE_MS).run())
+        drive(log.store, Collector(catalog, 0).run())
 
     with tiered.open_reader(log.url) as reader:
         race.armed = retain
