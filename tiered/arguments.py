@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 
 def whole(name: str, value: object, *, least: int | None = None, most: int | None = None) -> int:
-    """Check that ``value`` is a whole number within the bounds, both inclusive, and return it."""
+    """Return ``value`` as an int, if it is a whole number from ``least`` to ``most``, both inclusive (None: no bound).
+
+    Raises ConfigError, which names the argument ``name``, otherwise.
+    """
     hint = "a whole number" + (f" from {least}" if least is not None else "") + (f" to {most}" if most else "")
     number = value if type(value) is int else _index(value)
     if number is None:
@@ -41,7 +44,7 @@ def whole(name: str, value: object, *, least: int | None = None, most: int | Non
 
 
 def flag(name: str, value: object) -> bool:
-    """Check that ``value`` is True or False, and return it. Other truth values are refused."""
+    """Return ``value`` if it is True or False. Raises ConfigError, which names the argument ``name``, otherwise."""
     if not isinstance(value, bool):
         raise wrong(name, value, "True or False")
     return value
@@ -56,7 +59,10 @@ def text(name: str, value: object) -> str:
 
 
 def text_of(name: str, value: object, *, most_bytes: int) -> str:
-    """Check that ``value`` is a text, not empty, of at most ``most_bytes`` bytes as UTF-8, and return it."""
+    """Return ``value`` if it is a text, not empty, of at most ``most_bytes`` bytes as UTF-8.
+
+    Raises ConfigError, which names the argument ``name``, otherwise.
+    """
     found = text(name, value)
     try:
         size = len(found.encode())
@@ -81,14 +87,20 @@ def one_of(name: str, value: object, allowed: Sequence[str]) -> str:
 
 
 def seconds(name: str, value: object) -> float:
-    """Check that ``value`` is a finite number of seconds, and return it. A negative number becomes 0."""
+    """Return a finite number of seconds as a float. A negative number becomes 0.
+
+    Raises ConfigError, which names the argument ``name``, for other values.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise wrong(name, value, "a number of seconds")
     return max(0.0, float(value))
 
 
 def seconds_or_none(name: str, value: object) -> float | None:
-    """Check that ``value`` is a finite number of seconds, or None for no limit, and return it."""
+    """Return a finite number of seconds as a float, 0 for a negative one. None, for no limit, stays None.
+
+    Raises ConfigError, which names the argument ``name``, for other values.
+    """
     if value is None:
         return None
     if isinstance(value, float) and math.isinf(value):
@@ -97,7 +109,10 @@ def seconds_or_none(name: str, value: object) -> float | None:
 
 
 def duration_s(name: str, value: object) -> float:
-    """Return a duration in seconds, given as a number or as text such as "5s". None is infinity. Raises ConfigError."""
+    """Return a duration in seconds, given as a number or as text such as "5s". None is infinity.
+
+    Raises ConfigError, which names the argument ``name``, for other values.
+    """
     if value is None:
         return math.inf
     if isinstance(value, str):
@@ -109,7 +124,7 @@ def duration_s(name: str, value: object) -> float:
 
 
 def partition_count(topic: str, value: object) -> int:
-    """Check a topic's number of partitions, 1 to ``config.MAX_PARTITIONS``, and return it."""
+    """Return a topic's number of partitions. Raises ConfigError unless it is 1 to ``MAX_PARTITIONS`` (inclusive)."""
     number = _index(value)
     if number is None:
         raise wrong("partitions", value, f"a whole number from 1 to {MAX_PARTITIONS}")
@@ -127,7 +142,10 @@ def partition_or_none(value: object) -> int | None:
 
 
 def offset_or_none(name: str, value: object) -> int | str | None:
-    """Check an offset: an int from 0, its digits, "earliest" ("beginning"), "latest" ("end"), or None. Return it."""
+    """Return an offset: an int from 0, its digits, "earliest" ("beginning"), "latest" ("end"), or None.
+
+    Text stays text. Raises ConfigError, which names the argument ``name``, for other values.
+    """
     if value is None:
         return None
     if isinstance(value, str):
@@ -152,14 +170,14 @@ def path(name: str, value: object) -> Path:
 
 
 def path_or_none(name: str, value: object) -> Path | None:
-    """Return ``value`` as a path, None if it is None. Raises ConfigError."""
+    """Return ``value`` as a path, None if it is None. Raises ConfigError for another type, empty text or a NUL."""
     return None if value is None else path(name, value)
 
 
 def at_home(name: str, place: Path) -> Path:
-    """Replace a leading ``~`` by the home directory, as a shell does.
+    """Return the path ``place`` with a leading ``~`` replaced by the home directory, as a shell does.
 
-    Raises ConfigError if the home directory is unknown. Otherwise a folder named ``~`` would be created.
+    Raises ConfigError, with the argument ``name``, if the home directory is unknown: no folder ``~`` is created.
     """
     if not str(place).startswith("~"):
         return place
@@ -173,7 +191,7 @@ def at_home(name: str, place: Path) -> Path:
 
 
 def paths(name: str, value: object) -> list[Path]:
-    """Return ``value``, one path or several, as a list."""
+    """Return ``value``, one path or several, as a list. Raises ConfigError for an empty list and for other values."""
     if isinstance(value, str | os.PathLike):
         return [path(name, value)]
     if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray | memoryview) or not value:
@@ -182,9 +200,9 @@ def paths(name: str, value: object) -> list[Path]:
 
 
 def url_or_none(name: str, value: object) -> str | None:
-    """Check that ``value`` is a store's URL or None, and return it. A path object is returned as text.
+    """Return the URL of a store or None. A path object is returned as text.
 
-    ``store.location`` parses the URL later.
+    Raises ConfigError for empty text and other types. ``store.location`` parses the URL later.
     """
     if value is None:
         return None
@@ -231,9 +249,9 @@ def instance(name: str, value: object, kind: type[T], hint: str) -> T:
 
 
 def has(name: str, value: T, methods: Iterable[str], hint: str) -> T:
-    """Check that ``value`` is an object with these methods, or None, and return it. A class is refused.
+    """Return ``value`` if it is None or an object with these methods. Raises ConfigError otherwise, also for a class.
 
-    ``hint``: text of the expected value, for the ConfigError.
+    ``name``: the argument, for the error. ``hint``: text of the expected value, for the error.
     """
     if isinstance(value, type) or (
         value is not None and not all(callable(getattr(value, method, None)) for method in methods)
@@ -243,7 +261,10 @@ def has(name: str, value: T, methods: Iterable[str], hint: str) -> T:
 
 
 def clock_and_ids(clock: object, ids: object) -> tuple[Clock, IdSource]:
-    """Check the sources of time and of random ids, and return them. None is replaced by the machine's."""
+    """Return the sources of time and of random ids, those of the machine for None.
+
+    Raises ConfigError for an object without the methods of a Clock or an IdSource.
+    """
     hint = "an object as tiered.clock describes it, or None"
     has("clock", clock, ("now_ms", "monotonic", "sleep", "wait"), hint)
     has("ids", ids, ("uuid", "uid", "random"), hint)
@@ -251,9 +272,10 @@ def clock_and_ids(clock: object, ids: object) -> tuple[Clock, IdSource]:
 
 
 def topic_settings(value: object) -> dict[str, Any]:
-    """Check the settings in a ``TopicConfig`` or a mapping with Kafka's names. Return them by dotted name.
+    """Return the settings in a ``TopicConfig`` or a mapping with Kafka's names, by dotted name; none for None.
 
-    For a ``TopicConfig`` only settings that differ from their default are returned.
+    For a ``TopicConfig`` only settings that differ from their default are returned. Raises ConfigError for another
+    type, an unknown name and a wrong value.
     """
     if value is None:
         return {}
@@ -265,7 +287,10 @@ def topic_settings(value: object) -> dict[str, Any]:
 
 
 def selected(value: object) -> tuple[str | TopicPartition, ...]:
-    """Check topic names and TopicPartitions in a list. Return them as a tuple. ``value`` may also be a single one."""
+    """Return topic names and TopicPartitions as a tuple. ``value``: an iterable of them, or a single one.
+
+    Raises ConfigError for other values.
+    """
     if isinstance(value, str | TopicPartition):
         return (value,)
     found = tuple(value) if isinstance(value, Iterable) else (value,)
@@ -275,7 +300,10 @@ def selected(value: object) -> tuple[str | TopicPartition, ...]:
 
 
 def selected_partitions(value: object) -> tuple[TopicPartition, ...]:
-    """Check a list of TopicPartitions, and return it as a tuple. ``value`` may be a single TopicPartition."""
+    """Return TopicPartitions as a tuple. ``value``: an iterable of them, or a single one.
+
+    Raises ConfigError for other values.
+    """
     found = selected(value)
     partitions = tuple(each for each in found if isinstance(each, TopicPartition))
     if len(partitions) < len(found):
@@ -298,7 +326,7 @@ def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int
 
 
 def ends(value: object) -> dict[TopicPartition, int]:
-    """Check a mapping from TopicPartition to an offset from 0, and return it as a dictionary."""
+    """Return a mapping from TopicPartition to an offset as a dict. Raises ConfigError unless all are 0 or more."""
     hint = '{TopicPartition("orders", 0): 4711}'
     if not isinstance(value, Mapping) or not all(isinstance(tp, TopicPartition) for tp in value):
         raise wrong("ends", value, hint)
@@ -314,7 +342,7 @@ def columns_or_none(value: object, known: Sequence[str]) -> list[str] | None:
 
 
 def key(value: object) -> bytes | bytearray | memoryview:
-    """Check that ``value`` is a key: bytes, not None. Return it."""
+    """Return ``value`` if it is a key: bytes, bytearray or memoryview. Raises ConfigError otherwise, also for None."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise ConfigError(f"key is {_kind(value)}, not bytes", hint="encode it first")
     return value
@@ -341,10 +369,10 @@ def records(value: object) -> Iterator[Any]:
 
 
 def record(given: NewRecord, index: int) -> NewRecord:
-    """Check the types of a record's parts and refuse a timestamp in seconds. Return the record with an int timestamp.
+    """Check the types of a record's fields, and return it with an int timestamp. The log makes all other checks.
 
-    ``index``: the record's position in the call, for the errors InvalidRecordError and InvalidTimestampError. The log
-    makes all other checks.
+    Raises InvalidRecordError for a wrong type, InvalidTimestampError for a timestamp that is no int or in seconds.
+    ``index``: the record's position in the call, for these errors.
     """
     value, key_, timestamp, headers = given
     if value is not None and type(value) is not bytes:

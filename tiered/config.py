@@ -65,14 +65,17 @@ _QUANTITY = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_bytes(text: int | str) -> int:
-    """Return bytes for ``67108864``, ``"64MiB"``, ``"64m"`` (binary) or ``"64MB"`` (decimal). Raises ConfigError."""
+    """Return bytes for ``67108864``, ``"64MiB"``, ``"64m"`` (binary) or ``"64MB"`` (decimal).
+
+    Raises ConfigError for other text, and for a fraction of a byte.
+    """
     return _quantity(text, _BYTE_UNITS, "a size", "64MiB")
 
 
 def parse_duration_ms(text: int | str, option: str = "") -> int:
     """Return milliseconds for ``"7d"``, ``"90s"``, ``"1.5h"`` or ``0``.
 
-    Raises ConfigError, also for a positive number without a unit. A negative number such as -1 needs no unit.
+    Raises ConfigError for other text and a positive number without a unit. A negative number needs no unit.
     ``option``: name for the error, ``""`` for none.
     """
     bare, place = str(text).strip(), f"{option}: " if option else ""
@@ -216,7 +219,7 @@ class TopicConfig:
     def from_properties(cls, properties: Mapping[str, Any]) -> TopicConfig:
         """Return settings from dotted or snake_case names. Sizes and durations may be text (``"64MiB"``, ``"7d"``).
 
-        Raises ConfigError if a name is unknown (with "did you mean") or a setting is given twice.
+        Raises ConfigError for an unknown name (with "did you mean"), a name that is given twice and a wrong value.
         """
         return cls().replace(properties)
 
@@ -245,7 +248,10 @@ class TopicConfig:
         return {name: properties[name] for name in (_dotted(str(each).replace("-", "_")) for each in names)}
 
     def to_text(self, *, changed_only: bool = False) -> dict[str, str]:
-        """Return all values by dotted name, as text for the topic registry. ``changed_only``: without the defaults."""
+        """Return all values by dotted name, as text for the topic registry.
+
+        ``changed_only``: without those that equal the default.
+        """
         return {key: str(value) for key, value in self.to_properties(changed_only=changed_only).items()}
 
     def to_properties(self, *, changed_only: bool = False) -> dict[str, Any]:
@@ -458,7 +464,10 @@ def _policy(value: object) -> str:
 
 
 def _convert(key: str, value: object, kind: type) -> object:
-    """Return ``value`` in the type of the setting. Text is read as in a properties file or on a command line."""
+    """Return ``value`` as the type ``kind`` of the setting ``key`` (dotted). Numbers may be text, such as ``"64MiB"``.
+
+    Raises ConfigError for text that is no such number, and for a setting of type text that is not given as text.
+    """
     if kind is str:
         if key == "cleanup.policy" and isinstance(value, list | tuple):
             return ",".join(str(word) for word in value)

@@ -28,11 +28,11 @@ class TieredError(Exception):
 
     @property
     def next_step(self) -> str:
-        """Return the hint of this error, or that of its class if it has none of its own."""
-        return self.hint or type(self).hint
+        """Return the hint of this error, or that of its class. Empty for a plain TieredError without a hint."""
+        return self.hint or ("" if type(self) is TieredError else type(self).hint)
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.next_step})"
+        return f"{self.message} ({self.next_step})" if self.next_step else self.message
 
     def as_json(self) -> dict[str, Any]:
         """Return the error as JSON values, as ``--json`` prints it."""

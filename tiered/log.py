@@ -101,13 +101,13 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     ``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``. Credentials come from the AWS chain. ``create``:
     create a missing directory. ``uploader``: uploader to run in this process. Without one ``sync()`` uploads, or waits
     for the daemon. ``deadline_seconds`` (30): longest time for the retries of a request. ``config``: settings of the
-    log directory. ``clock``, ``ids``: replacements for tests. ``s3``: :class:`tiered.config.S3Keywords`.
+    log directory. ``clock``, ``ids``: replacements for tests. ``s3``: settings of S3, such as ``endpoint_url``.
 
     Raises:
         LockedError: the directory is open for writing already. An uploader may hold its lock for up to
             ``LOCK_PATIENCE_S``: ``open`` waits for that long.
         NotFoundError: no log there and ``create=False``, or no such bucket. An unreachable store is no error.
-        ConfigError, RemotePermissionError, CorruptionError.
+        ConfigError: an argument is wrong. CorruptionError: a file is damaged. RemotePermissionError: the store refuses.
     """
     place = arguments.StorePlace.checked(remote, deadline_seconds, s3)
     arguments.has("uploader", uploader, ("attach",), "tiered.uploader.Uploader(), or None")
@@ -400,7 +400,7 @@ class Log:
         timeout: float = DEFAULT_TIMEOUT_S,
         durability: str = "disk",
     ) -> Transaction:
-        """Begin a transaction over topics of this log. Each append names its topic. Use ``with``.
+        """Begin a transaction over topics of this log. Each append may name its topic. Use ``with``.
 
         Args:
             transactional_id: names the writer. An open transaction of the same id is aborted and its writer fenced.
@@ -408,7 +408,8 @@ class Log:
             timeout: seconds, at most 900, after which an open transaction is aborted.
             durability: ``commit`` returns when the transaction is on "disk", or when the bucket has it, too ("remote").
 
-        Raises ConfigError, LocalIOError, DiskFullError, CorruptionError.
+        Raises ConfigError for a wrong argument, and for "remote" without a bucket. Raises LocalIOError, DiskFullError
+        or CorruptionError if the state log of transactions cannot be read or written.
         """
         if durability not in ("disk", "remote"):
             raise arguments.wrong("durability", durability, '"disk" or "remote": a transaction that ended is on disk')
@@ -445,10 +446,11 @@ class Log:
         """Return a consumer of ``topics`` that begins at the positions of ``group`` and waits for new records.
 
         Use ``with``. ``positions``: a mapping, or a pair of functions, that stores the positions instead of the log. It
-        is for programs that store positions with their results. ``options``:
-        :class:`tiered.consumer.steps.ConsumerKeywords`. Without ``topics`` call ``subscribe`` or ``assign``.
+        is for programs that store positions with their results. ``options``: such as ``start`` and ``isolation``
+        (:class:`tiered.consumer.steps.ConsumerKeywords`). Without ``topics`` call ``subscribe`` or ``assign``.
 
-        Raises UnknownTopicError, ConfigError, CorruptionError.
+        Raises UnknownTopicError, CorruptionError for damaged positions, ConfigError for a wrong option and for a group
+        whose members share partitions over the bucket.
         """
         core = self._consumer_steps(group, topics, positions, options)
         return Consumer(core, self._runner)
@@ -651,7 +653,8 @@ class Log:
     def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
         """Wait until each partition is committed in the bucket up to its offset in ``ends``. Seals no segment.
 
-        ``timeout_s`` None: no limit. Raises DataLocalError after the timeout, FencedError, and an uploader's error.
+        ``timeout_s`` None: no limit. Raises DataLocalError after the timeout, FencedError if another volume owns a
+        partition, and the error that ended the uploader of this process.
         """
         wait_uploaded(
             self._local,

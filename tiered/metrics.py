@@ -102,7 +102,7 @@ def metric(name: str, value: float, labels: Mapping[str, str] | None = None) -> 
 
 
 def help_text(name: str) -> str:
-    """Return the help text of the metric ``name``, which may begin with ``tiered_``. Raises KeyError."""
+    """Return the help text of the metric ``name``, which may begin with ``tiered_``. Raises KeyError for others."""
     return HELP[name.removeprefix(PREFIX)]
 
 

@@ -296,7 +296,8 @@ class TrashEntry(NamedTuple):
 
     ``removed_version``, ``removed_ms``: version and ``ts_ms`` of the first root that did not name the object.
     ``id_hi``, ``id_lo``, ``epoch``: uid and claim epoch in the object's key. ``kind``: a ``TRASH_*`` constant with
-    bits of ``KEY_BITS``. ``base``: base offset in a segment's key. ``TRASH_ROWS`` uses ``base`` and ``end`` as bounds.
+    bits of ``KEY_BITS``. ``base``: base offset in a segment's key. ``TRASH_ROWS`` names segments that end above
+    ``base`` and at or below ``end``.
     """
 
     id_hi: int

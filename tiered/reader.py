@@ -66,7 +66,7 @@ def open_reader(
 
     Args:
         as_of: a snapshot's name, a version (a number) or a time (text or a datetime), only without ``log_dir``. The
-            reader shows that past state of the bucket. A time means the newest root that was kept at or before it.
+            reader shows that past state of the bucket. A time means the newest stored root that is not later.
             ``Reader.taken`` returns the chosen version.
         pin: protect each read's version from garbage collection, for reads longer than ``gc.grace.ms``. A pin is one
             small object below ``pin/`` of the partition. It is renewed, deleted after the read, and expires 6 hours
@@ -487,7 +487,8 @@ class Reader:
         intervals of heartbeats and leases, equal for all members. ``options``:
         :class:`tiered.consumer.steps.ConsumerKeywords`.
 
-        Raises UnknownTopicError, ConfigError (a reader of a disk or of a past version), RemotePermissionError.
+        Raises UnknownTopicError, ConfigError for a wrong option and for a reader of a disk or of a past version,
+        RemotePermissionError if the role has no right to the group's objects.
         """
         return Consumer(self._consumer_steps(group, topics, member, times, options), self._runner)
 

@@ -39,7 +39,10 @@ class _OwningLog(Protocol):
     """Log to which a topic belongs: the methods that the topic calls."""
 
     def wait_uploaded(self, ends: dict[TopicPartition, int], timeout_s: float) -> None:
-        """Wait until the committed ends reach ``ends``. Raises DataLocalError, FencedError."""
+        """Wait until the committed ends reach ``ends``. Raises DataLocalError after ``timeout_s``.
+
+        Raises FencedError if another volume owns a partition.
+        """
 
     def check_remote(self) -> None:
         """Raise ConfigError if there is no bucket to wait for."""
@@ -253,7 +256,7 @@ class Topic(TopicReads):
             buffer_bytes, max_block_ms: ``append`` waits while that many bytes are unwritten, at most that long.
             durability: receipts wait for "memory" (page cache) or "disk" (one fsync for all batches written together).
 
-        Raises ConfigError, ForkedLogError.
+        Raises ConfigError for a wrong argument, ForkedLogError in a forked child.
         """
         limits = AppenderLimits.checked(linger_ms, max_bytes, buffer_bytes, max_block_ms, durability)
         most = min(limits.max_bytes, self.config.max_message_bytes, self.config.segment_bytes)
@@ -264,7 +267,8 @@ class Topic(TopicReads):
 
         From then on keys are spread over all partitions: new records of a key may go to another partition, as in Kafka.
         Partitions are never removed. Open readers see new partitions after they call ``topic`` again. A failed call may
-        be repeated. Raises ConfigError, RemoteUnavailableError, CommitUnknownError, LocalIOError, DiskFullError.
+        be repeated. Raises ConfigError for too many partitions or an internal topic. If the bucket or the disk fails:
+        RemoteUnavailableError, CommitUnknownError, LocalIOError, DiskFullError.
         """
         return self._waiter._add_partitions(self.name, arguments.whole("n", n, least=1))
 
@@ -303,7 +307,8 @@ class Topic(TopicReads):
             timeout: seconds, at most 900, after which an open transaction is aborted.
             durability: ``commit`` returns when the transaction is on "disk", or when the bucket has it, too ("remote").
 
-        Raises ConfigError, LocalIOError, DiskFullError, CorruptionError.
+        Raises ConfigError for a wrong argument, and for "remote" without a bucket. Raises LocalIOError, DiskFullError
+        or CorruptionError if the state log of transactions cannot be read or written.
         """
         return self._waiter.transaction(transactional_id, topic=self, timeout=timeout, durability=durability)
 

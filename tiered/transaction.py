@@ -56,7 +56,10 @@ MAX_TRANSACTIONAL_ID_BYTES = 32_767
 
 
 def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
-    """Return ``timeout_s`` in milliseconds. Raise ConfigError for an invalid id or timeout."""
+    """Return ``timeout_s`` in milliseconds. Raises ConfigError for an id that is empty, too long or no text.
+
+    Raises ConfigError also for a timeout that is not positive or too long.
+    """
     arguments.text_of("transactional_id", transactional_id, most_bytes=MAX_TRANSACTIONAL_ID_BYTES)
     timeout_ms = int(arguments.seconds("timeout", timeout_s) * 1000)
     check_timeout(timeout_ms)

@@ -115,7 +115,7 @@ class Program(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands as ``tiered`` does."""
+        """Write the list of commands, each with the first sentence of its help."""
         write_commands(self, ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -221,7 +221,8 @@ def _sync(
 ) -> tuple[Exit, dict[TopicPartition, int]]:
     """Upload, or wait for an uploader that runs already. If that one ends, upload here.
 
-    Return the exit and the number of committed offsets by partition.
+    Return (exit, number of committed offsets by partition). ``timeout_ms`` None: no limit. ``form``: format of the
+    log, "text" or "json".
     """
     clock = SystemClock()
     begun = clock.monotonic()
@@ -404,7 +405,7 @@ def main() -> None:
 
 
 def _committed(counts: Mapping[TopicPartition, int]) -> str:
-    """Return a sentence such as ``2,000 records committed in t-0, t-1``. ``counts``: offsets by partition."""
+    """Return a sentence such as ``2,000 records committed in t-0, t-1``. ``counts``: number by partition."""
     total = sum(counts.values())
     if not total:
         return "nothing to commit: this disk notes that the bucket holds all; `tiered check` asks the bucket"

@@ -53,8 +53,9 @@ class Uploader:
     def attach(self, directory: Path, location: StoreLocation, options: StoreOptions) -> AttachedUploader:
         """Start uploading the sealed segments of ``directory`` to ``location``. Return once its lock is acquired.
 
-        ``options``: the log's store options. Its limits hold for log and uploader together. Raises LockedError if
-        another uploader runs, ConfigError if limits were given to the log and to the uploader.
+        ``options``: the log's store options. Its limits apply to log and uploader together. Raises LockedError if
+        another uploader runs, ConfigError if limits were given to the log and to the uploader. Raises
+        RemoteUnavailableError if the uploader has not started after ``START_SECONDS``.
         """
         if options.limits is not None and self._settings.store_limits != StoreLimits():
             raise ConfigError(

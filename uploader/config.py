@@ -79,7 +79,7 @@ class Settings:
         return PartSizes(self.multipart_above, self.part_size)
 
     def place(self) -> tuple[Path, StoreLocation]:
-        """Return (log directory, store). Raises ConfigError if one is not set, or if one contains the other."""
+        """Return (log directory, store). Raises ConfigError if one is not set or wrong, or if they overlap."""
         if self.log_dir is None:
             raise ConfigError("no log directory is named", hint="pass --log-dir DIR, or set TIERED_LOG_DIR")
         if self.remote is None:
@@ -119,7 +119,7 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], config: Path |
     """Return the settings. The command line wins over the environment, which wins over the configuration file.
 
     ``flags``: values from the command line, None if not given. ``config``: path of the file, None without one. Raises
-    ConfigError.
+    ConfigError for an unknown or wrong setting, and for a file that cannot be read.
     """
     settings.refuse_unknown_variables(environ)
     settings.refuse_unknown_daemon_variables(environ)
@@ -137,7 +137,7 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], config: Path |
 
 
 def _drop_foreign(found: dict[str, settings.Value]) -> None:
-    """Remove settings of S3 if the store is another one. Raises ConfigError unless they come from the environment."""
+    """Remove S3 settings of the environment if the store is not S3. Raises ConfigError for those given elsewhere."""
     try:
         scheme = StoreLocation.parse(found["remote"].value).scheme if "remote" in found else "s3"
     except ConfigError:

@@ -197,7 +197,7 @@ def paused_lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def store_document(limits: Limits) -> dict[str, Any]:
-    """Return the ``store`` object of ``/status``: limits of requests and memory, memory in use, slow-down answers."""
+    """Return the ``store`` object of ``/status``: rate limits, memory, and the number of too-many-requests answers."""
     return {
         "requests_per_second": limits.requests_per_second,
         "bytes_per_second": limits.bytes_per_second,

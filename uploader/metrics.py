@@ -47,11 +47,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[PartitionView], float]], ...] = (
 
 
 class Metrics:
-    """Metrics of one service. ``by_partition`` False sums the partitions of a topic, because thousands of series cost.
+    """Metrics of one service. ``by_partition`` False: one series per topic, the sum of its partitions or highest time.
 
-    ``views``: returns the partitions' status. Three functions return more metrics. ``writer``: background tasks and
-    cleaner, as the writer of the log stored them. ``maintenance``: that of the bucket, if it runs here. ``limits``:
-    memory, and the request rates that the store allows.
+    ``views``: returns the partitions' status. Three functions return more metrics. ``writer``: those of the log
+    directory, such as background tasks of its writer. ``maintenance``: that of the bucket, if it runs here.
+    ``limits``: memory, and requests that the store refused as too many.
     """
 
     def __init__(

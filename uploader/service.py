@@ -139,9 +139,10 @@ class Service:
     ) -> Exit:
         """Run until an end is requested; with ``oneshot``, until this drain is done or ``timeout_ms`` has passed.
 
-        ``started``: called once the lock is held. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises
-        NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use). Raises
-        LogDestroyedError if a one-shot run finds that the bucket lacks what this directory uploaded.
+        ``started``: called once the lock is taken. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises
+        NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use, unsuitable
+        directory), and the error of the first scan. Raises LogDestroyedError if a one-shot run finds that the bucket
+        lacks what this directory uploaded.
         """
         self._progress, self._told_progress = progress, self._clock.monotonic()
         self._directory.acquire()
@@ -220,7 +221,10 @@ class Service:
             await bucket.close()
 
     async def _listen(self, http: tuple[str, int] | None) -> None:
-        """Serve at ``http`` and nowhere else. Raises ConfigError, and then nothing is served."""
+        """Serve at ``http`` (host, port) and nowhere else; None: nowhere.
+
+        Raises ConfigError if the address cannot be used. Nothing is served then.
+        """
         before, self._server = self._server, None
         if before is not None:
             await before.close()
@@ -477,7 +481,8 @@ async def serve(
     """Run a service, and return its exit. SIGTERM and SIGINT start its drain, SIGHUP reloads the settings.
 
     ``reload``: reads the settings again; after its errors the old ones stay. None: no signal is handled.
-    ``oneshot``, ``timeout_ms``: drain after which the service ends, and its limit. ``progress`` gets sentences.
+    ``oneshot``, ``timeout_ms``: drain after which the service ends, and its limit, None: none. ``progress`` gets a
+    sentence every ``PROGRESS_SECONDS``.
     """
     loop = asyncio.get_running_loop()
     handlers: dict[int, Callable[[], object]] = {}

@@ -39,7 +39,8 @@ FIELDS = "tiered_fields"
 class Telemetry:
     """Listener of the upload engine: it writes log lines and metrics. Use it on the event loop only.
 
-    ``each_tick``: called in a regular interval, one second by default. ``committed``: offsets that this run committed.
+    ``each_tick``: called in a regular interval, one second by default. ``committed``: number of offsets that this run
+    has committed, by partition.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Telemetry:
         emit(_LEVELS[report.level], report.event, report.message, fields)
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
-        """Count the end of a step in the metrics."""
+        """Count the end of a step in the metrics. ``error`` None: it succeeded. ``seconds``: how long it took."""
         result = "ok" if error is None else error.code if isinstance(error, TieredError) else "internal"
         if error is not None:
             self.metrics.errors.labels(result).inc()

@@ -71,7 +71,7 @@ class MaintenanceThread:
     async def close(self) -> None:
         """Request an end, and wait up to ``LAST_ACTION_SECONDS`` for the current action. Then close the store.
 
-        An action that takes longer is abandoned.
+        An action that takes longer is abandoned, and the store stays open.
         """
         self._upkeep.end()
         await in_thread(self._thread.join, LAST_ACTION_SECONDS)

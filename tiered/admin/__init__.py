@@ -50,7 +50,7 @@ __all__ = ["Plan", "check", "erase", "rejoin", "repair", "restore", "snapshot"]
 
 
 class _Details(Protocol):
-    """Facts of a plan."""
+    """Facts about a planned change, which a notebook shows as HTML."""
 
     def _repr_html_(self) -> str: ...
 
@@ -145,6 +145,7 @@ def restore(
         name: new name of the one selected topic, which gets a new id.
         pin: protect the objects to fetch from garbage collection.
         if_empty: leave a directory alone that is not empty, without an error.
+        progress: called with (bytes done, bytes in all or 0, partition).
         dry_run: only report what would be restored.
 
     Raises:
@@ -175,6 +176,7 @@ def repair(
     """Find damage in a log directory, a bucket or both, and plan its repair. ``apply()`` returns the number of repairs.
 
     Args:
+        selected: topics and partitions to repair; empty: all.
         from_dir: a log directory that may have the records that the bucket lost. Default: ``log_dir``.
         to_version: the version of the catalog to go back to.
         from_version: the version of the catalog to restore, if two copies are possible.
@@ -243,8 +245,9 @@ def erase(
         now: delete the old objects at once, without ``gc.grace.ms``. Refused while a pin or snapshot needs them.
 
     Raises:
-        ConfigError: nothing is selected.
-        UnknownTopicError, CorruptionError.
+        ConfigError: nothing is selected, ``now`` is refused, or others rewrite a partition again and again.
+        UnknownTopicError.
+        CorruptionError: the catalog or a segment is damaged.
     """
     clock, ids = arguments.clock_and_ids(clock, ids)
     selection = Selection.asked(keys, prefixes, before, clock.now_ms())

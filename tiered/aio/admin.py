@@ -72,7 +72,8 @@ async def check(
 
     ``topics`` empty: all. ``read_data``: read every byte of the bucket, and decode every record. ``subset``: (n, m)
     reads only the n-th of m parts of the bucket. ``orphans``: list objects that no catalog names. ``pin``: keep garbage
-    collection from deleting segments before they are read. Asynchronous form of ``tiered.admin.check``.
+    collection from deleting segments before they are read. ``progress``: called with (bytes read, bytes in all or 0,
+    partition). ``on_finding``: called with each finding at once. Asynchronous form of ``tiered.admin.check``.
     """
     options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, orphans, subset, pin)
     directory = arguments.path_or_none("log_dir", log_dir)
@@ -102,10 +103,12 @@ async def restore(
 ) -> RestoreReport:
     """Build the new log directory ``log_dir`` from a bucket.
 
-    ``newest_bytes``, ``since``: leave older segments in the bucket. ``as_of``: restore a snapshot, a version or a past
-    time. ``until`` (a time) and ``end`` (an offset) end the partitions earlier. ``name``: new name of the one selected
-    topic. ``pin``: protect the objects from garbage collection. ``if_empty``: leave a non-empty directory alone,
-    without an error. ``dry_run``: only report. A cancelled call leaves the files that were complete by then.
+    ``selected``: topics and partitions; empty: all. ``newest_bytes``, ``since``: leave older segments in the bucket.
+    ``as_of``: restore a snapshot, a version or a past time. ``until``: end each partition before the first record of
+    this time. ``end``: exclusive end of the one selected partition. ``name``: new name of the one selected topic.
+    ``pin``: protect the objects from garbage collection. ``if_empty``: leave a non-empty directory alone, without an
+    error. ``dry_run``: only report. ``progress``: called with (bytes done, bytes in all or 0, partition). A
+    cancelled call leaves the files that were complete by then.
     Asynchronous form of ``tiered.admin.restore``, with its errors.
     """
     target = arguments.path("log_dir", log_dir)
@@ -131,10 +134,10 @@ async def repair(
 ) -> AsyncPlan[RepairPlan, int]:
     """Find damage in a log directory, a bucket or both, and plan its repair. ``apply()`` returns the number of repairs.
 
-    ``from_dir``: a log directory that may have lost records. ``to_version``: version of the catalog to go back to.
-    ``from_version``: version to restore, if two are possible. ``accept_loss``: give up records that no copy has.
-    A cancelled ``apply()`` leaves some repairs complete and none half done. Asynchronous form of
-    ``tiered.admin.repair``, with its errors.
+    ``selected``: topics and partitions; empty: all. ``from_dir``: a log directory that may have the records that the
+    bucket lost; None: ``log_dir``. ``to_version``: version of the catalog to go back to. ``from_version``: version
+    to restore, if two are possible. ``accept_loss``: give up records that no copy has. A cancelled ``apply()``
+    leaves some repairs complete and none half done. Asynchronous form of ``tiered.admin.repair``, with its errors.
     """
     options = RepairOptions(
         arguments.path_or_none("from_dir", from_dir),

@@ -65,14 +65,17 @@ class AsyncTransaction:
     ) -> list[RecordMetadata]:
         """Append ``records``, one batch for each partition. Return one position for each batch, in order of partitions.
 
-        ``topic`` None: the topic that the transaction was made from. Asynchronous form of ``Transaction.append_many``.
+        A record is a ``NewRecord``, a (value, key) pair, or a value. ``partition`` None: each record's key decides.
+        ``topic`` None: the topic that the transaction was made from. Asynchronous form of ``Transaction.append_many``,
+        with its errors.
         """
         return await self._worker.call(self._txn.append_many, records, partition=partition, topic=topic)
 
     async def commit_positions(self, consumer: AsyncConsumer) -> None:
         """Commit the positions of ``consumer`` with this transaction: all of it is committed, or nothing.
 
-        Raises ConfigError if the positions of ``consumer`` are not stored in this log.
+        Raises ConfigError if the positions of ``consumer`` are not stored in this log, and the errors of
+        :meth:`append`.
         """
         await self._worker.call(self._txn.commit_positions, consumer)
 

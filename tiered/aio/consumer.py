@@ -52,7 +52,10 @@ class AsyncConsumer:
         """Return up to ``max_records`` records as soon as there are any; an empty list after ``timeout``.
 
         ``timeout``: seconds or text such as "5s"; None: no limit. The list is also empty after the end by ``stop_at``
-        or ``idle_timeout``. A cancelled call loses no records: the next call returns them. Raises as ``Consumer.poll``.
+        or ``idle_timeout``. A cancelled call loses no records: the next call returns them. After an error the
+        next call continues at the positions. Raises OffsetOutOfRangeError, OffsetGapError, LogTruncatedError,
+        CorruptionError, ClosedError, PartitionLostError in a group of a bucket, and RemoteUnavailableError if the store
+        is unreachable before the first read.
         """
         request = Request(
             arguments.whole("max_records", max_records, least=1), arguments.duration_s("timeout", timeout)
@@ -160,7 +163,10 @@ class AsyncConsumer:
         return (await self._run(self.core.positions([partition])))[TopicPartition(*partition)]
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at ``offset`` of this partition. The committed position stays until the next commit."""
+        """Continue at ``offset`` of this partition. The committed position stays until the next commit.
+
+        Raises UnknownTopicError if the partition is not assigned to this consumer.
+        """
         await self._run(self.core.seek(TopicPartition(*partition), offset))
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -196,8 +202,9 @@ class AsyncConsumer:
     ) -> None:
         """Store the positions after the last returned records, or ``positions``. A cancelled call may have stored them.
 
-        ``async_``: return at once. The next commit or :meth:`close` raises the error of such a commit.
-        Asynchronous form of ``Consumer.commit``.
+        Raises the first error after all partitions were tried. ``async_``: return at once. The next commit or
+        :meth:`close` raises the error of such a commit. In a bucket, such commits are stored at most once a second: by
+        a later poll or commit, or by :meth:`close`.
         """
         async with self._lock:
             self.core.check_open()

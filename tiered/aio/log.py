@@ -58,8 +58,9 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
     """Open the log directory ``path`` for writing: ``async with aio.open(...) as log``, or ``await aio.open(...)``.
 
     ``remote``: URL of the bucket. ``create``: create a missing directory. ``uploader``: uploader to run in-process.
-    ``deadline_seconds`` (30): longest time for the retries of a request. Raises LockedError, NotFoundError and the
-    other errors of ``tiered.open``.
+    ``deadline_seconds`` (30): longest time for the retries of a request. ``config``: settings of the log directory.
+    ``s3``: settings of S3, such as ``endpoint_url``. Raises LockedError if the directory is open for writing already,
+    NotFoundError if it or the bucket is missing, and the other errors of ``tiered.open``.
     """
 
     async def opening() -> AsyncLog:
@@ -161,8 +162,9 @@ class AsyncLog:
     ) -> Opening[AsyncConsumer]:
         """Return a consumer of ``topics`` that begins at the positions of ``group``. Use ``async with``.
 
-        ``positions``: a mapping or a pair of functions that stores the positions instead of the log. ``options``: see
-        :class:`tiered.consumer.steps.ConsumerKeywords`. Asynchronous form of ``Log.consumer``, with its errors.
+        ``positions``: a mapping or a pair of functions that stores the positions instead of the log. ``options``: such
+        as ``start`` and ``isolation`` (:class:`tiered.consumer.steps.ConsumerKeywords`). Raises UnknownTopicError,
+        ConfigError for a wrong option, and the other errors of ``Log.consumer``.
         """
         make = functools.partial(self._log._consumer_steps, group, topics, positions, options)
         return open_consumer(make, self._runner)
@@ -189,7 +191,8 @@ class AsyncLog:
     async def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
         """Wait until each partition is committed in the bucket up to its offset in ``ends``. Seals no segment.
 
-        ``timeout_s`` None: no limit. Raises DataLocalError after the timeout, FencedError, and an uploader's error.
+        ``timeout_s`` None: no limit. Raises DataLocalError after the timeout, FencedError if another volume owns a
+        partition, and the error that ended the uploader of this process.
         """
         await self._worker.call_alone(self._log.wait_uploaded, ends, timeout_s)
 
@@ -249,7 +252,8 @@ def open_reader(
     """Open ``remote`` (a URL), ``log_dir`` (a directory on this machine) or both for reading, with ``async with``.
 
     ``as_of``: a snapshot's name, a version or a time. ``pin``: protect each read from garbage collection.
-    ``deadline_seconds``: longest time for the retries of a request. Raises the errors of ``tiered.open_reader``.
+    ``deadline_seconds``: longest time for the retries of a request. ``s3``: settings such as ``endpoint_url``.
+    Raises the errors of ``tiered.open_reader``.
     """
 
     async def opening() -> AsyncReader:
@@ -391,7 +395,9 @@ class AsyncReader:
         """Return a consumer that shares the partitions of ``topics`` with all members of ``group``. Use ``async with``.
 
         Positions are stored in the bucket. ``member``: a name for people. ``times``: intervals of heartbeats and
-        leases, equal for all members. ``options``: :class:`tiered.consumer.steps.ConsumerKeywords`.
+        leases, equal for all members. ``options``: such as ``start`` and ``isolation``
+        (:class:`tiered.consumer.steps.ConsumerKeywords`). Raises UnknownTopicError, ConfigError for a wrong option and
+        for a reader of a disk or of a past version.
         """
         self._worker.check_open()
         make = functools.partial(self._reader._consumer_steps, group, topics, member, times, options)

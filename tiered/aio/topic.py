@@ -193,7 +193,9 @@ class AsyncTopicReads:
     ) -> AsyncIterator[pyarrow.RecordBatch]:
         """Yield the records as Arrow record batches of about 1 MiB, with all columns or ``columns``.
 
-        The other arguments and the errors are those of :meth:`read`. All errors are raised while iterating.
+        ``start``, ``end``: offsets; ``since``, ``until``: times; both ranges are half-open. ``partition`` None: all.
+        ``follow=True`` continues with new records, until ``idle_timeout`` without one. All errors, those of
+        :meth:`read`, are raised while iterating.
         """
 
         def check() -> ReadRequest:
@@ -236,7 +238,7 @@ class AsyncTopicReads:
     def chosen(self, partition: int | None) -> Sequence[int]:
         """Return the numbers of the partitions to read: ``partition``, or all if it is None.
 
-        Raises ConfigError, UnknownTopicError.
+        Raises ConfigError if ``partition`` is no whole number, UnknownTopicError if the topic lacks it.
         """
         return self._reads.chosen(partition)
 
@@ -290,7 +292,11 @@ class AsyncTopic(AsyncTopicReads):
         return await self._worker.write(durability, append_many, records, partition=partition)
 
     async def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
-        """Append encoded v2 batches without decoding them. The log assigns new offsets. Raises as :meth:`append`."""
+        """Append encoded v2 batches without decoding them. The log assigns new offsets.
+
+        ``durability``: wait for "memory" (page cache), "disk" (fsync) or "remote" (seal and commit). Raises
+        InvalidRecordError for damaged or wrong batches, and the other errors of ``Topic.append``.
+        """
         append_batches = functools.partial(self._topic.append_batches, durability=durability)
         return await self._worker.write(durability, append_batches, data, partition=partition)
 

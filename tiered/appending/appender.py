@@ -79,7 +79,10 @@ class AppenderLimits(NamedTuple):
     def checked(
         cls, linger_ms: object, max_bytes: object, buffer_bytes: object, max_block_ms: object, durability: object
     ) -> AppenderLimits:
-        """Check the keyword arguments of ``Topic.appender`` and return them. Raises ConfigError."""
+        """Check the keyword arguments of ``Topic.appender`` and return them.
+
+        Raises ConfigError for a wrong type or range, the durability "remote", or ``buffer_bytes`` < ``max_bytes``.
+        """
         if durability == "remote":
             hint = 'appender.flush(durability="remote") waits for the bucket, for all records at once'
             raise ConfigError(
@@ -199,7 +202,7 @@ class Appender(Accumulator[Receipt]):
 
     @property
     def _failures(self) -> tuple[int, TieredError | None]:
-        """Return (number, first error or None) of the records that failed since the last :meth:`flush`."""
+        """Return (number of records that failed since the last flush, the error that the next flush raises or None)."""
         with self._lock:
             return self._failed, next(iter(self._halted.values()), None) or self._refused
 
@@ -427,7 +430,7 @@ class Appender(Accumulator[Receipt]):
     def _append(self, batch: PendingBatch, start: int, end: int, pieces: list[tuple[int, Outcome]]) -> None:
         """Write records ``start`` to ``end`` (exclusive) of a batch, and add the outcomes to ``pieces``.
 
-        Each outcome is (index of the first record, its position or the error) and holds until the next one.
+        An outcome is (index of the first record, position or error). It is for all records before the next outcome's.
         If the log refuses a record, halve the range until the record is alone, so that only this record fails.
         """
         before = _halting(pieces)
@@ -571,8 +574,8 @@ class Appender(Accumulator[Receipt]):
 def _own(record: NewRecord, clock: Clock) -> tuple[NewRecord, int]:
     """Return (copy of the record with a timestamp, upper bound of its bytes in a batch).
 
-    The caller of ``append`` cannot change the copy. Raises InvalidRecordError.
-    Fields that are not plain bytes are encoded once, so that a wrong record is refused at once.
+    The caller of ``append`` cannot change the copy. A record with headers, or with fields that are not plain bytes,
+    is checked. Raises InvalidRecordError if a field has a wrong type or size.
     """
     value, key, timestamp, headers = record
     if timestamp == NO_TIMESTAMP:

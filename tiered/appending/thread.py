@@ -78,7 +78,7 @@ class AppenderThread:
             self._pending.pop(appender, None)
 
     def wake(self, appender: Appender) -> None:
-        """Schedule the write of an appender's records. Write them in this call if no thread can start at exit."""
+        """Schedule the write of an appender's records. At exit, or if no thread can start: write them in this call."""
         if self._ends:
             appender._drain()
             return
@@ -132,7 +132,8 @@ class AppenderThread:
     def write_at_exit(self) -> Iterator[tuple[str, int, TieredError | None]]:
         """Write all buffered records, and from now on write each record at once.
 
-        Yield (topic, number of failed records, first error or None).
+        Yield (topic, number of failed records, error or None) for each appender with records that failed since its
+        last flush.
         """
         if self._closed or os.getpid() != self._pid:
             return

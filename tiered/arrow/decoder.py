@@ -92,7 +92,7 @@ class ArrowDecoder:
     def record_batches(self, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
         """Decode all ``batches``. Yield each Arrow record batch as soon as it is full, at the end also the last one.
 
-        Raises CorruptionError, and ConfigError for a null that ``schema`` forbids.
+        Raises CorruptionError for a damaged batch, ConfigError for a null that ``schema`` forbids.
         """
         for header, data in batches:
             yield from self.add(header, data)
@@ -101,8 +101,8 @@ class ArrowDecoder:
     def add(self, header: BatchHeader, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
         """Decode one Kafka batch, and yield the Arrow record batches that are full.
 
-        The batch is decoded only while the result is iterated. Raises CorruptionError, and ConfigError for a null that
-        ``schema`` forbids.
+        ``data``: the whole batch, with its header. It is decoded only while the result is iterated. Raises
+        CorruptionError for a damaged batch, ConfigError for a null that ``schema`` forbids.
         """
         if header.is_control or header.records_count == 0:
             return
@@ -125,7 +125,8 @@ class ArrowDecoder:
     def add_run(self, run: memoryview) -> Iterator[pa.RecordBatch]:
         """Decode the consecutive verified v2 batches in ``run``, and yield the Arrow record batches that are full.
 
-        Decodes only while the result is iterated. Raises CorruptionError, and ConfigError for a forbidden null.
+        Decodes only while the result is iterated. Raises CorruptionError for a damaged batch, ConfigError for a null
+        that ``schema`` forbids.
         """
         buffers = self._buffers
         for batch in cut(run):
@@ -135,7 +136,7 @@ class ArrowDecoder:
                 yield from self._rows_from_buffers(buffers)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the decoded rows that :meth:`add` has not yielded, as Arrow record batches. Call it at the end."""
+        """Yield the decoded records that were not yielded yet, as Arrow record batches. Call it at the end."""
         if self._buffers is not None:
             yield from self._rows_from_buffers(self._buffers)
         if self._records:
@@ -144,12 +145,12 @@ class ArrowDecoder:
     def _is_full(self, size_bytes: int, rows: int, more: int = 0) -> bool:
         """Return True if a record batch of ``size_bytes`` is closer to the target size than with ``more`` bytes.
 
-        Return True also for ``RECORD_BATCH_ROWS`` rows.
+        Return True also if ``rows``, its number of records, is at least ``RECORD_BATCH_ROWS``.
         """
         return size_bytes + more // 2 >= self._batch_bytes or rows >= RECORD_BATCH_ROWS
 
     def _rows_from_buffers(self, held: ArrowColumns) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that the compiled kernels collected in ``held``, as record batches, and empty ``held``."""
+        """Yield the records that the compiled kernels collected in ``held``, as record batches, and empty ``held``."""
         size = held.size_bytes
         found = held.finish()
         arrays = [self._arrays.array(name, found) for name in self._columns] if found.rows else []
@@ -160,7 +161,7 @@ class ArrowDecoder:
             yield self._record_batch(shown, offsets[first : first + rows])
 
     def _decoded(self, header: BatchHeader, data: bytes | memoryview) -> list[Record]:
-        """Return the records of one batch that are inside the bounds. Raises CorruptionError."""
+        """Return the records of one batch that are inside the bounds. Raises CorruptionError for a damaged batch."""
         start, end, since_ms, until_ms = self._bounds
         try:
             return [
@@ -186,16 +187,16 @@ class ArrowDecoder:
         return (Record(offset, 0, None, None, ()) for offset in range(header.base_offset, header.next_offset))
 
     def _rows_from_records(self) -> pa.RecordBatch:
-        """Return the rows that were decoded record by record: the compiled kernels do not take all batches."""
+        """Return one record batch of all records that were decoded one by one, without the compiled kernels."""
         found, kinds = self._records, self._kinds
         self._records, self._kinds, self._size = [], [], 0
         offsets = np.array([record.offset for record in found], np.int64)
         return self._record_batch([self._array(name, found, kinds) for name in self._columns], offsets)
 
     def _pieces(self, rows: Int64s, size_bytes: int) -> Iterator[Int64s]:
-        """Return the row indexes ``rows`` in one piece, or in several if they are much more than one record batch.
+        """Yield ``rows``, the indexes of records, in one array, or in several if they far exceed one record batch.
 
-        ``size_bytes``: bytes of all these rows. No row gives no piece.
+        ``size_bytes``: bytes of all these records. Yield nothing without records.
         """
         pieces = max(1, size_bytes // (2 * self._batch_bytes), -(-len(rows) // (2 * RECORD_BATCH_ROWS)))
         if pieces == 1:

@@ -40,7 +40,7 @@ CHUNK_ROWS = 65_536
 
 
 class RowSlice(NamedTuple):
-    """Consecutive rows of a call, from row ``first``.
+    """Consecutive rows of the data of one append. ``first``: number of the first row, from 0.
 
     ``partitions``: target of each row. -1: the row has no key, and names no partition.
     """

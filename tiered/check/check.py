@@ -134,8 +134,8 @@ class CheckReport:
 def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, files: Files) -> Steps[CheckReport]:
     """Check a log directory, a bucket or both. Emit each finding at once, and the progress. Return the report.
 
-    Raises ConfigError without either or for a wrong ``subset``, NotFoundError, UnknownTopicError, and the errors of a
-    store that cannot be read.
+    Raises ConfigError without either or for a wrong ``subset``, and UnknownTopicError for a named topic in neither.
+    Raises NotFoundError for a missing directory or a bucket without topics, and the errors of an unreadable store.
     """
     if log_dir is None and url is None:
         raise ConfigError(
@@ -191,7 +191,7 @@ class CheckRun:
         return check.facts
 
     def remote(self, url: str, local: LocalFacts, facts: RemoteFacts, reading: Reading) -> Steps[None]:
-        """Check every partition that the registry names, and the registry itself. ``facts`` collects totals.
+        """Check the registry, and each partition of the chosen topics. ``facts`` collects totals.
 
         ``local``: facts of the log directory, for the comparison. ``reading``: segments of which every byte is read.
         """

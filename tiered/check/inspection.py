@@ -123,7 +123,10 @@ def pieces(source: ByteSource) -> Iterator[bytes]:
 
 
 def batches(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
-    """Yield (position, bytes) of each batch of ``source``. It reads no further than the caller iterates."""
+    """Yield (position, bytes) of each batch of ``source``, which is read no further than the caller iterates.
+
+    Raises CorruptionError with the position if no batch can begin there.
+    """
     feed = BatchFeed(source.size)
     for piece in pieces(source):
         yield from feed.feed(piece)

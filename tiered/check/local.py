@@ -433,9 +433,8 @@ class LocalCheck:
 
         ``scan``, ``end``: totals and end offset of the segment. ``noted``: content of its ``.seal`` file, None without.
 
-        ``alone``: a transaction that began before the log counts as unknown, as reads do, if no bucket has that part.
-        Segments wholly below the log ``start`` do not need them: an open removes the snapshots at or below it, as Kafka
-        does, and the segments wait for the next pass of retention.
+        ``alone``: no bucket has the offsets before this log, so a marker of a transaction that began there hides no
+        record. Segments wholly below the log ``start`` need neither file: an open removes the snapshots at or below it.
         """
         base = scan.base_offset
         txn_index = self._optional(path / local_name(base, TXN_INDEX_SUFFIX), findings)

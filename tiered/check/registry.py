@@ -53,8 +53,9 @@ class Unnamed:
 def survey(
     notes: list[str], refusals: type[TieredError] | tuple[type[TieredError], ...] = RemotePermissionError
 ) -> Steps[set[tuple[UUID, int]]]:
-    """List the bucket, and return the (topic id, partition) of all its objects. If it cannot be listed, add a note.
+    """List the bucket, and return the (topic id, partition) of all its objects.
 
+    If it cannot be listed, add a sentence to ``notes`` and return an empty set.
     ``refusals``: errors that count as "cannot be listed".
     """
     try:

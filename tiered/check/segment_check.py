@@ -125,8 +125,8 @@ class SegmentCheck:
     def follow_up_to(self, pinned: CatalogView, start: int) -> Steps[None]:
         """Rebuild the producer state at ``start`` from earlier segments, which another part checks.
 
-        The search begins at a segment after whose end no transaction is open, and reads at least one whole segment. A
-        wrong snapshot is reported by the check of its own segment. It must not make this one look wrong.
+        Read the segments after the nearest one at whose end no transaction is open. These are at least one, and at most
+        :data:`MAX_FOLLOWED`. Findings about them are dropped, because their own check reports them.
         """
         before: list[tuple[Row, Bundle | None]] = []
         at = start
@@ -340,7 +340,10 @@ class SegmentCheck:
             )
 
     def _gone(self, row: Row, message: str, findings: Findings) -> Steps[None]:
-        """Report a missing object. It is damage if the newest root names it: retention may have deleted it."""
+        """Report a missing object. It is damage if the newest root still names it or cannot be read.
+
+        Otherwise a later commit removed the row, and the object was deleted rightly.
+        """
         pinned = yield from self._newest()
         now = (yield from pinned.at(row.base)) if pinned is not None else None
         if pinned is not None and (now is None or (now.id_hi, now.id_lo) != (row.id_hi, row.id_lo)):
@@ -463,7 +466,7 @@ def own_row(row: Row) -> Row:
 def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) -> Steps[ObjectVerdict]:
     """Compare a ``.log`` object with size and checksum in its row. Return the verdict.
 
-    ``read_data``: compute the checksum from all its bytes.
+    ``read_data``: compute the checksum from all its bytes. False: only if the store has no checksum.
     """
     key = segment_key(topic_id, tp.partition, row)
     head = yield Head(key)
@@ -480,7 +483,10 @@ def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) 
 
 
 def judge_index(topic_id: UUID, tp: TopicPartition, row: Row) -> Steps[ObjectVerdict]:
-    """Read an index bundle and compare it with its row. Return the verdict."""
+    """Read an index bundle and compare it with its row. Return the verdict.
+
+    Raises NewerFormatError for a bundle of a newer release, which may be right.
+    """
     key = index_key(topic_id, tp.partition, row)
     got = yield Get(key, 0, MAX_BUNDLE_BYTES)
     if not isinstance(got, Object):

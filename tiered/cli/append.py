@@ -127,7 +127,7 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
 
 
 def _plan(app: Application, name: str, source: LineSource, shape: InputShape, *, create: bool) -> int:
-    """Read the whole input, and print what would be appended. Raises the errors of the input."""
+    """Read the whole input, and print the number of records to append. Raises InvalidRecordError for a wrong line."""
     if not create:
         with open_reader(app) as reader:
             topic_to_read(reader, name)
@@ -141,7 +141,10 @@ def _plan(app: Application, name: str, source: LineSource, shape: InputShape, *,
 
 
 def _append_all(app: Application, tally: _Tally, source: LineSource, shape: InputShape, chosen: int | None) -> None:
-    """Append the whole input to the partition ``chosen`` (None: by key). An error has the number appended."""
+    """Append the whole input to the partition ``chosen`` (None: by key).
+
+    The message of an error says how many records were appended.
+    """
     config = tally.config
     limit_bytes = min(CHUNK_BYTES, config.max_message_bytes // 2, config.segment_bytes // 2)
     try:

@@ -86,7 +86,10 @@ def command(app: Application, records_per_second: float | None, **shape: str | i
 
 
 def workload_of(records_per_second: float, shape: dict[str, str | int | float | None]) -> Workload:
-    """Build the workload from the options of a plan. Raises ConfigError."""
+    """Build the workload from the options of a plan. ``shape``: options by name.
+
+    Raises ConfigError for a wrong or negative value.
+    """
 
     def seconds(name: str) -> float:
         option = "--" + name.replace("_", "-")

@@ -205,6 +205,8 @@ class _Drop:
     """Segments to delete from the disk of one partition: those that the checkpoint says are in the bucket.
 
     ``before``: place before which they begin. ``going``: the segments. ``stays``: number of offsets not uploaded yet.
+
+    Raises ConfigError for a partition that is not tiered.
     """
 
     def __init__(self, partition: ReadLog, before: LogPlace) -> None:
@@ -394,7 +396,10 @@ def _check_cut(tp: TopicPartition, offset: int, positions: Positions) -> None:
 
 @contextlib.contextmanager
 def _without_uploader(app: Application, log: LocalLog) -> Iterator[None]:
-    """Hold the uploader's lock during the block, so that no uploader commits removed records. Raises LockedError."""
+    """Hold the uploader's lock during the block, so that no uploader commits removed records.
+
+    Raises LockedError if an uploader runs.
+    """
     lock = uploader_lock(log.directory, log.files)
     if log.files.state(lock.path) is None:  # no uploader ever ran here
         yield
@@ -412,7 +417,10 @@ def _without_uploader(app: Application, log: LocalLog) -> Iterator[None]:
 
 
 def _cut(app: Application, tp: TopicPartition, offset: int) -> int:
-    """Remove the records from ``offset`` on. Return the end offset that the next open finds. Raises LockedError."""
+    """Remove the records from ``offset`` on. Return the end offset that the next open finds.
+
+    Raises LockedError if a writer or an uploader runs.
+    """
     with open_directory(app) as log, _without_uploader(app, log):
         log.partition(tp).truncate_to(offset)
         log.transactions.positions.rewind_lost(app.clock.now_ms())

@@ -426,9 +426,10 @@ _SECRET = re.compile(r"//[^/@\s\"]+@")
 
 
 def write_bundle(path: Path, app: Application, checks: Mapping[str, object]) -> None:
-    """Write the archive of an issue report to ``path``. ``checks``: results of ``doctor``. Raises TieredError.
+    """Write the archive of an issue report to ``path``. ``checks``: results of ``doctor``.
 
-    Of the environment it has only the names of ``AWS_*`` and ``TIERED_*`` variables, not their values.
+    Of the environment it has only the names of ``AWS_*`` and ``TIERED_*`` variables, not their values. Raises
+    ConfigError if ``path`` exists or cannot be written, DiskFullError on a full disk.
     """
     documents: dict[str, object] = {
         "doctor.json": checks,

@@ -164,7 +164,10 @@ def _is_in_bucket(app: Application, group: str) -> bool:
 
 
 def _targets(app: Application, selected: str, at: LogPlace) -> dict[TopicPartition, int]:
-    """Return the new positions in a topic or a partition on this disk. Raises NotFoundError."""
+    """Return the offset of the place ``at`` in each partition of a topic, or in one, on this disk.
+
+    ``selected``: ``TOPIC`` or ``TOPIC:P``. Raises NotFoundError if it is not on this disk.
+    """
     wanted = topic_or_partition(selected)
     with open_view(app) as view:
         topics = view.topics()
@@ -215,7 +218,10 @@ def _fields(lag: GroupLag) -> dict[str, Any]:
 def _target(
     tp: TopicPartition, at: LogPlace, start: int, end: int, for_time: Callable[[int], tuple[int, int] | None]
 ) -> int:
-    """Return the offset that ``at`` means in one partition. Raises ConfigError for one outside of it."""
+    """Return the offset of the place ``at``. Raises ConfigError unless it is ``start`` to ``end`` (inclusive).
+
+    ``for_time``: function from a time in ms to the first record's (offset, timestamp) from then on, None without.
+    """
     offset = at.offset_in(start, end, for_time)
     if not start <= offset <= end:
         raise ConfigError(f"{tp} has no offset {offset}", hint=f"it has {start} to {end}")
@@ -339,7 +345,7 @@ def _position_fields(app: Application, each: GroupPartition, lag: GroupLag | Tie
 def _reset_in_bucket(app: Application, group: str, selected: Sequence[str], at: LogPlace, *, force: bool) -> int:
     """Set the positions of a group in all its topics, or in ``selected``, to the place ``at``. Return the exit code.
 
-    ``force``: also while the group has members. Raises NotFoundError if nothing is selected.
+    ``force``: also while the group has members. Raises NotFoundError if there is no such partition in the bucket.
     """
     with open_tiers(app, with_local=False) as tiers:
         named = [topic_or_partition(text) for text in selected]
@@ -378,7 +384,7 @@ def _delete_in_bucket(app: Application, group: str) -> int:
 
 
 def _topics_of(tiers: Tiers, group: str) -> Sequence[TopicFacts]:
-    """Return the topics in which a group has positions. Raises NotFoundError."""
+    """Return the topics in which a group has positions. Raises NotFoundError if it has none in an existing topic."""
     ids = {each.topic_id for each in tiers.run(load_group(group)).partitions}
     chosen = [facts for facts in tiers.topics(unreadable={}).values() if facts.remote_id in ids]
     if not chosen:

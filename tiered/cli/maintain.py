@@ -199,7 +199,10 @@ def _once(app: Application, wanted: MaintainScope) -> int:
 def _print_pins(
     app: Application, tiers: Tiers, planned: Sequence[tuple[Maintainer, MaintenancePlan]], failed: Failed
 ) -> None:
-    """Print the pins and snapshots that protect garbage, and the expired pins, for each partition that has any."""
+    """Print the pins and snapshots that protect garbage, and the expired pins, for each partition that has any.
+
+    ``failed``: gets the error of a partition whose pins cannot be read.
+    """
     for maintainer, plan in planned:
         pins = None
         with _by_itself(plan.tp, failed), contextlib.suppress(RemotePermissionError):

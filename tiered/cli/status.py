@@ -198,7 +198,7 @@ class StatusReport:
         return code
 
     def notes(self) -> list[str]:
-        """Return lines about facts that are no problem: topics being deleted, a log without a bucket."""
+        """Return lines about facts that are no problem, such as topics being deleted or a log without a bucket."""
         notes = []
         for topic in sorted({entry.tp.topic for entry in self.entries if entry.deleting}):
             of_topic = [entry for entry in self.entries if entry.tp.topic == topic]

@@ -260,7 +260,9 @@ def _check_count(app: Application, facts: TopicFacts, partitions: int | None) ->
 
 
 def _changes(settings: tuple[str, ...], resets: tuple[str, ...], config: Mapping[str, str]) -> dict[str, Any]:
-    """Return changes by Kafka's names. Raises ConfigError for an unknown name, or one named twice.
+    """Return the new values by Kafka's names. ``settings``: texts NAME=VALUE. ``resets``: names to set to the default.
+
+    Raises ConfigError for an unknown name, a name that is given twice, a wrong value, and if nothing is to be changed.
 
     An unknown name in the registry entry's ``config`` may be reset: it is removed.
     """

@@ -131,7 +131,10 @@ def setting_lines(config: Mapping[str, str]) -> list[str]:
 
 
 def setting_meaning(name: str, value: str) -> str:
-    """Return a setting's value with its unit, or ``no limit``, or the setting that it follows; otherwise ``""``."""
+    """Return the value of a size or time in readable units, ``no limit``, or the setting whose value it has.
+
+    Return ``no number`` for a damaged value, and ``""`` for all other settings.
+    """
     unit = name.rpartition(".")[2]
     if unit not in ("bytes", "ms", "messages"):
         return ""

@@ -75,7 +75,7 @@ class Assignment(Protocol):
         """Return the stored positions. Partitions without one are left out."""
 
     def close(self) -> None:
-        """Leave the group. Commits nothing."""
+        """Leave the group, without a commit."""
 
 
 MAX_GROUP_BYTES = 249
@@ -167,14 +167,17 @@ class LogAssignment:
         self._ids: dict[TopicPartition, UUID] = {}
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """Read all partitions of these topics from the next poll on. Raises UnknownTopicError."""
+        """Read all partitions of these topics from the next poll on. Raises UnknownTopicError if one does not exist."""
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         for name in names:
             self._find(name)
         self._names, self._chosen = names, None
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions instead of the present ones, from the next poll on. Raises UnknownTopicError."""
+        """Read these partitions instead of the present ones, from the next poll on.
+
+        Raises UnknownTopicError if one does not exist.
+        """
         chosen = frozenset(map(TopicPartition._make, partitions))
         for topic, number in chosen:
             self._find(topic)
@@ -219,7 +222,8 @@ class LogAssignment:
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Mapping[TopicPartition, TieredError]:
         """Store positions. Return the error of each partition whose position was not stored.
 
-        A position in a topic that was deleted meanwhile is refused, because a new topic of its name has other records.
+        A position is refused if its partition is not assigned here, or if its topic was deleted: a new topic of that
+        name has other records.
         """
         topics = self._topics()
         errors: dict[TopicPartition, TieredError] = {}
@@ -243,7 +247,11 @@ class LogAssignment:
         return errors
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Return the stored positions. Partitions without one are left out. Raises CorruptionError, ConfigError."""
+        """Return the stored positions of ``partitions``. Partitions without one are left out.
+
+        Raises CorruptionError if one is damaged, ConfigError if another protocol uses the group, and errors of the
+        application's own store.
+        """
         return self.store.load(partitions)
 
     def close(self) -> None:

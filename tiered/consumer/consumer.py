@@ -82,10 +82,11 @@ class Consumer:
         ``timeout``: seconds or text such as "5s"; None: no limit. After the end by ``stop_at`` or ``idle_timeout`` the
         list is empty, too.
 
-        The positions move to after the returned records. Raises OffsetOutOfRangeError, OffsetGapError,
-        LogTruncatedError, CorruptionError, ClosedError, and PartitionLostError in a group of a bucket. Raises
-        RemoteUnavailableError if the store is unreachable before the first read, and errors of automatic commits.
-        After an error the next call continues at the positions, so no record is skipped.
+        The positions move to after the returned records. Raises OffsetOutOfRangeError if retention deleted the next
+        record, LogTruncatedError if the log was truncated below the position, OffsetGapError if neither tier has the
+        next record, CorruptionError, and ClosedError after the close. Raises PartitionLostError if a member of a group
+        polled too seldom, RemoteUnavailableError if the store is unreachable before the first read, and errors of
+        automatic commits. After an error the next call continues at the positions, so no record is skipped.
         """
         request = Request(
             arguments.whole("max_records", max_records, least=1), arguments.duration_s("timeout", timeout)
@@ -160,13 +161,13 @@ class Consumer:
     def subscribe(self, topics: str | Iterable[str]) -> None:
         """Read these topics instead of the present ones. Partitions that a topic gets later are read, too.
 
-        Raises UnknownTopicError.
+        Raises UnknownTopicError if a topic does not exist.
         """
         with self._lock:
             self.core.assignment.subscribe([topics] if isinstance(topics, str) else list(topics))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions instead of the present ones. Raises UnknownTopicError.
+        """Read these partitions instead of the present ones. Raises UnknownTopicError if one does not exist.
 
         Raises ConfigError in a group whose members share the partitions.
         """
@@ -204,15 +205,21 @@ class Consumer:
         self._run(self.core.seek(TopicPartition(*partition), offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Continue at the earliest offset of these partitions, or of all."""
+        """Continue at the earliest offset of these partitions. Without arguments: of all assigned ones."""
         self._run(self.core.seek_to(partitions or None, end=False))
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Continue at the end of these partitions, or of all: only later records are read."""
+        """Continue at the end of these partitions. Without arguments: of all assigned ones.
+
+        Only later records are read. With ``isolation="read_committed"`` the end is the last stable offset.
+        """
         self._run(self.core.seek_to(partitions or None, end=True))
 
     def offsets_for_times(self, times: Mapping[TopicPartition, Time]) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Return for each partition (offset, timestamp) of its first record at or after the time, None without one."""
+        """Return for each partition (offset, timestamp) of its first record at or after its time, None without one.
+
+        Raises UnknownTopicError if a partition is not assigned to this consumer.
+        """
         return self._run(self.core.offsets_for_times(times))
 
     def lag(self) -> dict[TopicPartition, int]:
@@ -233,8 +240,8 @@ class Consumer:
         """Store the positions after the last returned records, or ``positions``.
 
         Raises the first error after all partitions were tried. ``async_``: return at once. The error of such a commit
-        is raised by the next commit, or by :meth:`close`. In a bucket, positions of such commits are stored at most
-        once a second: by a later poll or commit, or by :meth:`close`.
+        is raised by the next commit, or by :meth:`close`. A group of a bucket stores positions of such commits at most
+        once a second. A later poll or commit, or :meth:`close`, then stores them.
         """
         with self._lock:
             self.core.check_open()

@@ -98,7 +98,10 @@ class Options:
 
     @classmethod
     def from_keywords(cls, given: ConsumerKeywords, *, now_ms: int) -> Options:
-        """Check the keywords of a consumer and convert them. Raises ConfigError, InvalidTimestampError."""
+        """Check the keywords of a consumer and convert them. ``now_ms``: time from which a relative ``start`` counts.
+
+        Raises ConfigError for an unknown keyword or a wrong value, InvalidTimestampError for a wrong ``start``.
+        """
         unknown = given.keys() - ConsumerKeywords.__annotations__.keys()
         if unknown:
             hint = f"they are {', '.join(ConsumerKeywords.__annotations__)}"
@@ -158,8 +161,8 @@ class AnyConsumer(Protocol):
 class ConsumerSteps:
     """State of one consumer, and its operations as steps functions. Not thread-safe, except :meth:`wake`.
 
-    ``request``: request that :meth:`loop` answers. ``closed``: no further call may begin. ``left``: it has left the
-    group.
+    ``request``: request that :meth:`loop` answers. ``closed``: no further call may begin. ``left``: the consumer has
+    left the group.
     """
 
     def __init__(
@@ -325,10 +328,10 @@ class ConsumerSteps:
         self._followers.check_open()
 
     def apply_changes(self) -> Steps[None]:
-        """Poll the assignment, and open or close partitions by its changes. Raises ClosedError.
+        """Poll the assignment, and open or close partitions by its changes. Raises ClosedError after a close.
 
-        A partition that cannot be opened is retried later. If no partition is open yet, its error is raised; in a group
-        of a bucket only RemoteUnavailableError is.
+        A partition that cannot be opened is retried later. While no partition is open, its error is raised. In a group
+        of a bucket only RemoteUnavailableError is raised then.
         """
         self.check_open()
         yield from self._poll_assignment()
@@ -377,7 +380,10 @@ class ConsumerSteps:
         yield from fetch.stream.release()
 
     def _start_partition(self, tp: TopicPartition, position: Position | None) -> Steps[None]:
-        """Open a partition at ``position``; None: at the option ``start``."""
+        """Open a partition at ``position``; None: at the option ``start``.
+
+        Raises LogTruncatedError if the log was truncated below ``position``, unless ``on_truncated`` is "rewind".
+        """
         fetch = yield from PartitionFetch.open(tp, self._opener, self._signal, isolation=self._options.isolation)
         if position is None:
             fetch.seek((yield from self._start_of(fetch)))
@@ -486,7 +492,7 @@ class ConsumerSteps:
             raise failure
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Steps[None]:
-        """Store positions with the time of now. Raise the first error after all partitions were tried."""
+        """Store positions, with the present time as commit time. Raise the first error after all were tried."""
         if not positions:
             return
         clocks: Clocks = yield Now()
@@ -543,9 +549,9 @@ class ConsumerSteps:
         return iter(tuple(self._fetches))
 
     def seek(self, tp: TopicPartition, offset: int) -> Steps[None]:
-        """Set the position of ``tp`` to ``offset``. It also works if the start position cannot be found.
+        """Set the position of ``tp`` to ``offset``, even if the position to start at cannot be found.
 
-        Raises UnknownTopicError if the partition is not assigned.
+        Raises UnknownTopicError if the partition is not assigned, ConfigError for an offset below 0.
         """
         offset = arguments.whole("offset", offset, least=0)
         yield from self._poll_assignment()

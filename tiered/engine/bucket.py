@@ -75,7 +75,7 @@ class StepBucket(ABC):
     async def claim(self, tp: TopicPartition) -> Granted:
         """Claim the writer role of a partition. Return the granted claim after its root was read back.
 
-        Raises FencedError if this volume may not write.
+        Raises FencedError if this volume may not write, OffsetGapError if a sidecar's broker has other records.
         """
         await self.probe()
         granted = await self.drive(self.steps.claim(tp), together=REGISTRATION_REQUESTS)
@@ -91,7 +91,11 @@ class StepBucket(ABC):
         return await self.drive(self.steps.sweep_dead_uploads(tp, claim_epoch, next_offset))
 
     async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
-        """Upload both objects of a segment, verify them, and return their row for the catalog."""
+        """Upload both objects of a segment, verify them, and return their row for the catalog.
+
+        ``claim_epoch``: the present claim. Raises FencedError if a newer claim deleted the objects, CorruptionError
+        if the segment is damaged.
+        """
         seconds = self.upload_deadline_seconds()
         return await self.drive(self.steps.upload(tp, segment, claim_epoch, deadline_seconds=seconds))
 

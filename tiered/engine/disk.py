@@ -138,7 +138,7 @@ class OpenDisk:
         return self._local.partition(tp).topic_id
 
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
-        """Return a sealed segment for reading. Raises NotFoundError."""
+        """Return a sealed segment for reading. Raises NotFoundError if it is not on the disk."""
         for segment in self._local.partition(tp).sealed_segments(ref.base):
             if segment.base_offset == ref.base:
                 return segment
@@ -205,7 +205,7 @@ class LogDirectory:
     def acquire(self) -> None:
         """Take the uploader's lock. Raises LockedError if another uploader has it.
 
-        Raises NotFoundError if the path is no log directory, ConfigError for a file or a standby.
+        Raises NotFoundError if the path is no log directory, ConfigError if it is a file or a standby's directory.
         """
         if not self.files.is_directory(self.path):
             raise no_directory(self.files, self.path, hint="check --log-dir, or start the application")
@@ -227,7 +227,7 @@ class LogDirectory:
         self._lock.add_note(http=address)
 
     def note_trouble(self, trouble: str) -> None:
-        """Store ``trouble`` in the lock file: a JSON text why records do not reach the bucket. ``""``: no problem."""
+        """Store in the lock file why records do not reach the bucket. ``trouble``: a JSON text, ``""``: no problem."""
         self._lock.add_note(trouble=trouble)
 
     def check_place(self) -> None:
@@ -278,7 +278,7 @@ class LogDirectory:
     def pause(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]]) -> None:
         """Replace the pauses by the result of ``edit``, which gets the current ones.
 
-        Raises LockedError and errors of ``edit``.
+        Raises LockedError if another process is changing them for too long, and errors of ``edit``.
         """
         self._pauses.change(edit, self._clock)
 

@@ -42,9 +42,9 @@ class DrainMode(enum.Enum):
 class DrainRequested:
     """Request to upload the records of ``mode`` and then end. ``deadline_ms``: on the engine's clock, None: never.
 
-    ``oneshot`` (``sync --wait``): the exit status is that of the failure that prevents the upload. ``last`` (SIGTERM):
-    no process uploads from this disk afterwards, so records that a writer appends while it ends are uploaded too. Exit
-    status 0 means that a last scan of the disk found no record that the bucket lacks.
+    ``oneshot`` (``sync --wait``): if a failure prevents the upload, the exit status is that of the failure; False: 75.
+    ``last`` (SIGTERM): no process uploads from this disk afterwards, so records that a writer appends while it ends
+    are uploaded too. Exit status 0 then means that a last scan found no record that the bucket lacks.
     """
 
     mode: DrainMode
@@ -73,9 +73,10 @@ class Drain:
         return Drain(request, targets, ends)
 
     def follow(self, p: Partition) -> bool:
-        """Raise the partition's target to records that were found since the start. Return True if it rises.
+        """Raise the partition's end, and its target, to records that scans found since the start of the drain.
 
-        Call it only without a writer: the drain of a log that grows would not end.
+        Return True if the target rises. It stays if the drain is only for uploads in progress. Call this method only
+        without a writer: the drain of a log that grows would not end.
         """
         self.ends[p.tp] = max(self.ends.get(p.tp, 0), _target(p, DrainMode.ALL))
         target = _target(p, self.request.mode) if self.request.mode is not DrainMode.INFLIGHT else 0
@@ -85,7 +86,7 @@ class Drain:
         return True
 
     def wants(self, p: Partition, base: int) -> bool:
-        """Return True if the segment at ``base`` must be uploaded before the end."""
+        """Return True if the segment with this base offset must be uploaded before the drain ends."""
         return base < self.targets.get(p.tp, 0)
 
     def left(self, partitions: Mapping[TopicPartition, Partition]) -> list[Partition]:
@@ -139,7 +140,7 @@ class Drain:
         return Exit(code, f"{_names(left)} only on this disk: {first.message}", first.hint or usual)
 
     def all_sent(self, partitions: Mapping[TopicPartition, Partition]) -> Exit:
-        """Return the exit of a drain that reached its targets: status 0 unless records are only on this disk."""
+        """Return the exit of a drain at its targets: status 0; 75 if records below ``ends`` are on this disk only."""
         kept = [p for p in partitions.values() if p.known_committed < self.ends.get(p.tp, 0)]
         if not kept:
             return Exit(0, DONE)
@@ -332,7 +333,7 @@ class Sealer:
         self._changed.set()
 
     def drain(self) -> None:
-        """Switch to a drain: from now on seal only if ``needs_seal`` is set, but without a delay."""
+        """Switch to a drain: from now on seal only if the drain needs it (``needs_seal``), but without a delay."""
         self._draining = True
         self.seal_now()
 

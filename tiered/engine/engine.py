@@ -95,7 +95,7 @@ class Engine:
     # ------------------------------------------------------------------ the table
 
     def see(self, seen: PartitionSeen) -> Partition:
-        """Update a partition from the result of a scan, or add it. Return its row."""
+        """Update a partition from the result of a scan, or add it. Return its entry in the table."""
         p = self.partitions.get(seen.tp)
         if p is not None and p.topic_id != seen.topic_id:
             self.forget(seen.tp)
@@ -477,7 +477,7 @@ class Topics:
         return iter(self._rows.values())
 
     def find(self, p: Partition) -> TopicRow:
-        """Return the topic row of a partition in the engine's table."""
+        """Return the :class:`TopicRow` of the topic of a partition in the engine's table."""
         return self._rows[p.tp.topic]
 
     def add(self, p: Partition) -> None:
@@ -485,7 +485,7 @@ class Topics:
         self._rows.setdefault(p.tp.topic, TopicRow(p.tp.topic)).members[p.tp] = p
 
     def remove(self, p: Partition) -> None:
-        """Remove a partition. With the last one, remove the topic's row."""
+        """Remove a partition. With the last one of a topic, remove its :class:`TopicRow`, and end its registration."""
         topic = self._rows[p.tp.topic]
         topic.members.pop(p.tp, None)
         if not topic.members:
@@ -506,7 +506,7 @@ class Topics:
         return [topic.task for topic in self if topic.task is not None]
 
     def mark_registered(self, p: Partition) -> None:
-        """Mark the topic as registered, because this process has done so before."""
+        """Mark the partition's topic as registered, because this process has registered it before."""
         self.find(p).registered = True
 
     async def _register(self, topic: TopicRow) -> None:

@@ -136,10 +136,10 @@ class FailureStreak:
         return NO_FAILURES, Report(Level.INFO, "recovered", text, tp)
 
     def retry_now(self, now_ms: int, *, refused: bool = False) -> FailureStreak:
-        """Return the streak with the next attempt at ``now_ms``, if time alone cures the failure.
+        """Return the streak with the next attempt at ``now_ms`` if time alone cures the failure, otherwise unchanged.
 
-        ``refused``: also after a missing permission or a fatal failure, because a person may have corrected the cause.
-        Such a failure is removed. Otherwise the streak is returned unchanged.
+        ``refused``: also retry, and clear, a missing permission or a fatal failure: a person may have corrected the
+        cause.
         """
         if self.failure is not None and self.failure.kind in PASSING:
             return replace(self, retry_at_ms=now_ms)

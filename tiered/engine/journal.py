@@ -139,7 +139,7 @@ class Journal:
             return log_key in self._entries
 
     def before(self, tp: TopicPartition, epoch: int) -> list[Entry]:
-        """Return the unfinished uploads of ``tp`` under claim epochs below ``epoch``, by base offset."""
+        """Return the unfinished uploads of ``tp`` under claim epochs below ``epoch``, sorted by base offset."""
         with self._lock:
             entries = self._by_partition.get(tp, {}).values()
             found = [entry for entry in entries if entry.epoch < epoch]
@@ -163,7 +163,7 @@ class Journal:
             self._files.close(handle)
 
     def _need_open(self) -> None:
-        """Open the file if an earlier attempt failed, for example for want of file handles."""
+        """Open the file if an earlier attempt failed, for want of file handles. Raises ClosedError after a close."""
         if self._closed:
             raise ClosedError(f"the upload journal {self._path} is closed")
         if self._handle is None:

@@ -36,12 +36,13 @@ SEAL_IDLE_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Limits of the engine. ``uploads``, ``claims``, ``commits``: numbers at the same time.
+    """Limits of the engine. ``uploads``, ``claims``, ``commits``: how many may run at the same time.
 
     One partition gets more than a quarter of the uploads only if no other waits. ``commit_segments``: limit of rows in
     one commit. ``commit_wait_ms``: wait of a stored segment for more segments. ``seal_idle_ms``: age of the first
     record at which the uploader seals an active segment, if the log has no writer; -1: never. ``repeat_report_ms``:
-    time after which a lasting failure is reported again. ``disk_warn_percent``: used disk space that is reported.
+    time after which a lasting failure is reported again. ``disk_warn_percent``: used disk space, in percent, from
+    which a warning is reported.
     """
 
     uploads: int = UPLOADS
@@ -150,9 +151,9 @@ class Partition:
     ``works``: sealed segments that the bucket lacks, by base offset. ``doubt_end``: end of a commit with an unknown
     outcome, which the next claim resolves; 0: none. ``resume_at``: offset at which a log without records must still
     begin, -1: none. ``positions``: those of groups on the disk, None if there never were any. ``copied``: those in the
-    bucket, None if unknown. ``given_up``: True if this run starts no more work on it. ``settled``: True once the
-    objects of earlier claims are deleted. ``sweep``: failures of these deletions. ``trouble``: failures of other steps.
-    ``wait_code``, ``wait_since_ms``: reason and start of the present wait.
+    bucket, None if unknown. ``given_up``: True if this run starts no more work on it. ``settled``: True once
+    the unfinished uploads of earlier claims are deleted. ``sweep``: failures of these deletions. ``trouble``: failures
+    of other steps. ``wait_code``, ``wait_since_ms``: reason and start of the present wait.
     """
 
     tp: TopicPartition
@@ -434,7 +435,7 @@ def copy_due(p: Partition, wanted: Wanted, *, has_committed: bool) -> bool:
 
 
 def dead_upload_sweep_due(p: Partition, now_ms: int) -> bool:
-    """Return True if the objects of earlier claims are to be deleted now. The first attempt comes before any commit."""
+    """Return True if unfinished uploads of earlier claims are to be deleted now, at first before any commit."""
     return p.phase is Phase.CLAIMED and not p.settled and p.sweep.retry_at_ms <= now_ms
 
 

@@ -197,9 +197,9 @@ class DirectoryRun:
         return self._ending.drain is not None or bool(self._drains or self._draining or self._early)
 
     def drain(self, mode: DrainMode, wait_ms: int) -> None:
-        """Scan, then upload the records of ``mode`` and end the run, within ``wait_ms``.
+        """Request a scan, the upload of the records of ``mode``, and then the end of the run, within ``wait_ms``.
 
-        The scan finds all records that were appended before this call.
+        The scan finds all records that were appended before this call, which does not wait.
         """
         self._drains.append((mode, self.now_ms() + wait_ms))
         if self._running and self.has_scanned:
@@ -215,7 +215,7 @@ class DirectoryRun:
         self._drain_later(DrainRequested(DrainMode.INFLIGHT, until_ms))
 
     def _drain_later(self, request: DrainRequested) -> None:
-        """Start a drain now, or once :meth:`run` is called."""
+        """Start a drain now. Before :meth:`run` is called: start it after the first scan."""
         if self._running:
             self._ending.start_drain(request)
         else:
@@ -250,7 +250,7 @@ class DirectoryRun:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def _scan(self, *, whole: bool = True) -> None:
-        """Scan, one at a time: an older scan must not be applied after a newer one."""
+        """Scan the directory and apply the changes. Scans run one at a time, so that no older one is applied last."""
         async with self._scanning:
             begun = self._clock.monotonic()
             try:

@@ -298,7 +298,7 @@ class Scanner:
         return topics
 
     def topic_id(self, tp: TopicPartition) -> UUID:
-        """Return the topic id in the partition's ``partition.metadata``. Raises NotFoundError."""
+        """Return the topic id in the partition's ``partition.metadata``. Raises NotFoundError without this file."""
         known = self._known.get(tp)
         return known.topic_id if known is not None else self._read_topic_id(tp)
 

@@ -150,7 +150,10 @@ class BucketSteps:
     # ------------------------------------------------------------------ the store, topics
 
     def probe(self) -> Steps[Capabilities]:
-        """Return the store's capabilities; the first call finds them out. Raises ConditionalWritesUnsupportedError."""
+        """Return the store's capabilities; the first call finds them out by requests.
+
+        Raises ConditionalWritesUnsupportedError if two writers could both win on this store.
+        """
         if self.capabilities is None:
             found = yield from probe()
             check_capabilities(found, self._url)
@@ -161,7 +164,8 @@ class BucketSteps:
         """Create the topic's registry entry, or adopt an entry with the same topic id. Add missing partitions to it.
 
         The entry gets as many partitions as the disk has, or ``partitions`` if that is more. Raises ConfigError if the
-        bucket has another topic of this name, LogDestroyedError if it lost the topic, CorruptionError for lost objects.
+        bucket has another topic of this name, LogDestroyedError if it lost the topic or a root of it. Raises
+        CorruptionError if it lost the entry, or if the entry has too few partitions.
         """
         disk = self._disk
         info = (yield Blocking(disk.topics))[topic]
@@ -174,7 +178,7 @@ class BucketSteps:
         if seen:
             yield from self._need_topic(topic)
         settings = info.config.to_text(changed_only=True)
-        who = Registrant(self._owner, frozenset(info.here), seen, self.probe)
+        who = Registrant(self._owner, seen, self.probe)
         entry = yield from register_topic(topic, info.topic_id, count, settings, who)
         if entry.topic_id != info.topic_id:
             raise ConfigError(
@@ -319,7 +323,7 @@ class BucketSteps:
         need_same_records(str(tp), held, theirs, root.next_offset)
 
     def adopt_grant(self, tp: TopicPartition) -> Steps[bool]:
-        """Use the claim that another process of this volume has made. Return True if there is one.
+        """Prepare the log for appends under a claim that another process of this volume has made. Return True if so.
 
         Return False unless the root has the newest claim token of this disk. A root with an older token may be from
         before ``repair rejoin``, or a newer claim is in progress.
@@ -388,11 +392,11 @@ class BucketSteps:
         )
 
     def sweep_dead_uploads(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> Steps[int]:
-        """Delete the objects of uploads that earlier claims left unfinished in the journal. Return their number.
+        """Delete the objects of uploads that earlier claims left unfinished. Return the number of these uploads.
 
-        ``claim_epoch``: the present claim. ``next_offset``: end of its root. Multipart uploads are aborted. Objects at
-        or above ``next_offset`` are deleted: no fenced claim can commit them. Garbage collection finds the others, or
-        all if the policy forbids a writer to delete.
+        The journal names them. ``claim_epoch``: the present claim. ``next_offset``: end of its root. Multipart uploads
+        are aborted. Objects at or above ``next_offset`` are deleted: no fenced claim can commit them. Garbage
+        collection finds the others, or all if the policy forbids a writer to delete.
         """
         journal = self._journal()
         entries = journal.before(tp, claim_epoch)
@@ -412,7 +416,10 @@ class BucketSteps:
         return self._catalog(tp).commit_bytes(len(rows))
 
     def upload_bytes(self, tp: TopicPartition, ref: SegmentRef) -> int:
-        """Return the upper bound of the memory in bytes that an upload needs. Blocks. Raises NotFoundError."""
+        """Return the upper bound of the memory in bytes that an upload needs. Reads the disk.
+
+        Raises NotFoundError if the segment is not on it.
+        """
         parts = -(-ref.size_bytes // self.sizes.part_bytes) if ref.size_bytes > self.sizes.multipart_above_bytes else 1
         indexes = self._disk.segment(tp, ref).index_bytes
         return min(parts, PARALLEL_PARTS) * PIECE_BYTES + INDEX_COPIES * indexes
@@ -424,7 +431,8 @@ class BucketSteps:
 
         If the store stops answering a multipart upload, the next attempt sends only the missing parts. Objects of other
         failed attempts are deleted after the commit or by the next claim. ``deadline_seconds``: time in which the
-        upload of each object is retried. Raises FencedError if a newer claim deleted the objects, CorruptionError.
+        upload of each object is retried. Raises FencedError if a newer claim deleted the objects, CorruptionError if
+        the segment is damaged or the stored object differs.
         """
         try:
             return (yield from self._upload(tp, ref, claim_epoch, deadline_seconds))
@@ -440,7 +448,7 @@ class BucketSteps:
         before = yield from self._producers_before(tp, ref)
 
         def prepare() -> Prepared:
-            """Read the segment, then journal the names: an upload that cannot be named leaves no orphan."""
+            """Read the segment, then write the names of its objects into the journal, unless an upload is resumed."""
             segment = self._disk.segment(tp, ref)
             descriptor, indexes = segment.descriptor, segment.indexes(before)
             if kept is not None:
@@ -483,7 +491,7 @@ class BucketSteps:
         return row
 
     def _producers_before(self, tp: TopicPartition, ref: SegmentRef) -> Steps[ProducerSnapshot | None]:
-        """Return the producers at the bucket's end if the broker (before 2.8) has no snapshot of them; or None."""
+        """Return the producers at the bucket's end if the broker (before 2.8) has no snapshot of them, else None."""
         if not (yield Blocking(lambda: self._disk.segment(tp, ref).lacks_producers)):
             return None
         root = self._catalog(tp).root or (yield from self._catalog(tp).load())
@@ -500,7 +508,7 @@ class BucketSteps:
             self._unfinished.pop(tp, None)
 
     def _kept(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, journal: Journal) -> Unfinished | None:
-        """Return the unfinished upload of this segment under this claim. None: none is known to the journal."""
+        """Return the multipart upload to resume for this segment under this claim, None if the journal has none."""
         kept = self._unfinished.get(tp, {}).get(ref.base)
         if kept is None or (kept.segment, kept.claim_epoch) != (ref, claim_epoch) or not kept.parts.upload_id:
             return None

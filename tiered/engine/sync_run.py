@@ -135,7 +135,7 @@ class SyncRun:
         return math.inf if self._deadline is None else max(self._deadline - self._clock.monotonic(), 0.0)
 
     def _read_pauses(self) -> Mapping[str, Pause]:
-        """Return the current pauses: one ``stat``."""
+        """Return the current pauses of topics, ``{}`` in a run that ignores them. Costs one ``stat``."""
         return self._tiering.pauses.read() if self._heeds_pauses else {}
 
     # ------------------------------------------------------------------ callbacks of the engine
@@ -224,7 +224,10 @@ class _DiskState:
 
     @classmethod
     def read(cls, tiering: Tiering, tp: TopicPartition, end: int, *, claims: bool) -> _DiskState:
-        """Read the state, with the sealed segments below ``end``. With ``claims`` the segments are left out."""
+        """Read the state, with the sealed segments that begin below ``end``, from the committed end on.
+
+        ``claims``: True leaves out the segments and the present claim, for a run that only claims.
+        """
         log = tiering.local.partition(tp)
         at = log.positions()
         start, held = at.uploaded_offset, None
@@ -282,12 +285,12 @@ class InlineBucket(StepBucket):
         self.is_alone: Callable[[], bool] = lambda: False
 
     async def drive(self, steps: Steps[T], *, together: int = REGISTRATION_REQUESTS) -> T:
-        """Run a steps function to its end on a thread, and return its value. ``together`` is not used."""
+        """Run a steps function to its end, on a thread or in this call. Return its value. ``together`` is not used."""
         del together
         return await self._call(partial(self._tiering.drive, steps))
 
     async def _call(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, which blocks: on a thread, or in this call if no other step waits."""
+        """Run ``work``, which blocks, on a thread, or in this call if no other step waits. Return its result."""
         if self.is_alone():
             return work()  # on the loop's thread, where nothing else waits: no hop to another one
         return await to_its_end(work, self._pool)

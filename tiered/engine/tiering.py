@@ -157,8 +157,8 @@ class Tiering:
         """Register the topic, and claim its partitions that are empty or were never claimed by this volume.
 
         Wait for an uploader in another process until ``deadline`` (monotonic; default: one minute from now). Raises
-        ConfigError if the bucket has another topic of that name, and FencedError. If the store does not answer, raises
-        RemoteUnavailableError if a partition must be claimed, otherwise only logs a warning.
+        ConfigError if the bucket has another topic of that name, FencedError if this volume may not write. If the
+        store does not answer, raises RemoteUnavailableError if a partition must be claimed, otherwise logs a warning.
         """
         deadline = self.clock.monotonic() + ADOPT_TIMEOUT_S if deadline is None else deadline
         broken = self.local.out_of_service
@@ -189,13 +189,17 @@ class Tiering:
             _logger.warning("topic %s is not checked against %s now: %s", info.name, self.store.url, error)
 
     def claim(self, tps: Sequence[TopicPartition]) -> None:
-        """Claim partitions, so that this directory may write them. Raises FencedError, RemoteUnavailableError."""
+        """Claim partitions, so that this directory may write them. Raises FencedError if it may not.
+
+        Raises RemoteUnavailableError if the store, or the uploader of another process, takes too long.
+        """
         self._adopt_partitions(tps, self.clock.monotonic() + ADOPT_TIMEOUT_S)
 
     def _adopt_partitions(self, tps: Sequence[TopicPartition], deadline: float) -> None:
         """Claim the partitions. If another process's uploader has the lock, wait until it has claimed them.
 
-        Raises RemoteUnavailableError if it has not done so at ``deadline`` (monotonic), FencedError.
+        Raises RemoteUnavailableError if it has not done so at ``deadline`` (monotonic), FencedError if this volume may
+        not write.
         """
         poll_s = ADOPT_FIRST_POLL_S
         waiting = list(tps)
@@ -214,7 +218,7 @@ class Tiering:
                 poll_s = min(2 * poll_s, ADOPT_POLL_S)
 
     def _catch_up(self, tp: TopicPartition) -> None:
-        """Apply the leader epoch of a daemon's claim: it claimed a restored volume while no process wrote it."""
+        """Write later records under the leader epoch of a daemon's claim, made while no process wrote this volume."""
         root = self.drive(self.drive(self.steps.catalog(tp)).load())
         if root is not None and is_own_claim(root, self.steps.proof(tp)):
             self._disk.lead(tp, root.leader_epoch)
@@ -276,7 +280,10 @@ class Tiering:
             raise _root_cause(refused[0])
 
     def _is_committed(self, tp: TopicPartition, end: int, groups: Positions | None) -> bool:
-        """Return True if the bucket has the records up to ``end``, and these positions of groups."""
+        """Return True if the bucket has the records up to ``end`` (exclusive), and these positions of groups.
+
+        Raises LogDestroyedError if the bucket lost the topic, ConfigError if it has another topic of this name.
+        """
         at = self.local.partition(tp).positions()
         if at.uploaded_offset < end and at.end_offset > at.local_start_offset:
             return False
@@ -289,7 +296,7 @@ class Tiering:
         return True
 
     def _recover(self) -> None:
-        """Clean up after a crash or another process. Call it only with the uploader's lock."""
+        """Remove temporary files of a crash, and reread a changed journal. Call it only with the uploader's lock."""
         if not self._swept:
             sweep_temporaries(self.local.files, self.local.directory, of=UPLOADER_FILES)
             self._swept = True
@@ -394,7 +401,7 @@ class SpreadTiering:
     def asked(self, steps: Steps[T]) -> T:
         """Run a steps function while a log opens, and return its value.
 
-        Requests are not retried if the store did not answer lately. Raises RemoteUnavailableError.
+        Requests are not retried if the store did not answer lately. Raises what the steps raise.
         """
         return next(iter(self._parts.values())).asked(steps)
 
@@ -413,8 +420,9 @@ class SpreadTiering:
     def adopt(self, info: TopicInfo) -> None:
         """Register the topic, and claim its partitions that are empty or were never claimed by this log's volumes.
 
-        Directories out of service are skipped. Raises FencedError, and ConfigError if the bucket has another topic of
-        that name. Raises RemoteUnavailableError if a partition must be claimed and the store does not answer.
+        Directories out of service are skipped. Raises FencedError if a volume may not write, ConfigError if the bucket
+        has another topic of that name. Raises RemoteUnavailableError if a partition must be claimed and the store
+        does not answer.
         """
         deadline = self._clock.monotonic() + ADOPT_TIMEOUT_S
         for path, part in self._parts.items():

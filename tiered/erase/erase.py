@@ -154,8 +154,8 @@ def plan_erase_steps(
 ) -> Steps[ErasePlan | None]:
     """Read each segment that may hold matching records, and return the plan; None for a partition without a catalog.
 
-    ``spend``: called with the number of bytes read. Raises CorruptionError, and ConfigError if other maintainers
-    rewrite the partition again and again.
+    ``spend``: called with the number of bytes of each read. Raises CorruptionError for damage, ConfigError if other
+    maintainers rewrite the partition again and again.
     """
     return (yield from Eraser(tp, entry, selection, "", spend).plan())
 
@@ -187,7 +187,10 @@ def erase_steps(
 
 @dataclass(slots=True)
 class Counter:
-    """Count of matching records while segments are read. ``looked``: their number by segment uid."""
+    """Count of matching records while segments are read. ``looked``: their number by uid of a segment read to its end.
+
+    ``records``: their number in the segment that is being read.
+    """
 
     selection: Selection
     looked: dict[str, int] = field(default_factory=dict)
@@ -208,7 +211,10 @@ class Counter:
 
 @dataclass(slots=True)
 class Eraser:
-    """Erasure of one partition. :meth:`run` does all of it. ``erase.topic`` uses its methods on several machines."""
+    """Erasure of one partition. ``replaced``: ids, as (high, low) halves, of replaced segments.
+
+    ``records``: number erased by this object. ``job_id``: id under which notes are stored.
+    """
 
     tp: TopicPartition
     entry: TopicEntry
@@ -267,7 +273,8 @@ class Eraser:
     def _find_matches(self) -> Steps[tuple[CatalogView, tuple[Hit, ...]] | None]:
         """Return the newest catalog, and its segments with matching records. Reads only unread segments.
 
-        Return None without a catalog. Raises CorruptionError, and ConfigError after ``MAX_LOOKS`` attempts.
+        Return None without a catalog. Raises CorruptionError for damage, ConfigError if others rewrote the partition
+        during each of ``MAX_LOOKS`` attempts.
         """
         seen = self.counter
         for _ in range(MAX_LOOKS):
@@ -304,7 +311,7 @@ class Eraser:
         return following
 
     def raise_if_still_named(self, gone: SegmentGone) -> Steps[None]:
-        """Raise CorruptionError if the newest catalog still has the missing segment. Otherwise it was replaced."""
+        """Raise CorruptionError if the newest catalog still names the segment ``gone``. Otherwise it was replaced."""
         pinned = yield from self.catalog.pin()
         if pinned is not None and (yield from pinned.at(gone.row.base)) == gone.row:
             raise CorruptionError(
@@ -371,7 +378,7 @@ class Eraser:
         return Erased(self.tp, version, self.records, tuple(notes), tuple(left), read, collected)
 
     def claim(self, owner: str) -> Steps[None]:
-        """Claim the role ``m``. Raises CorruptionError if the root is an older one, which a commit would hide."""
+        """Claim the role ``m``. Raises CorruptionError if the root is an older one that was put back."""
         yield from require_newest_root(self.catalog, must_list=False)
         yield from self.catalog.claim(Role.MAINTAINER, owner)
 
@@ -487,7 +494,7 @@ class Eraser:
         return left
 
     def others(self) -> Steps[dict[str, tuple[int, str]]]:
-        """Return the objects of the partition that the newest catalog does not name, as (size, reason) by key.
+        """Return the objects of the partition that the newest catalog does not name, as (size, why it exists) by key.
 
         They are replaced or unnamed segments, and copies that repairs keep. Return nothing without a catalog.
         """
@@ -560,7 +567,7 @@ class Eraser:
 def receipt_steps(
     job_id: str, topic_id: UUID, selection: Selection, erased: Erased, facts: dict[str, Any]
 ) -> Steps[str]:
-    """Write the receipt of one partition. It has only hashes of the keys. A receipt of an earlier run is replaced.
+    """Write the receipt of one partition. It has only hashes of record keys. A receipt of an earlier run is replaced.
 
     Args:
         facts: further fields of the receipt: topic, owner, data that stays, records on disks, commands.

@@ -70,9 +70,10 @@ def decode_note(key: str, data: bytes | memoryview) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """Erasure ``job`` whose ``records`` in offsets ``start`` to ``end`` may be readable again.
+    """Erasure ``job`` whose records in offsets ``start`` to ``end`` (exclusive) may be readable again.
 
-    ``records`` is -1 if a note cannot be read. ``job`` is ``""`` if notes may not be listed; nothing else is known.
+    ``records``: their number, -1 if a note cannot be read. ``job`` is ``""`` if notes may not be listed; the other
+    fields are then 0.
     """
 
     job: str
@@ -95,7 +96,7 @@ class Undone:
 
 
 class _Note(NamedTuple):
-    """Decoded note. ``before``: key of the segment that was rewritten."""
+    """Decoded note. ``before``: key of the segment that was rewritten. ``at_ms``: time of the rewrite."""
 
     before: str
     at_ms: int
@@ -107,7 +108,8 @@ def undone_steps(
 ) -> Steps[tuple[Undone, ...]]:
     """Return the erasures that a catalog with ``rows`` would undo, one entry per erasure.
 
-    ``older``: rows of the catalog at ``since_ms``. An erasure after that time in their offsets is undone, too.
+    ``older``: rows of the catalog at ``since_ms``. Each of them that is also in ``rows`` undoes later erasures in its
+    offsets. If notes may not be listed, the one entry has an empty ``job``.
     """
     held = {uid_of(row) for row in rows if row.size}
     stood = [row for row in older if row.size and uid_of(row) in held]

@@ -108,7 +108,7 @@ def need_entry(topic: str) -> Steps[TopicEntry]:
 def plan_named_topic(topic: str, partition: int | None, selection: Selection) -> Steps[TopicErasePlan]:
     """Plan an erasure in a topic, by its name. ``partition`` None: all partitions.
 
-    Raises UnknownTopicError, CorruptionError.
+    Raises UnknownTopicError, CorruptionError for damage, ConfigError if others rewrite a partition again and again.
     """
     entry = yield from need_entry(topic)
     return (yield from plan_topic_steps(entry, chosen_partitions(topic, entry.partitions, partition), selection))
@@ -119,7 +119,8 @@ def plan_topic_steps(
 ) -> Steps[TopicErasePlan]:
     """Read each segment of the partitions that may hold matching records, and return the plan. Changes nothing.
 
-    ``numbers``: the partitions. ``spend``: called with the number of bytes read. Raises CorruptionError, ConfigError.
+    ``numbers``: the partitions. ``spend``: called with the number of bytes of each read. Raises CorruptionError for
+    damage, ConfigError if other maintainers rewrite a partition again and again.
     """
     plans: list[ErasePlan] = []
     for number in numbers:
@@ -139,15 +140,16 @@ def erase_topic_steps(
 ) -> Steps[EraseReport]:
     """Erase in all partitions of the plan, and write a receipt for each.
 
-    Raises ConfigError if other maintainers rewrite a partition again and again. Also if ``now`` is set and a pin or a
-    snapshot needs an old object. Raises FencedError if another maintainer claims a partition, CorruptionError.
+    Raises ConfigError if other maintainers rewrite a partition again and again, or if ``now`` is set and a pin or a
+    snapshot needs an old object. Raises FencedError if another maintainer claims a partition, CorruptionError for
+    damage, NotFoundError if a catalog was deleted meanwhile.
 
     Args:
         owner: name of this program in claims and commits.
         spend: called with the number of bytes read.
         place: the store, for commands in the receipt; None: the receipt has no commands.
         now: delete the old objects at once, without ``gc.grace.ms``.
-        disk: matching records on this disk, by partition, for the receipt.
+        disk: JSON fields for the receipt about matching records on this disk, each with its ``partition``.
     """
     capabilities = (yield from probe()) if plan.partitions else None
     erased: list[Erased] = []
@@ -168,7 +170,7 @@ def erase_topic_steps(
 
 
 def plan_fields(plan: ErasePlan) -> dict[str, Any]:
-    """Return the plan of one partition as JSON values, for ``--json`` and the functions below."""
+    """Return the plan of one partition as JSON values, for ``--json`` and :func:`stays`."""
     return {
         "topic": plan.tp.topic,
         "partition": plan.tp.partition,
@@ -188,7 +190,10 @@ def plan_fields(plan: ErasePlan) -> dict[str, Any]:
 
 
 def stays(plans: Iterable[Fields]) -> list[str]:
-    """Return lines for the user about data that the erasure does not reach: on disks, in snapshots, in old versions."""
+    """Return texts about data that an erasure does not reach. ``plans``: results of :func:`plan_fields`.
+
+    Such data are on disks, in snapshots and in old versions of objects.
+    """
     lines = []
     for plan in (plans := list(plans)):
         name = f"{plan['topic']}-{plan['partition']}"
@@ -275,9 +280,11 @@ def cut_erase_steps(
 def find_steps(part: CheckPart, selection: Selection) -> Steps[dict[str, Any]]:
     """Read the segments of a part. Return JSON with the number of matching records of each segment.
 
-    ``looked`` has it by segment uid, ``hits`` with the row, for segments with matches.
+    ``looked``: that number by segment uid. ``hits``: (row, number) for segments with matches. ``segments``,
+    ``read_bytes``: number and size of the segments read.
 
-    If another maintainer replaces a segment meanwhile, its replacement is read.
+    If another maintainer replaces a segment meanwhile, its replacement is read. Raises ConfigError if that happens
+    again and again, CorruptionError for damage.
     """
     eraser = Eraser(TopicPartition(part.topic, part.partition), part.entry, selection, "")
     eraser.start_rewriting(INCAPABLE)

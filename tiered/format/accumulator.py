@@ -61,7 +61,7 @@ class AccumulatedBatch:
 
 
 class AccumulatedRecord:
-    """Base class of the receipt of one record. ``index``: the record's position in ``batch``."""
+    """Base class of the receipt of one record, which is at position ``index`` of ``batch`` of ``appender``."""
 
     __slots__ = ("_appender", "_batch", "_index")
 
@@ -72,7 +72,7 @@ class AccumulatedRecord:
 
 
 class BufferCall(Protocol[Receipt_co]):
-    """Method of an appender that buffers one record. ``timestamp`` None: now."""
+    """Method of an appender that buffers one record. ``timestamp`` None: now. ``partition`` None: the key decides."""
 
     def __call__(
         self,
@@ -132,10 +132,11 @@ class Accumulator(Generic[Receipt]):
     ) -> Receipt:
         """Buffer one record and return its receipt, which is done once the record is in the log.
 
-        The batch is written at the latest ``linger_ms`` after its first record. ``timestamp`` None means now. Records
-        without a key share one partition until its batch is full. Blocks for at most ``max_block_ms`` while
-        ``buffer_bytes`` are buffered, then raises AppendTimeoutError. Raises InvalidRecordError, UnknownTopicError (no
-        such partition), AppendHaltedError, ClosedError or ForkedLogError. After an error the record is not buffered.
+        The batch is written at the latest ``linger_ms`` after its first record. ``timestamp`` None: now. ``partition``
+        None: the hash of the key decides. Records with neither share one partition until its batch is full. Blocks for
+        at most ``max_block_ms`` while ``buffer_bytes`` are buffered, then raises AppendTimeoutError. Raises
+        InvalidRecordError, UnknownTopicError (no such partition), AppendHaltedError (an earlier batch of the partition
+        failed), ClosedError or ForkedLogError. After an error the record is not buffered.
         """
         taken = self._buffer(value, key, partition, timestamp, headers)
         return self._buffer_late(value, key, partition, timestamp, headers) if taken is None else taken

@@ -86,7 +86,7 @@ def verify_batch(buf: Buffer, header: BatchHeader | None = None) -> BatchHeader:
     """Check lengths, counts and CRC of ``buf``, which must be exactly one batch, and return its header.
 
     ``header``: that of ``buf`` if the caller has read it. None: it is read from ``buf``. For a compressed v0/v1 wrapper
-    the returned header has the real ``base_offset`` and ``records_count``. Raises ``CorruptionError``.
+    the returned header has the real ``base_offset`` and ``records_count``. Raises ``CorruptionError`` if a check fails.
     """
     if header is None:
         intact = kernels.intact_header(buf, BatchHeader)
@@ -141,10 +141,10 @@ def decode_records(buf: Buffer, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> I
 
 
 def records_extent(buf: Buffer, header: BatchHeader) -> tuple[int, int, int] | None:
-    """Return (lowest offset, highest offset, lowest timestamp >= 0 or -1) of the records of the one batch in ``buf``.
+    """Return (lowest offset, highest offset, lowest timestamp) of the records of the one batch in ``buf``.
 
-    None means that the fast path does not apply: use :func:`decode_records`, which also reports damage. Raises
-    CorruptionError if decompression fails.
+    The timestamp is -1 if no record has one. None means that the fast path does not apply: use :func:`decode_records`,
+    which also reports damage. Raises CorruptionError if decompression fails.
     """
     if header.magic < 2 or kernels.KERNELS_IN_USE == kernels.PURE:
         return None
@@ -241,8 +241,8 @@ def encode_batch(
     ``level`` None: the default of ``codec``. Keys and values are ``bytes`` or a contiguous buffer of single bytes
     (``bytearray``, ``memoryview``, an array of uint8). Other buffers are refused: an array of integers has no byte
     order that all readers know. With LogAppendTime the batch reports ``append_time_ms`` for all records; the deltas
-    keep the given timestamps, as a broker leaves them. Raises ``InvalidRecordError`` (with the record's index),
-    ``InvalidTimestampError``, ``RecordTooLargeError`` beyond 2^31-1 bytes or, with a codec, beyond
+    keep the given timestamps, as a broker leaves them. Raises ``InvalidRecordError`` for no records or a bad one (with
+    its index), ``InvalidTimestampError``, ``RecordTooLargeError`` beyond 2^31-1 bytes or, with a codec, beyond
     ``MAX_DECOMPRESSED_BYTES``, and ``ConfigError`` for a level that the codec does not have.
     """
     if not records:
@@ -392,7 +392,8 @@ def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
 def recoded_batch(header: BatchHeader, batch: Buffer, codec: Codec, level: int | None = None) -> bytes:
     """Return a verified v2 batch in another codec: same record bytes, same header except for the codec, size and CRC.
 
-    Records are not decoded. Raises ``CorruptionError`` if decompression fails.
+    Records are not decoded. ``level`` None: the default of ``codec``. Raises ``CorruptionError`` if decompression
+    fails, ``ConfigError`` for a level that ``codec`` does not have.
     """
     data = decompress(header.codec, memoryview(batch)[HEADER_BYTES:])
     checked = _CHECKED.pack(
@@ -429,7 +430,7 @@ def rebuild_batch(
     Keeps offsets, last offset, epochs, producer fields and type bits. ``delete_horizon_ms`` sets bit 6 and becomes the
     base of the timestamp deltas, so that decoded timestamps do not change. None keeps a horizon of the header.
     Without records the result is Kafka's empty batch: 61 bytes, base timestamp -1, no codec, no horizon.
-    ``codec`` None keeps the batch's own.
+    ``codec`` None keeps the batch's own. Raises RecordTooLargeError if readers would refuse the batch.
     """
     if not records:
         return rebuild_encoded(header, b"", 0, base_timestamp=-1, max_timestamp=-1)
@@ -464,7 +465,7 @@ def rebuild_encoded(
 
     Keeps offsets, epochs, producer fields and type bits. ``base_timestamp``: base of the timestamp deltas in ``data``;
     with ``has_horizon`` also the delete horizon. ``max_timestamp``: largest timestamp of the records. ``codec`` None
-    keeps the batch's own. ``count`` 0: Kafka's empty batch. Raises RecordTooLargeError if readers would refuse it.
+    keeps the batch's own. ``count`` 0: a batch without records. Raises RecordTooLargeError if readers would refuse it.
     """
     attributes = header.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
     if count:

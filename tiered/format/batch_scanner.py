@@ -112,8 +112,8 @@ class BatchWalk:
     def whole(self, view: memoryview) -> Iterator[tuple[BatchPosition, memoryview]]:
         """Yield each whole batch of a view that begins at ``position``, by declared length. CRCs are not checked.
 
-        Stops silently at a partial batch. Raises the error of ``damage`` where no batch can begin, and for a batch out
-        of order.
+        Stops silently at a partial batch. Raises the error of ``damage`` where no batch can begin, for a batch out of
+        order, and for missing offsets if the walk is ``dense``.
         """
         unpack, new, limit, most_length = _PLACE.unpack_from, tuple.__new__, self._limit, self._most_length
         at, filled, start, expected, exact = 0, len(view), self.position, self.expected, self._exact
@@ -178,10 +178,10 @@ class BatchWalk:
         """Verify the valid v2 batches at the start of ``view``, which begins at ``position``. Return their Survey.
 
         Recovery rebuilds the indexes from it. Only for a walk without ``offsets``. ``order``: lowest allowed offset,
-        exclusive end of all offsets, offset at which to stop. ``pace``: rule for index entries, which advances.
-        ``indexed``: base offset of the segment and timestamp of its last time entry. ``dense``: no offset may be
-        missing. The run ends before a batch with a leader epoch above ``newest_epoch``. None: the first batch is not
-        valid here; pass the view to :meth:`whole`.
+        exclusive end of all offsets, offset at which to stop. ``pace``: rule for index entries; its state is updated.
+        ``indexed``: base offset of the segment and timestamp of the last entry in its time index. ``dense``: no offset
+        may be missing. The run ends before a batch with a leader epoch above ``newest_epoch``. None: the first batch
+        is not valid here; pass the view to :meth:`whole`.
         """
         base, timed = indexed
         state = base, self.position, pace.interval_bytes, pace.since, *pace.largest, timed
@@ -226,8 +226,8 @@ class BatchWalk:
     def finish(self, end: int, *, reach: int = -1) -> None:
         """End the walk, and check the end if the walk has offsets.
 
-        Raises the error of ``damage`` unless the batches end at position ``end``, and at or above offset ``reach``
-        (-1: any offset).
+        Raises the error of ``damage`` unless the batches end at position ``end``, and their exclusive end offset is at
+        least ``reach`` (-1: any).
         """
         if not self._ordered:
             return
@@ -241,7 +241,7 @@ class BatchWalk:
     def _odd_range(self, batch: memoryview) -> tuple[int, int]:
         """Return the first and last offset of a whole v0 or v1 batch.
 
-        Raises the error of ``damage`` for a bad header.
+        Raises the error of ``damage`` for a bad header, and for every v2 batch.
         """
         base, _, _, magic = _PREFIX.unpack_from(batch)
         if magic == 2:

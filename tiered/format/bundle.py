@@ -145,7 +145,8 @@ def encode_bundle(descriptor: SegmentDescriptor, indexes: SealedIndexes, claim_e
 def decode_bundle_head(prefix: bytes, *, key: str = "") -> BundleHead:
     """Decode the head of a bundle from the bundle's first ``HEAD_BYTES`` bytes or more.
 
-    Raises CorruptionError, or ConfigError for a newer format. ``key`` names the object in errors.
+    Raises CorruptionError for a short or damaged head, ConfigError for a newer format. ``key`` names the object in
+    errors.
     """
     if len(prefix) < HEAD_BYTES:
         _refuse(key, len(prefix), f"{len(prefix)} bytes are less than the head of {HEAD_BYTES}")
@@ -166,7 +167,7 @@ def decode_bundle_head(prefix: bytes, *, key: str = "") -> BundleHead:
 
 
 def decode_bundle(data: bytes, *, key: str = "") -> Bundle:
-    """Decode a whole bundle. Raises CorruptionError if a checksum or the length is wrong.
+    """Decode a whole bundle. Raises CorruptionError if its length, a checksum or a field is wrong.
 
     Raises ConfigError for a newer format. ``key`` names the object in errors.
     """
@@ -194,8 +195,9 @@ def decode_bundle(data: bytes, *, key: str = "") -> Bundle:
 
 
 def verify_section(section: Section, data: bytes | memoryview, *, key: str = "") -> bytes:
-    """Return ``data``, the bytes of a section that were fetched by range. Raises CorruptionError for a wrong length or
-    checksum. ``key`` names the bundle in errors.
+    """Return ``data`` as bytes if it has the length and the checksum of ``section``, otherwise raise CorruptionError.
+
+    ``key`` names the bundle in errors.
     """
     if len(data) != section.length:
         _refuse(key, section.position, f"section {section.kind} has {len(data)} bytes instead of {section.length}")

@@ -46,7 +46,8 @@ def _encode_lines(lines: list[str]) -> str:
 def _decode_lines(text: str, fields: int) -> list[list[str]]:
     """Return the words of each entry line. Accepts CRLF; no bytes or only a version line mean no entries.
 
-    ``fields``: number of words that a line must have. Raises CorruptionError.
+    ``fields``: number of words that a line must have. Raises CorruptionError for other text, NewerFormatError for a
+    newer version.
     """
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[-1] == "":
@@ -76,8 +77,9 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def decode_offsets(text: str) -> dict[TopicPartition, int]:
-    """Return the entries of an offset checkpoint in file order. The last of duplicates counts. Raises
-    ``CorruptionError``.
+    """Return the entries of an offset checkpoint in file order. The last of duplicates counts.
+
+    Raises ``CorruptionError`` for other text, ``NewerFormatError`` for a newer version.
     """
     return {
         TopicPartition(sys.intern(topic), _integer(partition, "partition")): _integer(offset, "offset")
@@ -93,7 +95,7 @@ def encode_epochs(epochs: Iterable[EpochEntry]) -> str:
 def decode_epochs(text: str) -> tuple[EpochEntry, ...]:
     """Return the entries of a ``leader-epoch-checkpoint``, ascending by epoch. The last of duplicates counts.
 
-    Raises ``CorruptionError``.
+    Raises ``CorruptionError`` for other text, ``NewerFormatError`` for a newer version.
     """
     starts = {_integer(e, "epoch"): _integer(o, "start offset") for e, o in _decode_lines(text, 2)}
     return tuple(EpochEntry(e, starts[e]) for e in sorted(starts))
@@ -105,7 +107,7 @@ def encode_uuid(uuid: UUID) -> str:
 
 
 def decode_uuid(text: str) -> UUID:
-    """Return the UUID from Kafka's 22 characters of URL-safe base64. Raises ``CorruptionError``."""
+    """Return the UUID from Kafka's 22 characters of URL-safe base64. Raises ``CorruptionError`` for other text."""
     if _UUID.fullmatch(text):
         return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
     raise CorruptionError(f"not an id of {_UUID_CHARS} base64 characters: {text[:40]!r}")
@@ -121,7 +123,7 @@ def encode_partition_metadata(topic_id: UUID) -> str:
 def decode_partition_metadata(text: str) -> UUID:
     """Return the topic id in the text of ``partition.metadata``.
 
-    Raises ``CorruptionError`` for a missing or malformed line, a version other than 0, or a zero id.
+    Raises ``CorruptionError`` for a missing or malformed line or a zero id, ``NewerFormatError`` for a version above 0.
     """
     fields: dict[str, str] = {}
     for line in text.splitlines():
@@ -212,7 +214,10 @@ def encode_meta_properties(meta: MetaProperties) -> str:
 
 
 def decode_meta_properties(text: str) -> MetaProperties:
-    """Decode ``meta.properties`` of version 0 or 1. Other keys are ignored. Raises ``CorruptionError``."""
+    """Decode ``meta.properties`` of version 0 or 1. Other keys are ignored.
+
+    Raises ``CorruptionError`` for a missing or malformed value, ``NewerFormatError`` for a newer version.
+    """
     values, comments = decode_properties(text)
     version = _integer(values.get("version", "0"), "version of meta.properties")
     if version not in (0, 1):

@@ -276,10 +276,10 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
-    """Return the decompressed bytes of snappy data: xerial blocks, or one raw block. Raises CorruptionError.
+    """Return the decompressed bytes of snappy data: xerial blocks, or one raw block.
 
     Like Java's ``SnappyInputStream`` it skips the header of a second stream between blocks, and ignores fewer than four
-    bytes after the last block.
+    bytes after the last block. Raises CorruptionError for damage, and above ``max_bytes`` of output.
     """
     header_bytes = len(_XERIAL_HEADER)
     if len(view) < header_bytes or view[:8] != _XERIAL_MAGIC:
@@ -308,9 +308,10 @@ def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
 
 
 def _decompress_block(block: memoryview, budget: int, max_bytes: int, position: int) -> bytes:
-    """Decompress one raw block after checking its claimed size against ``budget`` and snappy's largest expansion.
+    """Return the decompressed bytes of one raw block.
 
     ``budget``: bytes left of ``max_bytes``, the limit of all blocks. ``position``: that of the block, for errors.
+    Raises CorruptionError for damage, and for a claimed size above ``budget`` or snappy's largest expansion.
     """
     claimed = shift = 0
     for byte in block[:_MAX_UVARINT_BYTES]:
@@ -351,7 +352,8 @@ def _decompress_lz4(view: memoryview, max_bytes: int, mend_header: bool) -> byte
     """Return the content of the first frame. Accepts linked blocks; Java does not.
 
     Like Java's reader it ignores what follows the frame, the content size and the content checksum. ``mend_header``
-    accepts any header checksum: Kafka computed that of message format 0 wrongly.
+    accepts any header checksum: Kafka computed that of message format 0 wrongly. Raises CorruptionError for damage, and
+    above ``max_bytes`` of content.
     """
     blocks, end_mark, bound = _walk_blocks(view)
     stream = lz4.frame.LZ4FrameDecompressor()
@@ -402,7 +404,7 @@ def _walk_blocks(view: memoryview) -> tuple[int, int, int]:
 
 
 def _checked_frame(view: memoryview, blocks: int, end_mark: int, mend_header: bool) -> bytes | memoryview:
-    """Return the frame without the fields that the library checks and Java does not, under a header of the library's.
+    """Return the frame for the library: without the fields that it checks and Java does not, with a header to match.
 
     ``blocks``, ``end_mark``: positions of the first block and of the end mark. Raises RuntimeError for a wrong header
     checksum, unless ``mend_header``.
@@ -441,9 +443,10 @@ _contexts = _Contexts()
 
 
 def _decompress_zstd(view: memoryview, max_bytes: int) -> bytes:
-    """Return the decompressed bytes of all frames in ``view``. Raises CorruptionError.
+    """Return the decompressed bytes of all frames in ``view``.
 
-    As in Java, a truncated frame after a whole one ends the data; bytes that begin no frame are refused.
+    As in Java, a truncated frame after a whole one ends the data. Raises CorruptionError for damage, for bytes that
+    begin no frame, and above ``max_bytes`` of output.
     """
     out: list[bytes] = []
     size = position = frames = 0

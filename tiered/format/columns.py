@@ -38,7 +38,7 @@ class RecordColumns:
     """Records as columns of equal length.
 
     ``keys`` and ``values`` are Arrow ``binary``; ``headers`` is ``list<struct<key: string, value: binary>>``, None if
-    no record has any. ``timestamps`` are resolved milliseconds; -1 is none.
+    no record has any. ``timestamps``: milliseconds, -1 for none.
     """
 
     values: pa.Array
@@ -162,7 +162,8 @@ def encode_columns(
     """Return one v2 batch of all records (at least one), equal to that of ``batch.encode_batch``.
 
     ``level`` None: the default of ``codec``. ``append_time_ms``: time of all records with LogAppendTime. Raises
-    InvalidRecordError for a header without a name, RecordTooLargeError beyond the size that readers accept.
+    InvalidRecordError for a header without a name, RecordTooLargeError beyond the size that readers accept, and
+    ConfigError for a level that ``codec`` does not have.
     """
     filler, rows = kernels.batch_filler(MAX_BATCH_BYTES), rows_of(columns)
     if filler is not None and rows is not None and filler.add(rows, None, 0) == len(columns):
@@ -212,7 +213,7 @@ def encode_filled(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> B | bytes:
-    """Return one v2 batch of the rows in ``filler`` (at least one) and empty ``filler``.
+    """Return one v2 batch of the records in ``filler`` and empty ``filler``. Raises ValueError without records.
 
     ``level`` None: the default of ``codec``. ``append_time_ms``: time of all records with LogAppendTime.
     """
@@ -256,9 +257,9 @@ def partitions_of(hashes: npt.NDArray[np.uint32], partitions: npt.NDArray[np.int
 
 
 def rows_by_partition(partitions: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """Return one array of ascending row indexes for each partition that has rows, in the order of partitions.
+    """Return one array of ascending record indexes for each partition with records, in the order of partitions.
 
-    ``partitions``: the partition of each row, 0 or above.
+    ``partitions``: the partition of each record, 0 or above.
     """
     if len(partitions) and partitions[0] == partitions.min() == partitions.max():
         return [np.arange(len(partitions))]

@@ -160,7 +160,7 @@ def decode_group_key(key: bytes) -> tuple[int, str, TopicPartition | None]:
     """Return (type number, group, partition) of the key of a record in ``__consumer_offsets``.
 
     The partition is None unless the record is a committed position. The group is "" if the record describes neither a
-    position nor a whole group. Raises CorruptionError.
+    position nor a whole group. Raises CorruptionError for damaged bytes.
     """
     reader = WireReader(key, "group key")
     number = reader.int16()
@@ -176,7 +176,7 @@ def decode_group_key(key: bytes) -> tuple[int, str, TopicPartition | None]:
 
 
 def decode_position(value: bytes) -> Position:
-    """Decode the value of a committed position. Raises CorruptionError, also for the version of a newer broker."""
+    """Decode the value of a committed position. Raises CorruptionError for damage, or a newer broker's version."""
     reader = WireReader(value, "position")
     version = reader.int16()
     if not 0 <= version <= _NEWEST_POSITION_VERSION:
@@ -198,7 +198,7 @@ def group_protocol(number: int, value: bytes | None) -> str | None:
 
     ``""``: the group has no protocol, or the record deletes it. None: the record describes a position or a member, not
     a group. Kafka's consumers have the protocol "consumer". Others are "share", "streams", or a name such as "connect".
-    Raises CorruptionError.
+    Raises CorruptionError for damaged bytes.
     """
     if number == _CLASSIC_GROUP and value is not None:
         reader = WireReader(value, "group")
@@ -228,7 +228,7 @@ def encode_transaction_key(transactional_id: str) -> bytes:
 def decode_transaction_key(key: bytes) -> str:
     """Return the transactional id in a key of ``__transaction_state``.
 
-    Raises CorruptionError, also for key versions above 0, which are other types of records.
+    Raises CorruptionError for damaged bytes, and for key versions above 0, which are other types of records.
     """
     reader = WireReader(key, "transaction key")
     number = reader.int16()

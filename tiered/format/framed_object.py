@@ -83,7 +83,7 @@ def _fits(column: npt.NDArray[np.int64]) -> bool:
 
 
 class Packed(NamedTuple):
-    """One encoded table of a framed object."""
+    """One encoded table of a framed object. ``rows``: its length. ``data``: its columns in order, uncompressed."""
 
     layout: TableLayout
     rows: int
@@ -92,7 +92,7 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FramedObject:
-    """Decoded object. Its columns are int64 copies, independent of the encoded bytes."""
+    """Decoded object. ``tables``: for each table name its columns by name, int64 copies of the encoded bytes."""
 
     header: JsonObject
     tables: dict[str, dict[str, npt.NDArray[np.int64]]]

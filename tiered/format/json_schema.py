@@ -15,7 +15,7 @@ _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 class ValueType(NamedTuple):
-    """Type and bounds of one value: an integer in ``low..high``, or a text of ``low..high`` characters."""
+    """Type and inclusive bounds of one value: an integer in ``low..high``, or a text of ``low..high`` characters."""
 
     type: type
     low: int
@@ -54,7 +54,7 @@ class JsonObject:
     """Untrusted JSON object. ``key`` and ``position`` (bytes) give its origin for errors."""
 
     def __init__(self, data: bytes, *, key: str, position: int = 0) -> None:
-        """Decode ``data``, a JSON object in UTF-8. Raises CorruptionError, also for NaN and infinities."""
+        """Decode ``data``, a JSON object in UTF-8. Raises CorruptionError for other data, NaN and infinities."""
         self.key, self.position = key, position
         try:
             values = _DECODER.decode(data.decode("utf-8"))
@@ -67,7 +67,7 @@ class JsonObject:
         self.values: dict[str, Any] = values
 
     def refuse(self, name: str, what: str) -> NoReturn:
-        """Raise CorruptionError about the field ``name``. ``what``: the rest of the sentence."""
+        """Raise CorruptionError about the field ``name`` ("": the whole object). ``what``: its text after the name."""
         raise CorruptionError(
             f"{self.key}: {name or 'the header'} {what}", path_or_key=self.key, position=self.position
         )
@@ -84,7 +84,7 @@ class JsonObject:
     def checked_fields(self, shape: Shape, values: Mapping[str, Any] | None = None, path: str = "") -> dict[str, Any]:
         """Return the fields of ``shape``, each checked. ``values``: nested object to read instead of the whole one.
 
-        ``path`` precedes field names in errors. Raises CorruptionError.
+        ``path`` precedes field names in errors. Raises CorruptionError for a field that is missing or invalid.
         """
         if values is None:
             values = self.values

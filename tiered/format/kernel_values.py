@@ -57,7 +57,7 @@ NO_PRODUCER = (-1, -1, -1)
 
 
 class BatchKeysResult(NamedTuple):
-    """Result of adding the keys of one batch to a table. ``records``: number of records examined.
+    """Result of adding the keys of one batch to a KeyTable. ``records``: number of records examined.
 
     ``newest``: offset of the last record added, or -1. ``full``: the table has no room for the key of the next record.
     ``odd``: the kernels stopped early. The caller must decode the next record, or the bytes after the last one, itself.
@@ -89,7 +89,7 @@ class BatchFilterResult(NamedTuple):
 
 
 class RunKeysResult(NamedTuple):
-    """Result of adding the keys of consecutive batches to a table.
+    """Result of adding the keys of consecutive batches to a KeyTable.
 
     ``used``, ``batches``, ``records``: numbers of bytes, batches and records examined. ``newest``: the last offset
     covered, -1: none. ``full``: the table had no room for the next key; of the last batch only offsets up to ``newest``
@@ -110,7 +110,8 @@ class RunFilterResult(NamedTuple):
 
     ``data``: the bytes of the ``batches`` that stay; None: all stay unchanged. ``rebuilt``: number of batches that have
     fewer records or a new delete horizon. ``horizons``: number of new delete horizons. ``read``: number of records
-    examined. ``records`` of them stay, the others are counted by reason.
+    examined. ``records`` of them stay. The others are ``superseded`` by a newer record of their key, ``expired``
+    tombstones, or have ``no_key``.
     """
 
     used: int
@@ -167,9 +168,9 @@ class ArrowBinary(NamedTuple):
 
 
 class ArrowBuffers(NamedTuple):
-    """Rows as the buffers of Arrow arrays; None: that column was not requested. ``headers``: lists, names, values.
+    """Records as the buffers of Arrow arrays; None: that column was not requested. ``headers``: lists, names, values.
 
-    ``rows``: number of rows. ``kinds``: their timestamp types.
+    ``rows``: number of records. ``kinds``: their timestamp types.
     """
 
     rows: int
@@ -182,7 +183,7 @@ class ArrowBuffers(NamedTuple):
 
 
 class ArrowColumns(Protocol):
-    """Collector of batches for the buffers of Arrow arrays. ``size_bytes``: their records, uncompressed."""
+    """Collector of batches for the buffers of Arrow arrays. ``rows``: records so far. ``size_bytes``: their size."""
 
     rows: int
     size_bytes: int
@@ -210,11 +211,12 @@ class EncoderColumns(Protocol):
         """
 
     def by_partition(self, partitions: int, keyless: int, given: Buffer | None) -> list[tuple[int, Buffer | None]]:
-        """Return each partition with rows, ascending, and the indexes of its rows (int64; None: all rows).
+        """Return each partition with records, ascending, and the indexes of its records (int64; None: all).
 
-        ``given`` is the partition of each row (int64; -1, and None: unspecified). Unspecified rows go where Kafka's
-        producer puts their key, or to ``keyless``. Raises IndexError for a partition that does not exist. Raises
-        ValueError if ``partitions`` is not positive, or ``given`` has another number of rows.
+        ``partitions``: their number. ``given``: the partition of each record (int64; -1, and None: unspecified).
+        An unspecified record goes where Kafka's producer puts its key; without a key, to partition ``keyless``. Raises
+        IndexError for a partition that does not exist. Raises ValueError if ``partitions`` is not positive, or
+        ``given`` has another length than the columns.
         """
 
 
@@ -222,7 +224,7 @@ B_co = TypeVar("B_co", bound=Buffer, covariant=True)
 
 
 class BatchFiller(Protocol[B_co]):
-    """Collector of rows for one batch. ``count``: rows so far. ``size_bytes``: upper bound of their bytes.
+    """Collector of records for one batch. ``count``: records so far. ``size_bytes``: upper bound of their bytes.
 
     ``first``, ``least``, ``greatest``: the first, lowest and highest timestamp so far.
     """
@@ -234,12 +236,12 @@ class BatchFiller(Protocol[B_co]):
     greatest: int
 
     def add(self, rows: EncoderColumns, order: Buffer | None, at: int) -> int:
-        """Add the rows with the indexes ``order`` (int64; None: all) while they fit. Begins at position ``at`` of
+        """Add the records with the indexes ``order`` (int64; None: all) while they fit. Begins at position ``at`` of
         ``order``.
 
-        Returns the position of the first row that does not fit, or the number of positions if all fit. An empty filler
-        has room for any row. Raises IndexError for an index of no row.
+        ``rows``: columns of the records. Returns the position of the first record that does not fit, or the number of
+        positions if all fit. An empty filler has room for any record. Raises IndexError for an index of no record.
         """
 
     def finish(self, base_offset: int, leader_epoch: int, attributes: int, append_time_ms: int) -> B_co:
-        """Return one uncompressed v2 batch of all added rows, and remove them. Raises ValueError without rows."""
+        """Return one uncompressed v2 batch of all added records, and remove them. Raises ValueError without records."""

@@ -142,7 +142,10 @@ class DecisionKey(NamedTuple):
 
 
 class ErasureNoteKey(NamedTuple):
-    """Parts of the key of an erasure's note: id of the erasure, ``base`` of the old segment, uid of the new one."""
+    """Parts of the key of an erasure's note about one segment.
+
+    ``erasure``: id of the erasure. ``base``: first offset of the old segment. ``uid``: that of the new one.
+    """
 
     erasure: str
     base: int
@@ -163,7 +166,7 @@ TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def check_topic_name(name: str) -> str:
-    """Return the name if Kafka accepts it: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``. Raises ConfigError."""
+    """Return the name: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``. Raises ConfigError for other text."""
     if name in {".", ".."}:
         raise ConfigError(f"topic name {name!r} is not allowed", hint="choose another name: Kafka refuses '.' and '..'")
     if not TOPIC_NAME.fullmatch(name):
@@ -243,13 +246,14 @@ def aside_key(topic_id: UUID, partition: int, uid: str) -> str:
 
 
 def pin_key(topic_id: UUID, partition: int, uid: str) -> str:
-    """Return the key of a reader's pin of a partition."""
+    """Return the key of a reader's pin of a partition. ``uid``: random, 32 hex digits."""
     return partition_prefix(topic_id, partition) + f"pin/{check_uid(uid)}"
 
 
 def check_snapshot_name(name: str) -> str:
-    """Return the name: a letter, then up to 99 of ``[a-zA-Z0-9._-]``. Raises ConfigError, also for a time such as
-    ``now-1h``.
+    """Return the name: a letter, then up to 99 of ``[a-zA-Z0-9._-]``.
+
+    Raises ConfigError for other text, and for a time such as ``now-1h``.
     """
     if not re.fullmatch(_SNAPSHOT, name):
         raise ConfigError(
@@ -316,7 +320,7 @@ def _txn_hash(txn: str) -> str:
 
 
 def check_txn(txn: str) -> str:
-    """Return the transaction id if it can be part of an object key. Raises ConfigError."""
+    """Return the transaction id: printable, 1 to 200 characters percent-encoded. Raises ConfigError for other text."""
     return _quotable(txn, MAX_TXN_CHARS, "transaction id")
 
 
@@ -340,7 +344,10 @@ def decision_key(txn: str, batch: int, generation: int = 0) -> str:
 
 
 def check_group_name(name: str, what: str = "group") -> str:
-    """Return ``name`` if it is a valid name of a group or member. ``what``: "group" or "member". Raises ConfigError."""
+    """Return ``name``, that of a group or member. ``what``: "group" or "member".
+
+    Raises ConfigError unless it is printable and, percent-encoded, has 1 to 249 characters (200 for a member).
+    """
     return _quotable(name, MAX_GROUP_CHARS if what == "group" else MAX_MEMBER_CHARS, f"{what} name")
 
 
@@ -407,7 +414,7 @@ def decisions_audit_key(uid: str) -> str:
 
 
 def check_job_id(job_id: str) -> str:
-    """Return the id: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, not the reserved ``gc``. Raises ConfigError."""
+    """Return the id: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, not ``gc``. Raises ConfigError for other text."""
     if not _JOB_ID.fullmatch(job_id):
         raise ConfigError(
             f"job id {job_id[:100]!r} is not allowed",
@@ -417,13 +424,16 @@ def check_job_id(job_id: str) -> str:
 
 
 def erasure_prefix(topic_id: UUID, partition: int) -> str:
-    """Return the common prefix of the objects that erasures of a partition write: notes and receipts."""
+    """Return the common prefix of the objects that erasures of a partition write.
+
+    They are a note about each rewritten segment, and a receipt of each erasure.
+    """
     check_partition(partition)
     return f"{ERASURES_PREFIX}{topic_id.hex}-{partition}/"
 
 
 def erasure_note_prefix(topic_id: UUID, partition: int, erasure_id: str) -> str:
-    """Return the common prefix of the notes of one erasure of a partition."""
+    """Return the common prefix of the notes of one erasure of a partition, one about each rewritten segment."""
     return f"{erasure_prefix(topic_id, partition)}{check_job_id(erasure_id)}/segments/"
 
 

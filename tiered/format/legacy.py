@@ -49,7 +49,10 @@ class Message(NamedTuple):
 
 
 def read_message(buf: bytes | bytearray | memoryview, position: int) -> Message:
-    """Return the message at ``position``. ``buf`` need not contain its key and value. Raises ``CorruptionError``."""
+    """Return the message at ``position``. ``buf`` need not contain its key and value.
+
+    Raises ``CorruptionError`` for a truncated header, an impossible size, or a magic above 1.
+    """
     try:
         offset, size, crc, magic, attributes = _PREFIX.unpack_from(buf, position)
     except struct.error:
@@ -70,7 +73,7 @@ def read_message(buf: bytes | bytearray | memoryview, position: int) -> Message:
 
 
 def verify_message(buf: bytes | bytearray | memoryview, message: Message) -> None:
-    """Check the CRC of the message at the start of ``buf``. Raises ``CorruptionError``."""
+    """Raise ``CorruptionError`` if the CRC of the message at the start of ``buf`` is wrong. ``message``: its header."""
     crc = zlib.crc32(memoryview(buf)[_CRC_END : _OVERHEAD_BYTES + message.size])
     if crc != message.crc:
         raise CorruptionError(
@@ -95,7 +98,7 @@ def _read_field(buf: memoryview, position: int, end: int, what: str) -> tuple[by
 def _key_and_value(buf: memoryview, message: Message, end: int) -> tuple[bytes | None, bytes | None]:
     """Return key and value. As in Kafka, any negative length is null, and bytes after the value are ignored.
 
-    ``end``: position after the message. Raises CorruptionError.
+    ``end``: position after the message. Raises CorruptionError for a field that exceeds it.
     """
     key, position = _read_field(buf, message.body, end, "key")
     return key, _read_field(buf, position, end, "value")[0]
@@ -106,8 +109,9 @@ def decode_message(
 ) -> Iterator[Record]:
     """Return the records of the one message in ``buf``: itself, or the inner records if it is a compressed wrapper.
 
-    A wrapper is decoded whole, as v1 offsets count from its end. ``max_bytes``: limit of its decompressed bytes.
-    ``check_crcs`` also checks the inner messages. Raises ``CorruptionError``.
+    A wrapper is decoded whole, as v1 offsets count from its end. ``message``: header of the one message.
+    ``max_bytes``: limit of a wrapper's decompressed bytes. ``check_crcs``: check the CRCs of its inner messages, not
+    its own. Raises ``CorruptionError`` for damage, and above ``max_bytes``.
     """
     view = memoryview(buf)
     key, value = _key_and_value(view, message, _OVERHEAD_BYTES + message.size)
@@ -123,7 +127,10 @@ def decode_message(
 
 
 def inner_messages(data: bytes | memoryview) -> Iterator[tuple[Message, memoryview]]:
-    """Yield each message of a decompressed set and its bytes. As in Kafka, a truncated one just ends the set."""
+    """Yield each message of a decompressed set and its bytes. As in Kafka, a truncated one just ends the set.
+
+    Raises CorruptionError for an impossible header.
+    """
     view = memoryview(data)
     position = 0
     while len(view) - position >= _OVERHEAD_BYTES:
@@ -138,7 +145,7 @@ def inner_messages(data: bytes | memoryview) -> Iterator[tuple[Message, memoryvi
 def _decode_set(view: memoryview, wrapper: Message, check_crcs: bool) -> list[Record]:
     """Return the records of the inner messages in ``view``. As in Kafka, v0 and v1 messages may be mixed.
 
-    ``check_crcs``: check the CRC of each. Raises CorruptionError.
+    ``check_crcs``: check the CRC of each. Raises CorruptionError for damage, a compressed one, or no message at all.
     """
     inner: list[tuple[Message, bytes | None, bytes | None]] = []
     for message, data in inner_messages(view):
@@ -161,7 +168,8 @@ def _decode_set(view: memoryview, wrapper: Message, check_crcs: bool) -> list[Re
 def _shift(wrapper: Message, last_inner: int) -> int:
     """Return the distance from inner to absolute offsets. ``last_inner``: inner offset of the last message.
 
-    0 for a v0 wrapper, and for a v1 wrapper at offset 0, as a producer sends it. Raises CorruptionError.
+    0 for a v0 wrapper, and for a v1 wrapper at offset 0, as a producer sends it. Raises CorruptionError if the offset
+    of the wrapper is below ``last_inner``.
     """
     if wrapper.magic == 0 or wrapper.offset == 0:
         return 0

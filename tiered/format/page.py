@@ -77,7 +77,8 @@ class Pointer(NamedTuple):
     """Reference to a page, with the totals of its subtree. ``base``, ``next``: half-open range of its offsets.
 
     ``size``: bytes of all its ``.log`` objects. ``records``, ``rows``: their numbers. ``sum_hi``, ``sum_lo``: sum of
-    all row hashes. ``row_flags``: flags of any row. ``leader_epoch``: the largest. About the page itself: ``page_len``
+    all row hashes. ``row_flags``: the flags of all rows, combined by OR. ``leader_epoch``: the largest of them.
+    ``min_ts``, ``max_ts``: range of their timestamps, inclusive. About the page itself: ``page_len``
     and ``crc`` of its bytes; ``id_hi``, ``id_lo``, ``epoch``, ``flags`` of its key.
     """
 
@@ -262,7 +263,7 @@ def decode_stored_page(data: bytes, *, key: str) -> StoredPage:
 def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
     """Decode a page, which must be of ``kind`` and have its own key. ``kind`` None accepts any kind under any key.
 
-    Raises CorruptionError, and ConfigError for a newer format.
+    Raises CorruptionError for damaged bytes or another page, ConfigError for a newer format.
     """
     if len(data) > MAX_PAGE_BYTES:
         raise CorruptionError(

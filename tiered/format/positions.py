@@ -70,7 +70,7 @@ def encode_positions(copy: PositionsCopy, *, key: str) -> bytes:
 
 
 def decode_positions(data: bytes, *, key: str) -> PositionsCopy:
-    """Decode the ``positions`` object ``key``. Raises CorruptionError, and ConfigError for a newer format."""
+    """Decode the ``positions`` object ``key``. Raises CorruptionError for damage, ConfigError for a newer format."""
     fields = JsonObject(data, key=key)
     fields.check_format(FORMAT)
     values = fields.checked_fields({"format": ValueType(int, 1, FORMAT), **_SHAPE})

@@ -306,9 +306,9 @@ def encode_record_at(
 
 
 def _read_varint(data: bytes, position: int, shift_limit: int) -> tuple[int, int]:
-    """Return (value, position after it) of the varint at ``position``. Raises CorruptionError.
+    """Return (value, position after it) of the varint at ``position``.
 
-    ``shift_limit``: 7 times the largest allowed number of bytes.
+    ``shift_limit``: 7 times the largest allowed number of bytes. Raises CorruptionError for more bytes, or too few.
     """
     z = shift = 0
     end = position
@@ -392,7 +392,8 @@ def decode_record(
 ) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
     """Return (offset, timestamp, key, value, headers, position after it) of the record at ``position``.
 
-    Raises ``CorruptionError``. This is the slow path: it reads varints of any length, and checks each field.
+    Raises ``CorruptionError`` unless its fields fill its length exactly. This is the slow path: it reads varints of any
+    allowed length, and checks each field.
     """
     start = position
     length, position = read_varint(data, position)
@@ -436,11 +437,11 @@ def decode_records(  # noqa: PLR0917 - as the compiled twin
     begin: int = 0,
     end: int | None = None,
 ) -> Iterator[Record]:
-    """Yield ``count`` records of ``data`` (uncompressed, filling ``begin`` to ``end``), one at a time.
+    """Yield ``count`` uncompressed records, which fill ``data`` from ``begin`` to ``end`` (exclusive; None: its end).
 
-    ``append_time``, if not None, replaces every timestamp. Raises ``CorruptionError`` with the position after
-    ``begin``: a length that does not fit, a record with unused bytes, too few records or bytes left. As in Kafka, the
-    data is ignored if ``count`` is 0.
+    ``append_time``, if not None, replaces every timestamp. Raises ``CorruptionError`` for a length that does not fit, a
+    record with unused bytes, too few records, or bytes left. Its position counts from ``begin``. As in Kafka, the data
+    is ignored if ``count`` is 0.
     """
     return _decoded(bytes(memoryview(data)[begin:end]), count, base_offset, base_timestamp, append_time)
 
@@ -523,8 +524,8 @@ def consumer_records(  # noqa: PLR0917 - as decode_records
 ) -> Iterator[ConsumerRecord]:
     """Yield those of ``count`` records in ``data`` that are within the bounds of ``shown``, as ConsumerRecords.
 
-    ``data`` is uncompressed; its bytes ``begin`` to ``end`` are used. ``append_time``, if not None, replaces every
-    timestamp. Raises ``CorruptionError`` for a damaged record.
+    The uncompressed records fill ``data`` from ``begin`` to ``end`` (exclusive; None: to its end). ``append_time``, if
+    not None, replaces every timestamp. Raises ``CorruptionError`` for a damaged record.
     """
     return chosen(decode_records(data, count, base_offset, base_timestamp, append_time, begin, end), shown)
 

@@ -73,8 +73,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class RoleState:
-    """Claim of a role in a root. ``epoch`` 0: never claimed. ``seq`` counts the commits under this claim, which itself
-    is 0. ``last_commit``: id of the newest of them.
+    """Claim of a role in a root. ``epoch`` 0: never claimed. ``seq``: number of the last commit under this claim.
+
+    The commit of the claim itself is number 0. ``last_commit``: id of the last commit under this claim.
 
     The writer's claim also has the ``volume`` that holds it, its ``token``, and ``last_append``: the id of the last
     append commit of any writer (claims do not overwrite it).
@@ -390,12 +391,12 @@ def is_pending(data: bytes) -> bool:
 
 
 def encode_dropped(uid: str) -> bytes:
-    """Return the body of the note that a snapshot was deleted. ``uid``: 32 hex digits, new for each PUT."""
+    """Return the body of the object that replaces a deleted snapshot. ``uid``: 32 hex digits, new for each PUT."""
     return DROPPED + uid.encode()
 
 
 def decode_snapshot_root(data: bytes, *, key: str) -> Root | None:
-    """Return the root in the snapshot object ``key``, finished or not. None: the object notes a deleted snapshot.
+    """Return the root in the snapshot object ``key``, finished or not. None: the snapshot was deleted.
 
     Raises CorruptionError for damaged bytes, and if the object is not the snapshot that its key names. Raises
     ConfigError for a newer format.

@@ -32,6 +32,7 @@ class SegmentStats:
 
     ``first_append_ms``: wall clock of the first append, from which ``seal.ms`` counts, also after a reopen.
     ``appended_ms``: wall clock of the last append. The age of a segment with wrong timestamps counts from it.
+    ``leader_epoch``: that of the last batch.
 
     ``aborted``: number of entries in the transaction index, ``txn_crc`` their CRC32C. ``producers``: number of
     producers in the snapshot at the end of the segment, ``snapshot_crc`` its CRC32C. -1: unknown until the log is read.

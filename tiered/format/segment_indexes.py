@@ -184,7 +184,10 @@ class OffsetIndex(_Index):
         return any(at >= position for at in self._values)
 
     def append(self, offset: int, position: int) -> bytes:
-        """Add an entry and return its 8 bytes. Raises ``ConfigError`` if out of order, or beyond 31 bits."""
+        """Add an entry and return its 8 bytes. Raises ``ConfigError`` unless ``offset`` is above the last one.
+
+        Raises it also if the relative offset or the position exceeds 31 bits.
+        """
         relative = offset - self.base_offset
         if not 0 <= relative <= _MAX_RELATIVE or not 0 <= position <= _MAX_RELATIVE:
             raise ConfigError(f"offset {offset} at byte {position} does not fit the index of base {self.base_offset}")
@@ -258,7 +261,7 @@ class TimeIndex(_Index):
     def maybe_append(self, timestamp: int, offset: int) -> bytes:
         """Add an entry if ``timestamp`` is above the last one. Return its 12 bytes, or ``b""`` if nothing was added.
 
-        Raises ``ConfigError`` if offset or timestamp go back, or beyond 31 bits.
+        Raises ``ConfigError`` if offset or timestamp is below the last one, or the relative offset exceeds 31 bits.
         """
         relative = offset - self.base_offset
         if not 0 <= relative <= _MAX_RELATIVE:

@@ -104,7 +104,7 @@ def load_committed(group: str, topic_ids: Mapping[TopicPartition, UUID]) -> Step
 
     ``topic_ids``: the partitions, each with the id of its topic. If the bucket has no position of the group in them,
     the uploaded positions of a log's group of this name are returned. One or two GETs for each partition. Raises
-    CorruptionError, and ConfigError for a newer format.
+    CorruptionError for a damaged object, ConfigError for one of a newer format.
     """
     places = [(topic_id, tp.partition) for tp, topic_id in topic_ids.items()]
     owned = yield from _in_turns([_load_ownership(group_partition_key(group, *place)) for place in places])
@@ -140,7 +140,10 @@ def load_lags(info: GroupInfo) -> Steps[list[GroupLag | TieredError | None]]:
 
 
 def _in_turns(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
-    """Run all steps. Return the result or the error of each. Raises RemoteUnavailableError, RemotePermissionError."""
+    """Run all steps. Return the result or the error of each, in order.
+
+    Raises RemoteUnavailableError or RemotePermissionError, instead of returning it, if one of the steps raised it.
+    """
     ends = yield from in_turns(several)
     for end in ends:
         if isinstance(end, (RemoteUnavailableError, RemotePermissionError)):

@@ -53,8 +53,8 @@ def open_member(
     """Start a member of ``group`` that shares the partitions of the topics ``names``. Return the member.
 
     ``member``: its name; None: host and process id. ``times``: None for the defaults. ``start``: ("earliest" or
-    "latest", None), or a time in ms as its second value, for partitions without a position. Raises ConfigError,
-    UnknownTopicError.
+    "latest", None), or a time in ms as its second value, for partitions without a position. Raises ConfigError for an
+    invalid name of the group or member, UnknownTopicError for a topic that does not exist.
     """
     check_group_name(arguments.text("group", group))
     name = f"{socket.gethostname()}-{os.getpid()}" if member is None else arguments.text("member", member)
@@ -92,8 +92,8 @@ class GroupMember:
     def poll(self, busy: Collection[TopicPartition]) -> Changes:
         """Return the changes since the last call. ``busy``: partitions with returned records that are not committed.
 
-        Raises ClosedError after :meth:`close`, and PartitionLostError after too long a time without a poll. Raises
-        errors of heartbeats that only a person can correct, and the error that ended the heartbeat thread.
+        Raises ClosedError after :meth:`close`, and PartitionLostError after ``max_poll_interval_ms`` without a poll.
+        Raises errors of heartbeats that only a person can correct, and the error that ended the heartbeat thread.
         """
         if self._closed.is_set():
             raise ClosedError(
@@ -111,7 +111,7 @@ class GroupMember:
     def subscribe(self, topics: Collection[str]) -> None:
         """Share the partitions of these topics instead of the present ones, from the next heartbeat on.
 
-        Raises UnknownTopicError.
+        Raises UnknownTopicError if a topic does not exist.
         """
         self._steps(self._member.subscribe(topics))
 

@@ -125,11 +125,11 @@ class GroupSettings:
 
 @dataclass(slots=True)
 class _HeldPartition:
-    """Partition that this member owns. ``at``: its object. ``known``: ids of own commits that may be the object's last.
+    """Partition that this member owns. ``at``: its object in the bucket, as last read or written.
 
-    ``stopping_s``: time when the plan gave the partition to another member. ``reported``: a poll has returned the
-    partition in ``stop``.
-    ``idle``: a later poll found no unfinished records of the partition, so it can be released.
+    ``known``: ids of own writes, one of which is the object's last unless another member changed it. ``stopping_s``:
+    time when the plan gave the partition to another member. ``reported``: a poll has returned the partition in
+    ``stop``. ``idle``: a later poll found no unfinished records of the partition, so it can be released.
     """
 
     topic_id: UUID
@@ -240,7 +240,7 @@ class Member:
         return held.topic_id
 
     def subscribe(self, names: Collection[str]) -> Steps[None]:
-        """Share the partitions of these topics from the next round on. Raises UnknownTopicError."""
+        """Share the partitions of these topics from the next round on. Raises UnknownTopicError if one is missing."""
         wanted = tuple(sorted(set(names)))
         found = yield from self._source.find_topics(wanted)
         for name in wanted:
@@ -367,7 +367,10 @@ class Member:
         return listed
 
     def _judge(self) -> Steps[None]:
-        """Replace the objects of dead members by death notes, and delete the notes."""
+        """Mark the objects of dead members as dead by compare-and-swap, then delete them.
+
+        A member is dead if its object did not change for three own heartbeats and ``lease_ms``.
+        """
         for member, each in self._observed.items():
             if member == self.id or member in self._killed:
                 continue
@@ -411,7 +414,10 @@ class Member:
             self._planned_s = (yield Now()).monotonic
 
     def _refresh_topics(self) -> Steps[None]:
-        """Read the topics every ``TOPICS_EVERY`` rounds, and if the plan has a newer one, or more of its partitions."""
+        """Read the topics every ``TOPICS_EVERY`` rounds, and at once if one was not read yet or the plan differs.
+
+        The plan differs if it has another id of a topic, or more partitions than were read.
+        """
         planned = (self._plan.value or GroupPlan()).topics
         self._rounds += 1
         differs = any(
@@ -448,9 +454,9 @@ class Member:
         yield from self._at_once([self._release(tp) for tp in due])
 
     def _release(self, tp: TopicPartition) -> Steps[None]:
-        """Make a partition free, unless another member owns it, and drop it.
+        """Make a partition free, unless another member owns it, and remove it from this member's partitions.
 
-        Raises CommitUnknownError, RemoteUnavailableError and other errors of the store; the next round retries.
+        After CommitUnknownError, RemoteUnavailableError or another error of the store the next round retries.
         """
         held = self._held[tp]
 
@@ -645,7 +651,7 @@ class Member:
         yield from self.leave()
 
     def _forget(self) -> None:
-        """Drop all partitions and the member's id, because its object is gone or will be deleted."""
+        """Discard all partitions and the member's id, because its object is gone or will be deleted."""
         for tp in tuple(self._held):
             self._lose(tp)
         self.id, self._own, self._beats = "", Tagged(None), set()

@@ -175,9 +175,9 @@ def encode_member(beat: MemberBeat) -> bytes:
 
 
 def decode_member(data: bytes, *, key: str) -> MemberBeat:
-    """Decode the object of a member. Raises CorruptionError, also if ``key``, the object's key, names another member.
+    """Decode the object of a member. ``key``: the object's key.
 
-    Raises ConfigError for a newer format.
+    Raises CorruptionError for damage, and if ``key`` names another member. Raises ConfigError for a newer format.
     """
     fields, values = _parse(data, key, _MEMBER, MAX_MEMBER_BYTES)
     parsed = parse_group_key(key)
@@ -188,7 +188,7 @@ def decode_member(data: bytes, *, key: str) -> MemberBeat:
 
 
 def encode_plan(plan: GroupPlan) -> bytes:
-    """Encode a plan. Raises ConfigError if it is larger than allowed."""
+    """Encode a plan. Raises ConfigError if it has too many topics, members or bytes."""
     topics = [[name, each.topic_id.hex, each.partitions, each.first] for name, each in sorted(plan.topics.items())]
     members = [[member, list(seat.topics), _shares(seat)] for member, seat in sorted(plan.members.items())]
     body = _encode(
@@ -211,7 +211,10 @@ def _shares(seat: Seat) -> list[list[Any]]:
 
 
 def decode_plan(data: bytes, *, key: str) -> GroupPlan:
-    """Decode a plan. ``key``: its key, for messages. Raises CorruptionError, and ConfigError for a newer format."""
+    """Decode a plan. ``key``: its key, for messages.
+
+    Raises CorruptionError for damage, or if a partition has two members. Raises ConfigError for a newer format.
+    """
     fields, values = _parse(data, key, _PLAN, MAX_PLAN_BYTES)
     topics = {name: PlannedTopic(UUID(int=id_), count, first) for name, id_, count, first in values["topics"]}
     members = {
@@ -250,7 +253,7 @@ def encode_ownership(found: Ownership) -> bytes:
 def decode_ownership(data: bytes, *, key: str) -> Ownership:
     """Decode the object with owner and position of a partition. ``key``: its key, for messages.
 
-    Raises CorruptionError, and ConfigError for a newer format.
+    Raises CorruptionError for damage, ConfigError for a newer format.
     """
     fields, values = _parse(data, key, _OWNERSHIP, MAX_OWNERSHIP_BYTES)
     position = Position(values["offset"], values["leader_epoch"], values["metadata"], values["committed_ms"])

@@ -104,9 +104,9 @@ def decoder_for(decoder: str, directory: str) -> str:
 
 
 def _decoded(record: Record, decoder: str) -> dict[str, Any]:
-    """Return key and value of a coordinator's record with the names of Kafka's own tool. Raises CorruptionError.
+    """Return key and value of a coordinator's record with the names of Kafka's own tool.
 
-    Only positions and transactions are decoded.
+    Raises CorruptionError for a damaged record, and for one that is neither a position nor a transaction.
     """
     if record.key is None:
         raise CorruptionError(f"the record at offset {record.offset} has no key", offset=record.offset)
@@ -171,7 +171,7 @@ def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:
 
 
 def _plain(content: bytes | None, decoder: str) -> str:
-    """Return the content for a terminal: text in quotes, other bytes as ``b'...'``."""
+    """Return the decoded content as a Python literal, for a terminal. "auto" shows bytes that are no text as b'...'."""
     value, word = shown(content, decoder)
     return repr(content if decoder == "auto" and word == "base64" else value)
 
@@ -346,10 +346,11 @@ class BatchWindow:
 
 
 def log_items(name: str, source: ByteSource, window: BatchWindow, content: Content) -> Iterator[Item]:
-    """Yield batches, the records of valid batches if ``content`` wants them, and the bytes after the last batch.
+    """Yield the batches in ``window`` and, if ``content`` wants them, the records of valid ones.
 
-    ``name``: that of the file. Raises CorruptionError with the position for a damaged record, and if no batch can begin
-    there. Zeros up to the end of the file raise nothing: they are bytes after the last batch.
+    The bytes after the file's last batch follow, unless a limit of ``window`` was exceeded. ``name``: that of the file.
+    Raises CorruptionError, with the position, at a damaged record or where no batch can begin. Zeros up to the end of
+    the file raise nothing: they are bytes after the last batch.
     """
     end, taken, size_bytes = 0, 0, 0
     try:
@@ -387,7 +388,7 @@ def _checked(data: memoryview, position: int) -> tuple[BatchHeader, bool]:
 
 
 def record_items(data: memoryview, header: BatchHeader, position: int, content: Content) -> Iterator[RecordItem]:
-    """Yield the records of a batch. Raises CorruptionError with the batch's position."""
+    """Yield the records of a batch. Raises CorruptionError, with the batch's ``position``, at a damaged record."""
     try:
         messages = _messages(data) if header.magic < 2 else None
         for number, record in enumerate(decode_records(data)):

@@ -183,8 +183,9 @@ def expanded(app: Application, name: str, refused: list[TieredError], *, staged:
     objects if it is not there.
 
     The error of a folder that cannot be listed is added to ``refused``, and raised if nothing else is found. ``staged``
-    gets the base offset in the log of each staged ``.log``, whose own offsets begin at 0. Raises NotFoundError,
-    ConfigError.
+    gets the base offset in the log of each staged ``.log``, whose own offsets begin at 0. Raises NotFoundError if
+    nothing has this name. Raises ConfigError for an empty name, a topic, a folder without files that can be inspected,
+    or more than ``MAX_FILES`` files.
     """
     if not name:
         raise ConfigError("a FILE is empty", hint="name a file or a folder; . is the current one")
@@ -257,7 +258,8 @@ def holding(files: list[str], offset: int, *, alone: bool, staged: Mapping[str, 
 def opened(app: Application, name: str) -> Iterator[ByteSource]:
     """Open a file or an object for the duration of a block, and yield a source of its bytes.
 
-    Raises NotFoundError, LocalPermissionError, LocalIOError, ConfigError, or an error of the store.
+    Raises NotFoundError if it is missing, LocalIOError if the file cannot be read, an error of the store, or
+    ConfigError for a URL that names no object.
     """
     key = _key_of_directory_store(app, name)
     if key is not None:
@@ -323,9 +325,10 @@ def _partition(name: str) -> TopicPartition | None:
 
 
 def _objects(app: Application, remote: str, tp: TopicPartition, staged: dict[str, int]) -> list[str]:
-    """Return the URLs of a partition's root, ``.log`` and ``.idx`` objects. Raises UnknownTopicError, NotFoundError.
+    """Return the URLs of a partition's root, ``.log`` and ``.idx`` objects. ``remote``: the URL that they begin with.
 
-    ``staged`` gets the base offset in the log of each staged ``.log``, whose own offsets begin at 0.
+    Raises UnknownTopicError if the bucket does not have the partition, NotFoundError if it has no root yet. ``staged``
+    gets the base offset in the log of each staged ``.log``, whose own offsets begin at 0.
     """
     store = open_remote(app)
     try:

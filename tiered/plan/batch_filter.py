@@ -120,12 +120,12 @@ class Newest(Protocol):
         """
 
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> RunFilterResult | None:
-        """Filter the first ``used`` bytes of consecutive ``batches``, and return the batches that stay.
+        """Filter consecutive ``batches`` from the first on, and return those that stay.
 
-        None, or ``used`` 0: the caller filters the first batch itself. ``now_ms``: a tombstone is removed if its
-        batch's delete horizon is at or before this time. ``horizon_ms``: delete horizon for a batch that keeps a
-        tombstone and has none yet. ``boundary``: a batch that ends at this offset is left to the caller if none of
-        its records stays.
+        The result has ``used``, the number of bytes that were filtered. None, or ``used`` 0: the caller filters the
+        first batch itself. ``now_ms``: a tombstone is removed if its batch's delete horizon is at or before this time.
+        ``horizon_ms``: delete horizon for a batch that keeps a tombstone and has none yet. ``boundary``: a batch that
+        ends at this offset is left to the caller if none of its records stays.
         """
 
 
@@ -225,8 +225,8 @@ class BatchFilter:
     def drop_run(self, run: PassedRun) -> CleanedRun:
         """Count a run of batches as removed, without reading it. Return the result, in which no batch stays.
 
-        Call it only if each record of ``run`` has a newer record of its key, as the map's ``has_superseded`` finds out.
-        Do not call it for the last run of a round, whose last batch may have to stay.
+        Call it only if :meth:`OffsetMap.has_superseded` is True for ``run``. Never call it for the last run of a round,
+        whose last batch may have to stay. Raises CorruptionError if the run overlaps the previous batch.
         """
         self._behind(run.base_offset, run.next_offset)
         self._txns.advance(run.next_offset - 1)
@@ -331,7 +331,7 @@ class BatchFilter:
         return cleaned
 
     def _write_at_once(self, header: BatchHeader, batch: Buffer, kept: BatchFilterResult) -> Buffer | None:
-        """Count the filter's result ``kept``. Return the batch with only its records; None if the batch is removed."""
+        """Count ``kept``, the filter's result. Return the batch with only these records; None if it is removed."""
         self._count(kept.superseded, kept.expired, kept.no_key)
         # mutant batch-with-records-stays
         if not kept.records and not self._must_stay(header):

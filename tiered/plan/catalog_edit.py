@@ -83,7 +83,7 @@ class TrimIntent:
 
 
 def _now(reading: Reading[Outcome], root: Root) -> Outcome | Reading[Outcome]:
-    """Return the outcome if ``reading`` requests no page, otherwise ``reading`` itself."""
+    """Return the outcome of ``reading`` if ``root`` has no pages to request, otherwise ``reading`` itself."""
     if len(root.inner) or len(root.leaves):
         return reading
     try:
@@ -144,9 +144,9 @@ def _trim(root: Root, stamp: Stamp, offset: int) -> Reading[Outcome]:
 def _all_pages(root: Root, garbage: Garbage) -> Reading[None]:
     """Add every page to ``garbage``, and the objects of the newest row as the last entry of all.
 
-    Only these objects record the producers, so collection keeps their entry (``plan.maintenance.newest_trimmed``). An
-    entry for a whole page would hide them. So the leaf of that row is added as a page alone,
-    with a range of its other rows. The inner page above the leaf is added alone, too.
+    Only these objects record the producers, so garbage collection keeps them. It needs an entry of their own for that.
+    So the leaf of that row is added without the objects that it names, and the leaf's other rows as a range. The inner
+    page above the leaf is added alone, too.
     """
     leaves = root.leaves
     if len(leaves):
@@ -352,7 +352,7 @@ def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Rea
 
 
 def _close_up(root: Root, stamp: Stamp, place: _Location, whole: Rows, pages: NewPages) -> dict[str, Any]:
-    """Return the root's fields with ``whole`` in place of ``place.rows``.
+    """Return the changed fields of the root, with ``whole`` in place of ``place.rows``. Add new pages to ``pages``.
 
     Every new leaf except the first has at least ``small_leaf`` rows, every inner page except the first
     ``small_inner`` pointers. So the root does not grow with the history of a catalog.
@@ -411,7 +411,7 @@ class NewPages:
         self.made: tuple[Page, ...] = root.unwritten
 
     def add(self, content: Content) -> Pointer:
-        """Add a page with ``content`` and return its pointer. Its name is made from the commit's id and its number."""
+        """Add a page with ``content`` and return its pointer. Its name is a hash of commit id and page number."""
         number = f"{self._stamp.commit_id}/{len(self.made)}".encode()
         uid = hashlib.blake2b(number, digest_size=16).hexdigest()
         name = PageName(self._stamp.role, self._stamp.epoch, uid)

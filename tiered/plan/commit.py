@@ -256,7 +256,7 @@ def _sealed(root: Root, role: Role) -> tuple[Sealed, ...]:
 
 
 def _begun(root: Root, grant: Grant, volume: VolumeProof) -> dict[str, Any]:
-    """Return the fields that a claim sets: the first offset of an empty catalog, and the lineage with a new epoch."""
+    """Return the root's fields that a writer's claim changes: the offsets of an empty catalog, a new leader epoch."""
     start = root.next_offset if grant.begins_at is None else grant.begins_at
     changes: dict[str, Any] = {} if grant.begins_at is None else {"start_offset": start, "next_offset": start}
     if grant.new_leader_epoch:
@@ -276,8 +276,9 @@ def with_epoch(lineage: tuple[EpochEntry, ...], entry: EpochEntry) -> tuple[Epoc
 
 @dataclass(frozen=True, slots=True)
 class AppendIntent:
-    """Append of rows at ``next_offset``. ``append_id`` must be on the volume's disk before the commit is sent.
+    """Append of rows at ``next_offset``.
 
+    ``append_id``: id of this append, which must be on the volume's disk before the commit is sent.
     ``epochs``: leader epochs that begin inside these rows. Any other new leader epoch begins at the base of the first
     row that has it.
     """

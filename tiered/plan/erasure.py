@@ -55,8 +55,9 @@ class Selection:
 
     @classmethod
     def asked(cls, keys: Iterable[bytes], prefixes: Iterable[bytes], before: Time | None, now_ms: int) -> Selection:
-        """Return the selection for a user's keys, prefixes and time. Raises ConfigError for an invalid selection.
+        """Return the selection for a user's keys, prefixes and time. Raises InvalidTimestampError for an invalid time.
 
+        Raises ConfigError without key, prefix and time, for an empty prefix, and for too many keys.
         ``before``: select only records before this time. A duration such as "-30d" counts from ``now_ms``. None: no
         limit.
         """
@@ -125,7 +126,7 @@ class BlindSelection(Selection):
 
     @classmethod
     def from_selection(cls, selection: Selection, topic_id: UUID) -> BlindSelection:
-        """Return ``selection`` with hashes in place of keys."""
+        """Return ``selection`` with hashes in place of keys. ``topic_id``: BLAKE2b key of the hashes."""
         prefixes = [len(each).to_bytes(4, "big") + _digest(topic_id, each) for each in selection.prefixes]
         keys = frozenset(_digest(topic_id, key) for key in selection.keys)
         return cls(keys, tuple(sorted(prefixes)), selection.before_ms, topic_id)

@@ -75,7 +75,10 @@ def policy(
 
 
 class _Keys:
-    """Builder of ARN patterns for kinds of object keys. :meth:`own` covers only segments and pages of ``role``."""
+    """Builder of ARN patterns for kinds of object keys. ``objects``: their common prefix, an ARN.
+
+    :meth:`own` covers only segments and pages of ``role``; None: of all roles.
+    """
 
     def __init__(self, objects: str, role: Role | None = None) -> None:
         self._objects = objects

@@ -27,8 +27,8 @@ def are_other_epochs(one: int, another: int) -> bool:
 def common_end(epochs: Sequence[EpochEntry], epoch: int, end: int) -> int | None:
     """Return the offset up to which this log has the records that a reader at leader epoch ``epoch`` has read.
 
-    ``end``: end of this log. None: unknown. Kafka's rule: the result is the end of the greatest epoch at or below
-    ``epoch``.
+    The result is exclusive: the end of the greatest epoch at or below ``epoch``, as in Kafka. None: ``epoch`` is
+    unknown, or below all epochs of this log. ``epochs``, ``end``: leader epochs and end of this log.
     """
     if epoch == UNKNOWN_EPOCH or not epochs or epochs[0].epoch > epoch:
         return None

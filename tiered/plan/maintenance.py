@@ -250,7 +250,8 @@ class MergePlanner:
 def _worth_it(group: Sequence[Row]) -> list[Sequence[Row]]:
     """Return the groups to merge: ``group``, or its two parts around a row that is larger than all others together.
 
-    Otherwise a large row would be rewritten for every few small ones that follow it.
+    Otherwise a large row would be rewritten for every few small ones that follow it. Groups with fewer than
+    :data:`MERGE_LEAST_ROWS` segments are left out.
     """
     if sum(1 for row in group if row.size) < MERGE_LEAST_ROWS:
         return []

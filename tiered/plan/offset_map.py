@@ -89,8 +89,9 @@ class OffsetMap:
     def put_batch(self, batch: Buffer, start: int) -> BatchKeysResult | None:
         """Add the keys of one verified batch for the records at offset ``start`` and above. None: nothing was added.
 
-        After None the caller adds the records one by one with :meth:`put`. The result has the number of records
-        examined, and ``full``. With ``odd`` the caller adds the remaining records. Raises CorruptionError.
+        The caller adds the records one by one with :meth:`put`: after None all, and if ``odd`` is True in the result,
+        all after the first ``records``. ``full``: the map has no room for the next key. Raises CorruptionError for a
+        damaged batch.
         """
         done = self._keys.put_batch(batch, start)
         if done is not None and done.newest >= 0:
@@ -133,7 +134,7 @@ class OffsetMap:
         """Return the records that stay of one batch. None: the caller calls :meth:`is_superseded` for each record.
 
         ``keeps_tombstones``: False removes a tombstone even if it is the newest record of its key. ``horizon_ms``:
-        delete horizon for a batch that keeps a tombstone and has none yet. Raises CorruptionError.
+        delete horizon for a batch that keeps a tombstone and has none yet. Raises CorruptionError for a damaged batch.
         """
         return self._keys.filter_batch(batch, self.latest_offset, keeps_tombstones, horizon_ms)
 
@@ -171,7 +172,7 @@ class OffsetMapBuilder:
     def add_run(self, batches: memoryview) -> bool:
         """Add the keys of consecutive verified v2 batches, and set :attr:`passed`. Return True if the map is full.
 
-        Raises ``CorruptionError`` with the position in ``batches``.
+        Raises ``CorruptionError``, with the position in ``batches``, for a damaged batch.
         """
         at, self.passed = 0, None
         while at < len(batches):
@@ -265,8 +266,8 @@ class CleanedTxns:
     The caller passes every batch, in offset order. A marker is needed if the pass has met any batch of its transaction,
     also an empty one: producer state is rebuilt from these batches.
 
-    ``aborted``: entries of the transaction indexes of all segments up to the end of the log. An entry is in the
-    index of the marker's segment. All other transactions count as committed. ``before``: state before a part of a log.
+    ``aborted``: entries of the transaction indexes of all segments up to the end of the log. Transactions
+    without an entry count as committed. ``before``: transactions that are open at the start of the pass.
     """
 
     def __init__(self, aborted: Iterable[AbortedTxn] = (), before: TxnsBefore = NOTHING_BEFORE) -> None:

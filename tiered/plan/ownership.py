@@ -128,9 +128,10 @@ def since(value: str, seen: str) -> str:
 def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | Refusal:
     """Return the grant or the refusal of a claim of ``role`` on ``root``. A maintainer may always claim an open log.
 
-    The writer's role goes to the volume that made the last claim, if it has the proof. It also goes to a volume without
-    records, and to one that was restored to exactly the end. The module's table has all cases. ``volume``: None for a
-    maintainer only.
+    The writer's role goes to the volume that proves the last claim, or without one to any volume. The volume must not
+    end below the catalog. The role also goes to a volume that was restored to exactly the end, or has no records. A
+    sidecar without records must have a segment that begins at the end. All others are refused, and all while Spark
+    sinks own the partition. ``volume``: None for a maintainer only.
     """
     if root.state != STATE_OPEN:
         return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot be claimed")

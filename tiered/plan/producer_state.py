@@ -92,9 +92,10 @@ class ProducerState:
     def prepare(self, batches: Sequence[ProducerBatch], origin: Origin = Origin.CLIENT) -> PreparedBatches | Duplicate:
         """Check the batches of one append, in order, without changing the state.
 
-        Return a Duplicate if each batch of a client's append was appended before. If only some were, raise
-        OutOfOrderSequenceError. Raises also ProducerFencedError, InvalidTxnStateError, and InvalidRecordError for a
-        batch without epoch or a client's batch without sequence. The error's ``index`` counts records of the append.
+        Return a Duplicate if each batch of a client's append was appended before. Raises OutOfOrderSequenceError if
+        only some were, or for a gap. Raises ProducerFencedError for an older epoch, and InvalidTxnStateError for a
+        non-transactional batch in an open transaction. Raises InvalidRecordError for a batch without epoch, and for a
+        client's marker or batch without sequence. The error's ``index`` counts records of the append.
         """
         if origin is Origin.CLIENT and batches:
             duplicate = self._duplicate(batches)
@@ -388,7 +389,8 @@ def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -
     """Check epoch, sequence and transaction flag of a data batch, and update ``draft``, the state of its producer.
 
     Only a client's sequence is checked. ``index``: number of the batch's first record in the append. Raises
-    ProducerFencedError, OutOfOrderSequenceError and InvalidTxnStateError.
+    ProducerFencedError for an older epoch, and OutOfOrderSequenceError unless the sequence is the next. Raises
+    InvalidTxnStateError for a non-transactional batch while a transaction of the producer is open.
     """
     who = f"producer {batch.producer_id}"
     _check_epoch(draft, batch)
@@ -406,9 +408,10 @@ def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -
 
 
 def check_marker(draft: Draft, batch: ProducerBatch) -> None:
-    """Check the epochs of a marker, and update ``draft``, the state of its producer. Raises ProducerFencedError.
+    """Check the epochs of a marker, and update ``draft``, the state of its producer.
 
-    An empty control batch, from which compaction removed the marker, is ignored.
+    Raises ProducerFencedError for an older epoch of the producer or of the coordinator. An empty control batch, from
+    which compaction removed the marker, is ignored.
     """
     if batch.marker is None:
         return

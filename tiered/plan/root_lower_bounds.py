@@ -49,9 +49,10 @@ class RootLowerBounds:
         return "the registry entry says that it was made with its topic" if self.made else ""
 
     def contradictions(self, root: Root) -> Iterator[str]:
-        """Yield one sentence for each bound that ``root`` is below, or whose token it lacks; none for a current root.
+        """Yield one sentence for each bound that ``root`` is below; none for a current root.
 
-        Such a root is older than one that was read before.
+        Yield one also if ``root`` has the disk's claim epoch, but a token that is not in ``tokens``. Such a root is
+        older than one that was read before.
         """
         writer = root.writer
         if root.next_offset < self.next_offset:

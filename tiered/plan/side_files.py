@@ -34,7 +34,7 @@ class ReplayedSegment(NamedTuple):
     ``aborted``: transactions that abort in this segment. ``unseen``: markers of transactions that were open at the
     start of the replay and have no batch in it. ``orphans``: ABORT markers of unknown transactions. ``producers``:
     those at the segment's end. ``ended``: offset of each producer's last marker. ``whole``: the state at the start of
-    the replay was complete. Only then are the producers complete, and has an orphan no data anywhere.
+    the replay was complete. Otherwise producers may be missing, and an orphan may have data before the start.
     """
 
     aborted: tuple[AbortedTxn, ...]

@@ -213,7 +213,7 @@ class SurvivorsBuilder:
     """Builder of the bitmap of one part, offsets ``start`` to ``end`` (exclusive), from rising codes of survivors.
 
     ``number``: index of the part. A code is one integer from this number and the distance from ``start``. Raises
-    ConfigError for a part that is too large.
+    ConfigError for a part that is too large, and for a number above the limit.
     """
 
     def __init__(self, number: int, start: int, end: int) -> None:
@@ -277,7 +277,10 @@ class Survivors:
     """
 
     def __init__(self, data: bytes, start: int, end: int, *, key: str, latest_offset: int) -> None:
-        """Decode ``data``, the bitmap of offsets ``start`` to ``end`` at ``key``. Raises CorruptionError."""
+        """Decode ``data``, the bitmap of offsets ``start`` to ``end`` (exclusive) from the object ``key``.
+
+        Raises CorruptionError if it is damaged, or of other offsets.
+        """
         self.latest_offset = latest_offset
         self._start, self._end, self._key = start, end, key
         self._chunks: dict[int, tuple[int, int]] = {}

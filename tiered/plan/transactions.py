@@ -134,7 +134,10 @@ class TransactionCoordinator:
     # -- what it holds ---------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Apply one record of ``__transaction_state``, in log order. Raises CorruptionError."""
+        """Apply one record of ``__transaction_state``, in log order. ``value`` None deletes the id of ``key``.
+
+        Raises CorruptionError if the record cannot be decoded.
+        """
         decoded = None if value is None else decode_transaction(value)
         self._put(decode_transaction_key(key), decoded)
 
@@ -219,8 +222,8 @@ class TransactionCoordinator:
 
         Call it before data is written to them. The first call begins the transaction. ``client_version``: Kafka's
         transaction version of the client; from 2 on the end of a transaction raises the epoch. Raises
-        ProducerFencedError, and ConfigError for too many partitions. Raises InvalidTxnStateError for an unknown id, and
-        while the last transaction is not complete.
+        ProducerFencedError for an outdated producer, and ConfigError for too many partitions. Raises
+        InvalidTxnStateError for an unknown id, and while the last transaction is decided but not complete.
         """
         before = self._owned(transactional_id, producer_id, producer_epoch)
         known = set(before.partitions or ()) if before.state is TxnState.ONGOING else set()

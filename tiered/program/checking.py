@@ -66,9 +66,10 @@ def reading_options(read_data_help: str) -> Callable[[F], F]:
 
 
 def subset_of(app: Application, text: str | None, *, read_data: bool) -> tuple[int, int] | None:
-    """Parse ``--read-data-subset``: ``7/20`` gives (7, 20), ``5%`` the part of today. Print the part; None gives None.
+    """Parse ``--read-data-subset`` to (n, m), the n-th of m parts, and print it. None gives None.
 
-    The result (n, m) means the n-th of m parts. ``read_data``: ``--read-data`` is given, too. Raises ConfigError.
+    ``7/20`` gives (7, 20). ``5%`` gives one of 20 parts, another one each day. ``read_data``: ``--read-data`` is given,
+    too. Raises ConfigError for both options and for other text.
     """
     if text is None:
         return None

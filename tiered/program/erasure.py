@@ -47,7 +47,7 @@ def selection_of(
     """Build the selection of records from the options of :func:`selection_options`.
 
     ``file``: file with one key on each line. ``as_hex``: keys and prefixes are hex digits. ``before``: text of a time.
-    Raises ConfigError.
+    Raises ConfigError for a bad ``file``, a key that is not hex, a wrong time, and if nothing is selected.
     """
     lines = list(keys)
     if file is not None:

@@ -134,9 +134,9 @@ def _nobody(*_told: object) -> None:
 
 @contextlib.contextmanager
 def room_for(action: MaintenanceAction, memory: Slots | None) -> Iterator[int]:
-    """Reserve memory for an action during the block. Wait for it if necessary. Leave half of it to uploads.
+    """Reserve up to half of ``memory`` for an action during the block, and wait until it is free.
 
-    Yields the size in bytes for its map of keys. ``memory`` None: not counted.
+    Yields the size in bytes of the action's map of keys. ``memory``: limit that uploads share; None: reserve nothing.
     """
     held, map_bytes = 0, DEDUPE_BUFFER_BYTES
     if memory is not None and action.kind in (MaintenanceKind.MERGE, MaintenanceKind.COMPACT, MaintenanceKind.REENCODE):
@@ -196,9 +196,10 @@ class MaintenanceLoop:
         self._news.set()
 
     def run(self, every_ms: int = EVERY_MS, *, patient: bool = True, on_round: OnRound = _nobody) -> None:
-        """Run rounds until :meth:`end`. ``patient`` False: raise an error of the whole first round.
+        """Run rounds until :meth:`end`, with ``every_ms`` between them. An error of a round is passed to ``on_failed``.
 
-        ``on_round``: called with the view after each round, even a failed one.
+        ``patient`` False: raise the error if the first round as a whole fails. ``on_round``: called with the view after
+        each round, even a failed one.
         """
         self._every_ms = every_ms
         while not self._ending.is_set():
@@ -220,7 +221,10 @@ class MaintenanceLoop:
             left_s = begun + self._every_ms / 1000 - self._clock.monotonic()
 
     def turn(self) -> None:
-        """Run one round. Raises TieredError for a failure of the store or the registry."""
+        """Run one round: maintain each partition once. An error of one partition is passed to ``on_failed``.
+
+        Raises TieredError for a failure of the store or the registry.
+        """
         self._note(began_ms=self._clock.now_ms(), paused=frozenset())
         try:
             if self._capabilities is None:

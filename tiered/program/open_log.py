@@ -36,7 +36,8 @@ def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_
     """Open the log directory for writing, and its bucket if one was given.
 
     ``create``: create a missing directory. ``deadline_seconds``: longest time for the retries of a request. Raises
-    ConfigError, NotFoundError, LockedError and the other errors of ``tiered.open``.
+    ConfigError if no directory was given, NotFoundError if it is missing and ``create`` is False, LockedError if it is
+    open for writing already, and the other errors of ``tiered.open``.
     """
     directory = app.need_log_dir()
     if create:
@@ -231,9 +232,10 @@ def as_fields(unreadable: Mapping[str, TieredError]) -> list[dict[str, object]]:
 
 
 def topic_settings(pairs: Sequence[str], option: str = "--set ") -> dict[str, Any]:
-    """Parse the texts of ``--set segment.bytes=64MiB``. Return values by name. Raises ConfigError for a wrong one.
+    """Parse the texts of ``--set segment.bytes=64MiB``. Return values by name.
 
-    ``option``: the word before each text on the command line, ``""`` for none.
+    ``option``: the word before each text on the command line, ``""`` for none. Raises ConfigError for a text without
+    ``=``, an unknown name, a name that is given twice and a wrong value.
     """
     properties: dict[str, str] = {}
     for pair in pairs:

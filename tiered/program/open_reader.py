@@ -30,7 +30,8 @@ T = TypeVar("T")
 def open_reader(app: Application, as_of: str | None = None, *, pin: bool = False) -> tiered.Reader:
     """Open log directory and bucket, as given, for reading. No lock is taken, and only ``pin`` writes an object.
 
-    ``as_of``: open a past state of the bucket, without the log directory.
+    ``as_of``: open a past state of the bucket, without the log directory. Raises ConfigError if neither is given,
+    NotFoundError if one is missing.
     """
     if as_of is not None:
         return _open_remote_reader(app, app.need_remote(), as_of=as_of, pin=pin)

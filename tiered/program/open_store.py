@@ -14,7 +14,7 @@ from tiered.store.options import StoreOptions
 
 
 def store_options(app: Application, url: str) -> S3Keywords:
-    """Return the S3 settings for ``url``: from its query, or from that of --remote, or from the settings.
+    """Return the S3 settings for ``url``. Its query has precedence over that of --remote, and that over the settings.
 
     For other stores than S3, variables of the environment are ignored, and S3 settings in the file raise ConfigError,
     which names the file.
@@ -34,7 +34,10 @@ def store_options(app: Application, url: str) -> S3Keywords:
 
 
 def location(app: Application) -> StoreLocation:
-    """Return the parsed URL of the bucket. Raises NotFoundError for a folder that is no store."""
+    """Return the parsed URL of the bucket.
+
+    Raises ConfigError if none was given, NotFoundError for a folder that is no store.
+    """
     url = app.need_remote()
     place = StoreLocation.parse(url, **store_options(app, url))
     try:

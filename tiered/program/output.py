@@ -78,7 +78,10 @@ class Output:
         self.summary_fields = fields
 
     def line(self, text: str) -> None:
-        """Write one line of text to standard output. Raises StdoutClosed, LocalIOError, DiskFullError."""
+        """Write one line of text to standard output.
+
+        Raises StdoutClosed if its reader is gone, LocalIOError or DiskFullError if the write fails.
+        """
         self.data(text.encode("utf-8", "backslashreplace") + b"\n")
 
     def data(self, data: bytes) -> None:
@@ -358,7 +361,10 @@ def _place(_context: click.Context, _parameter: click.Parameter, value: str | No
 
 
 def write_metrics(path: Path | None, figures: Iterable[Metric]) -> None:
-    """Replace the file ``path`` atomically by the metrics. None: write no file. Raises ConfigError, DiskFullError."""
+    """Replace the file ``path`` atomically by the metrics. None: write no file.
+
+    Raises DiskFullError on a full disk, ConfigError if the file cannot be written for another reason.
+    """
     if path is None:
         return
     beside = path.with_name(path.name + ".new")
@@ -370,7 +376,10 @@ def write_metrics(path: Path | None, figures: Iterable[Metric]) -> None:
 
 
 def write_failure(path: Path, option: str, error: OSError) -> TieredError:
-    """Return the error for the file of ``option``. On a full disk delete what was written of it."""
+    """Return the error for a failed write of the file ``path`` of ``option``.
+
+    Return DiskFullError on a full disk, and delete the file. Return ConfigError for other causes.
+    """
     text = f"cannot write {path}: {error.strerror}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         path.unlink(missing_ok=True)

@@ -228,7 +228,7 @@ class DiskNotes:
 
 
 def _gone(log: LogView, uploads: Mapping[TopicPartition, PartitionUpload]) -> dict[TopicPartition, int]:
-    """Return the partitions that have lost their files, with their ends. Empty if the checkpoints are unreadable."""
+    """Return the end offset of each partition that has lost its files. Empty if the checkpoints are unreadable."""
     try:
         return find_gone(log.directory, log.files, uploads)
     except (CorruptionError, LocalIOError):
@@ -288,7 +288,11 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
 
 
 def _add_disk(status: PartitionStatus, local: LogView, upload: PartitionUpload | None, budget: Budget) -> None:
-    """Add positions and problems of this disk to ``status``. Raises CorruptionError, LocalIOError, NotFoundError."""
+    """Add positions and problems of this disk to ``status``. ``upload``: state of the partition's uploads, if any.
+
+    ``budget``: bytes of segments that may be read. Raises CorruptionError, LocalIOError or NotFoundError if the
+    partition cannot be read.
+    """
     log = local.partition(status.tp)
     status.positions = log.positions()
     sealed = log.sealed_segments()
@@ -344,7 +348,10 @@ def _add_owner(status: PartitionStatus, local: LogView) -> None:
 def _stuck(
     unsent: Sequence[SealedLocalSegment], upload: PartitionUpload | None, budget: Budget
 ) -> CorruptionError | LocalIOError | None:
-    """Return the error that an upload of the next segment would meet on this disk. None: none was found."""
+    """Return the error that an upload of the next segment would meet on this disk. None: none was found.
+
+    ``unsent``: sealed segments that are not uploaded, in order. ``budget``: bytes of segments that may be read.
+    """
     if upload is None or upload.fenced or not unsent:
         return None
     try:

@@ -39,6 +39,8 @@ class LogPlace:
     def offset_in(self, start: int, end: int, for_time: Callable[[int], tuple[int, int] | None]) -> int:
         """Return the offset of the place in a log from ``start`` to ``end``. A time after all records gives ``end``.
 
+        An offset number is returned unchanged, even if the log does not have it.
+
         ``for_time``: function from a time in ms to the first record's (offset, timestamp) from then on, None without.
         """
         if self.time_ms is not None:
@@ -50,7 +52,10 @@ class LogPlace:
 
 
 def place(option: str, text: str | None, now_ms: int) -> LogPlace:
-    """Return the position that ``text`` stands for; None: not given. Raises ConfigError, which names the option."""
+    """Return the place that ``text`` stands for; None: not given.
+
+    Raises ConfigError, which names the option, for text that is neither an offset nor a time.
+    """
     if text is None:
         return LogPlace()
     if text in _WORDS:

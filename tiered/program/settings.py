@@ -142,7 +142,7 @@ def yes_or_no(value: Any) -> bool:
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """Return a parser of a setting's value that accepts only these words."""
+    """Return a parser of a setting's value that accepts only these words. It raises ConfigError for others."""
 
     def parse(value: Any) -> str:
         found = text(value)
@@ -155,14 +155,14 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
 
 def whole(value: int | str) -> int:
-    """Return a setting's value as a whole number of at least 1. Raises ConfigError."""
-    if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
+    """Return a setting's value as a whole number. Raises ConfigError unless it is at least 1."""
+    if isinstance(value, bool) or not str(value).isdecimal() or int(value) < 1:
         raise ConfigError(f"{value!r} is not a whole number of at least 1")
     return int(value)
 
 
 def size(value: int | str) -> int:
-    """Return a size such as ``16MiB`` in bytes, at least 1. Raises ConfigError."""
+    """Return a size such as ``16MiB`` in bytes. Raises ConfigError unless it is at least 1."""
     found = parse_bytes(value)
     if found < 1:
         raise ConfigError(f"{value!r} is not a positive size")
@@ -208,13 +208,16 @@ def _path(value: Any) -> Path:
 
 
 def parse_http(value: Any) -> tuple[str, int] | None:
-    """Return (host, port) from text such as ``host:port`` or ``[::1]:9464``; None for ``off``. Raises ConfigError."""
+    """Return (host, port) from text such as ``host:port`` or ``[::1]:9464``; None for ``off``.
+
+    Raises ConfigError for other text.
+    """
     if not isinstance(value, str):
         raise ConfigError(f"{value!r} is not a text")
     if value.lower() in ("off", "none", ""):
         return None
     host, colon, port = value.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65_535:
+    if not colon or not port.isdecimal() or int(port) > 65_535:
         raise ConfigError(f"{value!r} is not host:port", hint="for example 127.0.0.1:9464, or off")
     return host.strip("[]") or "127.0.0.1", int(port)
 
@@ -387,6 +390,8 @@ def read(
 ) -> dict[str, Value]:
     """Return the values that are given for the settings ``wanted``, by name. ``flags``: options, None if not given.
 
+    A flag has precedence over the environment, and the environment over the file.
+
     ``tables``: tables of the TOML file to read, each with all settings that it may have. ``""`` is for keys outside any
     table. A later table has precedence. Raises ConfigError, which names the place, for a wrong value or unknown key.
     Raises NotFoundError if the file ``config`` does not exist.
@@ -549,8 +554,9 @@ _BY_NAME = {each.name: each for each in (*PLACE, *DAEMON)}
 
 
 def setting_option(name: str, *names: str, **more: Any) -> Callable[[F], F]:
-    """Return the click option of a setting. Its help is the setting's sentence and default. ``names``: other option
-    names.
+    """Return the click option of the setting ``name``. Its help is the setting's sentence and default.
+
+    ``names``: option names in place of the usual one. ``more``: other arguments of ``click.option``.
     """
     setting = _BY_NAME[name]
     return click.option(*(names or (setting.flag,)), help=setting.help, **more)

@@ -67,7 +67,7 @@ class BucketReads:
         return found
 
     def names(self) -> Steps[list[str]]:
-        """Return the names of all topics, from one listing of the registry. Also those with unreadable entries."""
+        """Return the names of all topics, from one listing of the registry, with or without a readable entry."""
         unreadable: dict[str, TieredError] = {}
         entries = yield from list_topics(unreadable)
         return [*(entry.name for entry in entries), *unreadable]
@@ -75,7 +75,7 @@ class BucketReads:
     def entry(self, name: str, known: Mapping[int, RootLowerBounds]) -> Steps[TopicEntry | None]:
         """Return a topic's registry entry, None if there is none.
 
-        ``known``: lower bounds of the topic's roots on the disk, by number. Raises LogDestroyedError if the topic was
+        ``known``: lower bounds of its roots on the disk, by partition. Raises LogDestroyedError if the topic was
         deleted, or its entry is gone. Raises CorruptionError if the disk or this reader has seen a newer entry.
         """
         entry = yield from load_topic_to_read(name)

@@ -71,7 +71,7 @@ class PartitionFetch:
         return self._end
 
     def wake(self) -> None:
-        """Make the next read due now. Do nothing if other processes write the partition, and it must be polled."""
+        """Make the next read due now. Do nothing for a partition that is polled because other processes write it."""
         if self._followed.signalled:
             self._followed.due, self._woken = 0.0, True
 
@@ -110,7 +110,7 @@ class PartitionFetch:
         return item
 
     def take(self, most: int) -> list[Any]:
-        """Return 1 to ``most`` decoded items, and move the position after them. At least one must be ready."""
+        """Return 1 to ``most`` decoded items, and move the position after them. Raises IndexError if none is ready."""
         items = self._items[self._taken : self._taken + min(most, self.ready) - 1]
         self._taken += len(items)
         return [*items, self.next_item()]
@@ -136,9 +136,9 @@ class PartitionFetch:
     def pull(self, now_s: float, emit: Emitter, followers: Followers, stop: int | None) -> Steps[bool]:
         """Read the next records below offset ``stop`` (None: no bound), which :meth:`fill` decodes.
 
-        ``emit``: function that makes the steps of a read, for records or Arrow. Return True if records were read or
-        another call may read some at once. Return False until the next read is due. During an outage of the store the
-        next read is deferred. ``gone`` is True after the partition alone was closed: open it again. Raises
+        ``now_s``: monotonic seconds. ``emit``: makes the steps of a read. ``followers``: all reads of the log.
+        Return True if records were read or another call may read some at once. Return False until the next read is due,
+        which an outage of the store delays. ``gone`` is True if only the partition was closed: open it again. Raises
         OffsetOutOfRangeError, OffsetGapError, CorruptionError, and ClosedError if the log or reader was closed.
         """
         followed, found = self._followed, False

@@ -93,9 +93,9 @@ class Followers:
 class FollowedPartition:
     """Polling state of one partition of a read that follows.
 
-    ``signalled``: appends set the read's signal, so that no polling is needed. ``stop``: the offset at which the read
-    ends. ``fresh``: nothing was read since the stream was opened. Monotonic seconds of the next poll: ``due`` of any
-    kind, ``refresh_due`` of the bucket, ``full_due`` of the disk even if its ``stamp`` is unchanged.
+    ``signalled``: appends set the read's signal, so that no polling is needed. ``stop``: the offset before which the
+    read ends; None: never. ``fresh``: nothing was read since the stream was opened. Monotonic seconds of the next poll:
+    ``due`` of any kind, ``refresh_due`` of the bucket, ``full_due`` of the disk even if its ``stamp`` is unchanged.
     """
 
     stream: TierStream
@@ -113,7 +113,10 @@ class FollowedPartition:
 
     @classmethod
     def open(cls, stream: TierStream, start: int, stop: int | None, *, signalled: bool) -> Steps[FollowedPartition]:
-        """Return the state for following ``stream`` from offset ``start``."""
+        """Return the state for following ``stream`` from offset ``start`` to ``stop`` (exclusive; None: no end).
+
+        ``signalled``: appends set the read's signal, so that no polling is needed.
+        """
         now_s = yield from monotonic_s()
         intervals = PollInterval(now_s, *DISK_S), PollInterval(now_s, *BUCKET_S)
         return cls(stream, Cursor(start), stop, *intervals, now_s, signalled)
@@ -252,7 +255,10 @@ class Following:
     def _add_new(
         self, counter: PartitionCounter, rows: dict[int, FollowedPartition], opened: list[TierStream], signal: Signal
     ) -> Steps[bool]:
-        """Begin to read the partitions that were added. Return True if there are any."""
+        """Begin to read the partitions that were added. Return True if there are any.
+
+        ``rows``: the state of each partition that is read, to extend. ``opened``: gets the new streams.
+        """
         try:
             count = yield from counter.number()
             new = [partition for partition in range(count) if partition not in rows]
@@ -266,7 +272,10 @@ class Following:
     def _turn(
         self, partition: int, row: FollowedPartition, now_s: float, opened: list[TierStream], signal: Signal
     ) -> Steps[bool]:
-        """Emit the new records of one partition, and set the time of its next poll. Return True if there were any."""
+        """Emit the new records of one partition, and set the time of its next poll. Return True if there were any.
+
+        ``row``: the partition's state. A stream whose partition was moved is opened again, and added to ``opened``.
+        """
         before = row.cursor.at
         try:
             if (yield from row.has_news(now_s)):

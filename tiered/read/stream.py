@@ -130,8 +130,10 @@ class ReadRange:
         start: int | str | None = None,
         end: int | str | None = None,
     ) -> ReadRange:
-        """Return the range for times as users give them (``tiered.times``), and offsets. Raises ConfigError,
-        InvalidTimestampError.
+        """Return the range for times and offsets as users give them. ``now_ms``: the time for relative times.
+
+        Raises ConfigError for a wrong offset, or an offset and a time on one side. Raises InvalidTimestampError for a
+        wrong time.
         """
         return cls(
             offset_or_none("start", start),
@@ -328,9 +330,10 @@ class TierStream:
         return windows
 
     def _windows_below(self, wanted: ReadRange, start: int, end: int) -> Steps[list[Window]]:
-        """Return ``start`` to ``end``, which is below the catalog, as a window that the disk's times may shorten.
+        """Return offsets ``start`` to ``end`` (exclusive), which are below the catalog's rows, as one window.
 
-        Return no window if it is empty. A read of offsets that the disk lacks raises an error.
+        If ``wanted`` starts at a time, the window starts at the disk's first record from then on. Return none if that
+        leaves no offset.
         """
         if start < end and wanted.since_ms is not None and self._local is not None:
             found = yield from blocking(partial(self._local.offset_for_time, wanted.since_ms))
@@ -442,13 +445,17 @@ class TierStream:
     def batch_runs(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Steps[None]:
         """Emit the encoded batches with offsets ``start`` to ``end`` as iterators, each over several batches.
 
-        One step for each batch would cost more. ``end`` None: the latest offset. Raises as :meth:`batches`.
+        ``end``: exclusive; None: the latest. ``on_trimmed="jump"`` continues at the earliest offset if retention
+        deleted the wanted one. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, the store's errors.
         """
         run_shape = partial(_batches_of_run, start)
         yield from self.batches(start, end, on_trimmed=on_trimmed, shape=_alone, run_shape=run_shape)
 
     def _read_local(self, start: int, end: int, take: Callable[[BatchRun], Iterator[object]]) -> Steps[None]:
-        """Emit the values that ``take`` returns for each run on disk. Batches before a damaged one are emitted, too."""
+        """Emit the values that ``take`` returns for each run of batches on disk from ``start`` to ``end`` (exclusive).
+
+        Batches before a damaged one are emitted, too.
+        """
         if self._local is None:
             return
         reading = yield from blocking(partial(self._local.read_runs, start, end))
@@ -517,7 +524,7 @@ class TierStream:
         return found
 
     def hidden(self, start: int, end: int | None) -> Steps[Hidden]:
-        """Return the filter that hides records of aborted transactions from ``start`` to ``end`` (None: the latest)."""
+        """Return the filter that hides aborted records from ``start`` to ``end`` (exclusive; None: the latest)."""
         return Hidden((yield from self._aborted(start, end)))
 
     def _check_begun(self, start: int) -> Steps[None]:
@@ -549,7 +556,7 @@ def _alone(batch: TierBatch) -> tuple[TierBatch]:
 
 
 def _batches_of_run(start: int, tier: Tier, run: BatchRun) -> Iterator[TierBatch] | None:
-    """Return the run's batches from ``start`` on. None: the caller must decode each batch alone."""
+    """Return the batches of a run (consecutive batches) from ``start`` on. None: the caller must decode each alone."""
     return kernels.run_batches(run.data, TierBatch, BatchHeader, tier, start)
 
 
@@ -561,7 +568,10 @@ def _passed(through: Through, shape: Callable[..., Any], *found: object) -> Iter
 def _shown(  # noqa: PLR0917 - bound by ``records``, in the order of a read
     tp: TopicPartition, wanted: ReadRange, start: int, end: int | None, hidden: Hidden | None, batch: TierBatch
 ) -> Iterator[ConsumerRecord] | None:
-    """Return the visible records of a batch, None if there are none."""
+    """Return the records of a batch in the times of ``wanted`` and from ``start`` to ``end`` (exclusive).
+
+    Return None for a control batch, a batch that ``hidden`` hides, and one that is too old for ``wanted``.
+    """
     header = batch.header
     if header.is_control or (hidden is not None and hidden.hides(header)):
         return None
@@ -573,7 +583,10 @@ def _shown(  # noqa: PLR0917 - bound by ``records``, in the order of a read
 def _run_shown(  # noqa: PLR0917 - as ``_shown``
     tp: TopicPartition, wanted: ReadRange, start: int, end: int | None, hidden: Hidden | None, tier: Tier, run: BatchRun
 ) -> Iterator[ConsumerRecord] | None:
-    """Return the visible records of a run. None: the caller must check and decode each batch alone."""
+    """Return the records of a run of batches in the times of ``wanted`` and from ``start`` to ``end`` (exclusive).
+
+    None: the caller must check and decode each batch alone.
+    """
     if hidden is not None and hidden.hides_any:
         return None
     return kernels.run_records(run.data, Shown(*tp, 0, -1, tier.value, start, end, wanted.least_ms, wanted.until_ms))
@@ -597,7 +610,10 @@ def _batches_of(run: BatchRun) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def _cut(batch: TierBatch, at: int) -> TierBatch:
-    """Return the batch without records below ``at``: the other tier has already served those offsets."""
+    """Return the batch without records below ``at``, which the other tier has already served.
+
+    A control batch is returned whole.
+    """
     if batch.header.is_control:
         return batch
     data = rebuild_batch(batch.header, [record for record in decode_records(batch.data) if record.offset >= at])

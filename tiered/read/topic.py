@@ -108,7 +108,10 @@ class PartitionStream:
 
 
 def records_of(wanted: ReadRequest) -> Emitter:
-    """Return the function that emits the wanted records of a part, as iterators of records."""
+    """Return the function that emits the wanted records of one range of offsets, as iterators of records.
+
+    The range is the function's :class:`Part`.
+    """
     return partial(_part_records, wanted)
 
 
@@ -178,7 +181,7 @@ class TopicReads:
         return self._partitions
 
     def stream(self, partition: int) -> PartitionStream:
-        """Return a refreshed stream over both tiers of one partition."""
+        """Return a refreshed stream over both tiers of one partition. Raises UnknownTopicError if there is none."""
         return PartitionStream(self._runner.run(self._open_steps(partition)), self._runner)
 
     def _open_steps(self, partition: int, opened: list[TierStream] | None = None) -> Steps[TierStream]:
@@ -203,7 +206,7 @@ class TopicReads:
         follow: bool = False,
         idle_timeout: float | str | None = None,
     ) -> Iterator[ConsumerRecord]:
-        """Return an iterator of records, first from the bucket, then from disk, up to the latest offset of the call.
+        """Return an iterator of records, first from the bucket, then from disk, up to the latest offset at its start.
 
         ``start`` and ``end`` are offsets (int, "earliest", "latest"), ``since`` and ``until`` times; both ranges are
         half-open. An offset and a time on the same side raise ConfigError. A record without a timestamp (Kafka's -1) is
@@ -249,7 +252,11 @@ class TopicReads:
         since: Time | None,
         until: Time | None,
     ) -> ReadRange:
-        """Check the arguments of :meth:`read` that give the range, and return the range. Raises ConfigError."""
+        """Check the arguments of :meth:`read` that give the range, and return the range.
+
+        Raises ConfigError for a wrong offset, an offset and a time on one side, and an offset number without a
+        partition in a topic with several. Raises InvalidTimestampError for a wrong time.
+        """
         span = ReadRange.from_times(since, until, now_ms=self._now_ms(), start=start, end=end)
         if partition is None and self.partitions > 1 and (isinstance(span.start, int) or isinstance(span.end, int)):
             raise ConfigError(
@@ -268,7 +275,10 @@ class TopicReads:
         follow: bool,
         idle_timeout: float | str | None,
     ) -> ReadRequest:
-        """Check the arguments of :meth:`read` other than the range. Return them with ``span``. Raises ConfigError."""
+        """Check the arguments of :meth:`read` other than the range ``span``. Return all of them.
+
+        Raises ConfigError for a wrong value, for ``idle_timeout`` without ``follow``, and for ``until`` with it.
+        """
         arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
         arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
         idle_s = None if idle_timeout is None else arguments.duration_s("idle_timeout", idle_timeout)
@@ -345,8 +355,9 @@ class TopicReads:
         return self.stream(partition).positions()
 
     def chosen(self, partition: int | None) -> Sequence[int]:
-        """Return the numbers of the partitions to read: ``partition``, or all if it is None. Raises ConfigError,
-        UnknownTopicError.
+        """Return the numbers of the partitions to read: ``partition``, or all if it is None.
+
+        Raises ConfigError if ``partition`` is no whole number, UnknownTopicError if the topic lacks it.
         """
         return range(self.partitions) if partition is None else (self.check_partition(partition),)
 
@@ -365,7 +376,7 @@ class TopicReads:
 def _run_decoded(
     decoder: ArrowDecoder, hidden: Hidden | None, tier: Tier, run: BatchRun
 ) -> Iterator[pyarrow.RecordBatch] | None:
-    """Return the record batches of a run. None: the caller must check and decode each batch alone."""
+    """Return the Arrow batches of a run of log batches. None: the caller must check and decode each batch alone."""
     return None if hidden is not None and hidden.hides_any else decoder.add_run(run.data)
 
 

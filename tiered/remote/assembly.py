@@ -108,7 +108,7 @@ class SegmentScan:
         return self._next + self._origin
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Yield the batches that ``data`` completes. Raises CorruptionError with key, position and offset."""
+        """Yield the batches that ``data``, the next bytes, completes. Raises CorruptionError for damage."""
         for found in self.runs(data):
             if isinstance(found, BatchRun):
                 for position, header in walk_headers(found.data):
@@ -120,7 +120,7 @@ class SegmentScan:
         """Yield the batches that ``data``, the next bytes, completes.
 
         Consecutive v2 batches of wanted offsets come undecoded, as one :class:`BatchRun`. Each other batch comes as
-        (header, bytes). Raises CorruptionError with key, position and offset.
+        (header, bytes). Raises CorruptionError for damage, with key, position and offset.
         """
         view = memoryview(data)
         summing = self._count_piece(view)
@@ -254,7 +254,7 @@ class SegmentScan:
     def _accept(self, span: BatchPosition, batch: memoryview) -> BatchHeader | None:
         """Check one whole batch. Return its header, or None if the batch is outside the wanted offsets.
 
-        ``span``: position and size of the batch. Raises CorruptionError.
+        ``span``: position and size of the batch. Raises CorruptionError for a damaged one.
         """
         if span.size > MAX_BATCH_BYTES:
             raise self._too_large(span.size, span.position)

@@ -94,7 +94,7 @@ COMMIT_PAGES_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """Claim of this process. ``last_commit``: the newest commit under it."""
+    """Claim of this process. ``owner``: name of this process in the root. ``last_commit``: id of the newest commit."""
 
     role: Role
     epoch: int
@@ -106,7 +106,7 @@ class _Claim:
 class _PersistedIds:
     """Claim tokens and append ids that this process has stored on the volume. A root may carry any of them.
 
-    ``token``, ``last_append``: lists of ids as stored on disk (``plan.ownership.hold``).
+    ``token``, ``last_append``: the claim tokens and the append ids, each as one text with all ids, oldest first.
     """
 
     token: str = ""
@@ -118,8 +118,8 @@ class IdleCatalog(NamedTuple):
 
     A daemon has one for each idle partition, so all fields are plain values. ``token``: that of the claim.
     ``persisted_token``, ``persisted_append``: claim tokens and append ids on the volume. ``version``, ``start``,
-    ``end``: lower bounds of the root's version, start offset and next offset. ``pruned_epoch``: claim that has pruned
-    the history.
+    ``end``: lower bounds of the root's version, start offset and next offset. ``pruned_epoch``: epoch of the newest
+    claim that has deleted old history copies, 0 for none.
     """
 
     topic_id: UUID
@@ -214,7 +214,7 @@ class Catalog(RootView):
     def in_doubt(self) -> str:
         """Return why commits are refused until the next claim, ``""`` if they are not.
 
-        The outcome of a commit is unknown, or another process has claimed the role.
+        Either the outcome of a commit is unknown, or another process has claimed the role or uses this claim.
         """
         return self._doubt or self._fenced
 
@@ -224,14 +224,16 @@ class Catalog(RootView):
         """Claim ``role`` for this process, fence all older claims of this role, and return the granted claim.
 
         The root must exist already. Afterwards :attr:`in_doubt` is empty. ``owner``: name of this process in the
-        catalog. ``volume`` (writers only): the proof that ``plan.ownership`` checks, again on every retry.
+        catalog. ``volume`` (writers only): proof that this volume may write. Every retry checks it.
 
         Raises:
-            FencedError: the volume may not have the role.
-            LogDestroyedError, CorruptionError: there is no root.
+            FencedError: the volume may not have the role, or another process has claimed it since.
+            LogDestroyedError, CorruptionError: the root is gone or damaged.
             CommitUnknownError: the outcome is unknown. Call this again.
             RemoteUnavailableError: nothing was committed. Call this again.
-            ConfigError: ``volume`` or ``persist`` is missing for a writer, or this machine's clock is wrong.
+            OffsetGapError: the log beside a Kafka broker has no segment that begins at the catalog's end.
+            ConfigError: the topic is not open, this machine's clock is far ahead of the store's, or ``volume`` or
+                ``persist`` is missing for a writer.
             LockedError: records were appended to a volume while it was claimed as empty. Call this again.
         """
         role = Role(role)
@@ -247,8 +249,8 @@ class Catalog(RootView):
         """Commit rows at ``next_offset``. Return the acknowledged root, or a newer one that contains the commit.
 
         ``epochs``: leader epochs that begin inside these rows. Raises FencedError (proven not committed),
-        OffsetGapError, ConfigError for rows that are not uploads of this claim, CommitUnknownError, LogDestroyedError,
-        RemoteUnavailableError (nothing was committed).
+        OffsetGapError if ``rows`` begin elsewhere, ConfigError for rows that are not uploads of this claim. Also raises
+        CommitUnknownError, LogDestroyedError if the root is gone, RemoteUnavailableError (nothing was committed).
         """
         append_id = yield NewId()
         intent = AppendIntent(tuple(rows), append_id, tuple(epochs))
@@ -280,7 +282,10 @@ class Catalog(RootView):
         return self._clock.trusted_ms((yield Now()))
 
     def clock_notes(self, time: Time) -> tuple[str, ...]:
-        """Return one sentence if this machine's clock is far from the store's, otherwise nothing."""
+        """Return one sentence if this machine's clock is far from the store's, otherwise an empty tuple.
+
+        ``time``: readings of this machine's clocks.
+        """
         if self._clock.agrees(time):
             return ()
         ahead_ms = self._clock.ahead_of_store_ms(time.now_ms, time)
@@ -296,8 +301,8 @@ class Catalog(RootView):
     def trim(self, offset: int, *, reason: str = "") -> Steps[Root]:
         """Move the start of the log up to ``offset``. Return the acknowledged root.
 
-        Sends nothing if the log begins there already. A trim to the end removes every row, also the newest, which alone
-        has the producers. Retention never removes that one. The newest root is read first if ``offset`` is beyond the
+        Sends nothing if the log begins there already. A trim to the end removes every row. Retention instead
+        spares the newest row, whose bundle has the producers. The newest root is read first if ``offset`` is beyond the
         end of the known one. ``reason``: text for people, stored in the root. Raises OffsetOutOfRangeError beyond the
         end, FencedError, CommitUnknownError, RemoteUnavailableError.
         """
@@ -317,7 +322,8 @@ class Catalog(RootView):
             FencedError: a newer claim exists. Nothing was committed.
             CommitUnknownError: the outcome is unknown; :attr:`in_doubt` says why. Claim again.
             RemoteUnavailableError: nothing was committed.
-            LogDestroyedError: the root was deleted.
+            LogDestroyedError, CorruptionError: the root was deleted, or the catalog is damaged.
+            ConfigError: there is no claim, or this machine's clock is far ahead of the store's.
             TieredError: the root refuses the intent. Nothing was committed.
         """
         (result,) = yield from self.commit_all((intent,), before=before, reason=reason)
@@ -336,7 +342,8 @@ class Catalog(RootView):
             FencedError: a newer claim exists. Nothing was committed.
             CommitUnknownError: the outcome is unknown; :attr:`in_doubt` says why. Claim again.
             RemoteUnavailableError: nothing was committed.
-            LogDestroyedError: the root was deleted.
+            LogDestroyedError, CorruptionError: the root was deleted, or the catalog is damaged.
+            ConfigError: there is no claim, or this machine's clock is far ahead of the store's.
         """
         with self._alone:
             held = self._require_claim()
@@ -381,7 +388,7 @@ class Catalog(RootView):
     def confirm(self) -> Steps[None]:
         """Read the newest root. Raises FencedError if another process has taken the claim over.
 
-        Called before a missing object is reported as damage: a newer claim may have deleted objects of this epoch.
+        Call this before reporting a missing object as damage: a newer claim may have deleted objects of this epoch.
         """
         yield from self.load()
         self._require_claim()
@@ -403,7 +410,7 @@ class Catalog(RootView):
     def _copy_after(self, after: Root) -> Steps[None]:
         """Copy ``after`` to ``hist/`` if its version is a multiple of ``HIST_EVERY``. A failure is only logged.
 
-        A maintainer also deletes old copies, once in each claim, after a commit of which a copy was stored.
+        A maintainer also deletes old copies, once in each claim, after a commit for which a copy was stored.
         """
         if is_copied_after(after):
             yield from copy_root(after)
@@ -589,7 +596,7 @@ class Catalog(RootView):
             self._expect_own(root)
 
     def _expect_own(self, root: Root) -> None:
-        """Raise FencedError if a copy of this process commits under its epoch. Record a newer claim for later calls."""
+        """Raise FencedError if a copy of this process commits under its epoch. A newer claim ends later commits."""
         held = self._held
         if held is None:
             return
@@ -632,7 +639,7 @@ class Catalog(RootView):
         return max(now.now_ms - taken.now_ms, int((now.monotonic - taken.monotonic) * 1000)) > COMMIT_DEADLINE_MS
 
     def _dated_ahead(self, root: Root, time: Time) -> str:
-        """Return one sentence if an earlier commit was dated far ahead of the store's clock, otherwise ``""``."""
+        """Return one sentence if ``root`` is dated far ahead of the store's clock at ``time``, otherwise ``""``."""
         ahead_ms = self._clock.ahead_of_store_ms(root.commit.ts_ms, time)
         if ahead_ms <= MAX_CLOCK_LEAD_MS:
             return ""

@@ -200,7 +200,7 @@ class CatalogView:
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def piece(self, offset: int) -> Steps[Rows]:
-        """Return at most ``PIECE_ROWS`` rows in order, from the row that contains ``offset``, or the first above.
+        """Return at most ``PIECE_ROWS`` rows in order, from the row that contains ``offset``, or the first above it.
 
         Return no rows only after the last one. The next piece begins at ``end_offset`` of the rows.
         """
@@ -248,7 +248,7 @@ class CatalogView:
     def reaching(self, timestamp: int, offset: int = 0) -> Steps[Row | None]:
         """Return the first row that ends above ``offset`` and has a timestamp of at least ``timestamp``.
 
-        Timestamps need not be in order.
+        Return None without such a row. Timestamps need not be in order.
         """
 
         def choose(pointers: Pointers, index: int) -> int:
@@ -338,7 +338,7 @@ class CatalogView:
         return held if held is not None else read.get(identity)
 
     def _times_from(self, pointer: Pointer, kind: PageKind) -> Steps[list[tuple[int, int]]]:
-        """Return (least, greatest) timestamps of the first page ``pointer``, without rows below the log's start.
+        """Return (least, greatest) timestamps of page ``pointer``, without the rows below the log's start.
 
         ``kind``: level of the page. For a leaf this is one pair; for an inner page one for each leaf. The least is -1
         where it is unknown.

@@ -97,7 +97,7 @@ class StoreClock:
     def ahead_of_store_ms(self, at_ms: int, time: Time) -> int:
         """Return by how many ms ``at_ms`` is later than the store's clock, negative if it is earlier.
 
-        Return 0 before the first answer with a date.
+        Return 0 before the first answer with a date. ``time``: readings of this machine's clocks.
         """
         if self._date is None:
             return 0
@@ -105,7 +105,7 @@ class StoreClock:
         return at_ms - date_ms - int((time.monotonic - read_at) * 1000)
 
     def ahead(self, time: Time) -> bool:
-        """Return True if this machine's clock seems more than ``MAX_CLOCK_LEAD_MS`` ahead of the store's.
+        """Return True if this machine's clock, read as ``time``, seems over ``MAX_CLOCK_LEAD_MS`` ahead of the store's.
 
         After a suspension of the machine this may be wrong, because its monotonic clock did not count the time. The
         caller then sends a request for a new date, and calls this again.
@@ -113,7 +113,7 @@ class StoreClock:
         return self.ahead_of_store_ms(time.now_ms, time) > MAX_CLOCK_LEAD_MS
 
     def trusted_ms(self, time: Time) -> int:
-        """Return this machine's time, or the store's if the two are far apart."""
+        """Return the wall clock in ``time``, or the store's if they differ by more than ``MAX_CLOCK_LEAD_MS``."""
         return time.now_ms if self.agrees(time) else time.now_ms - self.ahead_of_store_ms(time.now_ms, time)
 
     def agrees(self, time: Time) -> bool:
@@ -124,9 +124,9 @@ class StoreClock:
         return abs(self.ahead_of_store_ms(time.now_ms, time)) <= MAX_CLOCK_LEAD_MS
 
     def commit_ms(self, time: Time) -> int:
-        """Return the time to date a commit with: the later of this machine's and the store's time.
+        """Return the time to date a commit with: the later of the wall clock in ``time`` and the store's.
 
-        Raises ConfigError if this machine's clock is far ahead.
+        Raises ConfigError if this machine's clock is more than ``MAX_CLOCK_LEAD_MS`` ahead.
         """
         ahead_ms = self.ahead_of_store_ms(time.now_ms, time)
         if self.ahead(time):

@@ -62,9 +62,9 @@ class Compaction:
         self.report = CleaningReport(candidate.first_dirty)
 
     def run(self, commit: Commit) -> Steps[CleaningReport]:
-        """Run the round and return its report. ``commit`` is called once for each rewritten group, in order.
+        """Run the round and return its report. ``commit`` is called once for each new segment, in order.
 
-        Raises CorruptionError, SegmentGone, and the errors of ``commit``.
+        Raises CorruptionError for damage, SegmentGone for a missing object, and the errors of ``commit``.
         """
         candidate, report, lookup = self._candidate, self.report, self._context.lookup
         retention_ms = self._config.delete_retention_ms
@@ -177,9 +177,9 @@ def rewrite_group(
 ) -> Steps[Row | None]:
     """Store one new segment in place of adjacent ``rows``, with the batches that the filter ``kept`` leaves.
 
-    Return its row; commits nothing. Return None, and store nothing, if the segment would be empty at ``next_offset``,
-    the end of the log. The same holds if it would equal the old segment, unless ``always`` is True. Raises
-    CorruptionError, SegmentGone.
+    Return its row; commits nothing. Return None, and store nothing, if ``rows`` end at ``next_offset``, the end of the
+    log, and no batch is left. The same holds if the new segment would equal the old one, unless ``always`` is True.
+    Raises CorruptionError for damage, SegmentGone for a missing object.
     """
     output = SegmentOutput(context, rows, (yield NewId()))
 

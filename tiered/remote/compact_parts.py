@@ -47,8 +47,8 @@ class Round:
     """Data that all parts of one round share.
 
     ``start``, ``next_offset``: start and end of the log. ``first_dirty`` to ``first_uncleanable`` (exclusive): offsets
-    whose keys phase 1 collects. ``now_ms``: time of the plan. ``producers``: those at the end of the log, as a
-    ``.snapshot`` file in base64.
+    in which only the newest record of each key stays. ``now_ms``: time of the plan. ``producers``: those at the end of
+    the log, as a ``.snapshot`` file in base64.
     """
 
     topic: str
@@ -103,7 +103,7 @@ class CompactionPart:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """Result of phase 1 for a part. ``records``: number read. ``pairs``: number of (key, newest offset) pairs emitted.
+    """Result of phase 1 for a part. ``records``: number read. ``pairs``: number of (key, record) pairs emitted.
 
     ``effects``: effect of each group on the state of transactions, as JSON.
     """
@@ -119,8 +119,8 @@ def plan_round(
     """Plan a round over the newest root, at any dirty ratio. Return the round and its parts.
 
     None: there is no root, nothing is dirty, or the topic's ``cleanup.policy`` lacks compact. A part has at least
-    ``part_bytes``, except the last. Raises CorruptionError, and NotFoundError if rows were replaced or destroyed while
-    they were read.
+    ``part_bytes``, except the last. Raises CorruptionError for damage, NotFoundError if rows were replaced or destroyed
+    while they were read.
     """
     snapshot = yield from view.pin()
     if snapshot is None or not config.compacted:
@@ -150,7 +150,7 @@ def _planned(
 
 
 def _cut(snapshot: CatalogView, config: TopicConfig, end: int, part_bytes: int) -> Steps[list[CompactionPart]]:
-    """Return the groups of a cleaning of all offsets up to ``end``, in parts.
+    """Return the groups of a compaction of all offsets up to ``end`` (exclusive), in parts.
 
     A part has at least ``part_bytes``, except the last.
     """
@@ -224,11 +224,11 @@ def scan_part(
     first_dirty: int,
     most_keys: int,
 ) -> Steps[Scanned]:
-    """Run phase 1 on one part: emit the newest offset of its keys as :class:`~tiered.plan.survivors.Pairs`.
+    """Run phase 1 on one part: emit keys and the places of their records as :class:`~tiered.plan.survivors.Pairs`.
 
     Each emitted value has at most ``most_keys`` keys, plus those of one batch. ``number``: index of the part.
-    ``first_dirty``: offset from which on keys count, as in the round. Raises CorruptionError, UnknownTopicError if the
-    topic was deleted, and NotFoundError if the catalog has other rows by now.
+    ``first_dirty``: from this offset on only the newest record of a key counts, below it each one. Raises
+    CorruptionError for damage, UnknownTopicError if the topic was deleted, NotFoundError if the catalog has other rows.
     """
     snapshot = yield from _pinned(view, context.tp)
     effects: list[dict[str, list[int]]] = []
@@ -268,9 +268,9 @@ def rewrite_part(
     None in place of a row: the group's rows stay as they are, or all were trimmed. ``groups``: each with the state of
     transactions before it. ``survivors``: records that stay, by phase 1.
 
-    ``always``: also write a segment that equals the old one, since only a commit can note the clean end. Raises
-    FencedError if the claim of ``context`` is over, CorruptionError, and UnknownTopicError if the topic was deleted.
-    Raises NotFoundError if the catalog has other rows.
+    ``always``: also write a segment that equals the old one, since only a commit can record how far the log is clean.
+    Raises FencedError if a newer claim exists than that of ``context``, UnknownTopicError if the topic was deleted.
+    Raises CorruptionError for damage, NotFoundError if the catalog has other rows.
     """
     snapshot = yield from _pinned(view, context.tp)
     _need_epoch(snapshot, context.claim_epoch)
@@ -309,7 +309,7 @@ def _pinned(view: RootView, tp: TopicPartition) -> Steps[CatalogView]:
 
 
 def _need_epoch(snapshot: CatalogView, epoch: int) -> None:
-    """Raise FencedError if the claim is over. A sweep may delete what is written under an old claim."""
+    """Raise FencedError if a newer claim has ended epoch ``epoch``. A sweep may delete what that epoch writes."""
     state = snapshot.root.roles[Role.MAINTAINER.value]
     if state.epoch != epoch:
         raise FencedError(

@@ -170,12 +170,12 @@ def read_cell(key: str, decode: Callable[[Object], T], max_bytes: int = MAX_BODY
 
 
 def stored_bytes(got: Object) -> bytes:
-    """Return the body of an object, as the ``decode`` of objects that are compared as bytes."""
+    """Return the body of an object: a ``decode`` of :func:`read_cell` for objects that are compared as bytes."""
     return bytes(got.data)
 
 
 def any_is_ours(found: object, sent: object) -> bool:
-    """Return True if an object was found: an ``is_ours`` for objects that are created once.
+    """Return True if an object was found. For ``Cell.is_ours`` of objects that are created once.
 
     Each caller accepts the object that was written first.
     """
@@ -183,7 +183,7 @@ def any_is_ours(found: object, sent: object) -> bool:
 
 
 def never_ours(found: object, sent: object) -> bool:
-    """Return False: an ``is_ours`` for objects that do not show who wrote them.
+    """Return False. For ``Cell.is_ours`` of objects that do not show who wrote them.
 
     After a lost race ``change`` is asked again, and sees in the object itself if anything remains to be done.
     """
@@ -253,10 +253,10 @@ def replace_once(
     """Replace the object whose ETag is ``etag`` by ``wanted``, without a retry after a lost race.
 
     An empty ``etag`` creates the object. If another call was first, return the object that it wrote, with ``written``
-    False. ``last_look``: read the object once more after the deadline, for objects that no later call reads.
+    False. ``last_look``: if the outcome is still unknown at the deadline, read the object once more.
 
-    Raises CommitUnknownError if ``wanted`` may or may not have been written, RemoteUnavailableError if it was not. Any
-    other refusal of the store leaves the PUT in doubt.
+    Raises CommitUnknownError if ``wanted`` may or may not have been written, RemoteUnavailableError if it was not. A
+    refusal of the store is raised as it is; ``wanted`` may then have been written or not.
     """
     # mutant put-matches-planned-etag
     put = Put(cell.key, wanted.body, Match(etag) if etag else ABSENT, crc32c(wanted.body))

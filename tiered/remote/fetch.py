@@ -116,8 +116,8 @@ class Fetch:
         return self.range.size_bytes
 
     def steps(self, tp: TopicPartition, cache: ByteCache) -> Steps[memoryview]:
-        """Return the bytes of ``range``, from the cache or by one GET. Raises SegmentGone, CorruptionError for a short
-        object.
+        """Return the bytes of ``range``, from the cache or by one GET. Raises SegmentGone for a missing object,
+        CorruptionError for one of another size.
         """
         start, end = self.range.start, self.range.end
         if not self.chunk_bytes:

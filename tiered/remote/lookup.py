@@ -129,7 +129,8 @@ class SegmentLookup:
     def byte_range(self, row: Row, start: int, end: int) -> Steps[ByteRange]:
         """Return the range of bytes of a row's ``.log`` that contains offsets ``start`` to ``end`` (exclusive).
 
-        Sends no request if that is the whole ``.log``: all offsets are wanted, it is small, or its index is wrong.
+        Sends no request for the whole ``.log``. It is returned if all its offsets are wanted, if it is small, or if its
+        offset index was found wrong before.
         """
         if start <= row.base and end >= row.next:
             return ByteRange(0, row.size)
@@ -145,7 +146,7 @@ class SegmentLookup:
         return wanted
 
     def offset_for_time(self, snapshot: CatalogView, timestamp: int, at: int = 0) -> Steps[tuple[int, int] | None]:
-        """Return (offset, timestamp) of the first record with a timestamp of at least ``timestamp``, or None.
+        """Return (offset, timestamp) of the first record with a timestamp of at least ``timestamp``, None without one.
 
         Kafka's rule (``ListOffsets``): the first in offset order, even if timestamps are out of order, control records
         included. Records below the snapshot's ``start_offset`` do not count. Kafka gives up after the first segment
@@ -205,8 +206,8 @@ class SegmentLookup:
     def leader_epochs(self, snapshot: CatalogView) -> Steps[tuple[EpochEntry, ...]]:
         """Return the log's leader epochs up to the end of the remote tier, as its writer knew them; empty if unknown.
 
-        They are in the last segment's bundle. For a staged segment, the root's lineage is used. That also has epochs
-        that began where a log without records continued.
+        They are in the last segment's bundle. For a staged segment, the root's lineage is used. It also has the
+        epochs that claims of empty volumes began.
         """
         last, root = (yield from snapshot.last()), snapshot.root
         if last is None:
@@ -263,7 +264,9 @@ class SegmentLookup:
     def _scan_times(  # noqa: PLR0917 - private, in the order of a range
         self, row: Row, timestamp: int, start: int, begin: int, end: int, proof: int | None = None
     ) -> Steps[tuple[int, int] | None]:
-        """Return the first match at or after ``start`` in batches that touch offsets ``begin`` to ``end`` (exclusive).
+        """Return (offset, timestamp) of the first record with at least ``timestamp``, not below offset ``start``.
+
+        Only batches that touch offsets ``begin`` to ``end`` (exclusive) are read.
 
         ``proof``: greatest timestamp of the first of these batches according to the time index; None: not checked.
         Raises _TimeIndexWrong if the batch has another one.

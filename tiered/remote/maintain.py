@@ -108,7 +108,7 @@ class Maintainer:
         """Return the plan of the actions of ``kinds`` that are due now; None for a partition without a catalog.
 
         ``begin_at``: start offset to which an operator wants to trim; a trim is then planned for any ``kinds``. Raises
-        OffsetOutOfRangeError if it is beyond the end, CorruptionError.
+        OffsetOutOfRangeError if it is beyond the end, CorruptionError for a damaged catalog or index.
         """
         seen, looks = -1, 0
         while True:
@@ -166,10 +166,11 @@ class Maintainer:
     ) -> Steps[ActionResult]:
         """Carry out one action of a plan, on the newest root, and return its result.
 
-        Segments that others changed since the plan stay as they are; the result's ``note`` says so if the action stops
-        there. ``capabilities``: result of the store's probe. ``memory_bytes``: memory for the map of keys. ``spend``:
-        called with the number of bytes of each read; it may raise. Raises FencedError if another maintainer has claimed
-        the partition: the new objects are then orphans. Raises CorruptionError for damage.
+        For a topic that is being deleted, any action deletes its objects once the grace period is over. Segments that
+        others changed since the plan stay as they are; the result's ``note`` says so if the action stops there.
+        ``capabilities``: result of the store's probe. ``memory_bytes``: memory for the map of keys. ``spend``: called
+        with the size of each read; it may raise. Raises FencedError if another maintainer has claimed the partition:
+        the new objects are then orphans. Raises CorruptionError for damage.
         """
         root = self._catalog.root
         if root is not None and root.state == STATE_DELETING:  # needs no claim, and none is allowed
@@ -238,7 +239,10 @@ class Maintainer:
         return None if root is None else (yield from read_pins(root))
 
     def _destruction(self, snapshot: CatalogView, kinds: Collection[MaintenanceKind], now_ms: int) -> MaintenancePlan:
-        """Return the plan for a deleted topic: one deletion of all objects, or no action during the grace period."""
+        """Return the plan for a deleted topic: one deletion of all objects.
+
+        There is no action during the grace period, or if ``kinds`` lacks COLLECT.
+        """
         frees_at_ms = snapshot.root.commit.ts_ms + self._config.gc_grace_ms
         note = f"the topic was deleted; its objects are deleted from {format_time(frees_at_ms)} on"
         waits = self._config.gc_grace_ms and now_ms < frees_at_ms  # without a grace no clock decides
@@ -280,7 +284,7 @@ class Maintainer:
         yield from self._catalog.commit(intent, reason=f"{action.kind}, {action.reason}")
 
     def _compact(self, action: MaintenanceAction, context: RewriteContext, memory_bytes: int) -> Steps[ActionResult]:
-        """Run rounds until nothing is dirty: more than one if the keys do not fit into the map."""
+        """Compact in rounds until nothing is dirty: several if the keys do not fit into ``memory_bytes``."""
         read = written = 0
         now_ms = yield from self._catalog.now_ms()
         for _ in range(MAX_ROUNDS):
@@ -301,7 +305,10 @@ class Maintainer:
         return ActionResult(action, read, written)
 
     def _reencode(self, action: MaintenanceAction, context: RewriteContext) -> Steps[ActionResult]:
-        """Rewrite one segment after the other, each with its own commit. Skips segments that are trimmed meanwhile."""
+        """Rewrite one segment after the other, each with its own commit.
+
+        Skips segments that are trimmed or replaced meanwhile, or would become too large.
+        """
         encoding = Encoding.from_config(self._config)
         at, read, written, too_large, changed = action.start, 0, 0, 0, 0
         while at < action.end and changed < MAX_ROUNDS:
@@ -332,7 +339,7 @@ class Maintainer:
         return ActionResult(action, read, written, note=note if too_large else "")
 
     def _expiry(self, snapshot: CatalogView, now_ms: int, start: int, wrong: WrongTimes) -> Steps[RemoteExpiry]:
-        """Return the expiry that retention and the requested ``start`` require.
+        """Return the expiry by retention. Rows below offset ``start`` expire in any case.
 
         Reads rows only up to the first that stays. ``wrong`` counts those with impossible times.
         """

@@ -344,7 +344,7 @@ class SharedPin:
     """
 
     def __init__(self, key: str, name: str) -> None:
-        """Create the handle of one task. ``name``: name of the partition, for logs."""
+        """Create the handle of one task. ``key``: of the pin's object. ``name``: that of the partition, for logs."""
         self.key = key
         self.lost = False
         self._name = name
@@ -362,7 +362,7 @@ class SharedPin:
     def check(self) -> Steps[None]:
         """Read the pin, and renew it if it is old. Sets ``lost`` if the pin is gone or has expired. Never raises.
 
-        The pin's age is measured by the store's clock, as for a collector, never by another process's.
+        The pin's age is measured by the store's clock, never by the clock of another process.
         """
         sent: Time = yield Now()
         self._look_at = sent.monotonic + RENEW_AGAIN_MS / 1000

@@ -81,7 +81,7 @@ class StreamPosition:
 
 
 class _Reads:
-    """Source of the fetches of one read attempt over offsets ``at`` to ``end``, in order.
+    """Source of the fetches of one read attempt over offsets ``at`` to ``end`` (exclusive), in order.
 
     ``whole``: base offsets of segments to fetch whole for any range. ``keep``: runs before each fetch. ``ended``: base
     offsets of segments that need no more fetches.
@@ -170,10 +170,11 @@ class SegmentReader:
     ) -> Steps[None]:
         """Emit the verified batches that touch offsets ``place.at`` to ``end`` (exclusive), in order.
 
-        ``place`` advances with them. ``pieces`` returns the rows to read. ``shape`` makes the emitted value of a batch;
-        None emits nothing. ``run_shape`` makes the values of a run of plain batches; without it, ``shape`` does.
+        ``place`` advances with them. ``pieces`` returns the rows from an offset on. ``shape`` makes the emitted value
+        of a batch; None emits nothing. ``run_shape`` makes those of consecutive v2 batches; without it, ``shape`` does.
         ``keep`` runs before each fetch. A damaged batch is read once more, without the cache. After a wrong offset
-        index the segment is read from its start. Raises SegmentGone, CorruptionError, RemoteUnavailableError.
+        index the segment is read from its start. Raises SegmentGone for a missing object, CorruptionError for damage
+        that remains, RemoteUnavailableError.
         """
         repeated_at = -1
         whole: set[int] = set()
@@ -321,7 +322,7 @@ class RemotePartition:
         return snapshot
 
     def release(self) -> Steps[None]:
-        """Delete the pin after the last read. Never raises."""
+        """Delete the pin, if there is one. Call this after the last read. Never raises."""
         if self._pin is not None:
             yield from self._pin.drop()
 
@@ -339,10 +340,10 @@ class RemotePartition:
 
         ``end_offset`` None, or beyond the end of the root: up to the end of the root. The first and the last batch may
         contain records outside the range. Memory is bounded for any range. ``shape`` makes the emitted value of a
-        batch, ``run_shape`` those of a run of plain batches; without it, ``shape`` does.
+        batch, ``run_shape`` those of consecutive v2 batches; without it, ``shape`` does.
 
-        Raises OffsetOutOfRangeError outside ``start_offset..next_offset`` of the root, CorruptionError (topic,
-        partition, offset, key, position), RemoteUnavailableError.
+        Raises OffsetOutOfRangeError if ``start_offset`` is below the log's start or above its end, CorruptionError for
+        damage (with topic, partition, offset, key, position), RemoteUnavailableError.
         """
         snapshot = yield from self.hold()
         keep = self._pin.keep if snapshot is not None and self._pin is not None else None
@@ -367,7 +368,7 @@ class RemotePartition:
         return (yield from self._settled(lambda pinned: pinned.piece(offset), NO_ROWS))
 
     def offset_for_time(self, timestamp: int, at: int = 0) -> Steps[tuple[int, int] | None]:
-        """Return (offset, timestamp) of the first record at or after ``timestamp`` (ms), None without one.
+        """Return (offset, timestamp) of the first record with at least ``timestamp`` (ms), None without one.
 
         ``at``: segments that end at or below this offset are skipped.
         """

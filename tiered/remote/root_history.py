@@ -69,7 +69,7 @@ def removes_rows(after: Root) -> bool:
 
 
 def is_copied_after(after: Root) -> bool:
-    """Return True if ``after`` has every ``HIST_EVERY``-th version, which is copied once it is committed.
+    """Return True if the version of ``after`` is a multiple of ``HIST_EVERY``. Such a root is copied after its commit.
 
     Roots of a topic that is being deleted are not copied.
     """

@@ -213,7 +213,7 @@ class RootView:
             )
 
     def _need_none(self) -> None:
-        """Raise for an absent key if anything proves that a root existed."""
+        """Raise LogDestroyedError if this disk has seen a root, CorruptionError if only the registry proves one."""
         why = self.known.absent()
         if not why:
             return

@@ -139,7 +139,7 @@ def list_partitions() -> Steps[set[tuple[UUID, int]]]:
 
     For ``check``, ``repair`` and the sweep of strays, which alone list the bucket. The listing reads at most one page
     of each partition, then jumps past the partition's prefix. It costs about one LIST for each partition that fills a
-    page, and nothing for foreign keys.
+    page. Folders of foreign keys are jumped over, too.
     """
     found: set[tuple[UUID, int]] = set()
     listing = Listing("")
@@ -156,7 +156,7 @@ def list_partitions() -> Steps[set[tuple[UUID, int]]]:
 
 
 def _behind(key: str) -> str:
-    """Return the key after which the listing continues; ``""`` if no partition can follow."""
+    """Return the key after which a listing whose last key was ``key`` continues; ``""`` if no partition can follow."""
     owner = parse_partition_key(key)
     if owner is not None:
         return partition_prefix(*owner) + _LAST

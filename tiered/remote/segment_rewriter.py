@@ -90,8 +90,8 @@ class RewriteContext:
         """Pass every batch of ``rows`` to ``take``, in order, until it returns False. Reads ``ahead_bytes`` ahead.
 
         The memoryview of a batch is valid only during its call of ``take``. ``ended`` gets each row that was read to
-        its end: all of its bytes were batches, and their checksum is the catalog's. Raises SegmentGone,
-        CorruptionError.
+        its end: all of its bytes were batches, and their checksum is the catalog's. Raises SegmentGone
+        for a missing object, CorruptionError for a damaged one.
         """
         ahead = Prefetch(partial(_next_fetch, rows, self.lookup, []), self.tp, _NO_CACHE, max_bytes=self.ahead_bytes)
         try:
@@ -247,7 +247,8 @@ class SegmentOutput:
         """Store and verify ``.log`` and ``.idx``, and return the row of the new segment. Commits nothing.
 
         The arguments are the transaction index, producer snapshot and leader epochs for the bundle. Without batches
-        nothing is stored, and the row covers the offsets without any object.
+        nothing is stored, and the row covers the offsets without any object. Raises CorruptionError if the store has
+        other bytes than were sent, and the store's errors.
         """
         context, stats = self._context, self.stats
         if not self._log.size:

@@ -81,8 +81,8 @@ _WAY_OUT = (
 class PartitionCommit:
     """Commit of a batch in one partition. ``root``: a root that contains the batch's rows.
 
-    ``base`` to ``end``: offsets of these rows. Both are -1 if an earlier call committed the batch, because its rows may
-    be merged by now.
+    ``base`` to ``end`` (exclusive): offsets of these rows. Both are -1 if an earlier call committed the batch, because
+    its rows may be merged by now.
     """
 
     topic_id: UUID
@@ -109,8 +109,9 @@ class SinkView(RootView):
         super()._check(root, previous)
 
     def taken_in(self, got: object, time: Time) -> Root:
-        """Return the root in ``got``, the store's answer. Raises LogDestroyedError if there is none: each topic has
-        roots.
+        """Return the root in ``got``, the store's answer that arrived at ``time``.
+
+        Raises LogDestroyedError if there is no root, CorruptionError for a damaged one.
         """
         self.clock.note(got, time)
         root = self._received(got)
@@ -219,8 +220,8 @@ def hand_over(ids: TopicIds, partitions: Sequence[int], to: str, owner: str) -> 
     """Hand partitions over to sinks (``to`` is ``spark``) or local logs (``local``).
 
     Returns for each partition the root, and True if this call changed it. ``owner``: name of this process in the
-    catalog. Raises ConfigError for a topic that is not open, CommitUnknownError, RemoteUnavailableError: call it again
-    after these.
+    catalog. Raises ConfigError for a topic that is not open, LogDestroyedError if a root is gone. After
+    CommitUnknownError or RemoteUnavailableError call this again.
     """
     views = [SinkView(ids.topic_id, partition, ids.topic) for partition in partitions]
     return (yield from swap_roots(views, [HandoverIntent(to)] * len(views), owner))
@@ -262,8 +263,8 @@ def _need_sinks(view: SinkView) -> None:
 def upload_staged(segment: SealedSegment, txn: str, batch: int, capabilities: Capabilities) -> Steps[Row]:
     """Store and verify both objects of a task's segment, whose offsets begin at 0. Return its staged row.
 
-    The bundle goes first, because by its transaction a collector can identify the ``.log``. After an error, stored
-    objects are orphans.
+    ``txn``, ``batch``: transaction id and batch number of the sink. The bundle is stored first, because its transaction
+    id identifies the ``.log`` for garbage collection. After an error, stored objects are orphans.
 
     Raises:
         ConfigError: the segment does not begin at 0, or has producers or transactions.
@@ -366,8 +367,8 @@ def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
 
 
 def read_decision(key: str) -> Steps[Decision | None]:
-    """Return the decision stored under ``key``, None without one. Raises CorruptionError, with a hint for the sink's
-    operator.
+    """Return the decision stored under ``key``, None without one. Raises CorruptionError for an unreadable one, with a
+    hint for the sink's operator.
     """
     (decision,) = yield from read_decisions([key])
     return decision
@@ -376,7 +377,7 @@ def read_decision(key: str) -> Steps[Decision | None]:
 def read_decisions(keys: Sequence[str]) -> Steps[list[Decision | None]]:
     """Return the decisions stored under ``keys``, at most ``ROOTS_TOGETHER``, in order; None without one.
 
-    They are read concurrently. Raises CorruptionError, with a hint for the sink's operator.
+    They are read concurrently. Raises CorruptionError for an unreadable one, with a hint for the sink's operator.
     """
     try:
         gets = [Get(key) for key in keys]

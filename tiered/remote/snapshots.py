@@ -82,7 +82,8 @@ class AsOf:
         """Parse a user's value: a number, also as text, is a version.
 
         Text that begins with a letter is a snapshot's name. ``now``, ``now-1h``, other text and a datetime are times.
-        ``now_ms``: present time, for relative ones. Raises ConfigError.
+        ``now_ms``: present time, for relative ones. Raises ConfigError for a wrong value, InvalidTimestampError for a
+        datetime without a time zone.
         """
         if isinstance(value, dt.datetime):
             return cls(time_ms=parse_time(value, now_ms=now_ms))
@@ -252,7 +253,7 @@ def _load(view: RootView, key: str) -> Steps[KeptRoot | None]:
 
 
 def decode_taken(view: RootView, data: bytes, *, key: str) -> KeptRoot | None:
-    """Return the root in the body of a snapshot or history copy. None: the body is the note of a deletion.
+    """Return the root in ``data``, the body of the snapshot or history copy ``key``. None: the snapshot was deleted.
 
     Raises CorruptionError if the body belongs to another key or breaks a rule, ConfigError for one of a newer release.
     """
@@ -399,7 +400,7 @@ def delete_snapshot(view: RootView, name: str) -> Steps[None]:
 
 
 class _NamedObject(NamedTuple):
-    """Object under the name of a snapshot. ``held``: it is a snapshot, and no note of a deletion.
+    """Object under the name of a snapshot. ``held``: it is a snapshot, not the mark that one was deleted.
 
     ``etag``: empty without an object.
     """

@@ -135,14 +135,13 @@ class TopicEntry:
 
 @dataclass(frozen=True, slots=True)
 class Registrant:
-    """Process that registers a topic. ``here``: numbers of the partitions on its disk, None for all.
+    """Process that registers a topic. ``owner``: its name in new roots.
 
     ``seen``: numbers of the partitions whose roots this disk has seen; these roots are never made again. ``first``:
     steps that run before the first write and may raise to prevent it.
     """
 
     owner: str = ""
-    here: Collection[int] | None = None
     seen: Collection[int] = ()
     first: Callable[[], Steps[object]] | None = None
 
@@ -164,7 +163,8 @@ def register_topic(
         CommitUnknownError: the outcome is not known. Register again.
         RemoteUnavailableError: the entry was not written, but roots may have been made. Register again.
         LogDestroyedError: a root that ``registrant`` has seen is gone, or the topic is being deleted.
-        CorruptionError: the entry has fewer partitions than the bucket or ``registrant``.
+        CorruptionError: the entry is damaged, is missing although a root is in use, or has fewer partitions than the
+            bucket or ``registrant``.
     """
     key = topic_key(name)
     if not 1 <= partitions <= MAX_PARTITIONS or topic_id.int == 0:
@@ -215,7 +215,7 @@ def _update(
 
 
 def _holds_change(found: TopicEntry | None, sent: TopicEntry | None) -> bool:
-    """Return True if the newest change of ``sent`` was made. Raises CommitUnknownError if ``found`` forgot it."""
+    """Return True if ``found`` has the newest change of ``sent``. Raises CommitUnknownError if too many followed."""
     if found is None or sent is None or found.topic_id != sent.topic_id:
         return False
     if sent.changes[-1] in found.changes:
@@ -454,7 +454,7 @@ def list_topics(unreadable: dict[str, TieredError] | None = None) -> Steps[list[
 
 
 def _listed(got: Outcome | TieredError, name: str) -> TopicEntry | None:
-    """Return one answer of a listing; None if the entry was deleted meanwhile."""
+    """Return topic ``name``'s entry in ``got``, the answer to a GET; None if it is gone. Raises an error in ``got``."""
     if isinstance(got, TieredError):
         raise got
     return decode_topic(got.data, key=topic_key(name)) if isinstance(got, Object) else None

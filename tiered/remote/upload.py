@@ -77,9 +77,10 @@ def upload_segment(
 ) -> Steps[Row]:
     """Store and verify both objects of a writer's ``segment`` and return its row. Commits nothing.
 
-    ``plan``: the journalled names; None takes fresh ones. ``on_multipart`` gets the id of each multipart upload before
-    its first part is sent, for the journal. ``parts``: stored parts of an earlier call with the same ``plan``, updated
-    here. ``deadline_seconds`` bounds the retries of each object; one attempt is always made, and never cut short.
+    ``capabilities``: result of the store's probe. ``plan``: the journalled names; None takes fresh ones.
+    ``on_multipart`` gets the id of each multipart upload before its first part is sent, for the journal. ``parts``:
+    stored parts of an earlier call with the same ``plan``, updated here. ``deadline_seconds`` bounds the retries of
+    each object; one attempt is always made, and never cut short.
 
     Raises CorruptionError if the file differs from the seal or the object from what was sent, RemoteUnavailableError if
     the store does not answer. A failed multipart upload is aborted first. Only if the store did not answer and the
@@ -121,7 +122,10 @@ def upload_segment(
 
 
 def row_of(descriptor: SegmentDescriptor, *, uid: str, role: Role, claim_epoch: int, idx_len: int, aborts: bool) -> Row:
-    """Return the catalog row of an uploaded segment. ``aborts``: its bundle has a transaction index."""
+    """Return the catalog row of an uploaded segment.
+
+    ``idx_len``: size of its bundle. ``aborts``: the bundle has a transaction index.
+    """
     id_hi, id_lo = split_uid(uid)
     flags = (FLAG_MAINTAINER if role is Role.MAINTAINER else 0) | (FLAG_ABORTED_TXNS if aborts else 0)
     return Row(
@@ -145,7 +149,8 @@ def row_of(descriptor: SegmentDescriptor, *, uid: str, role: Role, claim_epoch: 
 def verify_sent(key: str, size_bytes: int, crc: int, sent: PutResult, capabilities: Capabilities) -> Steps[None]:
     """Raise CorruptionError unless the store has the object as it was sent. ``sent``: the store's answer to the PUT.
 
-    Sends no request if the store acknowledged this checksum and is known to check it. Otherwise the object may be read.
+    Sends no request if the store acknowledged this checksum and is known to check it. Otherwise sends a HEAD. Reads
+    the object if the HEAD gives no trusted checksum. ``capabilities``: result of the store's probe.
     """
     trusted = capabilities.returns_crc32c and capabilities.verifies_crc32c
     if not (trusted and sent.etag and sent.crc32c == crc):

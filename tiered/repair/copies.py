@@ -59,8 +59,8 @@ MAX_CHAINS = 10_000
 class Copies(NamedTuple):
     """Copies of a root by version, newest first, each with the place where it was found.
 
-    ``seen``: the newest version whose existence anything in the bucket proves. ``forked``: two different roots of one
-    version, None if there are none.
+    ``seen``: the newest version whose existence anything in the bucket proves. ``forked``: two different roots of
+    the newest version or of the current one, otherwise None.
     """
 
     roots: dict[int, tuple[Root, str]]
@@ -69,7 +69,7 @@ class Copies(NamedTuple):
 
 
 class PartitionObjects(NamedTuple):
-    """Objects of a partition: sizes of those of its segments, and the newest epoch of each role in any key."""
+    """Objects of a partition. ``sizes``: size by key of its segments. ``epochs``: each role's newest in any key."""
 
     sizes: dict[str, int]
     epochs: dict[Role, int]
@@ -113,7 +113,8 @@ def rows_of(root: Root, at: int = 0) -> Steps[list[Row]]:
 def find_copies(topic_id: UUID, tp: TopicPartition, now: Root | None) -> Steps[Copies]:
     """Find the copies of a partition's root in ``hist/``, in snapshots, and among the older versions of its object.
 
-    ``now``: the current root, None if it is missing or damaged.
+    ``now``: the current root, None if it is missing or damaged. Raises ConfigError for a copy of a newer release, and
+    CorruptionError for one of another topic with the same id.
     """
     listed = {version: entry.key for entry in (yield from list_all(hist_prefix(topic_id, tp.partition)))
               if (version := parse_hist_key(entry.key)) is not None}  # fmt: skip
@@ -281,7 +282,7 @@ def _from_version(  # noqa: PLR0917 - a page, and its context
 ) -> Steps[Content | None]:
     """Return a page from an older version of its object, and add the action that restores it to ``found``.
 
-    Return None if no version is the page of ``pointer``.
+    Return None if no version is the page of ``pointer``. ``damage``: error of the newest version.
     """
     key = root.page_key(pointer)
 

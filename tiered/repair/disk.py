@@ -140,7 +140,8 @@ def plan_disk(
 ) -> Steps[list[RepairAction]]:
     """Find the damage of a log directory, and plan its repair. ``remote``: a bucket is available for the repair.
 
-    Reads without the lock. Raises NotFoundError if the directory does not exist, NewerFormatError.
+    ``selected``: topics or partitions, empty for all. Reads without the lock. Raises NotFoundError if the directory
+    does not exist. Raises NewerFormatError for a file of a newer release, LocalIOError for one that cannot be read.
     """
     files = files or PosixFiles()
     if not files.is_directory(directory):
@@ -323,7 +324,10 @@ def _accept_gone(disk: RepairDirectory, tp: TopicPartition, end: int, _: int) ->
 
 
 def _forget(disk: RepairDirectory, tp: TopicPartition, now_ms: int) -> None:
-    """Set a partition of ``__transaction_state`` aside, so that the next open aborts its open transactions."""
+    """Set a partition of ``__transaction_state`` aside, so that the next open aborts its open transactions.
+
+    ``now_ms``: time in the name of the directory that gets its files.
+    """
     path = disk.directory / partition_dir(tp)
     disk.files.unlink(disk.directory / CLEAN_SHUTDOWN_NAME)  # only an open after a crash looks for transactions
     if disk.files.is_directory(path):
@@ -386,7 +390,7 @@ def plan_damage(
 
 
 def _clean_end(disk: RepairDirectory, tp: TopicPartition, base: int) -> int:
-    """Return the end offset of a log whose last segment is damaged. -1: unknown, as after a crash; an open finds it."""
+    """Return the end of a log whose last segment, at ``base``, is damaged. -1: unknown, for example after a crash."""
     if disk.files.state(disk.directory / CLEAN_SHUTDOWN_NAME) is None:
         return -1
     folder = disk.directory / partition_dir(tp)
@@ -412,7 +416,10 @@ def _held_end(tp: TopicPartition, start: int, entry: TopicEntry) -> Steps[int]:
 
 
 def _drop_below(disk: RepairDirectory, tp: TopicPartition, end: int, now_ms: int) -> None:
-    """Set aside the files of all segments that begin below ``end``, oldest first: an interruption leaves no gap."""
+    """Set aside the files of all segments that begin below ``end``, oldest first: an interruption leaves no gap.
+
+    ``now_ms``: time in the name of the directory that gets the files.
+    """
     folder = disk.directory / partition_dir(tp)
     for base in sorted({each.base for each in local_files(disk.files, folder) if each.base < end and not each.work}):
         disk.move([folder / local_name(base, suffix) for suffix in SEGMENT_SUFFIXES], now_ms)
@@ -465,7 +472,7 @@ def _rewritten(disk: RepairDirectory, folder: Path, each: DamagedLog, write: Cal
 
 
 def _follower(disk: RepairDirectory, folder: Path, base: int) -> Follower:
-    """Return the producers where a segment begins: from the newest whole snapshot, and the batches after it."""
+    """Return a Follower with the producers where segment ``base`` begins, from the newest whole snapshot on."""
     known: ProducerSnapshot | None = None
     for offset in sorted(snapshot_offsets(disk.files, folder), reverse=True):
         with contextlib.suppress(CorruptionError):

@@ -25,9 +25,9 @@ def plan_repair_steps(
     """Find the damage of topics or partitions, or of all if none is selected, and plan its repair. Changes nothing.
 
     ``url``: URL of the bucket; None: repair only the log directory of the options. Raises ConfigError without either,
-    UnknownTopicError, NotFoundError (also for a bucket without topics), and CorruptionError if two states are possible
-    and the operator must choose. If several partitions are selected, such a partition becomes an action without a
-    remedy, and the other partitions are planned.
+    and UnknownTopicError for an unknown topic. Raises NotFoundError for a missing log directory, or a bucket without
+    topics. Raises CorruptionError if two states are possible and the operator must choose. Unless exactly one partition
+    is selected, such a partition becomes an action without a remedy, and the others are planned.
     """
     actions: list[RepairAction] = []
     if url is None and options.log_dir is None:
@@ -107,7 +107,8 @@ def _plan_partition(ground: Ground) -> Steps[list[RepairAction]]:
 def repair_steps(plan: RepairPlan) -> Steps[int]:
     """Carry out the actions of a plan that have a remedy. Return their number. After an error, completed ones stay.
 
-    Raises ConfigError if the bucket or the disk changed since the plan was made, FencedError, CorruptionError.
+    Raises ConfigError if the bucket or the disk changed since the plan was made, and CorruptionError for new damage.
+    Raises FencedError if another maintainer claimed the partition meanwhile, LockedError if the log directory is open.
     """
     bench = Workbench(plan.options.from_dir, owner_of("repair"), plan.options.log_dir)
     done = 0

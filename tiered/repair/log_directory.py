@@ -58,7 +58,10 @@ class RepairDirectory(NamedTuple):
 
     @contextlib.contextmanager
     def locked(self, clock: Clock) -> Iterator[None]:
-        """Hold the locks of the application and of the uploader. Raises LockedError, ConfigError for a standby."""
+        """Hold the locks of the application and of the uploader.
+
+        Raises LockedError if another process has one of them, and ConfigError for a standby's directory.
+        """
         with contextlib.ExitStack() as held:
             for lock in (DirectoryLock(self.directory, self.files), uploader_lock(self.directory, self.files)):
                 lock.acquire(clock)
@@ -159,8 +162,8 @@ def plan_rejoin_steps(directory: Path, selected: Collection[TopicPartition], clo
 def rejoin_steps(plan: RejoinPlan, clock: Clock, files: Files) -> Steps[None]:
     """Move the planned partitions aside, and remove their claims and their entries in checkpoints.
 
-    A cancellation of the caller does not interrupt it. Raises LockedError if the log is open, NotFoundError,
-    LocalIOError.
+    A cancellation of the caller does not interrupt it. Raises LockedError if the log is open, NotFoundError if the
+    directory does not exist. Raises ConfigError for a standby, and LocalIOError if a file cannot be moved.
     """
     return blocking(partial(_rejoin, plan, clock, files))
 

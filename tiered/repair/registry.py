@@ -42,7 +42,7 @@ class RegistryObject(NamedTuple):
 
 
 def find_unregistered() -> Steps[list[str]]:
-    """Return the names of topics that have roots but no registry entry."""
+    """Return the names of topics that have roots with records or a claim, but no registry entry."""
     return sorted({one.topic for one in (yield from _unnamed("")) if one.topic and one.in_use})
 
 

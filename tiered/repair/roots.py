@@ -147,7 +147,7 @@ def plan_root(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView | N
 
 
 def _with_pages(ground: Ground, there: StoredRoot) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
-    """Return the actions for the damaged pages of an undamaged root, and the catalog after them, None without one."""
+    """Return the actions for damaged pages of the root in ``there``, and the catalog after them, None without one."""
     root = there.root
     if root is None:
         return [], None
@@ -170,10 +170,8 @@ def _with_pages(ground: Ground, there: StoredRoot) -> Steps[tuple[list[RepairAct
 def plan_shorter(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
     """Return the action that goes back to the newest copy whose objects all exist, and the catalog after it.
 
-    Without such a copy return ``([], None)``.
-
-    A root that names missing later objects belongs to a bucket that was copied while it was written. Nothing exists
-    after the end of the new root.
+    Return ``([], None)`` without such a copy, or if any object after its end exists. Otherwise the root belongs to a
+    bucket that was copied while it was written.
     """
     there = yield from _read_root(ground)
     if there.root is None:
@@ -196,7 +194,7 @@ def _read_root(ground: Ground) -> Steps[StoredRoot]:
 
 
 def _flaw(ground: Ground, there: StoredRoot) -> Steps[tuple[StoredRoot, str]]:
-    """Return the root and its problem, ``""`` without one."""
+    """Return the stored root, which is ``there`` or was read again, and its problem; ``""`` without one."""
     if there.root is None:
         return there, "the root is missing" if there.data is None else "the root is damaged"
     if ground.options.from_version is not None:
@@ -228,7 +226,9 @@ def _two_ends(ground: Ground, one: Root, other: Root) -> CorruptionError:
 def _base(ground: Ground, there: StoredRoot, copies: Copies) -> Steps[RebuiltContent | None]:
     """Return the content of a new root from the newest usable copy, or from the one that the operator chose.
 
-    Return None without such a copy. Raises NotFoundError if the chosen version has no copy.
+    Return None without such a copy. Raises NotFoundError if the chosen version has no copy. Raises CorruptionError if
+    the current root has rows that the new one would lack, or later uploads are damaged.
+    ``there``: the stored root.
     """
     topic_id, tp, chosen = ground.entry.topic_id, ground.tp, ground.options.from_version
     listed = yield from list_objects(topic_id, tp.partition)
@@ -266,7 +266,10 @@ def _base(ground: Ground, there: StoredRoot, copies: Copies) -> Steps[RebuiltCon
 
 
 def _need_all_of(ground: Ground, there: StoredRoot, base: RebuiltContent) -> Steps[None]:
-    """Raise CorruptionError if the current root has rows that the new one lacks, from commits after it was put back."""
+    """Raise CorruptionError if the root in ``there`` has rows that ``base``, the content of the new root, lacks.
+
+    They are of commits that were made after an older root was put back.
+    """
     if there.root is None or ground.options.from_version is not None:
         return
     rows = [*base.rows, *base.since]
@@ -281,7 +284,11 @@ def _need_all_of(ground: Ground, there: StoredRoot, base: RebuiltContent) -> Ste
 def _with_since(
     ground: Ground, copy: Root, where: str, rows: list[Row], listed: PartitionObjects
 ) -> Steps[RebuiltContent]:
-    """Return the content of a new root: the copy, and the uploads or sink batches that came after its end."""
+    """Return the content of a new root: the copy, and the uploads or sink batches that came after its end.
+
+    ``where``, ``rows``: place and rows of the copy. Raises CorruptionError if these uploads or batches are damaged,
+    contradict each other, or have no proven order.
+    """
     copied_ms = copy.commit.ts_ms
     if copy.writer.volume == SPARK_VOLUME:
         copy, since, notes = yield from _decided(ground, copy)
@@ -349,7 +356,9 @@ def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[s
 def _go_back(ground: Ground, there: StoredRoot) -> Steps[RebuiltContent]:
     """Return the content of a new root: the copy of ``to_version``, and all rows appended after it.
 
-    Raises CorruptionError (the root is not whole, or objects of that version are gone), NotFoundError, ConfigError.
+    Raises NotFoundError if that version has no copy. Raises ConfigError if it is not older, if the log is not open, or
+    if a rewrite or trim crossed its end. Raises CorruptionError if the root in ``there`` is missing or damaged, and if
+    objects of that version are gone.
     """
     topic_id, tp, version = ground.entry.topic_id, ground.tp, ground.options.to_version or 0
     now = there.root
@@ -409,8 +418,9 @@ def _planned(
 ) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
     """Return the actions that write the new root, and the catalog after them.
 
-    ``why``: the damage. ``base``: content of the new root. The catalog is None, and the action has no remedy, if
-    offsets would be lost without ``accept_loss``.
+    ``there``: the stored root. ``why``: its damage. ``base``: content of the new root. The catalog is None, and the
+    action has no remedy, if offsets would be lost without ``accept_loss``. Raises CorruptionError if the new root would
+    break a rule.
     """
     topic_id, tp = ground.entry.topic_id, ground.tp
     copy, rows = base.copy, [*base.rows, *base.since]
@@ -461,7 +471,7 @@ def _claims(root: Root | None, role: Role) -> list[int]:
 
 
 def _epochs(ground: Ground, base: RebuiltContent) -> Steps[tuple[EpochEntry, ...]]:
-    """Return the leader epochs up to the end of the last later upload, as its bundle has them.
+    """Return the leader epochs up to the end of the last upload in ``base.since``, as its bundle has them.
 
     Empty without one, for a segment of a sink, for a damaged bundle, and with ``to_version``.
     """
@@ -473,7 +483,7 @@ def _epochs(ground: Ground, base: RebuiltContent) -> Steps[tuple[EpochEntry, ...
 
 
 def _undone(ground: Ground, base: RebuiltContent) -> Steps[tuple[Undone, ...]]:
-    """Return the erasures that the new root undoes, because it names segments from before them."""
+    """Return the erasures that a new root with content ``base`` undoes, as it names segments from before them."""
     rows = base.rows
     if base.now is not None:  # only rows that are named again, not those named all the time
         named = {(row.id_hi, row.id_lo) for row in (yield from rows_of(base.now))}
@@ -495,7 +505,10 @@ def _need_sound(root: Root) -> None:
 
 
 def _put_root(ground: Ground, root: Root, there: StoredRoot, bench: Workbench) -> Steps[None]:
-    """Write the new root in place of the one that the plan saw. Raises ConfigError if it was replaced since."""
+    """Write ``root`` in place of ``there``, the object that the plan saw, after a copy of that below ``aside/``.
+
+    Raises ConfigError if the object was replaced since.
+    """
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     what = f"{ground.tp}, repair"
     if there.data is not None:
@@ -524,7 +537,7 @@ def left_behind(now: Root, root: Root, stamp: Stamp, named: set[str]) -> Steps[T
     not.
 
     ``named``: ids of the objects that ``root`` names. ``root`` names no page of ``now``, so each page is an entry
-    without its rows.
+    without its rows. Raises CorruptionError if a page cannot be read.
     """
     garbage = Garbage(replace(now, version=root.version - 1, trash=NO_TRASH), stamp)
     cache = PageCache()
@@ -547,7 +560,8 @@ def left_behind(now: Root, root: Root, stamp: Stamp, named: set[str]) -> Steps[T
 def _opened(now: Root, entry: TrashEntry, garbage: Garbage, named: set[str]) -> Steps[list[TrashEntry]]:
     """Return an entry as single pages and objects, without those that are ``named`` again.
 
-    ``garbage`` gets the rows of pages. A page that is missing was collected after all that it names.
+    ``now``: root whose trash has the entry. ``garbage`` gets the rows of pages. A page that is missing was collected
+    after all that it names.
     """
     if entry.what == TRASH_OBJECT:
         return [] if _is_named(entry, named) else [entry]

@@ -163,7 +163,10 @@ def row_before(pinned: CatalogView, row: Row) -> Steps[Row | None]:
 
 
 def follower_at(one: DamagedRow, pinned: CatalogView) -> Steps[Follower]:
-    """Return a follower that knows the producers where the row begins, if the bundle before it has them."""
+    """Return a Follower at the start of the row of ``one``, with the producers in the bundle of the row before.
+
+    If that bundle is missing or damaged, the Follower has no producers and counts its state as incomplete.
+    """
     before = yield from row_before(pinned, one.row)
     if before is None:
         return Follower(whole=one.row.base == 0)
@@ -203,7 +206,8 @@ class Rewrite:
         """Yield each batch of the new ``.log`` up to offset ``end``, with its header. ``spans``: undamaged batches in
         ``log``.
 
-        ``staged``: the row of a sink, whose batches begin at offset 0.
+        ``staged``: the row of a sink, whose batches begin at offset 0. Raises CorruptionError if a lost range is too
+        small for the markers, unless the rewrite is ``filled``.
         """
         for span in spans:
             data = log.read_at(span.position, span.size)
@@ -265,7 +269,7 @@ class Rewrite:
 
 
 def plan_remains(one: DamagedRow, pinned: CatalogView, *, accepted: bool) -> Steps[tuple[Ranges, tuple[str, ...]]]:
-    """Return the ranges of offsets that can no longer be read from the ``.log``.
+    """Return the ranges of offsets that can no longer be read from the bytes for ``one``.
 
     If the loss is ``accepted``, also return a sentence for each transaction that will count as aborted.
     """
@@ -278,7 +282,7 @@ def plan_remains(one: DamagedRow, pinned: CatalogView, *, accepted: bool) -> Ste
 
 
 def _rewritten(one: DamagedRow, pinned: CatalogView, output: SegmentOutput | None) -> Steps[tuple[Rewrite, Ranges]]:
-    """Write the batches of the new segment to ``output``, if any. Return the rewrite and the lost ranges."""
+    """Write the batches of the new segment for ``one`` to ``output``, if any. Return the rewrite and lost ranges."""
     row, bundle = one.row, None if one.staged else one.bundle
 
     def epoch_at(_: int, end: int, before: int) -> int:
@@ -298,7 +302,7 @@ def _rewritten(one: DamagedRow, pinned: CatalogView, output: SegmentOutput | Non
 
 
 def write_remains(one: DamagedRow, context: RewriteContext, pinned: CatalogView, lost: Ranges) -> Steps[Row]:
-    """Write the new segment and return its row. ``lost``: the planned ranges of lost offsets.
+    """Write the new segment for ``one`` and return its row. ``lost``: the planned ranges of lost offsets.
 
     Raises CorruptionError if other offsets are lost now.
     """

@@ -205,7 +205,7 @@ def _lost(
     if lost and not ground.options.accept_loss:
         remedy = (
             f"no copy in the bucket holds offsets {words}: `{ground.command} --from-dir DIR` takes them from a disk, "
-            "`--accept-loss` makes a hole of them"
+            f"`{ground.command} --accept-loss` makes a hole of them"
         )
         if row.flags & FLAG_MAINTAINER:
             remedy += "; within the grace `--to-version` goes back before the rewrite that made this segment"

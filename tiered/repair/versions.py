@@ -128,8 +128,8 @@ def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:
 def put_source(each: Stored, source: RepairSource, tags: Tags) -> Steps[None]:
     """Write the bytes of ``source`` under the key of ``each``, and read them back.
 
-    Raises CorruptionError for other bytes than expected, ConfigError if the object was replaced since,
-    CommitUnknownError.
+    Raises CorruptionError for other bytes than expected, and ConfigError if the object was replaced since. Raises
+    CommitUnknownError if the outcome of the PUT stays unknown.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "object"
@@ -147,9 +147,10 @@ def put_source(each: Stored, source: RepairSource, tags: Tags) -> Steps[None]:
 
 
 def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:
-    """Write the right bytes under a key, and read them back. The replaced bytes are first copied below ``aside/``.
+    """Write ``body`` under the key of ``each``, and read it back. The replaced bytes are first copied below ``aside/``.
 
-    Raises ConfigError if the object was replaced since, CommitUnknownError.
+    Raises ConfigError if the object was replaced since, and CorruptionError if it cannot be copied. Raises
+    CommitUnknownError if the outcome of the PUT stays unknown.
     """
     key = each.key
     aside = aside_key(each.topic_id, each.partition, (yield NewId()))

@@ -57,8 +57,8 @@ class RestoreOptions:
 
     ``until_ms``: end each partition before the first record of
     that time or later. ``until_offset``: end the one selected partition there. Both end between two batches. ``name``:
-    new name of the one selected topic, which gets a new id. With any of these four the directory is an independent log.
-    It may be uploaded to another prefix, with ``name`` also to the same one.
+    new name of the one selected topic, which gets a new id. With ``as_of``, ``until_ms``, ``until_offset`` or ``name``
+    the directory is an independent log. It may be uploaded to another prefix, with ``name`` also to the same one.
     """
 
     selected: tuple[tuple[str, int | None], ...] = ()
@@ -82,9 +82,10 @@ class RestoreOptions:
         now_ms: int,
         **others: Any,
     ) -> RestoreOptions:
-        """Return checked options. Times and sizes may be texts. Raises ConfigError.
+        """Return checked options. Times and sizes may be texts.
 
-        ``now_ms``: time to which relative times refer. ``others``: the other fields, which are taken unchanged.
+        ``now_ms``: time to which relative times refer. ``others``: the other fields, which are not checked here. Raises
+        ConfigError for a wrong size, InvalidTimestampError for a wrong time.
         """
         newest = None if newest_bytes is None else parse_bytes(newest_bytes)
         if newest is not None and newest < 1:
@@ -109,7 +110,7 @@ class RestoreOptions:
 class PartitionRestore:
     """Restore of one partition. ``rows`` are contiguous and reach ``end_offset``. ``pinned`` None: never uploaded.
 
-    ``tp`` and ``entry`` are names in the directory, ``source`` is the topic in the bucket. ``end``: where the log ends
+    ``tp``, ``entry``: partition and topic in the directory. ``source``: that in the bucket. ``end``: where the log ends
     before the catalog does, between two batches of the last row. ``before``: the segment whose bundle has the producers
     before that row, None if the row before it is restored. ``taken``: the past root that is read, None for the newest.
     ``aborted``: number of open transactions that got a marker. ``undone``: erasures after ``taken``, whose records the
@@ -156,7 +157,7 @@ def choose_rows(
     end: int | None = None,
     config: TopicConfig | None = None,
 ) -> Steps[tuple[Row, ...]]:
-    """Return the newest rows below ``end`` that have at most ``newest_bytes`` together.
+    """Return the newest rows that begin below offset ``end`` and have at most ``newest_bytes`` together.
 
     ``since_ms``: begin at the first row with a record of that time or later.
 
@@ -186,7 +187,8 @@ def plan_steps(
 ) -> Steps[tuple[tuple[PartitionRestore, ...], tuple[str, ...]]]:
     """Return the plan for each partition, and texts about skipped topics. Reads only.
 
-    Raises UnknownTopicError, NotFoundError, ConfigError, OffsetOutOfRangeError, CorruptionError.
+    Raises ConfigError for wrong options, UnknownTopicError, NotFoundError if the bucket is empty or has no version
+    ``as_of``. Raises OffsetOutOfRangeError if ``until_offset`` is below the log's start, CorruptionError for damage.
     """
     _check_options(options)
     plans: list[PartitionRestore] = []
@@ -356,7 +358,10 @@ class _Partition:
         return None
 
     def _end(self, pinned: CatalogView, past: Past | None, wrong: WrongTimes) -> Steps[int | None]:
-        """Return the offset, between two batches, where the log is to end; None for the end of ``pinned``."""
+        """Return the offset, between two batches, where the log is to end; None for the end of ``pinned``.
+
+        ``wrong`` counts segments with impossible times. Raises OffsetOutOfRangeError for an end below the log's start.
+        """
         options, number = self.options, self.tp.partition
         known = RootLowerBounds(made=True)
         tp = TopicPartition(self.source.name, number)

@@ -91,7 +91,7 @@ def may_lack_records(plan: PartitionRestore) -> bool:
 
 
 def need_space(directory: Path, size_bytes: int, files: Files) -> None:
-    """Raise DiskFullError if the disk has no room for ``size_bytes`` of segments."""
+    """Raise DiskFullError if the disk lacks room for ``size_bytes`` of segments and ``SPARE_BYTES`` more."""
     place = directory.parent
     while not files.is_directory(place):
         place = place.parent
@@ -114,7 +114,7 @@ class PartitionPull:
     """One pull of the partition directory ``path``. ``pin``: renewed while segments are fetched, None without one.
 
     ``published``: readers may look at the directory, so segments are fetched under another name and swapped in.
-    ``leaving``: files that readers may still use; unlink them later. ``notes``: what was rebuilt.
+    ``leaving``: replaced files that readers may still use; unlink them later. ``notes``: texts about rebuilt files.
     """
 
     files: Files
@@ -130,7 +130,7 @@ class PartitionPull:
         return blocking(self._decide)
 
     def run(self, todo: Pull) -> Steps[None]:
-        """Make the changes ``todo``. Raises CorruptionError, ObjectGone; completed replacements of segments stay."""
+        """Make the changes ``todo``. Raises CorruptionError for a damaged or missing object; completed changes stay."""
         plan, beside = self.plan, SideFileCheck()
         for exchange in todo.exchanges:
             fetched = []
@@ -208,7 +208,7 @@ def add_positions(
 ) -> list[str]:
     """Add the group positions in ``copy`` to ``positions``, by group, each clamped to ``start`` to ``end``.
 
-    Return a note if the copy is damaged, otherwise nothing.
+    Return a note if ``copy`` is an error, otherwise an empty list.
     """
     if isinstance(copy, TieredError):
         return [f"{tp}: positions of groups are not restored: {copy.message}"]
@@ -218,8 +218,7 @@ def add_positions(
 
 
 def write_checkpoints(directory: Path, files: Files, plans: Sequence[PartitionRestore], *, apart: bool) -> None:
-    """Write the ends of pulled partitions into the checkpoint files of the log directory. Other partitions stay
-    unchanged.
+    """Write starts and ends of the partitions in ``plans`` into the checkpoint files of the log directory. Others stay.
 
     ``apart``: the directory is an independent log, without a bucket. A recovery point is raised only after its segments
     are there, so that no reader takes them for lost.
@@ -246,9 +245,9 @@ def _update(file: OffsetsFile, offsets: Mapping[TopicPartition, int]) -> None:
 
 
 class Fetched(NamedTuple):
-    """Segment that was fetched to the disk. ``notes``: side files that were rebuilt.
+    """Segment that was fetched to the disk. ``notes``: texts about rebuilt side files.
 
-    ``stats``: totals for its seal note; None: no batch is left after the cut.
+    ``stats``: totals for its ``.seal`` file; None: no batch is left after the cut.
     """
 
     base: int

@@ -46,7 +46,7 @@ from tiered.store.steps import blocking
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """Result of a restore; with ``dry_run`` its plan. ``notes``: rebuilt indexes, skipped topics.
+    """Result of a restore; with ``dry_run`` its plan. ``notes``: texts about rebuilt indexes and skipped topics.
 
     ``skipped``: the directory was not empty, and ``if_empty`` was set.
     """
@@ -84,8 +84,8 @@ def restore_steps(
     """Build ``directory`` from the store at ``url``. Emits progress. An error leaves nothing on disk.
 
     Raises ConfigError for wrong options, or if the directory is not empty (unless ``if_empty``). Raises
-    UnknownTopicError, NotFoundError, OffsetOutOfRangeError (``until_offset`` is deleted), DiskFullError,
-    CorruptionError.
+    UnknownTopicError, NotFoundError if the bucket is empty or has no version ``as_of``, DiskFullError. Raises
+    OffsetOutOfRangeError if ``until_offset`` is below the log's start, CorruptionError for damage.
     """
     directory = directory.absolute()
     if url.startswith("file://"):
@@ -146,7 +146,7 @@ class _Build:
         self._temporary = directory.with_name(f".{directory.name}.restore-{ids.uid()[:12]}")
 
     def hold(self) -> Steps[None]:
-        """Pin the objects to fetch. Raises RemoteUnavailableError if garbage collection has passed a plan's version."""
+        """Pin the objects to fetch. Raises RemoteUnavailableError if some may be deleted already."""
         for plan in self.plans:
             if not plan.rows or plan.pinned is None:
                 continue
@@ -183,7 +183,7 @@ class _Build:
             raise
 
     def _make_temporary(self) -> None:
-        """Make the temporary directory. If the final directory exists and is empty, replace it.
+        """Make the temporary directory. If the final directory exists, test that a rename can replace it.
 
         Raises ConfigError for a mount point, which cannot be replaced, before anything is fetched.
         """
@@ -238,7 +238,7 @@ class _Build:
         yield from self._load_positions(plan)
 
     def _load_positions(self, plan: PartitionRestore) -> Steps[None]:
-        """Read the positions of groups. One that the log does not have is moved to its start or end."""
+        """Read the positions of groups from the bucket. A position outside the log is moved to its start or end."""
         (copy,) = yield from load_positions([(plan.source.topic_id, plan.tp.partition)])
         start = plan.start_offset
         if plan.pinned is not None and not self._apart:

@@ -80,7 +80,7 @@ ALONE = (CorruptionError, LogDestroyedError)
 class PullReport(NamedTuple):
     """Result of one pull: number and size of the fetched segments. ``dropped``: topics that were deleted.
 
-    ``notes``: indexes that were rebuilt. ``errors``: one for each topic or partition that could not be pulled.
+    ``notes``: texts about rebuilt indexes. ``errors``: one for each topic or partition that could not be pulled.
     """
 
     segments: int = 0
@@ -119,7 +119,7 @@ class Standby:
     def __enter__(self) -> Self:
         """Lock the directory, and mark it if it is new.
 
-        Raises ConfigError for a directory that is no standby of this bucket, LockedError.
+        Raises ConfigError for a directory that is no standby of this bucket, LockedError if another process uses it.
         """
         files, directory = self._files, self.directory
         if self._url.startswith("file://"):
@@ -174,7 +174,8 @@ class Standby:
     def pull(self) -> Steps[PullReport]:
         """Bring the directory to the state of the bucket. Emits progress. A repetition changes nothing.
 
-        Raises RemoteUnavailableError, RemotePermissionError, LocalIOError; what was pulled by then stays.
+        Damage of a topic or partition goes into ``errors`` of the report. Raises RemoteUnavailableError,
+        RemotePermissionError, LocalIOError, DiskFullError; what was pulled by then stays.
         """
         yield Blocking(self._sweep)
         errors: list[TieredError] = []
@@ -224,8 +225,8 @@ class Standby:
     ) -> Steps[list[str]]:
         """Return the topics on this disk that were deleted in the bucket. ``entries``: its topics by name.
 
-        A topic without any entry may be lost, not deleted: it gets an error in ``errors``. ``unreadable``: topics with
-        damaged entries, which are skipped.
+        A topic without any entry may be lost, not deleted: its error is added to ``errors``. ``unreadable``: topics
+        with damaged entries, by name, which are skipped.
         """
         found: list[str] = []
         for info in (yield from blocking(partial(read_topics, self.directory, self._files))).values():
@@ -274,7 +275,7 @@ class Standby:
                 remove_tree(self._files, path)
 
     def _changed(self, entries: Sequence[TopicEntry], errors: list[TieredError]) -> Steps[list[PartitionRestore]]:
-        """Return a plan for each partition whose root is another one than at its last pull.
+        """Return a plan for each partition whose root has changed since its last pull.
 
         Errors of single partitions are added to ``errors``.
         """
@@ -299,7 +300,7 @@ class Standby:
         return plans
 
     def _make_views(self, asked: Sequence[tuple[TopicEntry, TopicPartition]]) -> None:
-        """Make the missing views. A view knows what this disk has seen of its root."""
+        """Create the missing readers of roots. Each refuses a root older than one that this disk has seen."""
         uploads = UploadCheckpoint(self.directory, self._files).read()
         proofs = Claims(self.directory, self._files).read()
         for entry, tp in asked:
@@ -328,14 +329,14 @@ class Standby:
 
 
 class Promotion(NamedTuple):
-    """Result of a promotion. ``ends``: end offset by partition. ``notes``: group positions that could not be read."""
+    """Result of a promotion. ``ends``: end offset by partition. ``notes``: texts about unreadable group positions."""
 
     ends: Mapping[TopicPartition, int]
     notes: Sequence[str]
 
 
 def promote(store: Store, directory: Path, *, clock: Clock, ids: IdSource, files: Files, take: Taker) -> Promotion:
-    """Pull once more, claim every partition, commit the positions of groups, and end the standby.
+    """Pull once more, claim all partitions but those of Spark sinks, commit the positions of groups, end the standby.
 
     ``take``: called with progress. Raises ConfigError if ``directory`` is no standby, the errors of the pull, and
     FencedError if the primary committed in between. The directory is then still a standby; repeat the call.

@@ -249,7 +249,8 @@ class LinkFolder:
         """Link ``part`` of the broker's log, or copy it, with its side files. The ``.log`` becomes visible last.
 
         ``may_have_gaps``: the topic is compacted. Raises OffsetGapError if the broker has rewritten the segment,
-        CorruptionError for a damaged one, DataLocalError if it was replaced meanwhile.
+        CorruptionError for a damaged one, DataLocalError if it was replaced meanwhile, ConfigError if it is on another
+        file system.
         """
         files, linking, theirs = self._files, self.ours / LINKING_NAME, self.theirs / log_name(part.base)
         files.unlink(linking)
@@ -424,7 +425,10 @@ def encode(offsets: Sequence[int]) -> bytes:
 
 
 def decode(data: bytes) -> tuple[int, ...]:
-    """Return the offsets in the content of ``tiered-links``. Raises CorruptionError, NewerFormatError."""
+    """Return the offsets in ``data``, the content of ``tiered-links``.
+
+    Raises CorruptionError if it is damaged, NewerFormatError if a newer release wrote it.
+    """
     lines = data.decode("ascii", "replace").splitlines()
     if not all(line.isdecimal() for line in lines) or len(lines) < 2:
         raise CorruptionError("the content is not a list of offsets", position=0)
@@ -439,7 +443,10 @@ def decode(data: bytes) -> tuple[int, ...]:
 
 
 def _decode_of(path: Path, data: bytes) -> tuple[int, ...]:
-    """Decode ``data``, read from ``path``. Errors name the file and the next step."""
+    """Return the offsets in ``data``, the content of the ``tiered-links`` file ``path``.
+
+    Raises CorruptionError if it is damaged, NewerFormatError if a newer release wrote it.
+    """
     try:
         return decode(data)
     except NewerFormatError as newer:

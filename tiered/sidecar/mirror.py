@@ -261,14 +261,15 @@ class Mirror:
             self._ends.write(flushed)
 
     def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
-        """Read one of the broker's checkpoints. Raises CorruptionError: damage never counts as empty."""
+        """Read the broker's checkpoint file ``name``. Raises CorruptionError if it is damaged."""
         lost = "no segment is linked without this file; a running broker writes it again within a minute"
         return OffsetsFile(self.broker, name, self._files).read_or_raise(lost)
 
     def _read_epochs(self, theirs: Path) -> bytes:
-        """Return the leader epochs of the broker's log; empty without a file.
+        """Return the content of the leader epoch file in the broker's folder ``theirs``; empty without a file.
 
-        Raises CorruptionError: an unreadable file never counts as empty, because then no difference could be found.
+        Raises CorruptionError if it is damaged, NewerFormatError if it is of a newer release. Such a file never counts
+        as empty, because then no difference could be found.
         """
         path = theirs / EPOCHS_NAME
         data = read_or_empty(self._files, path)
@@ -359,11 +360,12 @@ class Mirror:
         topic_id: UUID | None,
         log_start: int,
     ) -> int:
-        """Link the new segments of one partition. Return ``held``, the bytes linked in all partitions, plus theirs.
+        """Link the new segments of one partition. Return ``held`` plus the bytes of the new links.
 
-        ``safe``: end of the flushed and replicated records; None: the broker's checkpoints do not list the partition.
-        ``committed``: end of the bucket, -1: none. ``topic_id``: None if the broker's directory has none.
-        ``log_start``: first offset of the broker's log.
+        ``theirs``: the broker's folder. ``held``: bytes that are linked in all partitions before. ``safe``: end of the
+        flushed and replicated records; None: the broker's checkpoints do not list the partition. ``committed``: end of
+        the bucket, -1: none. ``topic_id``: None if the broker's directory has none. ``log_start``: first offset of the
+        broker's log.
         """
         folder, found = self.folder(tp), local_files(self._files, theirs)
         end, bases = folder.end(), self._bases(theirs, found)
@@ -390,10 +392,11 @@ class Mirror:
     def _link_new(
         self, tp: TopicPartition, theirs: Path, bases: list[int], end: int, *, safe: int, held: int, epochs: bytes
     ) -> int:
-        """Link the segments between ``end`` and ``safe``. Return ``held``, the bytes linked so far, plus theirs.
+        """Link the segments from ``end``, where the links end, to ``safe``. Return ``held`` plus the new links' bytes.
 
-        ``bases``: bases of the broker's segments. ``epochs``: its leader epoch file. A range that the cleaner emptied
-        gets no link: the next linked segment covers it, too.
+        ``theirs``: the broker's folder. ``bases``: bases of its segments. ``epochs``: its leader epoch file. ``held``:
+        bytes linked so far in all partitions. A range that the cleaner emptied gets no link: the next linked segment
+        covers it, too.
         """
         folder, compacted, empty_to = self.folder(tp), tp.topic in self._compacted, end
         for base, after in itertools.pairwise(bases):
@@ -428,10 +431,10 @@ class Mirror:
         )
 
     def _joint_in(self, tp: TopicPartition, path: Path, base: int, end: int, after: int) -> int:
-        """Return the byte position of the first batch at or above ``end`` in a merged segment; its size if none.
+        """Return the byte position of the first batch at or above ``end`` in the file ``path``; its size if none.
 
-        The segment has offsets ``base`` to ``after``. Raises OffsetGapError if a batch begins below ``end`` and ends
-        above it.
+        The file is a segment with offsets ``base`` to ``after`` (exclusive), which the cleaner merged from several.
+        Raises OffsetGapError if a batch begins below ``end`` and ends above it.
         """
         with LogFile(self._files, path) as log:
             for span, _ in log.segment(0, log.size(), Offsets(base, after)):
@@ -483,7 +486,8 @@ class Mirror:
     def _bases(self, theirs: Path, found: list[LocalFile]) -> list[int]:
         """Return the bases of the broker's segments, without empty sealed ones.
 
-        A segment that was deleted since the listing is included, because it was not empty.
+        ``found``: the listed files of its folder ``theirs``. A segment that was deleted since the listing is included,
+        because it was not empty.
         """
         bases = bases_of(found)
         return [base for base in bases[:-1] if not self._is_empty(theirs / log_name(base))] + bases[-1:]

@@ -88,7 +88,7 @@ def _verb(name: str, *, speculative: bool) -> Callable[[Callable[..., int]], cli
 
 
 def pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """Return ``K=V`` texts as a dictionary. ``option`` names the option in errors. Raises ConfigError."""
+    """Return ``K=V`` texts as a dictionary. Raises ConfigError, which names ``option``, for a text of another form."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -296,7 +296,8 @@ def _exported(
     """Read the records since the checkpoint with this library's stream source. Return the number of rows per batch.
 
     ``read``: options of the source. ``start``: starts the query that writes the rows. Spark's checkpoint and the
-    transaction of the format make an export exactly once. Raises JobFailedError.
+    transaction of the format make an export exactly once. Raises JobFailedError if the query fails in Spark, and errors
+    of the library as they are.
     """
     register(runner.session)
     s3 = {word: str(value) for word, value in runner.s3.items() if not word.startswith("sse")}

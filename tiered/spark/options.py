@@ -272,7 +272,10 @@ class ReadOptions:
 
 
 def include_headers(options: Mapping[str, str]) -> bool:
-    """Return the value of the option ``includeHeaders``. Other options are not checked. Raises ConfigError."""
+    """Return the value of the option ``includeHeaders``. Raises ConfigError unless it is true or false.
+
+    Other options are not checked.
+    """
     return option_value({key.lower(): str(value) for key, value in options.items()}, "includeHeaders", _flag, False)
 
 
@@ -323,9 +326,9 @@ def _check_pin(given: Mapping[str, str], *, pin: bool) -> None:
 
 
 def option_value(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
-    """Return the parsed option ``name``, or ``default`` without it. Raises ConfigError with the option's name.
+    """Return the parsed option ``name``, or ``default`` without it. ``given``: options by name in lower case.
 
-    ``given``: options by name in lower case.
+    Raises ConfigError with the option's name if ``parse`` raises ConfigError.
     """
     text = given.get(name.lower())
     if text is None:
@@ -349,7 +352,8 @@ def _bound(given: Mapping[str, str], side: str, default: int, words: tuple[int, 
 def _offsets(text: str, words: tuple[int, ...]) -> Bound:
     """Return the start or end of the range from the text of ``startingOffsets`` or ``endingOffsets``.
 
-    ``words``: those of EARLIEST and LATEST that this option accepts. Raises ConfigError.
+    ``words``: those of EARLIEST and LATEST that this option accepts. Raises ConfigError for
+    other words, negative offsets, and text that is not JSON.
     """
     word = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if word is not None:
@@ -434,7 +438,7 @@ def _count(text: str) -> int:
 
 
 def record_count(text: str) -> int:
-    """Return ``text`` as a number of records, at least 1. Raises ConfigError."""
+    """Return ``text`` as a number of records. Raises ConfigError unless it is a whole number of at least 1."""
     return _number(text, 1, INT64_MAX, "a number of records from 1 on", hint="for example 1000000")
 
 

@@ -110,7 +110,8 @@ def _list(tps: Sequence[TopicPartition]) -> str:
 def _pieces_of(tiers: PinnedPartition, options: ReadOptions, pool: Executor) -> list[PartitionSlice]:
     """Return the offset ranges to read in one partition, each in one tier, with the key of the partition's pin.
 
-    ``pool``: threads that fetch index bundles. Raises ConfigError for a start after the end.
+    Empty if neither tier has the partition. ``pool``: threads that fetch index bundles. Raises ConfigError for a start
+    offset after the end, OffsetOutOfRangeError and OffsetGapError for data loss.
     """
     if tiers.local is None and tiers.remote is None:
         return []
@@ -158,7 +159,7 @@ def pieces_between(
 
 
 def _within(tp: TopicPartition, start: int, end: int, spans: Spans, options: ReadOptions) -> tuple[int, int]:
-    """Return start and end of the part of the range that the log has.
+    """Return start and exclusive end of those offsets of the range that the log has. ``spans``: ranges of both tiers.
 
     Raises OffsetOutOfRangeError for offsets outside. With ``failOnDataLoss=false`` they are logged as a warning.
     """
@@ -196,9 +197,10 @@ def _tier_ranges(tp: TopicPartition, start: int, end: int, spans: Spans, *, fail
 
 
 def start_of(tiers: PinnedPartition, options: ReadOptions, earliest: int, latest: int) -> int:
-    """Return the first offset to read in a partition with offsets ``earliest`` to ``latest``, by the options.
+    """Return the first offset to read in a partition with offsets ``earliest`` to ``latest`` (exclusive).
 
-    If no record is as late as the wanted time, return ``latest``, or raise ConfigError with the strategy ``error``.
+    If the options name a time and no record is as late, return ``latest``, or raise ConfigError with
+    ``startingOffsetsByTimestampStrategy=error``.
     """
     bound = options.start
     timestamp = bound.timestamp if bound.timestamps is None else bound.timestamps[tiers.tp]
@@ -279,7 +281,10 @@ def offset_within(tiers: PinnedPartition, start: int, end: int, size_bytes: int)
 
 
 def _filled(tiers: PinnedPartition, pinned: CatalogView, start: int, end: int, left: int) -> Steps[tuple[int, int]]:
-    """Return the offset that ``left`` bytes from ``start`` on reach, at most ``end``, and the number of bytes left."""
+    """Return the offset that ``left`` bytes of remote segments from ``start`` on reach, at most ``end``.
+
+    The second value is the number of bytes that are left at ``end``; 0 if the offset is below ``end``.
+    """
     at = start
     while at < end and len(rows := (yield from pinned.piece(at))):
         for row in rows.slice(0, int(rows.base.searchsorted(end))):

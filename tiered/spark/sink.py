@@ -106,7 +106,9 @@ class WritePlan:
     def commit(self, txn: str, batch: int, messages: Messages) -> None:
         """Commit the rows of all tasks. If an earlier attempt already has a decision, commit its rows instead.
 
-        ``txn``: transaction id. ``batch``: number of the micro-batch, 0 for a batch job.
+        ``txn``: transaction id. ``batch``: number of the micro-batch, 0 for a batch job. Raises FencedError,
+        LogDestroyedError, ConfigError (``txn`` was used for other topics only), CommitUnknownError and the errors of
+        the store.
         """
         staged = [(message.job.task, message.staged) for message in _task_messages(messages)]
         names = {each.topic_id: each.topic for _, of_task in staged for each in of_task}
@@ -127,7 +129,11 @@ class TieredWriter(DataSourceArrowWriter):
         return self._plan.stage(iterator, Job(self._txn, 0, _context().partitionId()))
 
     def commit(self, messages: Messages) -> None:
-        """Commit all rows. If an earlier run of this ``txnId`` has a decision, commit the rows of that run."""
+        """Commit all rows. If an earlier run of this ``txnId`` has a decision, commit the rows of that run.
+
+        Raises FencedError if a local log owns a partition, LogDestroyedError for a deleted topic, ConfigError if the
+        ``txnId`` was used for other topics only, and CommitUnknownError.
+        """
         self._plan.commit(self._txn, 0, messages)
 
     def abort(self, messages: Messages) -> None:
@@ -150,7 +156,11 @@ class TieredStreamWriter(DataSourceStreamArrowWriter):
         return self._plan.stage(iterator, Job(txn, int(batch), context.partitionId()))
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803  Spark's name
-        """Commit all rows of the micro-batch. If an attempt before a crash has a decision, commit its rows instead."""
+        """Commit all rows of the micro-batch. If an attempt before a crash has a decision, commit its rows instead.
+
+        Raises FencedError if a local log owns a partition, LogDestroyedError for a deleted topic, ConfigError if the
+        tasks belong to different queries, and CommitUnknownError.
+        """
         queries = {message.job.txn for message in _task_messages(messages)}
         if len(queries) != 1:
             raise ConfigError(
@@ -178,7 +188,7 @@ def _task_messages(messages: Messages) -> list[TaskStaged]:
 
 
 def _say_pace(txn: str, messages: Messages) -> None:
-    """Warn, once per process and stream, if the trigger is too frequent."""
+    """Count the batch that ``messages`` staged. Warn, once per process and stream, if the trigger is too frequent."""
     segments = [
         (each.topic, each.partition, each.row.size) for task in _task_messages(messages) for each in task.staged
     ]
@@ -243,7 +253,10 @@ class SinkTopics:
         return cls(options, named)
 
     def finder(self, store: Store) -> Callable[[str | None], SinkTopic]:
-        """Return a function that looks up a topic by name, once per task. Its argument None means ``named``."""
+        """Return a function that looks up a topic by name, once per task. Its argument None means ``named``.
+
+        It raises UnknownTopicError for a missing topic, and ConfigError for None without ``named``.
+        """
         found: dict[str, SinkTopic] = {}
 
         def find(name: str | None) -> SinkTopic:

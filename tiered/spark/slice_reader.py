@@ -120,7 +120,7 @@ class SliceReader:
             sources.close()
 
     def _cuts(self, rows: Sequence[tuple[PartitionSlice, Row]], target: int) -> Cuts:
-        """Return offsets at which to cut large segments, by partition and base offset, about ``target`` bytes apart.
+        """Return offsets at which to cut large segments, by (partition, base offset), about ``target`` bytes apart.
 
         ``rows``: the segments to cut. Their offset indexes are fetched concurrently. A segment that was rewritten since
         the plan is left out.
@@ -140,7 +140,10 @@ class SliceReader:
             }
 
     def store(self) -> Store | None:
-        """Return this process's store for the options; None for a local tier alone. Raises ConfigError."""
+        """Return this process's store for the options; None for a local tier alone.
+
+        Raises ConfigError for a wrong URL or setting of S3.
+        """
         path = self.options.path
         return store_of(path, self.options) if path else None
 
@@ -204,7 +207,7 @@ class Sources:
 
 
 class PinnedPiece:
-    """Reader of one piece of a slice: a range of offsets of one partition in one tier. Use it for one read."""
+    """Reader of one piece of a slice: a range of offsets of one partition in one tier. It serves one read."""
 
     def __init__(self, piece: PartitionSlice, sources: Sources, *, fail_on_data_loss: bool, past: bool = False) -> None:
         """Prepare the read. ``past``: read only the planned version of the catalog, as ``asOf`` requires."""

@@ -131,8 +131,9 @@ def rows_to_cut(pieces: Iterable[PartitionSlice], target: int) -> list[tuple[Par
 
 
 def cuts_of(index: Entries, target: int) -> list[int]:
-    """Return offsets at which a segment can be cut, about ``target`` bytes apart. Each is after a batch in the offset
-    index.
+    """Return offsets at which a segment can be cut, about ``target`` bytes apart. ``index``: its offset index.
+
+    Each is the first offset after a batch, so that no batch is cut.
     """
     cuts: list[int] = []
     since = 0
@@ -144,7 +145,7 @@ def cuts_of(index: Entries, target: int) -> list[int]:
 
 
 def filled_segment(index: Entries, wanted: SegmentRange, most: int) -> tuple[int, int]:
-    """Return the offset that at most ``most`` bytes from the start of ``wanted`` reach, and the number of these bytes.
+    """Return the exclusive end offset that at most ``most`` bytes of ``wanted`` reach, and the number of these bytes.
 
     Batches between two entries of the index count as one. If not even the first of them fit, records count as equally
     large.
@@ -269,7 +270,7 @@ def _join(parts: Iterable[_SlicePart], target: int, max_records: int | None) -> 
 
 
 def _spread(groups: Sequence[list[_SlicePart]], wanted: int) -> Iterator[list[_SlicePart]]:
-    """Cut groups, the widest first, until there are ``wanted`` in all, or one per offset."""
+    """Cut groups, those with most offsets first, until there are ``wanted`` in all, or one per offset."""
     widths = [sum(part.end - part.start for part in group) for group in groups]
     counts = [1] * len(groups)
     widest: list[tuple[float, int]] = [(-width, at) for at, width in enumerate(widths) if width > 1]

@@ -124,7 +124,10 @@ class TaskStaging:
         clock: Clock | None = None,
         ids: IdSource | None = None,
     ) -> None:
-        """Begin a task. ``topics`` finds a topic by name (None: the one in the option) or raises for a missing one."""
+        """Begin a task. ``topics``: function from a name (None: the topic in the option) to its topic.
+
+        It raises UnknownTopicError for a missing one.
+        """
         self._store = store
         self._schema = schema
         self._topics = topics
@@ -227,7 +230,10 @@ class TaskStaging:
     # -- batches and segments ----------------------------------------------------------------------------------------
 
     def _fill(self, part: _StagedPart, source: EncoderColumns, order: Buffer | None, rows: int) -> None:
-        """Write rows into batches. The last batch waits for more rows. ``order``: row numbers; None: all ``rows``."""
+        """Write rows of ``source`` into batches. The last batch stays open for more rows.
+
+        ``order``: numbers of the rows, as 64-bit integers; None: all rows. ``rows``: their number in ``source``.
+        """
         filler, at, end = part.filler, 0, rows if order is None else len(order) // INT64_BYTES
         if filler is None:
             raise ValueError("there are no compiled kernels")
@@ -360,7 +366,10 @@ class _StagedPart:
 
 
 def _partitions(topic: SinkTopic, rows: WrittenRows, keyless: int) -> Int64s:
-    """Return the partition of each record: the one that its row names, the one of its key, or ``keyless``."""
+    """Return the partition of each record: the one that its row names, otherwise that of its key.
+
+    ``keyless``: partition of a record with neither.
+    """
     records, count = rows.records, topic.partitions
     chosen = np.full(len(records), keyless, np.int64)
     if records.keys.null_count < len(records) and count > 1:

@@ -310,7 +310,8 @@ class Watch:
     def extents(self) -> dict[TopicPartition, AvailableOffsets]:
         """Return the offsets that each partition has now, by one conditional GET each.
 
-        Raises UnknownTopicError, CorruptionError, LogDestroyedError, and the errors of the tiers.
+        Raises UnknownTopicError, CorruptionError for a damaged or missing catalog, LogDestroyedError for a topic that
+        was deleted, and the errors of the tiers.
         """
         now = self._clock.monotonic()
         if self._looked is None or now - self._looked >= REGISTRY_AGE_SECONDS:
@@ -329,8 +330,8 @@ class Watch:
     ) -> list[PartitionSlice]:
         """Return the ranges of a batch, each in one tier and with its segments, ordered by partition and offset.
 
-        ``topic_ids``: ids of the topics at the end of the batch. Calls ``lost`` for a partition that is gone, or whose
-        topic has another id now.
+        ``ranges``: offsets of the batch. ``topic_ids``: ids of the topics at its end. Calls ``lost`` for a partition
+        that is gone, or whose topic has another id now.
         """
         with planning_pool("partitions") as partitions, planning_pool("bundles") as bundles:
 
@@ -352,7 +353,8 @@ class Watch:
     def _each(self, *, again: bool = False) -> dict[TopicPartition, AvailableOffsets] | None:
         """Return the offsets of all partitions. None: a topic is being deleted, and the registry must be read again.
 
-        ``again``: the registry was just read. A topic that is being deleted is then an error, or left out.
+        ``again``: the registry was just read. For a topic that is being deleted raise UnknownTopicError then, or leave
+        it out with ``failOnDataLoss=false`` and a pattern.
         """
         with planning_pool("roots") as pool:
             found = list(pool.map(self._extent, self.subscription.partitions))

@@ -99,8 +99,9 @@ class PinnedPartition:
         return self.pin.key
 
     def aborted_txns(self, start: int, end: int, pool: Executor) -> tuple[AbortedTxn, ...]:
-        """Return aborted transactions in offsets ``start`` to ``end``, over both tiers. ``pool``: threads for the
-        requests.
+        """Return aborted transactions with offsets in ``start`` to ``end`` (exclusive), over both tiers.
+
+        ``pool``: threads for the requests.
         """
         found: set[AbortedTxn] = set()
         if self.local is not None:
@@ -133,8 +134,9 @@ class Subscription:
     def refresh(self) -> None:
         """Read the registry and the log directory, and update :attr:`topics` and :attr:`partitions`.
 
-        Partitions of an unchanged topic keep the roots that were read. Raises ConfigError, UnknownTopicError,
-        CorruptionError, LogDestroyedError, and the errors of the store.
+        Partitions of an unchanged topic keep the roots that were read. Raises UnknownTopicError, LogDestroyedError for
+        a deleted topic, ConfigError for a topic with different ids in the two tiers, CorruptionError for a damaged or
+        lost registry entry, and the errors of the store.
         """
         options, local = self._options, self._local
         known = root_bounds_by_partition(local.uploads.read(), local.claims.read()) if local and self._store else {}
@@ -175,7 +177,8 @@ class Subscription:
         """Return both tiers of one of :attr:`partitions`. Sends no request. All partitions share one cache.
 
         The root is read and pinned at the first use, and again by ``PinnedPartition.stream.refresh``. Raises
-        CorruptionError, LogDestroyedError or UnknownTopicError for a partition that is missing in the log directory.
+        UnknownTopicError for a partition that is missing in the log directory, LogDestroyedError or CorruptionError if
+        it was lost there.
         """
         opened = self._opened.get(tp)
         if opened is None:
@@ -304,7 +307,10 @@ def _check_partitions(wanted: Iterable[TopicPartition], topics: dict[str, Chosen
 def aborted_windows(
     pinned: CatalogView, start: int, end: int, count: int = PLANNING_THREADS
 ) -> Steps[list[tuple[int, int]]]:
-    """Cut ``start`` to ``end`` into at most ``count`` windows with about equally many transaction indexes."""
+    """Cut offsets ``start`` to ``end`` (exclusive) into at most ``count`` (start, end) ranges, for parallel requests.
+
+    Each has about equally many segments with aborted transactions.
+    """
     bases: list[int] = []
     at = start
     while at < end and len(rows := (yield from pinned.flagged(FLAG_ABORTED_TXNS, at))):

@@ -32,7 +32,10 @@ _lock = threading.Lock()
 
 
 def store_of(path: str, options: ReadOptions | WriteOptions) -> Store:
-    """Return this process's store for ``path`` and ``options``, opened at the first call. Raises ConfigError."""
+    """Return this process's store for ``path`` and ``options``, opened at the first call.
+
+    Raises ConfigError for a wrong URL or setting of S3.
+    """
     return worker_store(
         path,
         endpoint_url=options.endpoint_url,
@@ -42,7 +45,9 @@ def store_of(path: str, options: ReadOptions | WriteOptions) -> Store:
 
 
 def worker_store(url: str, **s3: Unpack[S3Keywords]) -> Store:
-    """Return this process's store for ``url``. Credentials come from the environment. Raises ConfigError.
+    """Return this process's store for ``url``. Credentials come from the environment.
+
+    Raises ConfigError for a wrong URL or setting of S3.
 
     ``s3``: settings of the S3 server, such as its region. A store is opened once per process, because an SDK client
     costs 0.1 s and a pool of connections. A forked child does not use its parent's connections. The store stays open

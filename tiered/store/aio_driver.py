@@ -221,7 +221,7 @@ class _NoAioStore:
     url = ""
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """Raise ConfigError."""
+        """Raise ConfigError, because the log has no bucket."""
         raise no_store(request)
 
     async def close(self) -> None:
@@ -246,7 +246,7 @@ class AioRunner:
     def stream(
         self, steps: Steps[object], after: Callable[[], Steps[object]] | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Iterate over the values that ``steps`` emit. ``after``: steps for the end, also after an early close."""
+        """Iterate over the values that ``steps`` emit. ``after``: returns steps to run at the end or close."""
         emitted = adrive_stream(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids)
         return emitted if after is None else self._stream_then(emitted, after)
 

@@ -77,8 +77,9 @@ class AioS3Store:
     async def execute(self, request: StoreRequest) -> Outcome:
         """Send one request, without repeats, and return its outcome.
 
-        Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket), CorruptionError, ConfigError,
-        ConditionalWritesUnsupportedError, ClosedError.
+        Raises RemoteUnavailableError (no answer, or busy), RemotePermissionError, NotFoundError (no bucket or upload),
+        ClosedError (after ``close``). Raises CorruptionError for a wrong checksum or too large a body, ConfigError
+        for a request or settings that the store refuses, ConditionalWritesUnsupportedError if it refuses conditions.
         """
         check_request(request)
         loop = asyncio.get_running_loop()

@@ -302,10 +302,10 @@ Request = StoreRequest | Backoff | Wait | Now | NewId | Blocking | Together | Be
 class Object:
     """Outcome of a GET or HEAD: an object, or a range of it. ``size`` is that of the whole object.
 
-    ``crc32c``: the stored full-object checksum, None if the store returns none. ``date_ms``: the store's clock.
-    ``archived``: the storage class of an object that must be restored before it can be read, otherwise empty.
-    ``encryption``: its method and key as the store reports them, or empty. ``lent``: the read-only bytes of a GET with
-    ``lend``, from a store that lends; ``data`` is empty then.
+    ``crc32c``: the stored full-object checksum, None if the store returns none. ``date_ms``: the store's clock
+    at its answer, 0 if unknown. ``archived``: the storage class of an object that must be restored before it can be
+    read, otherwise empty. ``encryption``: its method and key as the store reports them, or empty. ``lent``: the
+    read-only bytes of a GET with ``lend``, from a store that lends; ``data`` is empty then.
     """
 
     data: bytes = field(repr=False)
@@ -326,7 +326,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Outcome of a request for a key that does not exist."""
+    """Outcome of a GET or HEAD of a key that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,9 +346,9 @@ class PutStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """Result of a PUT. ``etag`` and ``crc32c`` (as stored, None if not returned) only if landed; ``cause`` if unknown.
+    """Result of a PUT. ``etag``, ``crc32c``: those of the stored object if it landed; ``crc32c`` None: not returned.
 
-    ``slow_down``: the store refused the request as too many.
+    ``cause``: reason of an unknown outcome or a conflict. ``slow_down``: the store had too many requests.
     """
 
     status: PutStatus
@@ -532,8 +532,9 @@ class Store(Protocol):
     def execute(self, request: StoreRequest) -> Outcome:
         """Send one request, in one attempt, and return its outcome.
 
-        Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket), CorruptionError, ConfigError,
-        ConditionalWritesUnsupportedError, ClosedError.
+        Raises RemoteUnavailableError (no answer, or busy), RemotePermissionError, NotFoundError (no bucket or upload),
+        ClosedError (after ``close``). Raises CorruptionError for a wrong checksum or too large a body, ConfigError
+        for a request or settings that the store refuses, ConditionalWritesUnsupportedError if it refuses conditions.
         """
 
     def close(self) -> None:
@@ -550,8 +551,9 @@ class AioStore(Protocol):
     async def execute(self, request: StoreRequest) -> Outcome:
         """Send one request, in one attempt, and return its outcome.
 
-        Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket), CorruptionError, ConfigError,
-        ConditionalWritesUnsupportedError, ClosedError.
+        Raises RemoteUnavailableError (no answer, or busy), RemotePermissionError, NotFoundError (no bucket or upload),
+        ClosedError (after ``close``). Raises CorruptionError for a wrong checksum or too large a body, ConfigError
+        for a request or settings that the store refuses, ConditionalWritesUnsupportedError if it refuses conditions.
         """
 
     async def close(self) -> None:

@@ -46,8 +46,8 @@ _NO_SUCH_ETAG = '"00000000000000000000000000000000"'
 def probe() -> Steps[Capabilities]:
     """Find out by about ten requests what the store can do. Return its capabilities.
 
-    The requests use new ``probe/{uid}`` keys, which are deleted at the end. Raises RemoteUnavailableError,
-    RemotePermissionError, NotFoundError (no bucket), ConfigError.
+    The requests use new ``probe/{uid}`` keys, which are deleted at the end. Raises RemoteUnavailableError (no clear
+    answer), RemotePermissionError, NotFoundError (no bucket), ConfigError (wrong settings, or no S3 server).
     """
     keys: tuple[str, ...] = ()
     for _ in range(3):
@@ -112,7 +112,10 @@ def _verifies(key: str) -> Steps[bool]:
 
 
 def _put(key: str, body: bytes, condition: Condition, crc: int | None = None) -> Steps[PutResult]:
-    """Put an object, again while the outcome is unknown, and return the last result. Raises if it stays unknown."""
+    """Put an object, again while the outcome is unknown or a conflict. Return the last result.
+
+    Raises RemoteUnavailableError after ``PROBE_ATTEMPTS``. ``crc``: checksum to announce, None: that of ``body``.
+    """
     request = Put(key, body, condition, crc32c(body) if crc is None else crc)
     result = PutResult(PutStatus.UNKNOWN)
     for attempt in range(1, PROBE_ATTEMPTS + 1):

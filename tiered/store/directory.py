@@ -131,8 +131,9 @@ class DirectoryStore:
     def execute(self, request: StoreRequest) -> Outcome:
         """Carry out one request and return its outcome.
 
-        A full disk gives ``UNKNOWN`` for a conditional write and raises ``RemoteUnavailableError`` for other requests.
-        Also raises NotFoundError (no folder), RemotePermissionError, CorruptionError, ConfigError, ClosedError.
+        A full or failing disk gives ``UNKNOWN`` for a conditional write. Other requests raise RemoteUnavailableError.
+        Also raises NotFoundError (no folder or upload), RemotePermissionError, ClosedError (after ``close``). Raises
+        CorruptionError for a damaged file or a wrong checksum, ConfigError for a wrong request or file system.
         """
         if self._closed:
             raise ClosedError(f"{self.url} was closed")

@@ -208,7 +208,8 @@ def encode_tail(info: ObjectInfo) -> bytes:
 def open_object(path: str | Path) -> int:
     """Open a file for reading and return its descriptor.
 
-    Raises ``CorruptionError`` if it is not a regular file, or its path is blocked, FileNotFoundError if it is absent.
+    Raises ``CorruptionError`` if it is no regular file or a file is in place of a folder of ``path``. Raises
+    FileNotFoundError if it is absent.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe would wait for a writer
@@ -234,7 +235,10 @@ def info_of_file(found: os.stat_result, key: str) -> ObjectInfo:
 
 
 def read_info(fd: int, path: str) -> ObjectInfo:
-    """Read the trailer of an open file. Raises ``CorruptionError`` if it is not a whole object of this store."""
+    """Return the fields of the trailer of the open file ``fd``. ``path`` names it in errors.
+
+    Raises ``CorruptionError`` if it is not a whole object of this store.
+    """
     file_bytes = os.fstat(fd).st_size
     tail = os.pread(fd, MAX_KEY_BYTES + TRAILER_BYTES, max(0, file_bytes - MAX_KEY_BYTES - TRAILER_BYTES))
     trailer = tail[-TRAILER_BYTES:]

@@ -59,7 +59,7 @@ Taker = Callable[[Any], object]
 
 
 def refuse(emitted: object) -> None:
-    """Raise TypeError: the default ``take`` of steps that emit nothing."""
+    """Raise TypeError for the value ``emitted``. This is the default ``take`` of :func:`drive`."""
     raise TypeError(f"steps that are run to their end emitted {emitted!r}")
 
 
@@ -192,7 +192,7 @@ class _NoStore:
     url = ""
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """Raise ConfigError."""
+        """Raise ConfigError, because the log has no bucket."""
         raise no_store(request)
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class Runner:
     def stream(
         self, steps: Steps[object], after: Callable[[], Steps[object]] | None = None
     ) -> Generator[Any, None, object]:
-        """Iterate over the values that ``steps`` emit. ``after``: steps for the end, also after an early close."""
+        """Iterate over the values that ``steps`` emit. ``after``: returns steps to run at the end or close."""
         emitted = drive_stream(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids)
         return emitted if after is None else self._stream_then(emitted, after)
 

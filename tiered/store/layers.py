@@ -89,7 +89,10 @@ class LayeredStore:
 
 
 class AioLayeredStore:
-    """Asyncio store that sends each request through one :class:`Layer` to an inner store. Tests pass own ``sleep``."""
+    """Asyncio store that sends each request through one :class:`Layer` to an inner store.
+
+    ``sleep``: replaces ``asyncio.sleep`` in tests.
+    """
 
     def __init__(self, inner: AioStore, layer: Layer, sleep: AioSleep | None = None) -> None:
         import asyncio  # noqa: PLC0415 - programs on threads use this module, too, and never load asyncio

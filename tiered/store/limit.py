@@ -282,7 +282,7 @@ class Limits:
 
 
 def _moved_bytes(request: StoreRequest) -> int:
-    """Return the bytes that ``request`` is known to move; a GET without an end reads a small object."""
+    """Return the bytes that ``request`` sends or reads; 0 for a GET without an end, which reads a small object."""
     if isinstance(request, Get):
         return 0 if request.end is None else request.end - request.start
     return sent_bytes(request)

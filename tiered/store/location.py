@@ -235,7 +235,10 @@ def open_store(
 
 
 def _split_scheme(url: str | os.PathLike[str]) -> tuple[str, str | Path]:
-    """Return the scheme and the rest after ``scheme:``; a URL without a scheme is a path, unchanged."""
+    """Return (scheme, text after ``scheme:``). A path, or text without a scheme, gives ("file", absolute path).
+
+    Raises ConfigError for an unsupported scheme and for text that is no URL.
+    """
     if isinstance(url, os.PathLike):
         return "file", _absolute(at_home("the store", Path(url)))
     if not isinstance(url, str):
@@ -264,7 +267,10 @@ def _absolute(path: Path) -> Path:
 
 
 def _split_rest(scheme: str, rest: str) -> SplitResult:
-    """Split into authority and path. Raises ConfigError without repeating text that may be a secret."""
+    """Split ``rest``, the text after ``scheme:``, into authority and path.
+
+    Raises ConfigError for a wrong port, a user name, a query or a fragment. The error repeats no secret.
+    """
     try:
         parts = urlsplit(f"x:{rest}")
         parts.port  # noqa: B018 - raises for a port that is none
@@ -283,7 +289,10 @@ def _split_rest(scheme: str, rest: str) -> SplitResult:
 
 
 def split_query(url: str) -> tuple[str, S3Keywords]:
-    """Return an S3 URL without its query, and the settings in the query. Raises ConfigError for an unknown word."""
+    """Return (S3 URL without its query, settings in the query).
+
+    Raises ConfigError for a setting that is unknown, empty or given twice.
+    """
     head, mark, query = url.partition("?")
     found: dict[str, str] = {}
     for word, value in parse_qsl(query, keep_blank_values=True) if mark else ():
@@ -359,7 +368,7 @@ def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str
 
 
 def _word(s3: S3Keywords, word: S3Word, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return where an S3 keyword was given, and its value."""
+    """Return (the keyword or the variable that sets ``word``, its value); (``""``, None) if none sets it."""
     given = s3.get(word)
     return (word, given) if given else _first(environ, (f"TIERED_{word.upper()}",))
 
@@ -431,7 +440,7 @@ class ThreadedAioStore:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.inner.execute, request)
 
     async def close(self) -> None:
-        """Wait for requests in flight, then close the inner store."""
+        """Wait for requests that have begun, cancel the others, then close the inner store."""
         self._closed = True
         await in_thread(self._pool.shutdown, wait=True, cancel_futures=True)
         self.inner.close()

@@ -120,7 +120,7 @@ class StoreMetrics:
             return next((flight for flight in self._flights.values() if now >= flight.due), None)
 
     def silent_seconds(self, now: float) -> float:
-        """Return for how long no request has got a response, 0 if the last one that ended got one."""
+        """Return the seconds without a response until ``now`` (monotonic), 0 if the last ended request got one."""
         since = self._silent_since
         return 0.0 if since is None else max(0.0, now - since)
 
@@ -180,7 +180,7 @@ def _is_silence(answer: Outcome | BaseException) -> bool:
 
 
 def request_metrics(metrics: StoreMetrics, now: float) -> list[Metric]:
-    """Return the metrics of requests, bytes and seconds, and how long the store has been silent at ``now``."""
+    """Return the metrics of requests, bytes and seconds, and the time without a response at ``now`` (monotonic)."""
     found = [
         metric("store_oldest_request_seconds", metrics.oldest_seconds(now)),
         metric("store_silent_seconds", metrics.silent_seconds(now)),

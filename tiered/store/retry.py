@@ -62,7 +62,10 @@ class Retries:
         self._one_by_one = False
 
     def attempt(self, request: StoreRequest) -> Attempt:
-        """Return the generator that sends one request, and repeats it if that is safe."""
+        """Return the generator that sends one request, and repeats it if that is safe.
+
+        If the store refuses to delete several keys at once, each key gets a request of its own.
+        """
         if not isinstance(request, Delete) or len(request.keys) < 2:
             return (yield from self._repeated(request))
         if not self._one_by_one:
@@ -83,7 +86,7 @@ class Retries:
         """Do nothing: this layer holds no resources."""
 
     def _repeated(self, request: StoreRequest) -> Attempt:
-        """Send a request until it is answered. Raise the error of the last attempt at the deadline."""
+        """Send a request, again if that is safe, until it is answered. At the deadline raise RemoteUnavailableError."""
         begun, attempt = self.clock.monotonic(), 0
         while True:
             attempt += 1

@@ -76,8 +76,9 @@ class S3Store:
     def execute(self, request: StoreRequest) -> Outcome:
         """Send one request, without repeats, and return its outcome.
 
-        Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket), CorruptionError, ConfigError,
-        ConditionalWritesUnsupportedError, ClosedError.
+        Raises RemoteUnavailableError (no answer, or busy), RemotePermissionError, NotFoundError (no bucket or upload),
+        ClosedError (after ``close``). Raises CorruptionError for a wrong checksum or too large a body, ConfigError
+        for a request or settings that the store refuses, ConditionalWritesUnsupportedError if it refuses conditions.
         """
         check_request(request)
         client = self._connected()
@@ -124,7 +125,7 @@ def free_buffers() -> None:
 def lendable_bytes(request: Get, response: dict[str, Any]) -> int:
     """Return the size of a response body that can be read into a pooled buffer. 0: it cannot.
 
-    It can if ``request`` allows it and the response has exactly the requested range.
+    It can if ``request`` allows it and the response has exactly the requested range, of at least ``LEND_BYTES``.
     """
     size = 0 if request.end is None else request.end - request.start
     whole = size == response.get("ContentLength") and "ContentRange" in response

@@ -200,7 +200,7 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
 
 
 def _strangeness(request: StoreRequest, status: int, code: str) -> str:
-    """Return why an error is not S3's, empty if it is: S3 reports in XML what is absent (only HEAD has no body)."""
+    """Return why an error cannot come from S3, ``""`` if it can. S3 sends an XML body with a code, except to a HEAD."""
     if code == NO_XML:
         return "the answer is no XML"
     if status in (404, 501) and code == str(status) and not isinstance(request, Head):
@@ -348,7 +348,7 @@ def _network_hint(names: set[str], text: str) -> str:
 
 
 def _writes(request: StoreRequest) -> bool:
-    """Return True if the request may have changed a key, so that its sender must resolve an UNKNOWN."""
+    """Return True for a conditional write: without a response its outcome is UNKNOWN, which the sender resolves."""
     return isinstance(request, Put | CompleteUpload)
 
 

@@ -486,7 +486,7 @@ def _described(response: dict[str, Any], data: bytes | memoryview, size: int) ->
 
 
 def _archive_of(response: dict[str, Any]) -> str:
-    """Return the storage class of an archived object, from a HEAD; empty if a restored copy can be read."""
+    """Return the storage class of an archived object; ``""`` if it is not archived, or a restored copy can be read."""
     if 'ongoing-request="false"' in str(response.get("Restore", "")):
         return ""
     kind = str(response.get("StorageClass", ""))
@@ -510,7 +510,7 @@ def _page(target: S3Target, response: dict[str, Any]) -> ListPage:
 
 
 def _uploads(target: S3Target, request: ListUploads, response: dict[str, Any]) -> UploadPage:
-    """Return the page; its keys have no prefix of the store. Its marker is the server's, and may be a foreign key."""
+    """Return the page, with keys without the store's prefix. Its marker is the server's, with any key of the bucket."""
     root, prefix = len(target.full_key("x")) - 1, _uploads_prefix(target, request)
     entries = tuple(
         UnfinishedUpload(item["Key"][root:], item["UploadId"], _ms(item.get("Initiated")))

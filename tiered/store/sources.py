@@ -43,8 +43,8 @@ class ObjectSource:
     def read_at(self, position: int, length: int) -> bytes:
         """Return exactly ``length`` bytes from ``position``.
 
-        Raises ``NotFoundError`` if the object was deleted, ``CorruptionError`` if it has another size, ``ClosedError``,
-        and errors of the store.
+        Raises ``NotFoundError`` if the object was deleted, ``CorruptionError`` if it has another size than at the open.
+        Raises ``ClosedError`` after :meth:`close`, and errors of the store.
         """
         if self._closed:
             raise ClosedError(f"the byte source of {self._key} is closed")

@@ -244,8 +244,8 @@ class ObjectWriter:
     def finish(self) -> Steps[PutResult]:
         """Send the remaining bytes and create the object. Return a result with the status ``LANDED``.
 
-        Raises RemoteUnavailableError if that is still unknown at the deadline: the object may exist then. After an
-        error the writer cannot be used again.
+        Raises RemoteUnavailableError if the store has not confirmed it after ``PUT_DEADLINE_SECONDS``: the object may
+        exist then. After an error the writer cannot be used again.
         """
         if not self._upload_id:
             body = bytes(self._buffer)
@@ -341,7 +341,10 @@ def _upload_parts(
 
 
 def _complete(request: CompleteUpload, deadline: float) -> Steps[PutResult]:
-    """Return ``LANDED``, or a result that only a new upload can change."""
+    """Complete an upload. Return ``LANDED``, or a result that only a new upload can change.
+
+    Raises RemoteUnavailableError if the outcome is unknown at ``deadline`` (monotonic seconds).
+    """
     attempt = 0
     while True:
         try:

@@ -45,8 +45,9 @@ class Fault:
     """Rule of a :class:`FaultStore`: which requests fail, and how.
 
     ``operation``: class name of a request in ``store.base``, in any case, such as ``"put"``; ``"*"``: all. ``key``: a
-    glob. The rule counts the requests that match. It fires at number ``nth`` (from 1), ``times`` times in a row; -1:
-    always. ``error``: exception for ``ERROR``. ``delay_calls``: requests after which a ``DELAYED`` one is applied.
+    glob. The rule counts the requests that match. It fires for ``times`` requests from number ``nth`` (from 1) on; -1:
+    for all later ones. ``error``: exception for ``ERROR``, None: RemoteUnavailableError. ``delay_calls``: number of
+    requests after which a ``DELAYED`` one is applied, None: only by ``apply_delayed``.
     """
 
     kind: FaultKind
@@ -79,8 +80,8 @@ class FaultStore(StoreAround):
     """Wrapper that injects faults into any store. Thread-safe.
 
     ``calls``: (operation, first key) of all requests. ``fired``: (kind, operation, first key) of requests with a fault.
-    ``choose``: returns the fault of a request for which no rule fires, or None. Example: ``FaultStore(MemoryStore(),
-    [Fault(FaultKind.UNKNOWN_AFTER, nth=7)])`` loses the 7th answer.
+    ``choose``: returns the kind of fault for a request for which no rule fires, or None. Example:
+    ``FaultStore(MemoryStore(), [Fault(FaultKind.UNKNOWN_AFTER, nth=7)])`` loses the 7th answer.
     """
 
     def __init__(
@@ -180,7 +181,8 @@ class FaultStore(StoreAround):
         outcome = self.inner.execute(request)
         if not isinstance(outcome, Object):
             return outcome
-        return replace(outcome, data=damage(kind, bytes(outcome.body)), lent=None)
+        # Another bit in each answer: bytes that come twice alike are those that the object has.
+        return replace(outcome, data=damage(kind, bytes(outcome.body), len(self.fired) - 1), lent=None)
 
     def _apply_late(self, request: StoreRequest) -> None:
         try:
@@ -189,12 +191,15 @@ class FaultStore(StoreAround):
             return  # the caller got its answer long ago
 
 
-def damage(kind: FaultKind, data: bytes) -> bytes:
-    """Return ``data`` truncated to half, or with one bit in the middle flipped, by ``kind``."""
+def damage(kind: FaultKind, data: bytes, number: int = 0) -> bytes:
+    """Return ``data`` truncated to half, or with one bit in the middle flipped, by ``kind``.
+
+    ``number``: selects the bit.
+    """
     middle = len(data) // 2
     if kind is FaultKind.TRUNCATED or not data:
         return data[:middle]
-    return data[:middle] + bytes([data[middle] ^ 0x10]) + data[middle + 1 :]
+    return data[:middle] + bytes([data[middle] ^ 1 << (4 + number) % 8]) + data[middle + 1 :]
 
 
 def _lost_answer(request: StoreRequest) -> PutResult:

@@ -79,7 +79,7 @@ async def test_rows_of_an_older_claim_are_not_committed_under_a_newer_one(made: 
 
 async def test_another_topic_of_that_name_is_not_uploaded_over(made: Made) -> None:
     theirs = UUID(int=7)
-    steps = register_topic("t", theirs, 1, "", Registrant("other", frozenset({0}), frozenset()))
+    steps = register_topic("t", theirs, 1, "", Registrant("other"))
     drive(made[2], steps, clock=FakeClock(), ids=SeededIds(4))
     with pytest.raises(ConfigError, match=str(theirs)):
         await register(made)

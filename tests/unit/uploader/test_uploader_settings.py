@@ -225,3 +225,5 @@ def test_the_http_address() -> None:
     assert parse_http("off") is None
     assert parse_http("[::1]:80") == ("::1", 80)
     assert parse_http(":0") == ("127.0.0.1", 0)
+    with pytest.raises(ConfigError):
+        parse_http("localhost:²")

@@ -265,7 +265,8 @@ class LogCleaner:
     def _round(self, subject: Subject, candidate: CleaningCandidate, now_ms: int) -> CleaningReport:
         """Run one round over a reserved partition, store its new first dirty offset, and return the round's counts.
 
-        Raises CleaningStoppedError if the log is being closed or the partition is paused.
+        Raises CleaningStoppedError if the log is closed or truncated, or the partition is paused or deleted. Raises
+        CorruptionError, DiskFullError or LocalIOError if the round fails.
         """
         tp, workers = candidate.tp, self._config.cleaner_threads
         limit = self._config.cleaner_max_bytes_per_second

@@ -200,7 +200,7 @@ class CleaningRound:
     def _superseded(self, segment: SegmentState) -> dict[int, PassedRun]:
         """Return the runs of a segment in which every record has a newer one of its key, by position.
 
-        The second pass does not read these runs again.
+        The rewrite of the segment drops these runs without reading them again.
         """
         base, end = segment.base_offset, self._candidate.first_uncleanable
         return {

@@ -120,8 +120,8 @@ class DirectoryCheckpoints:
     def lower(self, tp: TopicPartition, point: int, start: int) -> None:
         """Lower the stored recovery point to ``point`` and log start to ``start``, before the log is truncated.
 
-        Missing or lower values stay. Without this, a crash would make the truncation look like a loss of records, and
-        records appended later look deleted.
+        A missing or lower entry is not changed. Without this, a crash would make the truncation look like a loss of
+        records, and records appended later look deleted.
         """
         with self._lock:
             for file, offset in ((self.points, point), (self.starts, start)):
@@ -183,7 +183,7 @@ class PositionsWriter:
         self._written: tuple[int, int] | None = None
 
     def write(self, positions: GroupPositions) -> None:
-        """Write the file if a group has committed, or another partition was uploaded, since the last write.
+        """Write the file if a group has committed, or a partition was first uploaded, since the last write.
 
         If nothing has changed, no partition is opened. A partition whose positions were all deleted keeps an empty
         entry: the uploader then empties its object of positions in the bucket.

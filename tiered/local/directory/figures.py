@@ -57,7 +57,10 @@ class UpkeepReport:
 
 
 def store_report(directory: Path, files: Files, report: UpkeepReport) -> None:
-    """Write the report to ``tiered-tasks.json`` for other processes. Raises LocalIOError, DiskFullError."""
+    """Write the report to ``tiered-tasks.json`` for other processes.
+
+    Raises DiskFullError, or LocalIOError if the disk fails.
+    """
     document: dict[str, Any] = {"version": VERSION, **_plain(report)}
     document |= {"tasks": [_plain(task) for task in report.tasks], "cleaner": _plain(report.cleaner)}
     # A line for each: json's own indentation is made by a slow encoder, at each close of a log.
@@ -88,7 +91,7 @@ def read_report(directory: Path, files: Files) -> UpkeepReport:
 
 
 def directory_metrics(directory: Path, files: Files, *, held: int, broken: int) -> list[Metric]:
-    """Return metrics of a directory: free and total bytes of its file system, and the two numbers passed.
+    """Return metrics of a directory: free and total bytes of its file system if known, and the two numbers passed.
 
     ``held``: number of partitions in the directory. ``broken``: number of partitions that are out of service.
     """
@@ -103,8 +106,9 @@ def directory_metrics(directory: Path, files: Files, *, held: int, broken: int) 
 
 
 def written_metrics(roster: Roster) -> list[Metric]:
-    """Return the metrics of the partitions in a directory that this process writes.
+    """Return the metrics of the partitions in a directory that this process writes, and two totals.
 
+    The totals are the number of unopened partitions, and the bytes of files that wait for their deletion.
     A partition that is not open yet has only its end and its flushed offset.
     """
     where = {"log_dir": str(roster.directory)}
@@ -146,7 +150,7 @@ def _position_metrics(tp: TopicPartition, at: Positions) -> list[Metric]:
 
 
 def group_metrics(lags: Iterable[GroupLag]) -> list[Metric]:
-    """Return two metrics for each of ``lags``: records and seconds. The longest come first.
+    """Return two metrics for each of ``lags``: the lag in records and in seconds. The longest in seconds come first.
 
     Lags after the first ``MAX_GROUP_LAGS`` are left out.
     """

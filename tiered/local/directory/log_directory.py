@@ -160,9 +160,10 @@ class LocalLog:
         all of them. ``workers``: threads for compaction; None runs it in the thread that calls :meth:`tick`.
         ``terms``: wait for the lock. With ``terms.passing``, a missing directory raises NotFoundError instead.
 
-        Raises LockedError, LocalIOError. Raises ConfigError if ``directory`` is a standby and ``terms.standby`` is
-        False, or if segments are in a directory that is not named after a partition. Raises CorruptionError if a small
-        file in ``directory`` is unreadable. Damaged records never stop an open. An unreadable ``partition.metadata``,
+        Raises LockedError, and LocalIOError if the disk fails. Raises ConfigError if ``directory`` is a standby and
+        ``terms.standby`` is False, or if segments are in a directory that is not named after a partition or belongs to
+        another topic. Raises CorruptionError if a small file in ``directory`` is unreadable. Damaged records never stop
+        an open. An unreadable ``partition.metadata``,
         or the missing directory of a partition that had records, takes only that partition out of service.
         """
         directory, files = Path(directory), files or PosixFiles()
@@ -211,7 +212,7 @@ class LocalLog:
         )
 
     def metrics(self) -> list[Metric]:
-        """Return the current figures of the directory, its partitions, tasks and cleaner (``directory.figures``)."""
+        """Return the current metrics of the directory: disk space, partitions, tasks and cleaner."""
         broken = len(self.roster.broken)
         return [
             *directory_metrics(self.directory, self.files, held=len(self.partitions()), broken=broken),
@@ -269,8 +270,8 @@ class LocalLog:
         """Create a topic. ``topic_id``: its id in the catalog; None makes a random one.
 
         ``held``: numbers of the partitions that this directory gets, None for all. Raises ConfigError if the topic
-        exists, or for an invalid name or number of partitions. Raises LocalIOError if the directory is offline or its
-        disk fails.
+        exists or its deletion is not finished, or for an invalid name or number of partitions. Raises LocalIOError if
+        the directory is offline or its disk fails.
         """
         with self._changing():
             return self.registry.create(name, partitions, config or TopicConfig(), topic_id, held)
@@ -291,8 +292,8 @@ class LocalLog:
 
         Its entries in the claims and in the uploader's checkpoint are removed. The bucket is not changed. Reads that
         began before may end with an error. After a crash the next open finishes the deletion. Returns the renamed
-        directories. Raises UnknownTopicError, LocalIOError, and LockedError while an uploader runs and the topic is
-        tiered.
+        directories. Raises UnknownTopicError, and LockedError while an uploader runs and the topic is tiered. Raises
+        LocalIOError if the directory is offline, or its disk fails or does not answer.
         """
         with self._changing(), self.cleaner.paused(*(tp for tp in self.roster.names() if tp.topic == name)):
             return self.registry.delete(name)
@@ -374,7 +375,8 @@ class LocalLog:
     def deferring_checkpoints(self) -> AbstractContextManager[None]:
         """Return a context manager that writes the recovery points once, at its end, instead of after each seal.
 
-        Each write lists every partition. The block raises LocalIOError at a seal if the directory is offline.
+        A write takes longer the more partitions there are. A seal in the block raises LocalIOError if the directory is
+        offline.
         """
         self._lost()  # then the directory is offline, and every seal raises
         return self.notes.deferring_points()
@@ -382,9 +384,11 @@ class LocalLog:
     def close(self) -> None:
         """Abort open transactions, flush and close all partitions, and release the lock. Idempotent.
 
-        After a clean close the next open needs no recovery. Waits at most ``close_timeout_ms``. A running round of
-        compaction stops between two batches. Raises LocalIOError if some records are not durable, or if a thread does
-        not return from the disk. Only in the latter case the process keeps the lock, so that no other process writes.
+        After a clean close the next open needs no recovery. Waits up to ``close_timeout_ms`` for transactions, then as
+        long again for partitions. A running round of compaction stops between two batches. Raises LocalIOError if some
+        records are not durable, if the directory was removed, or if a thread does not return from the disk. Only in the
+        last case the process keeps the lock, so that no other process writes. Raises CorruptionError if the directory
+        of a partition was removed.
         """
         if os.getpid() != self._pid:
             self._closed = True

@@ -106,7 +106,7 @@ def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None
 
 
 def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, timeout_seconds: float) -> None:
-    """Move ``tp`` from ``source`` to ``target``. The partition's objects of ``source`` then raise ClosedError.
+    """Move ``tp`` from ``source`` to ``target``. Objects that ``source`` returned for ``tp`` then raise ClosedError.
 
     ``uid`` makes the name of the copy unique. ``timeout_seconds``: limit of the wait for the partition's close, after
     which LocalIOError is raised. Raises the partition's error if it is out of service.

@@ -71,7 +71,9 @@ class LocalTier:
         workers: Callable[[], Workers] = InlineWorkers,
         lock_patience_seconds: float = 0.0,
     ) -> LocalTier:
-        """Open all directories for writing. A directory whose disk fails is offline. Raises LocalIOError if all are.
+        """Open all directories for writing, and create missing ones. A directory whose disk fails is offline.
+
+        Raises LocalIOError if all are offline.
 
         ``workers`` is called once for each directory, and makes the threads of its cleaner. ``lock_patience_seconds``:
         longest wait for a process that holds the lock only for a moment, such as an uploader that seals.
@@ -197,7 +199,7 @@ class LocalTier:
         return [writer for log in self._online() for writer in log.awake()]
 
     def directory_of(self, tp: TopicPartition) -> Path:
-        """Return the directory of a partition. Raises UnknownTopicError."""
+        """Return the directory of a partition. Raises UnknownTopicError if no opened directory has it."""
         for path, log in self._logs.items():
             if tp in log.roster:
                 return path
@@ -222,7 +224,8 @@ class LocalTier:
         """Create a topic. Each partition goes to the directory in service that has the fewest partitions.
 
         ``topic_id``: its id in the catalog; None makes a random one. Raises ConfigError if the topic exists, for an
-        invalid name or number of partitions, or if a directory that may contain the topic could not be opened.
+        invalid name or number of partitions, or if a directory that may contain the topic could not be opened. Raises
+        LocalIOError if all directories are offline. After a DiskFullError the same call completes the topic.
         """
         if self._only is not None:
             return self._only.create_topic(name, partitions, config, topic_id)
@@ -335,7 +338,7 @@ class LocalTier:
     def move(self, tp: TopicPartition, directory: Path | str) -> None:
         """Move a partition to ``directory``, another directory of this log.
 
-        Raises ConfigError if the partition is there already, or is tiered: the bucket identifies its log directory.
+        Raises ConfigError if the partition is there already, or tiered, because its claim is of its old directory.
         Raises it also for a directory that is not one of this log. Raises UnknownTopicError. Raises LocalIOError if one
         of the two directories is offline, or if the close takes longer than ``close_timeout_ms``.
         """

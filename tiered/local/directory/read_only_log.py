@@ -80,7 +80,7 @@ class PartitionFolder(NamedTuple):
 
 
 class StrangeFolder(NamedTuple):
-    """Directory with segments whose name is not that of a partition. ``refusal``: the error for it."""
+    """Directory that has segments but not the name of a partition. ``refusal``: the error about its name."""
 
     name: str
     refusal: ConfigError
@@ -98,7 +98,10 @@ class DirectoryView:
 
     @classmethod
     def read(cls, path: Path, files: Files) -> DirectoryView:
-        """Return the view of the log directory ``path`` as it is now. Raises NotFoundError, LocalPermissionError."""
+        """Return the view of the log directory ``path`` as it is now.
+
+        Raises NotFoundError if it is missing, LocalIOError if it cannot be listed.
+        """
         names = (name for name in files.names(path) if name not in BROKER_OWN_DIRS)
         found = ((name, folder_named(name)) for name in names)
         return cls(path, tuple(folder for name, folder in found if _is_of_a_log(files, path / name, folder)))
@@ -152,8 +155,8 @@ def _is_of_a_log(files: Files, path: Path, folder: PartitionFolder | StrangeFold
 class LogView:
     """Read-only view of a log directory. It takes no lock, and others may write. A context manager closes it.
 
-    Thread-safe. :meth:`read` lists the directory again; partitions known before keep their objects. ``volume_id``: the
-    id in ``meta.properties``, zero without that file.
+    Thread-safe. :meth:`read` lists the directory again. A partition that was listed before keeps its :class:`ReadLog`
+    object. ``volume_id``: the id in ``meta.properties``, zero without that file.
     """
 
     def __init__(self, directory: Path, files: Files, clock: Clock) -> None:
@@ -334,7 +337,10 @@ class LogView:
         self._topics = topics
 
     def _read_id(self) -> UUID:
-        """Return the volume's id, zero if it is missing or unreadable: only writers and uploaders need it."""
+        """Return the volume's id, zero if it is missing or unreadable: only writers and uploaders need it.
+
+        Raises NewerFormatError for a file of a newer release.
+        """
         try:
             meta = read_volume(self.directory, self.files)
         except NewerFormatError:
@@ -439,8 +445,8 @@ def find_gone(
 ) -> dict[TopicPartition, int]:
     """Return the partitions that have lost their directory, or all of its ``.log`` files, with their end offsets.
 
-    They are found in the files of ``directory``, which need not be open. ``uploads``: the uploader's checkpoint. See
-    :func:`gone_partitions` for those that are left out.
+    They are found in the files of ``directory``, which need not be open. ``uploads``: the uploader's checkpoint. A
+    partition without a known end is left out, because its creation was interrupted. So are topics of a broker.
     """
     topics, present = expected_topics(directory, files), DirectoryView.read(directory, files).partitions
     ends = checkpoint_ends(directory, files, uploads)

@@ -117,8 +117,8 @@ def open_partitions(
 
     After a clean shutdown, a partition with a recovery point is opened only at its first use. A partition in ``broken``
     is out of service. So is one that had records and has no directory: an empty directory would assign the offsets of
-    those records again. An interrupted deletion, move or rejoin is no such case: each first removes the partition's
-    entry. ``tiered``: the partitions that a bucket knows.
+    those records again. A partition whose deletion, move or rejoin was interrupted is not mistaken for a lost one.
+    ``tiered``: the partitions that a bucket knows.
     """
     for tp, end in gone_partitions(found.topics.values(), found.present, noted.points).items():
         found.broken[tp] = gone_error(roster.directory, tp, end, tiered=tp in tiered)
@@ -171,7 +171,8 @@ class LeavingDirectories:
     def remove_due(self, now_ms: int) -> int | None:
         """Remove the directories whose delay is over. Return the bytes removed, None if no directory was due.
 
-        A failed removal is retried by the next call. The first error is raised after all removals were tried.
+        ``now_ms``: wall clock. A failed removal is retried by the next call. The first error is raised after all
+        removals were tried.
         """
         with self._lock:
             due = [path for path, due_ms in self._due.items() if due_ms <= now_ms]
@@ -341,7 +342,7 @@ class TopicRegistry:
 
     @contextmanager
     def moving(self, tp: TopicPartition) -> Iterator[None]:
-        """Refuse to open ``tp`` inside the block, while the closed partition moves to another directory."""
+        """Keep ``tp`` closed inside the block, while it moves to another directory: :meth:`store` does not open it."""
         with self._lock:
             self._moving.add(tp)
         try:

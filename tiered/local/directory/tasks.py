@@ -129,7 +129,10 @@ class BackgroundTasks:
                 writer.set_uploaded(upload.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
 
     def _each(self, timer: Callable[[WriteLog], Callable[[int], int | None]]) -> Callable[[int], PassResult]:
-        """Return a task that calls one timer of each open partition. A failed partition does not stop the others."""
+        """Return a task that calls ``timer(partition)(now_ms)`` for each open partition.
+
+        A failed partition does not stop the others.
+        """
 
         def run(now_ms: int) -> PassResult:
             return run_all(partial(timer(writer), now_ms) for writer in self._roster.awake())

@@ -87,7 +87,10 @@ class Claims:
     # ------------------------------------------------------------------ reading
 
     def read(self) -> dict[TopicPartition, ClaimProof]:
-        """Return the proofs of all partitions; an empty dict without the file. Raises CorruptionError."""
+        """Return the proofs of all partitions; an empty dict without the file.
+
+        Raises CorruptionError if the file is damaged.
+        """
         with self._busy:
             self._refresh()
             return dict(self._proofs)
@@ -95,14 +98,17 @@ class Claims:
     def proof(self, tp: TopicPartition) -> ClaimProof:
         """Return the proof of one partition; NO_PROOF, whose values are None, if the file has none.
 
-        An unchanged file costs one ``stat``. Raises CorruptionError.
+        An unchanged file costs one ``stat``. Raises CorruptionError if the file is damaged.
         """
         with self._busy:
             self._refresh()
             return self._proofs.get(tp, NO_PROOF)
 
     def find(self, tp: TopicPartition) -> ClaimProof | None:
-        """Return the stored proof of one partition, None if the file has none. Raises CorruptionError."""
+        """Return the stored proof of one partition, None if the file has none.
+
+        Raises CorruptionError if the file is damaged.
+        """
         with self._busy:
             self._refresh()
             return self._proofs.get(tp)

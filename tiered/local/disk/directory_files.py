@@ -198,7 +198,10 @@ class StandbyMark(NamedTuple):
 
 
 def read_standby(directory: Path, files: Files) -> StandbyMark | None:
-    """Return the mark of a directory that follows a bucket, None for another directory. Raises CorruptionError."""
+    """Return the mark of a directory that follows a bucket, None for any other directory.
+
+    Raises CorruptionError if the mark is unreadable.
+    """
     path = directory / STANDBY_NAME
 
     def decode(value: Any) -> StandbyMark:
@@ -221,7 +224,10 @@ def end_standby(directory: Path, files: Files) -> None:
 
 
 def refuse_standby(directory: Path, files: Files) -> None:
-    """Raise ConfigError if ``directory`` is a standby that follows a bucket."""
+    """Raise ConfigError if ``directory`` is a standby that follows a bucket.
+
+    Raise CorruptionError if the mark of a standby is unreadable.
+    """
     mark = read_standby(directory, files)
     # mutant standby-is-read-only
     if mark is not None:

@@ -104,7 +104,10 @@ class Files(Protocol):
         """Rename atomically. An existing ``target`` is replaced."""
 
     def link(self, source: Path, target: Path) -> None:
-        """Make ``target`` a hard link to ``source``. Raises NotFoundError; LocalIOError if ``target`` exists."""
+        """Make ``target`` a hard link to ``source``.
+
+        Raises NotFoundError if ``source`` is missing, LocalIOError if ``target`` exists.
+        """
 
     def unlink(self, *paths: Path) -> None:
         """Remove files, one after the other. A missing file is no error."""
@@ -153,7 +156,10 @@ class Files(Protocol):
         """Open a file for :meth:`try_lock`, and return its handle. A missing file is created."""
 
     def try_lock(self, handle: int, path: Path) -> bool:
-        """Lock the file for this handle until it is closed. Return False if another handle has the lock."""
+        """Lock the file until ``handle`` is closed. Return False if another handle has the lock.
+
+        ``path``: the file's name in errors.
+        """
 
     def space(self, path: Path) -> DiskSpace | None:
         """Return free and total bytes of the file system, None if it reports no size (ramfs, some of FUSE)."""

@@ -45,7 +45,7 @@ UNNAMED_HOLDER_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Process that holds the lock, from the note in the file. Fields are 0 or empty if the note cannot be read.
+    """Process that holds the lock, as the text in the lock file names it. Fields are 0 or empty without such a text.
 
     ``passing``: True if it releases the lock soon by itself, such as an uploader that seals.
     """
@@ -67,7 +67,7 @@ class Holder:
 class LockTerms(NamedTuple):
     """Options for taking a lock. ``patience_seconds``: longest wait for a holder that will release the lock soon.
 
-    ``passing``: True writes into the note that this process will release the lock soon. ``standby``: True allows a
+    ``passing``: True writes into the lock file that this process will release it soon. ``standby``: True allows a
     directory that follows a bucket, in order to promote it.
     """
 
@@ -96,9 +96,9 @@ class DirectoryLock:
         """Take the lock or raise LockedError, which names the holder.
 
         Waits up to ``terms.patience_seconds`` for a holder that is ``passing``. At most
-        ``UNNAMED_HOLDER_SECONDS`` of this are for a holder without a note: it may be about to write one, or it is a
-        broker, which writes none. Waits for no other holder. Raises LockedError also for a directory of links to a
-        broker's files (``tiered-sidecar``).
+        ``UNNAMED_HOLDER_SECONDS`` of this are for a holder whose name is not in the lock file: it may be about to write
+        it, or it is a broker, which writes none. Waits for no other holder. Raises LockedError also for a directory of
+        links to a broker's files (``tiered-sidecar``).
         """
         if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:
             raise LockedError(
@@ -145,7 +145,7 @@ class DirectoryLock:
         return len(data)
 
     def _try(self) -> int | None:
-        """Take the lock and return the file's handle; None if another process, object or this one has the lock."""
+        """Take the lock and return the file's handle. None: another process, another object or this object has it."""
         if self._locked:
             return None
         self._release()  # the file of an acquire that an interrupt ended

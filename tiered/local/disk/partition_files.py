@@ -31,7 +31,7 @@ EPOCHS_NAME = "leader-epoch-checkpoint"
 
 
 def local_files(files: Files, directory: Path) -> list[LocalFile]:
-    """Return the files of segments and snapshots in a partition's directory, by name. Ignore others, as Kafka does."""
+    """Return the files of segments and snapshots in a partition's directory, sorted by name. Ignore all others."""
     return [parsed for name in files.names(directory) if (parsed := parse_local_name(name)) is not None]
 
 

@@ -76,7 +76,7 @@ class TopicInfo(NamedTuple):
 def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
     """Return the topics in ``tiered-topics.json``, by name; an empty dict without the file (a broker's directory).
 
-    Raises CorruptionError if the file is damaged, LocalIOError.
+    Raises CorruptionError if the file is damaged, LocalIOError if it cannot be read.
     """
     path = directory / TOPICS_NAME
     try:
@@ -258,10 +258,10 @@ def discovered(
 ) -> TopicInfo:
     """Return the topic ``name`` as the disk shows it. ``ids``: the topic id of each of its partitions on disk.
 
-    ``known``: its entry in ``tiered-topics.json``; without one (None) the topic is adopted. An adopted topic has only
-    the partitions on disk. If its id has changed, a broker deleted and created it again. ``tiered``: partitions that a
-    bucket knows. Raises ConfigError if a directory has another topic id, and the topic is not adopted or the partition
-    is in ``tiered``.
+    ``known``: its entry in ``tiered-topics.json``; without one (None) a broker created the topic. A broker's topic has
+    only the partitions on disk. If its id has changed, the broker deleted and created it again. ``tiered``: partitions
+    that a bucket knows. Raises ConfigError if a directory has another topic id than ``known``, unless the topic is a
+    broker's and the partition is not in ``tiered``. Raises it also if neither ``known`` nor a partition exists.
     """
     here = set() if known is None else set(known.here)
     for number, topic_id in ids.items():
@@ -293,7 +293,7 @@ def find_topics(
 
     ``present``: partitions that have a directory. ``tiered``: partitions that a bucket knows. Raises CorruptionError if
     ``tiered-topics.json`` is damaged, LocalIOError if it cannot be read. Raises ConfigError if a directory belongs to
-    another topic of the same name, and the topic is not adopted or the partition is in ``tiered``.
+    another topic of the same name, unless a broker created the topic and the partition is not in ``tiered``.
     """
     topics, broken = expected_topics(directory, files), dict[TopicPartition, TieredError]()
     ids = read_topic_ids(directory, files, present, broken)

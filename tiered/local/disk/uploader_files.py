@@ -126,7 +126,10 @@ class UploadCheckpoint:
         self._file = _json_file(directory / OFFSET_CHECKPOINT_NAME, files, _uploads)
 
     def read(self) -> Mapping[TopicPartition, PartitionUpload]:
-        """Return the state of each partition in the file; empty without a file. Raises CorruptionError."""
+        """Return the state of each partition in the file; empty without a file.
+
+        Raises CorruptionError if the file is unreadable.
+        """
         return self._file.load() or MappingProxyType({})
 
     def write(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:

@@ -96,10 +96,11 @@ class PartitionAppender:
         """Append ``records`` as one atomic batch at the next offsets. Return its place.
 
         ``given``: ``records`` may have any form that ``append_many`` accepts, not only ``NewRecord``. Then the result
-        is None, without an append, if the topic is compressed or a record needs a closer check. It is also None while
-        the log has no records. Raises InvalidRecordError, InvalidTimestampError, RecordTooLargeError, ClosedError,
-        DiskFullError or FencedError, without an append. Raises NotDurableError if only a due flush failed. After
-        another LocalIOError the partition is offline, and the records may be in the log.
+        is None, without an append, if the topic is compressed, the log is empty, or a record is refused or not plain
+        ``bytes``. The caller then appends NewRecords. Raises InvalidRecordError, InvalidTimestampError,
+        RecordTooLargeError, ClosedError, DiskFullError, TooManyOpenFilesError or FencedError, without an append. Raises
+        NotDurableError if only a due flush failed. After another LocalIOError the partition is offline, and the records
+        may be in the log.
         """
         if FORKS.count != self._forks:
             raise forked_error(self._context.tp, self._pid)
@@ -120,9 +121,9 @@ class PartitionAppender:
         return None if given else self._append_encoded(self._rules.encode(records, now_ms), len(records), now_ms)
 
     def _append_encoded(self, encoded: tuple[bytearray, int, int, int], count: int, now_ms: int) -> RecordMetadata:
-        """Append one encoded batch of ``count`` records at the next offsets.
+        """Append one encoded batch of ``count`` records at the next offsets, and return its place.
 
-        ``encoded``: (batch, first timestamp, smallest timestamp, largest timestamp).
+        ``encoded``: (batch, first timestamp, smallest timestamp, largest timestamp). ``now_ms``: wall clock.
         """
         data, first, least, greatest = encoded
         if not self._context.begun:
@@ -141,6 +142,8 @@ class PartitionAppender:
         """Append a batch that the caller encoded, and return its place.
 
         Return None, without an append, if the topic's codec, size limit, keys or timestamps forbid these bytes.
+        Raises ClosedError, DiskFullError or FencedError, without an append. Raises NotDurableError if only a due flush
+        failed. After another LocalIOError the batch may be in the log.
         """
         now_ms = self._now_ms()
         if not self._rules.takes(batch, now_ms):
@@ -152,7 +155,8 @@ class PartitionAppender:
         """Append one atomic batch of a transaction, and return its place.
 
         ``records``: in any form that ``append_many`` accepts, checked by the caller. ``stamp``: the producer's id and
-        epoch, and the sequence of the first record.
+        epoch, and the sequence of the first record. Raises OutOfOrderSequenceError, ProducerFencedError or
+        InvalidTxnStateError for a wrong sequence, epoch or transaction state.
         """
         now_ms = self._now_ms()
         data, first, least, greatest = self._rules.encode(records, now_ms, stamp, given=True)
@@ -163,13 +167,17 @@ class PartitionAppender:
     def append_batches(self, data: bytes) -> RecordMetadata:
         """Append the encoded batches in ``data``, all or none, and return their place. Their offsets are assigned here.
 
-        Repeated batches of a producer are not appended: the result is then the place of the first append.
+        If a producer's batches were appended before, return the place of that append, without another one. Raises
+        InvalidRecordError, InvalidTimestampError or RecordTooLargeError for a refused batch.
         """
         now_ms = self._now_ms()
         return self._append_validated(stored_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
-        """Append the rows of ``records``, which the caller checked, as one atomic batch. Return its place."""
+        """Append the rows of ``records``, which the caller checked, as one atomic batch. Return its place.
+
+        Raises RecordTooLargeError if the batch exceeds ``max.message.bytes`` or ``segment.bytes`` of the topic.
+        """
         from tiered.format.columns import encode_columns  # noqa: PLC0415  with numpy
 
         now_ms = self._now_ms()
@@ -194,7 +202,10 @@ class PartitionAppender:
         return written._replace(timestamp=now_ms if stamped else int(times[0]))
 
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
-        """Append one batch of the transaction coordinator, usually a marker. Its offset is assigned here."""
+        """Append one encoded batch of a transaction coordinator, usually a marker. Its offset is assigned here.
+
+        Raises InvalidRecordError unless ``data`` is one batch with a producer id, CorruptionError for damage.
+        """
         now_ms = self._now_ms()
         return self._append_validated([coordinator_batch(self._rules, data, now_ms)], Origin.COORDINATOR, now_ms)
 
@@ -207,7 +218,8 @@ class PartitionAppender:
         """Append encoded batches, all or none, with new offsets and leader epoch.
 
         ``settled``: pairs of a batch and its facts. ``last_offset`` of the facts counts from the batch's first record.
-        Repeated batches of a producer are not appended: the result is then the place of the first append.
+        ``origin``: a client or a coordinator. If a client's batches were all appended before, return the place of that
+        append, without another one. Raises RecordTooLargeError if they exceed ``segment.bytes`` together.
         """
         buffer = bytearray(b"".join(piece for piece, _ in settled))
         if len(buffer) > self._segments.active.segment_bytes:
@@ -264,12 +276,12 @@ class PartitionAppender:
         bases: Sequence[int] | None = None,
         reserved: bool = False,
     ) -> bool:
-        """Write encoded batches at the end of the log. Return True if the active segment was sealed before.
+        """Write encoded batches at the end of the log. Return True if the active segment was sealed first.
 
-        The caller holds the lock and has called ``check_writable``. ``facts``: of all ``data``. ``batches``: of each
-        batch, if several. ``crc``: CRC-32C of the segment's file with ``data``. ``answer``: batches of producers that
-        were checked. ``bases``: their new base offsets, None: unchanged. ``reserved``: may use the disk reserve.
-        Raises DiskFullError below the reserve, FencedError, InvalidRecordError and LocalIOError.
+        The caller holds the lock and has called ``check_writable``. ``facts``: of all ``data``. ``batches``: of each,
+        if several. ``crc``: of the segment's file with ``data``. ``answer``: checked batches of producers. ``bases``:
+        their base offsets, None: unchanged. ``reserved``: may use the disk reserve. Raises DiskFullError below the
+        reserve, FencedError if the bucket may have these offsets, InvalidRecordError if they exceed one segment.
         """
         context, segments = self._context, self._segments
         size, last, _, _, greatest = facts
@@ -345,8 +357,9 @@ class PartitionAppender:
     def _apply_producers(self, answer: PreparedBatches | None, bases: Sequence[int] | None) -> None:
         """Apply a written batch to the producer state.
 
-        ``answer``: its checked batches. ``bases``: their base offsets, None: unchanged. If the transaction index cannot
-        be written, take the partition offline and raise LocalIOError. The last stable offset then stays where it was.
+        ``answer``: the checked batches of producers in it, None without any. ``bases``: their base offsets, None:
+        unchanged. If the transaction index cannot be written, take the partition offline and raise LocalIOError. The
+        last stable offset then stays where it was.
         """
         state = self._producers.state
         completed = () if answer is None or state is None else state.apply(answer, bases)
@@ -366,8 +379,8 @@ class PartitionAppender:
     def finish_append(self, rolled: bool) -> None:
         """Flush if the append sealed a segment (``rolled``), or if ``flush.messages`` is reached.
 
-        The caller does not hold the partition's lock. Raises LocalIOError; NotDurableError only for
-        ``flush.messages``.
+        The caller does not hold the partition's lock. Raises LocalIOError if an fsync failed, and NotDurableError if
+        ``flush.messages`` is reached and a file could not be opened.
         """
         if rolled:
             try:
@@ -426,8 +439,8 @@ class FirstAppendGuard:
     def need(self) -> str | None:
         """Return the token of the present claim, None without a claim.
 
-        Pass the token to :meth:`check_first_append` after the write. Raises FencedError if the log must not accept a
-        record yet. The caller holds the partition's lock.
+        Pass the token to :meth:`check_first_append` after the write. Raises FencedError while a claim says that the log
+        begins at the bucket's end, and that end is unknown here. The caller holds the partition's lock.
         """
         end = self._context.segments.end
         token = self._token()  # before the obstacles: a proof that comes between the two is found afterwards

@@ -283,9 +283,9 @@ class PartitionContext:
 
 
 class DiskReserve:
-    """Free space that a log directory reserves. Appends below it are refused.
+    """Disk space that a log directory reserves. Appends are refused while less is free.
 
-    ``left``: bytes that may be appended before the next check of the file system. The background work checks it, too.
+    ``left``: bytes that may be appended before the next check of the file system.
     """
 
     def __init__(self, files: Files, directory: Path, config: LogConfig) -> None:
@@ -314,7 +314,10 @@ class DiskReserve:
             )
 
     def check(self) -> bool:
-        """Check the file system and reset ``left``. Return True if appends are allowed."""
+        """Check the file system and reset ``left``. Return True if more than the reserve is free.
+
+        Return True, too, for a file system that does not report its free space.
+        """
         space = self._files.space(self._directory)  # two checks at once: either result is right
         if space is None:  # ramfs, some of FUSE: a full one fails the write itself
             self.left = self._config.disk_check_bytes

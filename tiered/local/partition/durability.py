@@ -56,7 +56,7 @@ class Durability:
         return sealed[: bisect_right(sealed, self.flushed, key=END_OFFSET)]
 
     def flush(self) -> None:
-        """Make all records durable that were appended so far. Raises ClosedError.
+        """Make all records durable that were appended so far. Raises ClosedError after the close.
 
         If an fsync fails, take the partition offline and raise LocalIOError. Raises NotDurableError if a file could not
         be opened: the next flush tries again.

@@ -52,9 +52,9 @@ class LoadedLog(NamedTuple):
 
 
 class LogSegments:
-    """Segments of one partition. Changed under its lock. A single attribute may be read without the lock.
+    """Segments of one partition. Changed under the partition's lock. One attribute may be read without the lock.
 
-    ``sealed`` and ``active``: the segments; ``extents``: the sealed ones for views. ``closing``: the ActiveSegment
+    ``sealed`` and ``active``: the segments. ``extents``: extents of ``sealed``. ``closing``: the ActiveSegment
     objects of sealed segments that are not fsynced yet. ``end``: the next offset to be assigned. ``log_start``: the
     first offset that may be read. ``new_names``: files were created since the directory was last fsynced. ``config``:
     the topic's present settings. ``cuts``: number of truncations since the open. ``sparse``: offsets may be missing.
@@ -210,8 +210,9 @@ class LogSegments:
     ) -> None:
         """Repair the transaction index of ``active`` from the ``.seal`` note, known entries, or the log.
 
-        ``starts_inside``: the log start is above the base offset of the first segment. If the entries are lost, the
-        error is logged, and later reads of them raise it.
+        ``tail``: the segment as loaded. ``stats``: its ``.seal`` note, None without one. ``starts_inside``: the log
+        start is above the base offset of the first segment. If the entries are lost, the error is logged, and later
+        reads of them raise it.
         """
         path = self.directory / txn_index_name(tail.base_offset)
         noted = stats is not None and stats.aborted >= 0
@@ -231,7 +232,7 @@ class LogSegments:
             LOGGER.error("txn_index_lost path=%s error=%s hint=reads of read_committed will say so", path, error)
 
     def _may_have_aborts(self, tail: FoundSegment, path: Path) -> bool:
-        """Return True if the segment may have ABORT markers. The log is read only if it may have producers."""
+        """Return True if the segment may have ABORT markers. Read its log, unless files show that it has none."""
         state = self._files.state(path)
         if state is not None and state.size:
             return True

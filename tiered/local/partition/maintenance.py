@@ -36,7 +36,7 @@ NO_PRODUCERS_END = -1
 
 
 class Maintenance:
-    """Maintainer of one partition: it makes all changes other than appends. Methods take the partition's lock.
+    """Component that makes all changes of a partition other than appends. Methods take the partition's lock.
 
     A truncation takes the flush lock first. It calls ``DirectoryContext.cut`` before it changes a file.
     """
@@ -80,7 +80,8 @@ class Maintenance:
     def seal_idle(self, now_ms: int) -> int | None:
         """Seal the active segment once ``seal.ms`` has passed since its first append.
 
-        Return the size of the sealed segment in bytes, None if no seal was due.
+        Return the size of the sealed segment in bytes. Return None if no seal was due, or if the partition is closed,
+        offline or fenced.
         """
         context, active = self._context, self._context.segments.active
         if not context.at_work or context.fenced or active.idle_reason(now_ms) is None:
@@ -124,7 +125,7 @@ class Maintenance:
         return bases
 
     def adjust_start(self) -> None:
-        """Raise the log start to the first segment, and truncate the epochs there. A tiered log is left unchanged."""
+        """Raise the log start to the first segment, and drop older leader epochs. A tiered log is left unchanged."""
         if self._context.upload is None:
             self._raise_log_start(max(self._context.segments.log_start, self._context.segments.first_base))
 
@@ -137,7 +138,7 @@ class Maintenance:
         self._producers.raise_log_start()
 
     def apply_retention(self, now_ms: int) -> list[int]:
-        """Apply the topic's retention settings once (``plan.retention``). By default nothing is deleted.
+        """Delete the segments that the topic's retention by time or size allows. By default nothing is deleted.
 
         Return the base offsets of the deleted segments. An expired active segment is sealed first.
         """
@@ -186,7 +187,7 @@ class Maintenance:
     def expire_producers(self, now_ms: int) -> int | None:
         """Remove producers that were idle for a day and have no open transaction.
 
-        Return 0 if some were removed, otherwise None.
+        Return 0 (deleted bytes) if some were removed, None if none was.
         """
         if not self._context.at_work:
             return None
@@ -207,8 +208,8 @@ class Maintenance:
         segments, and an empty log begins there. Log start, recovery point, epochs, indexes and snapshots are truncated,
         too. The truncation is durable on return.
 
-        Raises ConfigError if ``offset`` is below the bucket's end. Raises CorruptionError, before any file is changed,
-        if damage hides the batch at ``offset``.
+        Raises ConfigError if ``offset`` is negative or below the bucket's end. Raises CorruptionError, before any file
+        is changed, if damage hides the batch at ``offset``.
         """
         with self._durability.lock, self._context.lock:
             self._context.check_writable()
@@ -386,7 +387,7 @@ class Maintenance:
 
     @property
     def settled(self) -> tuple[SealedLocalSegment, ...]:
-        """Return the sealed segments that are durable and whose fsyncs have ended. Their files may be renamed."""
+        """Return the sealed segments that are durable and not being fsynced now. Their files may be renamed."""
         segments = self._context.segments
         with self._context.lock:
             bound = min([segment.base_offset for segment in segments.closing], default=segments.end)

@@ -41,7 +41,7 @@ class PassResult:
     error: TieredError | None = None
 
     def add(self, other: PassResult) -> None:
-        """Add the result of another part of the same task. The first error stays."""
+        """Add the result of the same task over other partitions. The first error stays."""
         self.partitions += other.partitions
         self.bytes += other.bytes
         self.error = self.error or other.error
@@ -76,6 +76,8 @@ class Roster:
     """Partitions of one directory: open, sleeping (not opened yet), or out of service. Thread-safe.
 
     ``topic_of`` returns a topic with its present settings, ``upload_of`` the uploader's last report on a partition.
+    ``logs``: the open ones; looking up a sleeping one opens it. ``broken``: errors of those out of service.
+    ``offline``: the disk error that took the directory offline, None without one.
     """
 
     def __init__(
@@ -136,8 +138,8 @@ class Roster:
     def emptied(self, tp: TopicPartition, noted: Sleeper) -> CorruptionError | None:
         """Return the error of a partition whose directory has lost all ``.log`` files, None if it has not.
 
-        By the checkpoints, ``noted``, it has records. An empty log would assign their offsets again. A broker's
-        directory may lack the files after a truncation.
+        ``noted``: its checkpoint values. They must show that it had records: an empty log would assign their offsets
+        again. For a topic of a Kafka broker return None, since a truncation there may leave no file.
         """
         path = self.directory / partition_dir(tp)
         if noted.end_offset <= max(0, noted.log_start or 0) or self._topic_of(tp.topic).adopted:

@@ -92,7 +92,8 @@ class PartitionProducers:
 
         Return a Duplicate if all of them were appended before, None if there are none. Before the first producer's
         batch ``tiered-plain`` is deleted, so that a recovery reads the log for producers. Raises
-        OutOfOrderSequenceError, ProducerFencedError, InvalidTxnStateError or InvalidRecordError.
+        OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a wrong sequence, epoch or transaction
+        state. Raises InvalidRecordError for a batch without epoch, or a client's batch without sequence.
         """
         if not batches:
             return None

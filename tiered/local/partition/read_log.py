@@ -117,7 +117,7 @@ class ReadLog(ABC):
         return (batch for run in chain(() if first is None else (first,), runs) for batch in cut(run.data))
 
     def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[BatchRun]:
-        """Yield runs of verified batches, from the batch with ``start_offset`` to ``end_offset`` (exclusive).
+        """Yield runs (consecutive verified batches) from the batch with ``start_offset`` to ``end_offset`` (exclusive).
 
         ``end_offset`` None: the end of the log. The first batch may begin below ``start_offset``, the last may end
         above ``end_offset``. The first step raises OffsetOutOfRangeError if ``start_offset`` is not on this disk. A
@@ -126,7 +126,10 @@ class ReadLog(ABC):
         return read_steadily(self.files, self.view, start_offset, end_offset, buffer_bytes=self._buffer_bytes)
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record at or after ``timestamp`` ms on this disk, or None."""
+        """Return (offset, timestamp) of the first record on this disk whose timestamp is at least ``timestamp`` ms.
+
+        Return None if there is none.
+        """
         return retry_over_new_view(self.view, lambda view: offset_for_time(self.files, view, timestamp))
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:

@@ -42,7 +42,7 @@ REINDEX_BYTES = 4 * 1024 * 1024
 
 
 class _ExchangingError(NotFoundError):
-    """Error of a read while the writer replaces segments: some files have no plain name at this moment."""
+    """Error of a read while the writer replaces segments: some files still have the suffix ``.swap``."""
 
 
 def check_same_topic(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
@@ -91,7 +91,8 @@ class GrowingSegment:
         """Return the aborted transactions whose markers are in this segment.
 
         The transaction index is checked against the ``.seal`` note of a clean close, or against the log. Of an append
-        in progress, an ABORT marker without its index entry is left out.
+        in progress, an ABORT marker without its index entry is left out. Raises CorruptionError if the index is lost or
+        damaged and cannot be rebuilt.
         """
         files, directory, base = self._files, self.path.parent, self.base_offset
         state = files.state(self.path)
@@ -151,7 +152,7 @@ class GrowingSegment:
     def extent(self, promised: int) -> Extent:
         """Return the extent of the segment for a read.
 
-        If its batches end below offset ``promised``, the read raises CorruptionError at their end.
+        ``promised``: the recovery point. If the batches end below it, the read raises CorruptionError at their end.
         """
         end = self.end_offset
         if promised <= end:
@@ -187,7 +188,8 @@ class ReadOnlyPartition(ReadLog):
     """Reader of a partition that another process writes at the same time. Thread-safe.
 
     If a broker writes the partition, missing offsets are normal. If this product writes it, two cases are damage: a
-    record missing below the recovery point, and a missing offset of a topic that is neither compacted nor sparse.
+    record missing below the recovery point, and a missing offset unless the topic is compacted or the partition has
+    the file ``tiered-sparse``.
     ``log_start``: the log start in the checkpoint, 0 without one.
     """
 
@@ -328,7 +330,10 @@ class ReadOnlyPartition(ReadLog):
             check_same_topic(self.tp, self.topic_id, topic_id)
 
     def _is_same(self, known: SealedLocalSegment, end_offset: int) -> bool:
-        """Return False if a cleaner has replaced the segment by one with the same base."""
+        """Return True if ``known`` still ends at ``end_offset`` and its file still has the same size.
+
+        Otherwise a cleaner has replaced the segment by one with the same base offset.
+        """
         state = self.files.state(known.path)
         return known.end_offset == end_offset and state is not None and state.size == known.size_bytes
 

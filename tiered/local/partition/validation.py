@@ -86,7 +86,8 @@ class RecordRules:
 
         The batch has base offset 0 and no leader epoch. ``producer``: id, epoch and base sequence for a batch of a
         transaction. ``given``: ``records`` may have any form that ``append_many`` accepts, checked by the caller.
-        Raises InvalidRecordError, InvalidTimestampError or RecordTooLargeError.
+        Raises InvalidRecordError for a malformed record, or one without a key in a compacted topic. Raises also
+        InvalidTimestampError and RecordTooLargeError.
         """
         transactional = producer[0] >= 0
         if self.form is not None:
@@ -153,7 +154,10 @@ class RecordRules:
     def _stamp(
         self, records: Sequence[NewRecord], least: int, greatest: int, now_ms: int
     ) -> tuple[Sequence[NewRecord], int, int]:
-        """Return the records with ``now_ms`` where they have no timestamp, and their smallest and largest timestamp."""
+        """Return the records with ``now_ms`` where they have no timestamp, and their smallest and largest timestamp.
+
+        ``least``, ``greatest``: before this change. Raises InvalidTimestampError if ``least`` is below -1.
+        """
         if least < NO_TIMESTAMP:
             raise self._bad_time([record[2] for record in records].index(least), least, now_ms)
         if greatest == NO_TIMESTAMP:
@@ -255,8 +259,8 @@ def stored_batches(rules: RecordRules, data: bytes, now_ms: int) -> list[tuple[b
     """Return a producer's batches as they will be stored, except for their offsets and leader epoch.
 
     ``data``: encoded batches. ``last_offset`` of the facts counts from the batch's first record. Raises
-    InvalidRecordError, InvalidTimestampError or RecordTooLargeError. ``index``: that of the record among all of
-    ``data``; of an unreadable batch, its number.
+    InvalidRecordError, InvalidTimestampError or RecordTooLargeError. The error's ``index`` counts the records of
+    ``data``. For a batch that is incomplete or has a wrong CRC it counts batches.
     """
     settled: list[tuple[bytes, BatchFacts]] = []
     index = 0

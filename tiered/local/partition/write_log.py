@@ -175,7 +175,7 @@ class WriteLog(ReadLog):
         Raises:
             InvalidRecordError, InvalidTimestampError, RecordTooLargeError: the record at the error's ``index`` is
                 refused, and nothing was appended.
-            ClosedError, DiskFullError, FencedError: nothing was appended.
+            ClosedError, DiskFullError, FencedError, TooManyOpenFilesError: nothing was appended.
             NotDurableError: the records are in the log, but the flush that ``flush.messages`` needs has failed.
             LocalIOError: the disk failed, and the partition goes offline. The records may be in the log, and a crash
                 may lose them.
@@ -187,6 +187,8 @@ class WriteLog(ReadLog):
         """Append a batch that the caller encoded, and return its place.
 
         Return None, without an append, if the topic's codec, size limit, keys or timestamps forbid these bytes.
+        Raises ClosedError, DiskFullError or FencedError: nothing was appended. NotDurableError: only a due flush
+        failed. After another LocalIOError the batch may be in the log.
         """
         self._check_process()
         return self.appender.append_packed(batch)
@@ -194,10 +196,11 @@ class WriteLog(ReadLog):
     def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
         """Append one atomic batch of an open transaction. ``read_committed`` shows it once the transaction committed.
 
-        Raises OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a wrong sequence, epoch or
-        transaction state, InvalidRecordError for a refused record, ClosedError, DiskFullError or FencedError. Then
-        nothing is appended. NotDurableError: only a due flush failed. After another LocalIOError the batch may be in
-        the log.
+        ``records``: in any form that ``append_many`` accepts. ``stamp``: the producer's id and epoch, and the sequence
+        of the first record. Raises OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a wrong
+        sequence, epoch or transaction state, InvalidRecordError for a refused record, ClosedError, DiskFullError or
+        FencedError. Then nothing is appended. NotDurableError: only a due flush failed. After another LocalIOError the
+        batch may be in the log.
         """
         self._check_process()
         return self.appender.append_as_producer(records, stamp)
@@ -206,7 +209,7 @@ class WriteLog(ReadLog):
         """Append the encoded batches in ``data``, all or none. They get the next offsets and the log's leader epoch.
 
         A batch is encoded again only if the topic's codec differs or its own offsets have gaps. Format v0 and v1
-        becomes v2. A record without timestamp (-1) gets none. The result's ``timestamp`` is the largest one. Raises
+        becomes v2. A record without timestamp stays without one. The result's ``timestamp`` is the largest one. Raises
         InvalidRecordError for a refused batch, ClosedError, DiskFullError or FencedError: nothing was appended.
         NotDurableError: only a due flush failed. After another LocalIOError the batches may be in the log.
 
@@ -218,7 +221,7 @@ class WriteLog(ReadLog):
         return self.appender.append_batches(data)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
-        """Append checked columns (``tiered.arrow.rows``) as one atomic batch, and return its place.
+        """Append the rows of ``records``, which the caller checked, as one atomic batch. Return its place.
 
         Raises RecordTooLargeError, ClosedError, DiskFullError or FencedError: nothing was appended. NotDurableError:
         only a due flush failed. After another LocalIOError the batch may be in the log.
@@ -254,8 +257,7 @@ class WriteLog(ReadLog):
     def delete_local_before(self, offset: int) -> list[int]:
         """Delete whole sealed segments below ``offset`` from the disk. Return their base offsets.
 
-        Segments that are not flushed yet stay. In a tiered log, segments that are not uploaded yet stay, too
-        (:meth:`set_uploaded`).
+        Segments that are not flushed yet stay. In a tiered log, segments that are not uploaded yet stay, too.
         """
         self._check_process()
         return self.maintenance.delete_local_before(offset)
@@ -264,8 +266,8 @@ class WriteLog(ReadLog):
         """Truncate the log at ``offset``, durably. A batch that reaches beyond ``offset`` is removed whole.
 
         A log that ends at or below ``offset`` keeps its records. An ``offset`` below the first segment removes all
-        segments, and an empty log begins there. Raises ConfigError if ``offset`` is below the bucket's end. Raises
-        CorruptionError, before any change, if damage hides the batch at ``offset``.
+        segments, and an empty log begins there. Raises ConfigError if ``offset`` is negative or below the bucket's end.
+        Raises CorruptionError, before any change, if damage hides the batch at ``offset``.
         """
         self._check_process()
         self.maintenance.truncate_to(offset)

@@ -72,7 +72,8 @@ class Recovery:
 
     ``interval_bytes``: ``index.interval.bytes``. ``now_ms``: wall clock, only for the names of torn copies. ``dense``:
     True if every offset has a record, so that a gap between two segments is a loss. ``keeps_point``: True if each
-    truncation lowered the recovery point first, which a broker does not do. A log that ends below it has lost records.
+    truncation lowered the recovery point first, which a broker does not do. A log that ends below the point has then
+    lost records.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Recovery:
     def _forget_snapshots_above(self, end_offset: int) -> None:
         """Remove producer snapshots above ``end_offset``.
 
-        Set ``met_producers`` if there may have been producers, because no other file may show them.
+        Set ``met_producers`` if some were removed and the partition may have producers: no other file may show them.
         """
         had_producers = may_have_producers(self._files, self._directory)
         if remove_snapshots_above(self._files, self._directory, end_offset) and had_producers:
@@ -222,7 +223,7 @@ class Recovery:
     def _is_promised(self, segment: FoundSegment, damage: tuple[int, int], recovery_point: int, resume: int) -> bool:
         """Return True if the damaged bytes were durable. They are then not cut, and reads of them raise.
 
-        ``damage``: its (position, offset). ``resume``: first offset after the damaged segment.
+        ``damage``: (position, offset) at which it begins. ``resume``: first offset after the damaged segment.
         """
         position, offset = damage
         if offset < recovery_point:
@@ -383,7 +384,10 @@ class Recovery:
         return copy is None
 
     def _copy_tail(self, path: Path, position: int, size: int) -> Path | None:
-        """Copy the bytes from ``position`` on to a file of their own, durable; None if they are all zero."""
+        """Copy the bytes from ``position`` to ``size`` (exclusive) to a new file, durably.
+
+        Return its path. If all these bytes are zero, copy nothing and return None.
+        """
         source = self._files.open_read(path)
         target_path = self._torn_path(path)
         target: int | None = None

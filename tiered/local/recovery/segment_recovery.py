@@ -51,9 +51,9 @@ _MAGIC = b"\x02"
 class BatchOrder:
     """Check that the offsets of a segment's batches follow each other. ``expected``: end of the good batches so far.
 
-    ``damage``: (position, offset) of the first bad batch, None without one. ``dense``: every offset has a record.
-    ``promised``: the recovery point in the active segment, -1 if unknown. No gap may contain it, because some batch
-    ends there.
+    ``offsets``: those that the segment may hold. ``damage``: (position, offset) of the first bad batch, None without
+    one. ``dense``: every offset has a record. ``promised``: the recovery point in the active segment, -1 if unknown.
+    No gap may contain it, because some batch ends there.
     """
 
     def __init__(self, offsets: Offsets, *, dense: bool, promised: int = -1) -> None:

@@ -56,7 +56,7 @@ class FoundSegment:
     batch, -1 if unknown. ``largest``: the largest timestamp and the last offset of its batch; None: use the last entry
     of the time index. ``aborted``: the transactions whose ABORT markers are in the segment; None: read the ``.seal``
     note or the log. ``first_append_ms``: wall clock of the first append, -1 without appends. ``first_timestamp``: the
-    largest of the first batch.
+    largest timestamp of the first batch, -1 without one.
     """
 
     base_offset: int
@@ -87,8 +87,9 @@ class BatchFacts(NamedTuple):
 class ActiveSegment:
     """Active segment of a partition: it is appended to, indexed and sealed. The caller holds the partition's lock.
 
-    ``found``: the segment as loaded. ``jitter_ms``: shortens its ``segment.ms``. ``made``: True for a new segment,
-    whose files do not exist yet. ``stats``: its running totals; None after a recovery: the seal measures them.
+    ``found``: the segment as loaded. ``created_ms``: wall clock of its creation, or of its last change before the open.
+    ``jitter_ms``: shortens its ``segment.ms``. ``made``: True for a new segment, whose files do not exist yet.
+    ``stats``: its running totals; None after a recovery: the seal measures them.
     """
 
     __slots__ = (  # Python shares no keys of so many attributes: each segment's own dict took 1,500 bytes
@@ -294,8 +295,8 @@ class ActiveSegment:
     def cut_back(self, found: FoundSegment, aborted: Sequence[AbortedTxn] | None = None) -> None:
         """Truncate the segment to the end of ``found``, after an interrupted append. Repeating the call is safe.
 
-        The totals are unknown afterwards: the seal measures them. ``aborted``: the entries that stay in the transaction
-        index; None: leave its file unchanged.
+        ``found``: the segment without that append. The totals are unknown afterwards: the seal measures them.
+        ``aborted``: the entries that stay in the transaction index; None: leave its file unchanged.
         """
         size = self.size_bytes = found.size_bytes
         self._files.truncate(self._handle(), size)
@@ -344,7 +345,10 @@ class ActiveSegment:
             self._aborted, self._txn_crc = len(entries) // TXN_ENTRY_BYTES, crc32c(entries)
 
     def aborted_txns(self) -> list[AbortedTxn]:
-        """Return aborted transactions with markers in the segment. Raises CorruptionError if entries are missing."""
+        """Return the aborted transactions whose ABORT markers are in the segment.
+
+        Raises CorruptionError if entries of the transaction index are missing.
+        """
         if self._lost is not None:
             raise self._lost
         expected = self._aborted

@@ -237,7 +237,7 @@ def load_indexes(
 
 
 def load_growing(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> SegmentIndexes:
-    """Load the indexes of a segment that another process appends to. Only whole entries below ``size_bytes`` are used.
+    """Load the indexes of a segment that another process appends to, up to the position ``size_bytes`` (exclusive).
 
     Wrong entries are left out: a lookup then starts earlier in the file, and stays right.
     """
@@ -314,8 +314,8 @@ def rebuild_indexes(
 def lost_end(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> bool:
     """Return True if the ``.log`` is shorter than its ``.seal`` note says and an index has entries beyond its end.
 
-    ``size_bytes``: present size of the ``.log``. The note is read here. The note alone is no proof: a broker that
-    rewrites a segment leaves the old note, with indexes that fit the new log. False if the ``.log`` has other damage.
+    ``size_bytes``: present size of the ``.log``. The note alone is no proof: a broker that rewrites a segment leaves
+    the old note, with indexes that fit the new log. Return False if the ``.log`` has other damage.
     """
     if noted_size(files, log.path.with_suffix(SEAL_SUFFIX)) <= size_bytes:
         return False

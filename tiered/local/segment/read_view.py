@@ -56,8 +56,9 @@ class Extent(NamedTuple):
     def walk(self, log: LogFile, position: int, *, dense: bool) -> Iterator[tuple[BatchPosition, memoryview]]:
         """Yield the batches from ``position`` on with their bytes, to the end of the extent. CRCs are not checked.
 
-        Raises CorruptionError if a batch is outside the segment's offsets or not after the batch before, or if the
-        batches end too early. ``dense``: raise it also for a missing offset.
+        ``position``: a batch's start. Raises CorruptionError if a batch is outside the segment's offsets or not after
+        the batch before. Raises it, too, if the batches end before ``size_bytes`` or below the offset ``reach``.
+        ``dense``: raise it also for a missing offset.
         """
         reach = self.end_offset if dense else self.reach
         return log.segment(position, self.size_bytes, self.offset_range, dense=dense, reach=reach)

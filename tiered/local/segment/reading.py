@@ -119,7 +119,8 @@ def _runs_of(  # noqa: PLR0917 - the state of one segment's read
 def _next_run(log: LogFile, extent: Extent, position: int, wanted: int, end: int) -> BatchRun | None:
     """Return the batches from byte ``position`` on, where an earlier read ended and offset ``wanted`` begins.
 
-    Return None if they exceed ``FIRST_BYTES`` or cannot be verified. Then the caller searches with the index.
+    ``position`` -1: no read ended there. Return None then, and if the batches exceed ``FIRST_BYTES`` or cannot be
+    verified. The caller then searches with the index. ``end``: exclusive end of the wanted offsets.
     """
     size_bytes = extent.size_bytes - position
     if position < 0 or not 0 < size_bytes <= FIRST_BYTES:
@@ -164,8 +165,8 @@ def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int]
 def open_extent(files: Files, view: View, extent: Extent, offset: int) -> LogFile:
     """Open the extent's ``.log``. Raises OffsetOutOfRangeError if retention deleted it since the view was made.
 
-    Raises CorruptionError if the file of a sealed segment has another size than before. ``offset``: the offset that is
-    read, for the errors.
+    Raises CorruptionError if the file of a sealed segment does not have the extent's size. ``offset``: the offset that
+    is read, for the errors.
     """
     path = extent.segment.path
     while True:
@@ -199,7 +200,8 @@ def patient_view(view: Callable[[], View], clock: Clock) -> View:
 def retry_over_new_view(view: Callable[[], View], work: Callable[[View], T]) -> T:
     """Call ``work`` with a view and return its result.
 
-    If segments were moved or replaced meanwhile, repeat with a new view, at most ``FRESH_VIEWS`` times.
+    If ``work`` raises because segments were moved or replaced meanwhile, repeat it with a new view, at most
+    ``FRESH_VIEWS`` times. Then raise its error. An error from real damage is raised at once.
     """
     over = view()
     for _ in range(FRESH_VIEWS):

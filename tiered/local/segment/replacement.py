@@ -83,7 +83,7 @@ class SegmentCopy:
     def append(self, batch: bytes | memoryview) -> None:
         """Append one batch unchanged.
 
-        Raises CorruptionError if its offsets are not above those of the batch before, or if they do not fit.
+        Raises CorruptionError if its offsets are not above those of the batch before, or do not fit an index entry.
         """
         header = read_header(batch)
         if not self.fits(header.last_offset) or header.last_offset < self._end:
@@ -115,7 +115,8 @@ class SegmentCopy:
     def append_run(self, batches: Buffer) -> None:
         """Append consecutive whole batches unchanged. The caller has verified their CRCs.
 
-        Raises CorruptionError if the offsets of a batch are not above those of the batch before, or if they do not fit.
+        Raises CorruptionError if the offsets of a batch are not above those of the batch before, or do not fit an index
+        entry.
         """
         view, at = memoryview(batches), 0
         walk = BatchWalk(corrupt_at, position=self.size_bytes)
@@ -262,7 +263,10 @@ def _warn_lost_log(files: Files, time_index: Path) -> None:
 
 
 def _complete_swaps(files: Files, directory: Path, names: dict[str, LocalFile]) -> None:
-    """Finish a replacement: unlink the plain segments in the range of the ``.swap`` files, then rename these files."""
+    """Finish a replacement: unlink the old segments in the range of the ``.swap`` files, then rename these files.
+
+    ``names``: the parsed file names of the directory, which are changed accordingly.
+    """
     swaps = sorted(file for file in names.values() if file.work == SWAP_SUFFIX)
     logs = [file.base for file in swaps if file.suffix == LOG_SUFFIX]
     if logs:

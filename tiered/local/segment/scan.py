@@ -35,7 +35,7 @@ NO_BYTES = memoryview(b"")
 
 
 class _Buffers:
-    """The buffers of one walk: a single one that is reused, or ones from the pool if pieces are retained."""
+    """Buffers of one walk: a single one that is reused, or with ``kept`` a new one from the pool for each piece."""
 
     def __init__(self, *, kept: bool) -> None:
         self._only = None if kept else bytearray()
@@ -123,7 +123,7 @@ class LogFile:
         Verified is a run of consecutive v2 batches with right CRCs, as long as the buffer allows. Not verified is a
         single batch whose CRC was not checked. Raises CorruptionError for a batch outside ``offsets``, or not after the
         batch before, and if the batches do not end at ``size_bytes``. ``known``: runs that an earlier scan verified, by
-        their byte position. They are yielded as verified, with empty bytes.
+        their byte position. They are yielded as verified, with empty bytes. ``position``: a batch's start.
         """
         walk = self.walk(position, offsets)
         yield from _passed(walk, known)
@@ -221,9 +221,10 @@ class LogFile:
         return view[: self._files.read_into(self._handle, view, position)]
 
     def starts_batch(self, position: int, size_bytes: int, offsets: Offsets, *, at_or_below: int) -> bool:
-        """Return True if a batch starts at ``position``, in ``offsets``, with a base offset of at most ``at_or_below``.
+        """Return True if a batch starts at ``position`` and its base offset is at most ``at_or_below``.
 
-        The bytes read for this check are reused by a walk that begins there.
+        The batch must also end by ``size_bytes``, the segment's length, and its offsets must be in ``offsets``. A walk
+        that begins there uses the bytes read for this check.
         """
         view = self._first_piece(position, size_bytes, max(0, min(FIRST_BYTES, size_bytes - position)))
         self._looked = position, size_bytes, view
@@ -253,7 +254,10 @@ class LogFile:
             raise self.damage(position, error.message) from None
 
     def verify(self, span: BatchPosition, view: memoryview) -> BatchHeader:
-        """Check the CRC of a batch and return its header. Raises CorruptionError with path, position and offset."""
+        """Check a batch with its CRC and return its header. Raises CorruptionError if the batch is damaged.
+
+        ``span``: its place, for that error.
+        """
         try:
             return verify_batch(view)
         except CorruptionError as error:

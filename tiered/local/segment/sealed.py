@@ -199,7 +199,7 @@ class SealedLocalSegment:
     def descriptor(self) -> SegmentDescriptor:
         """Return the totals of the segment, from the ``.seal`` note or by reading all of the ``.log``.
 
-        Raises CorruptionError if that read finds damage.
+        Raises CorruptionError if that read finds damage or a lost end.
         """
         stats = self._noted()
         if stats is None:
@@ -238,7 +238,7 @@ class SealedLocalSegment:
     def lacks_producers(self) -> bool:
         """Return True if only the bucket may know the producers before this segment.
 
-        Then pass the producers at the end of the bucket to :meth:`indexes`.
+        Then :meth:`indexes` needs the producer snapshot at the end of the bucket.
         """
         return self._side_files().lacks_producers
 
@@ -266,7 +266,7 @@ class SealedLocalSegment:
         return sum(state.size for state in states if state is not None)
 
     def aborted_txns(self) -> list[AbortedTxn]:
-        """Return aborted transactions whose markers are in the segment.
+        """Return the aborted transactions whose ABORT markers are in the segment.
 
         Raises CorruptionError if the transaction index is lost and cannot be rebuilt.
         """

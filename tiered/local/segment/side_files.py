@@ -105,8 +105,8 @@ class SegmentPlace(NamedTuple):
 def measure(log: LogFile, size_bytes: int, offsets: Offsets, *, dense: bool = False) -> SegmentStats:
     """Read a whole segment and return its totals. Verify the CRC of each batch, and that the batches fill the segment.
 
-    ``offsets``: the range of offsets. ``dense``: no offset may be left out. Raises CorruptionError with the position.
-    Control records (transaction markers) count: they occupy offsets.
+    ``offsets``: range that its offsets must be in. ``dense``: no offset may be left out. Raises CorruptionError if one
+    of these checks fails. Control records (transaction markers) count: they occupy offsets.
     """
     stats = SegmentStats()
     for span, view in log.segment(0, size_bytes, offsets, dense=dense, reach=offsets.next if dense else -1):
@@ -183,9 +183,9 @@ class SideFiles:
     """Transaction index and producer snapshot of one segment, rebuilt if they are lost or damaged.
 
     ``noted``: content of the ``.seal`` note, None without one. The log is read at most once, and only if a file differs
-    from the note or there is none. ``before``: the producers at the end of the bucket. All calls raise CorruptionError
-    if a file is lost or damaged and the log before the segment is unknown. All raise NotFoundError if retention took
-    the segment.
+    from the note or the note is missing. ``before``: the producers at the end of the bucket, None if not needed. All
+    calls raise CorruptionError if a file is lost or damaged and cannot be rebuilt, because earlier segments are not on
+    this disk. All raise NotFoundError if retention deleted the segment.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class SideFiles:
         self._told: ReplayedSegment | None = None
 
     def aborted_txns(self) -> list[AbortedTxn]:
-        """Return the aborted transactions whose markers the segment holds."""
+        """Return the aborted transactions whose ABORT markers are in the segment."""
         return decode_txns(self.txn_index(), self._place.base_offset)
 
     def repair_txn_index(self, *, whole: bool = False) -> bytes:
@@ -230,10 +230,9 @@ class SideFiles:
     def txn_index(self, *, exact: bool = False, whole: bool = False) -> bytes:
         """Return the entries of the transaction index, encoded. A file with the CRC32C in the ``.seal`` note is right.
 
-        Otherwise the log is replayed. ``exact``: return the entries of the replay if it is complete. In all other cases
-        return those of the file, or of the replay if the file contradicts the log. The file may also have transactions
-        whose first records compaction removed. ``whole``: treat a replay that begins at the first segment on this disk
-        as complete.
+        Otherwise the log is replayed. The result is then the file, or the replay if the file contradicts the log. The
+        file may also have transactions whose first records compaction removed. ``exact``: return the replay whenever it
+        is complete. ``whole``: treat a replay that begins at the first segment on this disk as complete.
         """
         if self._noted is not None and self._noted.aborted == 0:
             return b""

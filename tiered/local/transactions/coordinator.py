@@ -103,7 +103,7 @@ class Transactions:
         Also set back positions of groups that are after the end of their partition. Failed writes are logged.
         :meth:`tick` repeats those of transactions, the next recovery those of positions. If the state log is
         unreadable, the open succeeds, and ``read_committed`` waits at the open transactions. Raises CorruptionError
-        only for ``tiered-producer-ids.json``.
+        only if ``tiered-producer-ids.json`` is damaged.
         """
         try:
             self.positions.rewind_lost(self._clock.now_ms())
@@ -158,7 +158,8 @@ class Transactions:
         """Begin a transaction with this id, and return its producer.
 
         If a transaction is open under the same id, abort it and fence its producer. Raises ConfigError for an
-        impossible id or timeout, ClosedError, LocalIOError, DiskFullError and CorruptionError. Raises
+        impossible id or timeout, and ClosedError after the close began. Raises LocalIOError, DiskFullError or
+        CorruptionError if the state log or the file of producer ids cannot be written or read. Raises
         CommitUnknownError or MarkersPendingError if the earlier transaction cannot be ended.
         """
         with self._held(transactional_id):
@@ -184,8 +185,8 @@ class Transactions:
     def join(self, producer: TxnProducer, partitions: Iterable[TopicPartition]) -> None:
         """Add ``partitions`` to the transaction, before its first write to them.
 
-        Raises ProducerFencedError if the transaction was replaced or timed out. Raises ClosedError, LocalIOError or
-        DiskFullError if the state log cannot be written.
+        Raises ProducerFencedError if the transaction was replaced or timed out, and ClosedError after the close began.
+        Raises LocalIOError or DiskFullError if the state log cannot be written.
         """
         with self._held(producer.transactional_id):
             self._check_open(producer.transactional_id)
@@ -249,7 +250,7 @@ class Transactions:
     def abort_orphans(self, tp: TopicPartition, *, any_producer: bool = False) -> int:
         """Abort open transactions in ``tp`` that other volumes left. Return the number of transactions found.
 
-        This volume has claimed ``tp``. The claim fenced those volumes, so that they can neither commit nor abort here.
+        Call this once this volume has claimed ``tp``. The claim fences those volumes: they can no longer end them here.
         Transactions of this log and of a Kafka cluster are skipped. ``any_producer``: abort those of a Kafka cluster,
         too, because ``tp`` is a copy without another writer. If another volume has claimed ``tp`` by now, no marker is
         written and a warning is logged.
@@ -424,8 +425,9 @@ class Transactions:
     def _mark(self, owed: TxnMarker) -> WriteLog | None:
         """Append a marker, and return the partition, which the caller flushes. Return None if the topic was deleted.
 
-        Raises UnknownTopicError if the partition is not here now, FencedError, ProducerFencedError, LocalIOError,
-        DiskFullError. After an error the marker may be written or not.
+        Raises UnknownTopicError if the partition may be in a directory that is not open, FencedError if another volume
+        owns it, ProducerFencedError if the marker's epoch is too old, LocalIOError or DiskFullError. After an error the
+        marker may be written or not.
         """
         log = self._find(owed.tp)
         if log is not None:
@@ -440,7 +442,7 @@ class Transactions:
         return log
 
     def _abort(self, tp: TopicPartition, txn: OpenTxn, coordinator_epoch: int) -> None:
-        """Write the ABORT marker of an orphan transaction, durably. No coordinator will end it."""
+        """Write the ABORT marker of ``txn``, durably. Call this for a transaction that no coordinator will end."""
         log = self._mark(TxnMarker(tp, txn.producer_id, txn.producer_epoch, coordinator_epoch, abort=True))
         if log is not None:
             log.flush()

@@ -75,7 +75,7 @@ class ReadHost(Protocol):
         """Return the topics by name."""
 
     def partition(self, tp: TopicPartition) -> ReadLog:
-        """Return a partition. Raises UnknownTopicError."""
+        """Return a partition. Raises UnknownTopicError if the log does not have it."""
 
 
 class GroupLag(NamedTuple):
@@ -252,8 +252,9 @@ class GroupPositions(GroupTable):
     def commit(self, group: str, positions: Mapping[TopicPartition, Position]) -> None:
         """Append the positions of a group as one batch. On return they are in the page cache.
 
-        Raises ConfigError for too long metadata, or if another protocol uses the group. Raises CorruptionError for a
-        damaged key in the group's partition, LocalIOError, DiskFullError.
+        Raises ConfigError for too long metadata, if another protocol uses the group, or if other brokers have some
+        partitions of the topic. Raises CorruptionError for a damaged key in the group's partition of the topic,
+        LocalIOError or DiskFullError if the append fails.
         """
         if positions:
             self.log(self.partition_of(group)).append(self.records(group, positions))
@@ -277,7 +278,10 @@ class GroupPositions(GroupTable):
         ]
 
     def delete(self, group: str, partitions: Collection[TopicPartition], now_ms: int) -> None:
-        """Delete the positions of a group in these partitions."""
+        """Delete the positions of a group in these partitions. ``now_ms``: timestamp of the records that delete them.
+
+        Raises ConfigError if other brokers have some partitions of the topic.
+        """
         if partitions:
             log = self.log(self.partition_of(group))
             log.append([NewRecord(None, encode_position_key(group, tp), now_ms) for tp in partitions])

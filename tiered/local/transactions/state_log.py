@@ -55,7 +55,7 @@ class PartitionHost(Protocol):
         """Return the topics by name."""
 
     def partition(self, tp: TopicPartition) -> WriteLog:
-        """Return a partition. Raises UnknownTopicError."""
+        """Return a partition. Raises UnknownTopicError if no open directory has it."""
 
     def awake(self) -> list[WriteLog]:
         """Return the partitions that are open for writing. A partition opens at its first use.
@@ -88,7 +88,7 @@ class StateLog:
 
         ``may_make`` False: raise ConfigError for a missing log, because a directory that is not open may have it. The
         coordinator's epoch is the newest leader epoch of the log. It stays the same at each open, because the directory
-        lock excludes other processes. Raises CorruptionError, LocalIOError.
+        lock excludes other processes. Raises CorruptionError or LocalIOError if the log cannot be read or created.
         """
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None and not may_make:
@@ -128,9 +128,10 @@ class StateLog:
 
 
 def replay_state(logs: Iterable[ReadLog], replay: Callable[[bytes, bytes | None], None]) -> None:
-    """Call ``replay(key, value)`` with the newest record of each transactional id. Raises CorruptionError.
+    """Call ``replay(key, value)`` with the newest record of each transactional id, encoded.
 
-    Both are the record's bytes; the value is None if the id was deleted. ``logs``: partitions of the state log.
+    The value is None if the id was deleted. ``logs``: partitions of the state log. Raises CorruptionError for a damaged
+    batch, and errors of ``replay``.
     """
     newest: dict[bytes, bytes | None] = {}  # undecoded: later records replace most of a long log
     for log in logs:
@@ -171,7 +172,10 @@ class ProducerIds:
         return len(self._directories) > 1 or self._files.state(self._directories[0] / SEVERAL_NAME) is None
 
     def next(self) -> int:
-        """Return a new producer id. Raises LocalIOError, DiskFullError, CorruptionError."""
+        """Return a new producer id.
+
+        Raises LocalIOError, DiskFullError or CorruptionError if the file of ids cannot be written or read.
+        """
         with self._lock:
             if not self._left:
                 self._left = list(reversed(self._reserve()))

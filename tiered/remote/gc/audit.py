@@ -101,7 +101,7 @@ def _line(key: str, topic_id: UUID, partition: int, fields: Mapping[str, object]
 
 
 def _landed(put: Put, what: str) -> Steps[None]:
-    """Store a line. Its key is unique, so a PUT that lost has lost to an earlier attempt of its own."""
+    """Store a line, and raise if that is refused or unknown. ``what`` names the subject of the line in errors."""
     try:
         yield from conditional_put(put, (yield from deadline_after(COMMIT_DEADLINE_MS)), what)
     except RemotePermissionError as refused:

@@ -42,8 +42,8 @@ class Collected:
     """Result of one collection cycle. ``floor``: newest root version whose removed objects could be deleted.
 
     ``entries``: number of trash entries removed. ``objects``: number of deleted keys. ``pins``: number of pins and
-    snapshots. ``held``: number of due entries that they protect. ``failed``: keys that the store refused to delete,
-    with reasons. ``audit``: key of the audit line, empty without one.
+    snapshots. ``held``: number of due entries that they protect. ``failed``: (key, reason) of
+    deletions that the store refused. ``audit``: key of the audit line, empty without one.
     """
 
     floor: int = 0
@@ -89,7 +89,7 @@ class _Work:
     deleted: int = 0
 
     def add(self, keys: Iterable[str], number: int) -> Steps[None]:
-        """Add keys of the trash entry ``number`` (-1: of no entry to remove) and send each request that is full."""
+        """Add keys of the trash entry ``number``, -1 for keys of no entry. Send each request that is full."""
         self.waiting += [(key, number) for key in keys]
         while len(self.waiting) >= MAX_DELETE_KEYS:
             yield from self._send()
@@ -215,7 +215,7 @@ class Collector:
         return [entry for entry in entries if entry.what == TRASH_OBJECT and (entry.id_hi, entry.id_lo) in only]
 
     def _lists(self, root: Root) -> list[TrashEntry]:
-        """Return the pages of the trash that may name one of ``only``."""
+        """Return the trash entries of pages that may list one of the ids ``only``; none if ``only`` is not set."""
         return [entry for entry in root.trash if entry.what == TRASH_LIST] if self._only else []
 
     def _listed(self, root: Root, limit: int, work: _Work) -> Steps[None]:
@@ -230,7 +230,7 @@ class Collector:
                     yield from work.add(_object_keys(root, one), -1)
 
     def _segments(self, root: Root, entry: TrashEntry, number: int, work: _Work) -> Steps[None]:
-        """Delete the segments that an entry names. Its pages wait in ``work`` until all segments are deleted."""
+        """Delete the segments of trash entry ``number``. Its pages wait in ``work`` until all segments are deleted."""
         if entry.what == TRASH_OBJECT:
             yield from work.add(_object_keys(root, entry), number)
             return

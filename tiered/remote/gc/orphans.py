@@ -70,8 +70,8 @@ class Swept:
     """Result of a sweep for orphans. ``orphans``: the first ``MAX_DELETE_KEYS`` keys of them.
 
     ``count``, ``size_bytes``: totals of all orphans. ``strange``: number of foreign keys, which stay. ``failed``:
-    refused deletions, with reasons. ``uploads``: abandoned multipart uploads, by key and id. ``unlisted``: why the
-    uploads are unknown, otherwise empty. ``readers``: number of pins because of which no orphan was deleted.
+    (key, reason) of refused deletions. ``uploads``: (key, upload id) of abandoned multipart uploads. ``unlisted``: why
+    the uploads are unknown, otherwise empty. ``readers``: number of pins because of which no orphan was deleted.
     ``announced``: the audit line of the sweep is stored.
     """
 
@@ -147,7 +147,7 @@ def _drop_unheld(root: Root, found: Swept) -> Steps[None]:
 
 
 def _announce(root: Root, found: Swept, **counts: int) -> Steps[None]:
-    """Store the line of a sweep before its first deletion, once. An outage or a kill later leaves this line."""
+    """Store an audit line with ``counts`` before the first deletion of a sweep, once. A killed sweep leaves it."""
     if not found.announced:
         yield from write_line(root, {"begun": True, **counts}, must=True)
         found.announced = True
@@ -183,8 +183,8 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
 def _sweep_uploads(catalog: Catalog, found: Swept, *, abort: bool) -> Steps[None]:
     """Find, and with ``abort`` abort, multipart uploads that a lost disk or a killed maintainer left behind.
 
-    They are a day old, and a newer claim has ended their epoch. A completed upload is not listed any more. Aborting
-    another upload of its key deletes nothing.
+    They are at least a day old, and a newer claim has ended their epoch. A completed upload is not listed any more.
+    Aborting another upload of its key deletes nothing.
     """
     prefix = partition_prefix(catalog.topic_id, catalog.partition) + "s/"
     listed, date_ms = yield from list_unfinished(prefix)
@@ -207,7 +207,7 @@ _Candidates = dict[str, tuple[_Name, list[ListEntry]]]
 
 
 def _candidates(catalog: Catalog, listing: Listing, found: Swept) -> Steps[_Candidates]:
-    """Return listed objects that are a day old, by uid, as (name, entries). Counts foreign keys in ``found``.
+    """Return listed objects that are at least a day old, by uid, as (name, entries). Counts foreign keys in ``found``.
 
     Reads pages of ``listing`` until there are ``MAX_CANDIDATES`` uids.
     """
@@ -319,7 +319,7 @@ def sweep_strays(*, delete: bool) -> Steps[Swept]:
 
 
 def _sweep_probes(found: Swept, *, delete: bool) -> Steps[None]:
-    """Delete the objects of probes that were cut short, or whose role must not delete them."""
+    """Find, and with ``delete`` delete, objects of store probes at least a day old. Adds them to ``found``."""
     listing = Listing("", PROBE_PREFIX)  # the maintainer's role may list "", and not each prefix below
     while listing.more:
         below = [entry for entry in (yield from listing.page()) if entry.key.startswith(PROBE_PREFIX)]
@@ -332,7 +332,7 @@ def _sweep_probes(found: Swept, *, delete: bool) -> Steps[None]:
 
 
 def _sweep_stray_uploads(found: Swept, *, abort: bool) -> Steps[None]:
-    """Find, and with ``abort`` abort, old unfinished multipart uploads below destroyed partitions.
+    """Find, and with ``abort`` abort, multipart uploads below destroyed partitions that are at least a day old.
 
     Listings of objects do not show them. Without a lifecycle rule the bucket keeps their parts for ever.
     """
@@ -353,7 +353,7 @@ def _sweep_stray_uploads(found: Swept, *, abort: bool) -> Steps[None]:
 
 
 def _sweep_destroyed(topic_id: UUID, partition: int, found: Swept, *, delete: bool) -> Steps[None]:
-    """Find, and with ``delete`` delete, old objects below a destroyed partition, its root last."""
+    """Find, and with ``delete`` delete, day-old objects of a destroyed partition, its root last. Adds to ``found``."""
     last = root_key(topic_id, partition)
     noted = rooted = False
     listing = Listing(partition_prefix(topic_id, partition))

@@ -138,7 +138,7 @@ def _decided_as(uid: str, decided: Sequence[DecisionKey]) -> str:
     """Return the transaction id whose decision may name a ``.log`` without a bundle; ``""`` if that is not certain.
 
     A task stores two objects. If it stalls between them, a sweep may abort its batch and delete the first. The task
-    then stores the second alone. With two ids of one stem it is not known to which batch the object belongs.
+    then stores the second alone. If two ids fit ``uid``, it is not known to which batch the object belongs.
     """
     found = {each.txn for each in decided if is_stem_of(each.txn, staged_batch(uid), uid)}
     return found.pop() if len(found) == 1 else ""
@@ -181,7 +181,7 @@ def _named(uid: str) -> Row:
 class OldDecisions:
     """Result of a sweep of sink decisions. ``keys``: keys of obsolete decisions. ``kept``: number of all others.
 
-    ``damaged``: errors of unreadable decisions, by key. ``failed``: refused deletions, with reasons.
+    ``damaged``: errors of unreadable decisions, by key. ``failed``: (key, reason) of refused deletions.
     """
 
     keys: list[str] = field(default_factory=list)
@@ -197,8 +197,8 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
     is a day old, its id has a later decision to commit, and every partition that it names has committed its batch or a
     later one. These decisions stay:
 
-    * the newest of an id for :data:`DECISION_KEPT_MS`, and if it is an abort for ever, so that its objects stay
-      aborted;
+    * the newest of an id for :data:`DECISION_KEPT_MS`, after which it needs no later one. If it is an abort, it stays
+      for ever, so that its objects stay aborted;
     * unreadable ones, because it is unknown what they name;
     * ones whose id a partition's root no longer lists. Those of a one-shot write are deleted once the catalog names its
       objects, or none of them is stored.
@@ -252,8 +252,9 @@ def _newest_committed(listed: Sequence[tuple[DecisionKey, ListEntry]], found: Ol
 def _is_passed(parsed: DecisionKey, partitions: _DecidedPartitions, later: int) -> Steps[bool]:
     """Return True if no partition that the decision names needs it any more.
 
-    Each of them is deleted, has committed this batch or a later one, or cannot commit this batch any more. ``later``:
-    batch of the id's newest decision if that is one to commit, otherwise -1.
+    Each of them is deleted, has committed this batch or a later one, or cannot commit this batch any more. An abort is
+    also needed until its id has a later decision to commit. ``later``: batch of the id's newest decision if that is one
+    to commit, otherwise -1.
     """
     found = yield from read_decision(decision_key(*parsed))
     if found is None:
@@ -312,7 +313,7 @@ def _named_staged(root: Root) -> Steps[set[tuple[int, int]]]:
 
 
 def _stored_staged(topic_id: UUID, partition: int) -> Steps[set[tuple[int, int]]]:
-    """Return the ids of all objects below ``s/t/``."""
+    """Return the ids, as (high, low) halves, of all staged objects of a partition."""
     listed = yield from list_all(staged_prefix(topic_id, partition))
     return {split_uid(parsed.uid) for entry in listed if (parsed := parse_staged_key(entry.key)) is not None}
 

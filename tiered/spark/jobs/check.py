@@ -24,10 +24,10 @@ from tiered.store.driver import Runner as StepRunner
 def check(
     runner: JobRunner, topics: tuple[str, ...], task_bytes: int, reading: Reading = EVERYTHING, *, orphans: bool = False
 ) -> CheckReport:
-    """Check all parts of the selected topics in tasks and return one report. Raises UnknownTopicError.
+    """Check the selected topics on Spark and return one report. Raises UnknownTopicError, JobFailedError.
 
-    ``topics`` empty: all. ``task_bytes``: size of one part. ``reading``: the segments of which every byte is read.
-    ``orphans``: also search for orphans.
+    ``topics`` empty: all. ``task_bytes``: least bytes of segments in a task. ``reading``: the segments of which
+    every byte is read. ``orphans``: also search for orphans.
     """
     registry, parts = StepRunner(runner.store).run(cut_steps(runner.url, topics, least_bytes=task_bytes), take=_ignore)
     asked = {"reading": dataclasses.asdict(reading), "orphans": orphans}
@@ -36,7 +36,7 @@ def check(
 
 
 def check_part(store: Store, task: Task) -> Receipt:
-    """Check one part of the bucket, in a worker. Return its findings as a receipt."""
+    """Check the range of segments that ``task`` names, in a worker. Return the report as JSON values."""
     asked = task["reading"]
     reading = Reading(asked["data"], tuple(asked["subset"]) if asked["subset"] else None, asked["pin"])
     steps = part_steps(CheckPart(**task["part"]), reading, orphans=task["orphans"])

@@ -59,7 +59,8 @@ def erase(
     ``partition`` None: all of the topic. ``now``: delete the old objects without ``gc.grace.ms``.
     ``task_bytes``: bytes that one task reads.
 
-    Raises UnknownTopicError, ConfigError, JobFailedError.
+    Raises UnknownTopicError, JobFailedError if a task failed, and ConfigError if the user does not confirm. Raises
+    ConfigError also if ``now`` is set and a pin or a snapshot needs the old objects.
     """
     app = runner.app
     entry = drive(runner.store, need_entry(topic))
@@ -90,7 +91,8 @@ def _looked(
 ) -> list[ErasePlan]:
     """Search all partitions that have a catalog, in parts on Spark. Return a plan for each of them.
 
-    ``task_bytes``: size of a part. ``now``: raise ConfigError if a pin or a snapshot needs older versions.
+    ``task_bytes``: least bytes that one task reads. ``now``: raise ConfigError if a pin or a snapshot needs older
+    versions.
     """
 
     def cut(number: int) -> Any:
@@ -129,8 +131,11 @@ def find_in_part(store: Store, task: Task) -> Receipt:
 
 
 def erase_partition(store: Store, task: Task) -> Receipt:
-    """Erase the selected records from one partition, in a worker. Prove that none remains, and write the erasure's
-    receipt.
+    """Erase the selected records from one partition, in a worker. Search the partition for records that remain.
+
+    Write the result into the bucket, as the receipt of the erasure. Return its key, the result, and the commands that
+    delete noncurrent versions.
+    Raises UnknownTopicError if the topic was deleted and created again since the plan.
     """
     selection = BlindSelection.from_json(task["selection"])
     entry = drive(store, need_entry(task["topic"]))

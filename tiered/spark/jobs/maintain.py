@@ -76,7 +76,8 @@ class Due:
 def maintain(runner: JobRunner, wanted: JobScope) -> int:
     """Plan the job, ask the user, run it and print the result. Return the exit code.
 
-    Raises UnknownTopicError for a selected topic that does not exist, and JobFailedError.
+    Raises UnknownTopicError for a selected topic that does not exist, ConfigError if the user does not confirm, and
+    JobFailedError if a task failed.
     """
     app = runner.app
     due = _due(runner.store, wanted)
@@ -109,7 +110,10 @@ def _is_large(plan: MaintenancePlan, two_phase_bytes: int) -> bool:
 
 
 def _partitions(store: Store, selected: str | None) -> Iterator[tuple[TopicEntry, int]]:
-    """Yield the selected partitions of topics that are not being deleted."""
+    """Yield (topic, partition) for all partitions, or for those of ``selected`` (``TOPIC`` or ``TOPIC:P``).
+
+    Topics that are being deleted are left out. Raises UnknownTopicError if ``selected`` names one, or no topic.
+    """
     if selected is None:
         for entry in drive(store, list_topics()):
             if entry.state != STATE_DELETING:

@@ -65,8 +65,9 @@ class TaskCall:
     s3: S3Keywords
 
     def __call__(self, task: str, *more: Any) -> str:
-        """Run one task and return its receipt. An error of the library becomes a receipt. Other errors fail the
-        attempt.
+        """Run one task and return its receipt. ``more``: other arguments of the function, after the task.
+
+        An error of the library becomes a receipt. Other errors fail the attempt.
         """
         start_task()
         try:
@@ -152,7 +153,7 @@ class JobRunner:
         return receipts_of(self._collect(title, work, tasks), len(tasks))
 
     def _collect(self, title: str, work: Work, tasks: Sequence[Task]) -> list[tuple[int, str]]:
-        """Run tasks; return the number of each and its receipt as JSON."""
+        """Run tasks. Return (number, receipt as JSON) of each, in any order. ``title``: name of the work."""
 
         def query() -> list[tuple[int, str]]:
             frame = self.numbered(tasks)

@@ -82,9 +82,9 @@ class PlannedRound:
 
     @classmethod
     def plan(cls, store: Store, tp: TopicPartition, *, part_bytes: int, most_keys: int) -> PlannedRound | None:
-        """Plan a round over the newest catalog, in parts of about ``part_bytes``.
+        """Plan a round over the newest catalog. Return None if there is nothing to compact.
 
-        ``most_keys``: most keys that a task has in memory. None: there is nothing to compact.
+        ``part_bytes``: least bytes of segments in a part. ``most_keys``: most keys that a task has in memory.
         """
         entry = entry_of(store, tp.topic)
         catalog, context = opened(store, entry, tp.partition)
@@ -153,10 +153,10 @@ def compacted_entry(store: Store, topic: str) -> TopicEntry:
 
 
 def scan(store: Store, facts: Mapping[str, Any], number: int, part: CompactionPart) -> Generator[Pairs, None, Scanned]:
-    """Run phase 1 on one part: yield pairs (key digest and code) in pieces; return counts and effects on transactions.
+    """Run phase 1 on one part: yield its pairs (digest of a key, and code of its newest offset) in groups.
 
-    ``facts``: the JSON of :meth:`PlannedRound.as_json`. ``number``: index of the part. Raises NotFoundError if the
-    catalog has other rows now.
+    Return counts, and the effects of the records on transactions. ``facts``: the JSON of :meth:`PlannedRound.as_json`.
+    ``number``: index of the part. Raises NotFoundError if the catalog has other rows than the plan.
     """
     round_ = Round(**facts["round"])
     catalog, context = opened(store, compacted_entry(store, round_.topic), round_.partition)
@@ -210,7 +210,10 @@ class KeyPartition(InputPartition):
 
 
 class KeySource(DataSource):
-    """Spark data source with a digest and a code for each key of a round. Options: ``url``, ``round``, S3 settings."""
+    """Spark data source with a digest of each key in a part, and a code of the part and the key's newest offset.
+
+    Options: ``url``, ``round`` (JSON of a PlannedRound), and S3 settings.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -218,7 +221,7 @@ class KeySource(DataSource):
         return KEYS_SOURCE
 
     def schema(self) -> str:
-        """Return the columns of a row. A row is one key of a part, or the note of the part."""
+        """Return the columns of Spark's rows: one for each key of a part, and one for the part's result (``note``)."""
         return COLUMNS
 
     def reader(self, schema: StructType) -> KeyReader:
@@ -242,7 +245,10 @@ class KeyReader(DataSourceReader):
         return [KeyPartition(number, part) for number, part in enumerate(self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the pairs of one part, then its note. If the catalog has other rows by now, the note says so."""
+        """Yield a row for each key of one part, then one with ``note``: the result of the scan as JSON.
+
+        If the catalog has other segments by now, ``note`` has only ``changed``, the reason.
+        """
         if not isinstance(partition, KeyPartition):
             return
         number, note = partition.number, dict[str, Any]()
@@ -271,7 +277,7 @@ def _batch(high: Any, low: Any, codes: Any, notes: Any) -> pa.RecordBatch:
 
 
 class Shuffled:
-    """Survivors of one round, after the shuffle. Spark keeps them until the ``with`` block ends."""
+    """Records that stay after one round, by part, as the shuffle found them. Spark stores them until the block ends."""
 
     def __init__(self, runner: JobRunner, planned: PlannedRound) -> None:
         self._runner = runner
@@ -286,10 +292,10 @@ class Shuffled:
             self._live.unpersist()
 
     def notes(self, title: str) -> list[dict[str, Any]]:
-        """Run phase 1 and the shuffle. Return the note (counts, effects on transactions, ``survivors``) of each part.
+        """Run phase 1 and the shuffle. Return the result of each part: counts, effects on transactions, ``survivors``.
 
-        Raises NotFoundError if the catalog has other rows than the plan, CorruptionError if a part is missing: a part
-        without a bitmap is not one without survivors.
+        Raises NotFoundError if the catalog has other rows than the plan, CorruptionError if Spark returns no result for
+        a part.
         """
         count = len(self._planned.parts)
         found = self._collect_notes(title)
@@ -308,7 +314,10 @@ class Shuffled:
     def rewrite(
         self, title: str, work: Callable[..., Receipt], numbers: Sequence[int], tasks: Sequence[Task]
     ) -> list[Receipt]:
-        """Run ``work`` for the parts ``numbers``, each with its bitmap. Return the receipts. Raises JobFailedError."""
+        """Run ``work`` for the parts ``numbers``, each with its task and bitmap. Return the receipts.
+
+        ``title``: the work, for the progress. Raises JobFailedError if a task failed.
+        """
         return receipts_of(self._collect_rewritten(title, work, numbers, tasks), len(tasks))
 
     def _collect_notes(self, title: str) -> dict[int, dict[str, Any]]:
@@ -334,8 +343,10 @@ class Shuffled:
 
 
 def survivors(runner: JobRunner, planned: PlannedRound) -> DataFrame:
-    """Return a data frame with the columns ``number`` and ``live`` (note and bitmap), and one Spark partition for each
-    part.
+    """Return a data frame with one row, in a Spark partition of its own, for each part of the round.
+
+    Its columns are ``number`` (of the part) and ``live``: the result of phase 1 as JSON, and a bitmap of the records
+    that stay.
     """
     session, parts = runner.session, planned.parts
     session.dataSource.register(KeySource)
@@ -357,7 +368,11 @@ def survivors(runner: JobRunner, planned: PlannedRound) -> DataFrame:
 
 
 def packer(bounds: Sequence[tuple[int, int]]) -> Callable[[Iterator[tuple[pa.Array, pa.Array]]], bytes]:
-    """Return the function that makes a part's note and bitmap from its rows. ``bounds``: the offsets of each part."""
+    """Return the function that makes the column ``live`` of a part from the codes and notes of its surviving keys.
+
+    ``live``: the part's result as JSON, and a bitmap of the records that stay. ``bounds``: start and exclusive end
+    offset of each part.
+    """
 
     def packed(rows: Iterator[tuple[pa.Array, pa.Array]]) -> bytes:
         return _pack(rows, bounds)  # by its name: Spark ships this function by value, and what it refers to
@@ -381,10 +396,11 @@ def _pack(rows: Iterator[tuple[pa.Array, pa.Array]], bounds: Sequence[tuple[int,
 
 
 def note_of(live: bytes) -> dict[str, Any]:
-    """Return the note of a part from ``live``, the bytes of its note and bitmap.
+    """Return the result of phase 1 for a part from ``live``, the bytes of that result and the part's bitmap.
 
-    Its keys are the fields of ``Scanned``, and ``survivors``, the number of records that stay. If the catalog had
-    other rows than the plan, the key ``changed`` (the error's text) replaces these fields.
+    Its keys are ``records`` and ``pairs`` (numbers of records read and keys found), ``effects`` (on transactions) and
+    ``survivors`` (number of records that stay). If the catalog had other rows than the plan, ``changed`` (the error's
+    text) replaces the first three.
     """
     found: dict[str, Any] = json.loads(_note_text(live))
     return found
@@ -396,7 +412,7 @@ def _note_text(live: bytes) -> str:
 
 
 def bitmap_of(live: bytes) -> bytes:
-    """Return the bitmap of a part from ``live``, its note and bitmap."""
+    """Return the bitmap of the records that stay from ``live``, the bytes of a part's result and bitmap."""
     (length,) = _NOTE_LENGTH.unpack_from(live)
     return bytes(live[_NOTE_LENGTH.size + length :])
 
@@ -418,11 +434,11 @@ class RoundResult:
 def compact(
     runner: JobRunner, tp: TopicPartition, why: str, *, part_bytes: int, memory_bytes: int
 ) -> tuple[list[dict[str, Any]], str]:
-    """Compact one log. Return the JSON of the completed round, and a note.
+    """Compact one partition. Return a list with the completed round as JSON values, and a message.
 
-    The list is empty if nothing needed it. The note is empty, unless others changed the log in each of ``MAX_ROUNDS``
-    rounds. ``why``: reason for the commits. ``part_bytes``: size of the part that one task rewrites. ``memory_bytes``:
-    size of a task's map of keys.
+    The list is empty if no round was completed. The message is empty, unless others changed the log in each of
+    ``MAX_ROUNDS`` rounds. ``why``: reason for the commits. ``part_bytes``: least bytes of the part that one task
+    rewrites. ``memory_bytes``: size of a task's map of keys.
     """
     most_keys = OffsetMap(memory_bytes).capacity
     for _ in range(MAX_ROUNDS):
@@ -436,7 +452,10 @@ def compact(
 
 
 def _round(runner: JobRunner, planned: PlannedRound, why: str) -> dict[str, Any]:
-    """Run one round. Raises FencedError, NotFoundError if others changed its rows."""
+    """Run one round, and return its result as JSON values. ``why``: reason for the commits.
+
+    Raises FencedError if another maintainer claims the partition, NotFoundError if others changed the round's rows.
+    """
     name = f"{planned.round.topic}-{planned.round.partition}"
     with Shuffled(runner, planned) as shuffled:
         notes = shuffled.notes(f"{name}: the newest record of each key")
@@ -447,9 +466,10 @@ def _round(runner: JobRunner, planned: PlannedRound, why: str) -> dict[str, Any]
 
 
 def rewrite_part_of(store: Store, task: Task, live: bytes) -> Receipt:
-    """Run phase 2 of one part, in a worker. ``live``: the part's note and bitmap.
+    """Run phase 2 of one part, in a worker. ``live``: the result of phase 1 as JSON, and the part's bitmap.
 
-    If Spark lost the bitmap, it was computed again, perhaps from a newer catalog. Its note reports that.
+    If Spark lost ``live``, it was computed again. If the catalog had changed by then, the receipt has only ``changed``,
+    the reason.
     """
     note = note_of(live)
     if "effects" not in note:  # the part was not read to its end: records without a bit may be live
@@ -458,7 +478,7 @@ def rewrite_part_of(store: Store, task: Task, live: bytes) -> Receipt:
 
 
 class Rewriting:
-    """Phase 2 of a round and its commits, under a claim of its own. ``notes``: the parts' notes from phase 1."""
+    """Phase 2 of a round and its commits, under a claim of its own. ``notes``: the parts' results of phase 1."""
 
     def __init__(
         self, runner: JobRunner, planned: PlannedRound, shuffled: Shuffled, notes: Sequence[dict[str, Any]], why: str
@@ -484,7 +504,7 @@ class Rewriting:
     def carry_out(self) -> RoundResult:
         """Rewrite and commit all parts, ``WAVE_PARTS`` at a time. Return the counts.
 
-        Raises FencedError, NotFoundError if others changed the round's rows.
+        Raises FencedError if another maintainer claims the partition, NotFoundError if others changed the round's rows.
         """
         round_, parts = self._planned.round, self._planned.parts
         for first in range(0, len(parts), WAVE_PARTS):
@@ -497,7 +517,7 @@ class Rewriting:
         return self._done
 
     def _wave(self, numbers: Sequence[int]) -> None:
-        """Do phase 2 of some parts, then commit their groups, except the last one."""
+        """Do phase 2 of the parts ``numbers``, then commit their groups of segments, except the last group."""
         snapshot = self._pinned()
         wanted, tasks, inputs = list[int](), list[Task](), list[list[list[Row]]]()
         for number in numbers:
@@ -532,7 +552,10 @@ class Rewriting:
         }
 
     def _rewrite(self, numbers: Sequence[int], tasks: Sequence[Task], inputs: Sequence[list[list[Row]]]) -> None:
-        """Run tasks under this claim, and commit. Raises NotFoundError if a worker found other rows."""
+        """Run the tasks of the parts ``numbers`` under this claim, and commit all new segments but the last one.
+
+        ``inputs``: the rows that each group of each part replaces. Raises NotFoundError if a worker found other rows.
+        """
         if not tasks:
             return
         title = f"{self._planned.round.topic}-{self._planned.round.partition}: rewriting"
