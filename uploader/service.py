@@ -63,7 +63,7 @@ class ServicePlace:
 
 
 class Service:
-    """One run of the uploader. :meth:`run` takes ``tiered-uploader.lock`` and returns the exit."""
+    """One run of the uploader. :meth:`run` takes ``tiered-uploader.lock``. It returns exit status, reason and hint."""
 
     def __init__(
         self,

@@ -128,7 +128,10 @@ def succeed(root: Root, stamp: Stamp, op: str, **changes: Any) -> Root:
 
 
 def next_version(root: Root, stamp: Stamp) -> int:
-    """Return the version that the root has after ``stamp``'s commit. ``root`` may contain earlier intents of it."""
+    """Return the version that the root has after the commit of ``stamp``. All intents of a commit have one version.
+
+    ``root`` may already contain some intents of that commit.
+    """
     return root.version + (root.commit.id != stamp.commit_id)
 
 

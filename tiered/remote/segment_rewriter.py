@@ -70,9 +70,9 @@ def spend_nothing(_: int) -> None:
 class RewriteContext:
     """Inputs of a rewrite of one partition's segments. New segments belong to claim ``claim_epoch`` of role ``m``.
 
-    ``lineage``: leader epochs in the catalog, the only place with those of staged segments. ``part_bytes``: size of
-    multipart parts. ``ahead_bytes``: most bytes read ahead. ``spend``: called with the number of bytes of each read;
-    it may raise.
+    ``lineage``: leader epochs in the catalog. The leader epochs of staged segments are stored only there.
+    ``part_bytes``: size of multipart parts. ``ahead_bytes``: most bytes read ahead. ``spend``: called with the number
+    of bytes of each read; it may raise.
     """
 
     tp: TopicPartition
@@ -285,7 +285,10 @@ class SegmentOutput:
 
 
 def hole(base: int, end: int, uid: str, claim_epoch: int, leader_epoch: int) -> Row:
-    """Return a row that covers offsets ``base`` to ``end`` (exclusive) without any record or object."""
+    """Return a row that covers offsets ``base`` to ``end`` (exclusive) without any record or object.
+
+    ``uid``: 32 hex digits that no other row has. No object is named by them.
+    """
     id_hi, id_lo = split_uid(uid)
     return Row(
         base=base,

@@ -51,8 +51,8 @@ _logger = logging.getLogger("tiered.store")
 class RequestFigures:
     """Sums for one operation and status. ``op`` is ``get``, ``head``, ``put``, ``startupload``, ...
 
-    ``status`` is ``ok``, ``missing``, ``not_modified``; of a PUT ``landed``, ``lost``, ``conflict``, ``absent`` or
-    ``unknown``; of a request that raised the ``code`` of its error, or ``cancelled``.
+    ``status`` is ``ok``, ``missing`` or ``not_modified``. For a PUT it is ``landed``, ``lost``, ``conflict``,
+    ``absent`` or ``unknown``. After a TieredError it is the error's ``code``, after another exception ``cancelled``.
 
     ``buckets[i]`` counts the requests that took at most ``SECONDS_BOUNDS[i]`` and more than the bound before (the last:
     more than all).

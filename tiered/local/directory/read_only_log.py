@@ -443,10 +443,11 @@ def gone_partitions(
 def find_gone(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    """Return the partitions that have lost their directory, or all of its ``.log`` files, with their end offsets.
+    """Return the partitions that have lost their directory, or all of its ``.log`` files, with their noted ends.
 
-    They are found in the files of ``directory``, which need not be open. ``uploads``: the uploader's checkpoint. A
-    partition without a known end is left out, because its creation was interrupted. So are topics of a broker.
+    A noted end is the highest end offset in the checkpoints; the real end may be higher. ``uploads``: the uploader's
+    checkpoint. The other checkpoint and the list of topics are read from ``directory``; no log need be open. A
+    partition without a noted end is left out, because its creation was interrupted. So are topics of a broker.
     """
     topics, present = expected_topics(directory, files), DirectoryView.read(directory, files).partitions
     ends = checkpoint_ends(directory, files, uploads)

@@ -208,9 +208,10 @@ class WriteLog(ReadLog):
     def append_batches(self, data: bytes) -> RecordMetadata:
         """Append the encoded batches in ``data``, all or none. They get the next offsets and the log's leader epoch.
 
-        A batch is encoded again only if the topic's codec differs or its own offsets have gaps. Format v0 and v1
-        becomes v2. A record without timestamp stays without one. The result's ``timestamp`` is the largest one. Raises
-        InvalidRecordError for a refused batch, ClosedError, DiskFullError or FencedError: nothing was appended.
+        A v2 batch is encoded again only if the topic's codec differs, or if its records are not numbered in order. One
+        that spans more offsets than it has records is refused, such as a batch of a compacted topic. Batches of v0 and
+        v1 become v2. A record without timestamp stays without one. The result's ``timestamp`` is the largest one.
+        Raises InvalidRecordError for a refused batch, ClosedError, DiskFullError or FencedError: nothing was appended.
         NotDurableError: only a due flush failed. After another LocalIOError the batches may be in the log.
 
         A producer's batch is appended once. A repetition of one of the producer's five newest batches (after a restart:

@@ -253,7 +253,9 @@ class SideFiles:
     def producer_snapshot(self) -> bytes:
         """Return the producer snapshot at the end of the segment, encoded; ``b""`` without producers.
 
-        A file with the CRC32C in the ``.seal`` note is right. Otherwise the log is replayed.
+        The file is returned if its CRC32C is the one in the ``.seal`` note. Otherwise the log is replayed. The result
+        is then the file, or the replay if the file contradicts the log. Raises CorruptionError if the file is wrong
+        and the replay is incomplete.
         """
         if self._noted is not None and self._noted.producers == 0:
             return b""
