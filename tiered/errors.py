@@ -340,7 +340,7 @@ class LocalIOError(TieredError):
     """The operating system failed to read, write, rename or fsync a file of the log."""
 
     code = "local_io"
-    hint = "read the kernel log (`dmesg`): the disk or its file system reports an error"
+    hint = "check the file that the message names; after an input/output error read the kernel log (`dmesg`)"
 
 
 class MarkersPendingError(LocalIOError):
