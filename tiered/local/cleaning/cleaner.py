@@ -27,7 +27,7 @@ from tiered.errors import (
 )
 from tiered.local.cleaning.rounds import CleaningRound, CleaningStoppedError
 from tiered.local.cleaning.subjects import (
-    KERNELS_IN_USE,
+    BEING_CLEANED,
     PAUSED,
     CleanerCheckpoint,
     CleaningStatus,
@@ -138,7 +138,7 @@ class LogCleaner:
         raises CorruptionError, DiskFullError, LocalIOError or CleaningStoppedError.
         """
         writer = self._find(tp)
-        refused = self._refused(writer) or ("" if self._reserve_partition(tp) else KERNELS_IN_USE)
+        refused = self._refused(writer) or ("" if self._reserve_partition(tp) else BEING_CLEANED)
         if refused:
             raise ConfigError(
                 f"{tp} cannot be cleaned: {refused}", hint="`tiered disk compact --dry-run` lists what can be cleaned"

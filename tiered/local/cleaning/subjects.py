@@ -25,7 +25,7 @@ TIERED = "it is tiered, so compaction runs on the bucket's segments"
 NOT_COMPACTED = "cleanup.policy does not say compact"
 FENCED = "fenced: another volume owns it"
 PAUSED = "paused while the partition moves to another directory, or is deleted"
-KERNELS_IN_USE = "another round is cleaning it now"
+BEING_CLEANED = "another round is cleaning it now"
 OFFLINE = "closed or offline"
 
 
