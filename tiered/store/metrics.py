@@ -144,7 +144,7 @@ class StoreMetrics:
         op = type(request).__name__.lower()
         with self._lock:
             flight = self._flights.pop(number, None) if number is not None else None
-            if _is_silence(answer):
+            if _silence(answer) is not None:
                 if self._silent_since is None and flight is not None:
                     self._silent_since = flight.begun
             elif isinstance(answer, TieredError) or not isinstance(answer, BaseException):
@@ -172,11 +172,11 @@ class StoreMetrics:
             return sum(sums.requests for (each, _), sums in self._sums.items() if op in (None, each))
 
 
-def _is_silence(answer: Outcome | BaseException) -> bool:
-    """Return True for an attempt without a response. An unknown outcome of a write is one."""
-    if isinstance(answer, PutResult):
-        return answer.status is PutStatus.UNKNOWN
-    return isinstance(answer, RemoteUnavailableError)
+def _silence(answer: Outcome | BaseException) -> str | None:
+    """Return why an attempt got no response, None if it got one. An unknown outcome of a write is no response."""
+    if isinstance(answer, PutResult) and answer.status is PutStatus.UNKNOWN:
+        return answer.cause
+    return answer.message if isinstance(answer, RemoteUnavailableError) else None
 
 
 def request_metrics(metrics: StoreMetrics, now: float) -> list[Metric]:
@@ -246,10 +246,8 @@ class Outages:
 
     def heard(self, answer: Outcome | BaseException) -> None:
         """Record an attempt by its outcome or exception. An unknown outcome of a write counts as no response."""
-        if isinstance(answer, PutResult) and answer.status is PutStatus.UNKNOWN:
-            self._count_failure(answer.cause)
-        elif isinstance(answer, RemoteUnavailableError):
-            self._count_failure(answer.message)
+        if (why := _silence(answer)) is not None:
+            self._count_failure(why)
         elif self._failed and not isinstance(answer, BaseException):
             with self._lock:
                 ended, self._failed = self._failed >= OUTAGE_ATTEMPTS, 0
