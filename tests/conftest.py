@@ -18,6 +18,7 @@ from tiered.format import kernels, pure_kernels
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
+    from xdist.workermanage import WorkerController
 
 # The same examples on every run of a revision, and no deadline: a slow machine is not a bug.
 settings.register_profile(
@@ -61,6 +62,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return scope_of(nodeid)
+
+        def remove_node(self, node: WorkerController) -> str | None:
+            """Return the test in which a process died, and give its later tests to the other processes.
+
+            xdist 3.8 also gives them the scopes that are done, after which the new process waits for ever.
+            """
+            left = {scope: unit for scope, unit in self.assigned_work.pop(node).items() if not all(unit.values())}
+            if not left:
+                return None
+            unit = next(iter(left.values()))
+            crashed = next(test for test, done in unit.items() if not done)
+            unit[crashed] = True
+            self.workqueue.update((scope, unit) for scope, unit in left.items() if not all(unit.values()))
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return crashed
 
     return Scheduling(config, log)
 

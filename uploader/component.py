@@ -16,6 +16,7 @@ from typing import Any
 from tiered.config import StoreLimits
 from tiered.engine.reports import Exit
 from tiered.errors import ClosedError, ConfigError, RemoteUnavailableError, TieredError
+from tiered.format.locks import SafeEvent
 from tiered.program.settings import PLACE
 from tiered.store.aio_driver import DaemonLoop
 from tiered.store.location import StoreLocation
@@ -73,7 +74,7 @@ class AttachedUploader:
         self._asyncio = asyncio.Runner(loop_factory=DaemonLoop)  # the application's main thread may end before it
         self._loop = self._asyncio.get_loop()
         self._started: Future[None] = Future()
-        self._ended = threading.Event()
+        self._ended = SafeEvent()
         self._closing = False
         self._error: TieredError | None = None
         self._lock = threading.Lock()

@@ -19,6 +19,7 @@ from tiered.consumer.assignment import Changes
 from tiered.errors import ClosedError, ConfigError, LogDestroyedError, TieredError
 from tiered.format.kernels import PlainLock
 from tiered.format.keys import check_group_name
+from tiered.format.locks import SafeEvent
 from tiered.format.root import STATE_OPEN
 from tiered.group.member import GroupSettings, Member
 from tiered.group.objects import PlannedTopic
@@ -80,8 +81,8 @@ class GroupMember:
         self.poll_interval_s = min(POLL_INTERVAL_S, member.settings.heartbeat_ms / 1000)
         self._memory = PlainLock()
         self._turn = threading.Lock()
-        self._wake = threading.Event()
-        self._closed = threading.Event()
+        self._wake = SafeEvent()
+        self._closed = SafeEvent()
         self._crash: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"tiered-group-{member.group}", daemon=True)
         self._thread.start()

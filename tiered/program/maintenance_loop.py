@@ -8,7 +8,6 @@ reported, and the next round tries again.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ import click
 from tiered.arguments import chosen_partitions
 from tiered.clock import Clock, IdSource
 from tiered.errors import ConfigError, FencedError, TieredError, UnknownTopicError
+from tiered.format.locks import SafeEvent
 from tiered.format.root import STATE_DELETING
 from tiered.group.admin import load_all_lags
 from tiered.local.directory.figures import group_metrics
@@ -177,8 +177,8 @@ class MaintenanceLoop:
         self._on_done = on_done
         self._on_failed = on_failed
         self._memory = memory
-        self._ending = threading.Event()
-        self._news = threading.Event()  # the end, or another interval
+        self._ending = SafeEvent()
+        self._news = SafeEvent()  # the end, or another interval
         self._every_ms = EVERY_MS
         self._capabilities: Capabilities | None = None
         self._counts: Counter[MaintenanceKind] = Counter()

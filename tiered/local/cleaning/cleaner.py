@@ -25,6 +25,7 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
+from tiered.format.locks import SafeEvent
 from tiered.local.cleaning.rounds import CleaningRound, CleaningStoppedError
 from tiered.local.cleaning.subjects import (
     BEING_CLEANED,
@@ -80,7 +81,7 @@ class LogCleaner:
         self._failed = around.failed
         self._subjects = Subjects(around.files, self.checkpoint)
         self._counts = CleanerCounts(around.config.cleaner_threads)
-        self._stopping = threading.Event()
+        self._stopping = SafeEvent()
         self._looking = threading.RLock()  # the choice of a partition, and its input
         self._held_back: dict[TopicPartition, tuple[int, int, int | None]] = {}
         self._changed = threading.Condition()  # guards the three below

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from tiered.clock import Clock
 from tiered.errors import DiskFullError, ForkedLogError, LockedError, NotFoundError
+from tiered.format.kernels import PlainLock
 from tiered.local.disk.directory_files import first_json
 from tiered.local.disk.files import Files, FileState, translate
 from tiered.times import format_time
@@ -91,6 +92,7 @@ class DirectoryLock:
         self._state: FileState | None = None
         self._owner = 0
         self._note: dict[str, Any] = {}
+        self._changing = PlainLock()  # a signal handler may sync while this thread takes or releases the lock
 
     def acquire(self, clock: Clock, terms: LockTerms = LockTerms()) -> None:  # noqa: B008 - it never changes
         """Take the lock or raise LockedError, which names the holder.
@@ -131,7 +133,8 @@ class DirectoryLock:
         try:
             self._write_note(handle)  # the rest of a longer one of the dead stays
         except BaseException:
-            self._release()
+            with self._changing:
+                self._release()
             raise
 
     def _write_note(self, handle: int) -> int:
@@ -146,19 +149,20 @@ class DirectoryLock:
 
     def _try(self) -> int | None:
         """Take the lock and return the file's handle. None: another process, another object or this object has it."""
-        if self._locked:
-            return None
-        self._release()  # the file of an acquire that an interrupt ended
-        self._owner = os.getpid()
-        self._handle = handle = self._files.open_lock(self.path)  # noted first: an interrupt loses no locked file
-        self._file = _file_of(handle)
-        if not self._files.try_lock(handle, self.path):
-            self._release()
-            return None
-        self._state = self._files.state(self.path)
-        _HELD.add(self)
-        self._locked = True
-        return handle
+        with self._changing:
+            if self._locked:
+                return None
+            self._release()  # the file of an acquire that an interrupt ended
+            self._owner = os.getpid()
+            self._handle = handle = self._files.open_lock(self.path)  # noted first: an interrupt loses no locked file
+            self._file = _file_of(handle)
+            if not self._files.try_lock(handle, self.path):
+                self._release()
+                return None
+            self._state = self._files.state(self.path)
+            _HELD.add(self)
+            self._locked = True
+            return handle
 
     @property
     def is_held(self) -> bool:
@@ -208,15 +212,20 @@ class DirectoryLock:
     def release(self) -> None:
         """Release the lock and empty the file. Do nothing without the lock.
 
-        The file stays: removing it would let two processes lock two files of one name.
+        The file stays: removing it would let two processes lock two files of one name. Raises ReentrantCallError in a
+        signal handler that interrupted this method.
         """
-        if self._handle is None:
+        if self._owner != os.getpid():
+            self._release()  # a forked child closes its copy; the note stays
             return
-        try:
-            if self._locked and self._owner == os.getpid():  # a forked child closes its copy; the note stays
-                self._files.truncate(self._handle, 0)
-        finally:
-            self._release()
+        with self._changing:
+            if self._handle is None:
+                return
+            try:
+                if self._locked:
+                    self._files.truncate(self._handle, 0)
+            finally:
+                self._release()
 
     def _release(self) -> None:
         _HELD.discard(self)
