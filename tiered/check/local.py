@@ -241,7 +241,7 @@ class LocalCheck:
         for tp, end in sorted((tp, end) for tp, end in gone.items() if not self.topics or tp.topic in self.topics):
             found = Findings(str(self.directory / partition_dir(tp)))
             advice = gone_text(self.directory, tp, end, tiered=tp in uploads or tp in claims)
-            found.error("partition_gone", f"the directory is gone; {advice}")
+            found.error("partition_gone", f"the directory is gone or has no .log file; {advice}")
             yield from found.about(*tp)
 
     def _broker_has_not_cleaned(self, tps: Collection[TopicPartition]) -> set[TopicPartition]:

@@ -258,7 +258,7 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
     if tiers.local is not None and status.tp in notes.gone:
         bucket = status.tp in notes.uploads or status.tp in notes.known
         advice = gone_text(tiers.local.directory, status.tp, notes.gone[status.tp], tiered=bucket)
-        status.trouble("damaged", f"its directory is gone from this disk; {advice}")
+        status.trouble("damaged", f"its directory is gone from this disk or has no .log file; {advice}")
     if tiers.local is not None and status.tp not in notes.present:
         status.elsewhere = notes.elsewhere(status.tp)
     if tiers.local is not None and status.tp in notes.present:

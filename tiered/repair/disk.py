@@ -292,7 +292,7 @@ def _gone(disk: RepairDirectory, tp: TopicPartition, options: RepairOptions) -> 
     starts = yield from blocking(OffsetsFile(disk.directory, LOG_START_NAME, disk.files).read)
     first = (uploads[tp].end_offset if tp in uploads else 0) if tiered else starts.get(tp, 0)
     lost = ((first, end),) if first < end else ()
-    problem = f"the directory is gone; it held records up to offset {end}"
+    problem = f"the directory is gone or has no .log file; it held records up to offset {end}"
     act: Act | None = None
     remedy = f"go on at offset {first}, the bucket's end" if tiered else f"go on empty at offset {end}"
     if lost and not options.accept_loss:

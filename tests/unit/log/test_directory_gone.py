@@ -137,7 +137,7 @@ def test_a_tiered_partition_that_is_gone_gives_no_offset_again(tmp_path: Path, e
     shutil.rmtree(directory / "t-0")
     if emptied:
         (directory / "t-0").mkdir()
-    words = "t-0 is out of service: its directory .* is gone; it held records up to offset 2"
+    words = "t-0 is out of service: its directory .* is gone or has no .log file; it held records up to offset 2"
     with tiered.open(directory, remote=url) as log:
         with pytest.raises(CorruptionError, match=words) as refused:
             log.topic("t").append(b"3", partition=0)

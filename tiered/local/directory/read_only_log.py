@@ -40,6 +40,7 @@ from tiered.local.disk.directory_files import (
 )
 from tiered.local.disk.files import Files, PosixFiles, no_directory
 from tiered.local.disk.lock import forked_error
+from tiered.local.disk.partition_files import lacks_log_files
 from tiered.local.disk.topics import (
     BROKER_OWN_DIRS,
     PARTITION_METADATA_NAME,
@@ -442,13 +443,19 @@ def gone_partitions(
 def find_gone(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    """Return the partitions that have lost their directory, with their ends; see :func:`gone_partitions`.
+    """Return the partitions that have lost their directory, or all of its ``.log`` files, with their noted ends.
 
-    Reads the files of ``directory``, which need not be open. ``uploads``: the uploader's checkpoint. An end is the
-    highest in the checkpoints; the real one may be higher.
+    A noted end is the highest end offset in the checkpoints; the real end may be higher. ``uploads``: the uploader's
+    checkpoint. The other checkpoint and the list of topics are read from ``directory``; no log need be open. A
+    partition without a noted end is left out, because its creation was interrupted. So are topics of a broker.
     """
-    topics, present = expected_topics(directory, files).values(), DirectoryView.read(directory, files).partitions
-    return gone_partitions(topics, present, checkpoint_ends(directory, files, uploads))
+    topics, present = expected_topics(directory, files), DirectoryView.read(directory, files).partitions
+    ends = checkpoint_ends(directory, files, uploads)
+    starts = OffsetsFile(directory, LOG_START_NAME, files).read()
+    emptied = {
+        tp for tp, path in present.items() if ends.get(tp, 0) > starts.get(tp, 0) and lacks_log_files(files, path)
+    }
+    return gone_partitions(topics.values(), present.keys() - emptied, ends)
 
 
 def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool = False) -> CorruptionError:
@@ -458,7 +465,8 @@ def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: 
     """
     path = directory / partition_dir(tp)
     return CorruptionError(
-        f"{tp} is out of service: its directory {path} is gone; it held records up to offset {end_offset}",
+        f"{tp} is out of service: its directory {path} is gone or has no .log file; it held records up to offset "
+        f"{end_offset}",
         path_or_key=str(path),
         offset=end_offset,
         hint=f"put the directory back and open the log again; {_way_on(directory, tp, end_offset, tiered=tiered)}",

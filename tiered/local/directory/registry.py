@@ -126,6 +126,8 @@ def open_partitions(
         for number in topic.here:
             tp = TopicPartition(topic.name, number)
             point, start = noted.point(tp), noted.starts.get(tp)
+            if not (clean or tp in found.broken) and (emptied := roster.emptied(tp, Sleeper(point, start))) is not None:
+                found.broken[tp] = emptied
             if tp in found.broken:
                 LOGGER.error("partition_out_of_service partition=%s error=%s", tp, found.broken[tp])
                 roster.add_out_of_service(tp, found.broken[tp], Sleeper(point, start))

@@ -43,6 +43,17 @@ def bases_of(found: list[LocalFile], suffix: str = LOG_SUFFIX) -> list[int]:
     return sorted(file.base for file in found if file.suffix == suffix and not file.work)
 
 
+def lacks_log_files(files: Files, directory: Path) -> bool:
+    """Return True if ``directory`` has no ``.log`` file, not even one that is being replaced or deleted.
+
+    False for a directory that is gone by now.
+    """
+    try:
+        return not any(LOG_SUFFIX in name for name in files.names(directory))
+    except NotFoundError:
+        return False
+
+
 def log_bases(files: Files, directory: Path) -> list[int]:
     """Return the base offsets of a partition's segments, ascending."""
     return bases_of(local_files(files, directory))

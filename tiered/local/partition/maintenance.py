@@ -356,9 +356,9 @@ class Maintenance:
     def _restart(self, offset: int) -> None:
         """Replace all segments by an empty one at ``offset``. The caller holds both locks."""
         segments, directory = self._context.segments, self._context.segments.directory
-        lowest = min(offset, segments.first_base)
-        self._durability.note_gap(lowest, segments.end)  # a crash may leave any beginning of the log
-        self._withdraw(offset, lowest)
+        self._durability.note_gap(min(offset, segments.first_base), segments.end)  # a crash may leave any beginning
+        self._withdraw(offset, 0)
+        self._durability.flushed = 0  # a full disk may leave no file, which must not look like a loss of records
         old = segments.active
         self._context.under_way = CUT
         try:
@@ -373,13 +373,14 @@ class Maintenance:
             segments.keep_first(0)
             self._context.deleted.throw_away(going[::-1])
             segments.create_active(offset, self._context.around.clock.now_ms())
-            segments.end = segments.log_start = self._durability.flushed = offset
+            segments.end = segments.log_start = offset
             self._context.begun = False
             self._durability.gaps = ()
             self._context.epochs.clear()
             remove_snapshots_above(self._context.files, directory, NO_PRODUCERS_END)
             self._producers.forget(offset)
             self._context.files.sync_directory(directory)
+            self._durability.flushed = offset
         except TieredError as error:
             self._context.go_offline_inconsistent(error)
             raise

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tiered.config import UNLIMITED
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.local_names import partition_dir
+from tiered.local.disk.partition_files import lacks_log_files
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import DirectoryContext
@@ -133,6 +134,25 @@ class Roster:
         """Add a partition that needs no recovery after a clean shutdown. Its first use opens it."""
         with self._lock:
             self._sleeping[tp] = sleeper
+
+    def emptied(self, tp: TopicPartition, noted: Sleeper) -> CorruptionError | None:
+        """Return the error of a partition whose directory has lost all ``.log`` files, None if it has not.
+
+        ``noted``: its checkpoint values. They must show that it had records: an empty log would assign their offsets
+        again. For a topic of a Kafka broker return None, since a truncation there may leave no file.
+        """
+        path = self.directory / partition_dir(tp)
+        if noted.end_offset <= max(0, noted.log_start or 0) or self._topic_of(tp.topic).adopted:
+            return None
+        if not lacks_log_files(self._around.files, path):
+            return None
+        command = f"tiered repair {tp.topic}:{tp.partition} --log-dir {self.directory}"
+        return CorruptionError(
+            f"{tp} is out of service: {path} has no .log file; it held records up to offset {noted.end_offset}",
+            path_or_key=str(path),
+            offset=noted.end_offset,
+            hint=f"put the files back and open the log again; `{command}` shows the other ways",
+        )
 
     def adopt(
         self,
@@ -262,6 +282,9 @@ class Roster:
                     path_or_key=str(path),
                     hint="put the directory back, then open the log again",
                 )
+            if (emptied := self.emptied(tp, Sleeper(end, start))) is not None:
+                self.add_out_of_service(tp, emptied, self._sleeping.pop(tp))
+                raise emptied
             log = self.adopt(tp, clean=True, recovery_point=end, start=start)
             if self.offline is not None:
                 log.context.go_offline_with_directory(self.offline)

@@ -48,7 +48,8 @@ def test_it_is_out_of_service_until_it_is_put_back(directory: Path) -> None:
             with pytest.raises(CorruptionError) as refused:
                 log.partition(GONE)
     assert refused.value.message == (
-        f"t-1 is out of service: its directory {directory / 't-1'} is gone; it held records up to offset 5"
+        f"t-1 is out of service: its directory {directory / 't-1'} is gone or has no .log file; "
+        "it held records up to offset 5"
     )
     assert f"`tiered repair t:1 --log-dir {directory} --accept-loss`" in refused.value.hint
     assert (refused.value.offset, refused.value.path_or_key) == (5, str(directory / "t-1"))
