@@ -67,7 +67,7 @@ def _invoke(group: click.Group, program: str, arguments: list[str], flags: dict[
 def _failed(cause: Exception, output: Output, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(cause)
-    error = as_error(cause, "tiered", KAFKA_OPTIONS)
+    error = as_error(cause, "tiered", ABSENT_OPTIONS)
     in_cli_words(error)
     with contextlib.suppress(StdoutClosed, TieredError):  # the output itself may have failed
         output.failure(error)
@@ -145,16 +145,17 @@ WORDS = (
 )
 """Phrases of the library's hints, and their translations here."""
 
-KAFKA_OPTIONS = {
+ABSENT_OPTIONS = {
     "--bootstrap-server": "there is no broker: --log-dir names a directory, --remote a bucket",
     "--from-beginning": "cat begins at the beginning; --from WHERE begins elsewhere",
     "--isolation-level": "write --isolation",
     "--max-messages": "write --limit N",
     "--partition": "write TOPIC:P",
     "--replication-factor": "leave it out: a partition is on one disk, and in the bucket",
+    "--set": "to change a topic, write `tiered topic set TOPIC NAME=VALUE`",
     "--topic": "the topic is an argument: TOPIC or TOPIC:P",
 }
-"""Options of Kafka's tools that a command may lack, and their replacements."""
+"""Options of Kafka's tools and of other commands that a command may lack, and their replacements."""
 
 _SUGGESTION = re.compile(r"\s*\(?Did you mean .*$")
 """Click's own suggestion, which our hint replaces."""

@@ -504,7 +504,8 @@ def _read_toml(path: Path) -> dict[str, object]:
         with path.open("rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError:
-        hint = "a setting of a topic is --set NAME=VALUE" if "=" in path.name else "correct --config"
+        setting = "a topic's setting is --set NAME=VALUE, and of `tiered topic set` NAME=VALUE alone"
+        hint = setting if "=" in path.name else "correct --config"
         raise NotFoundError(f"the configuration file {path} does not exist", hint=hint) from None
     except OSError as cause:
         raise ConfigError(

@@ -322,6 +322,7 @@ def test_one_sentence_and_the_exit_code(
         (("repair", "rejoin", "t-1", "--yes"), "write t:1"),
         (("cat", "t", "--partition", "1"), "write TOPIC:P"),
         (("cat", "t", "--from-beginning"), "cat begins at the beginning"),
+        (("topic", "set", "t", "--set", "retention.ms=1d"), "write `tiered topic set TOPIC NAME=VALUE`"),
         (("topic", "create", "u", "--replication-factor", "3"), "leave it out"),
         (("topic", "create", "u", "--config", "cleanup.policy=compact"), "--set NAME=VALUE"),
         (("topic", "create", "u", "--set", "log.retention.hours=1"), "did you mean retention.ms?"),
