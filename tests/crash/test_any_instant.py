@@ -45,7 +45,7 @@ from tests.crash.striking import (
 from tests.support.faulty_files import FaultyFiles
 from tiered.clock import SystemClock
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import ClosedError, LocalIOError, TieredError
+from tiered.errors import ClosedError, LocalIOError, ReentrantCallError, TieredError
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
@@ -91,6 +91,22 @@ def test_an_exception_at_any_bytecode_of_an_acquire_leaves_the_lock_to_the_next(
         following = DirectoryLock(tmp_path, PosixFiles())
         assert following.try_acquire(SystemClock()), striker.places
         following.release()
+
+
+@pytest.mark.crash
+def test_a_handler_that_uses_the_lock_during_its_release_closes_no_other_file(tmp_path: Path) -> None:
+    class Files(PosixFiles):
+        def close(self, handle: int) -> None:
+            for call in (lock.release, lambda: lock.try_acquire(SystemClock())):
+                with pytest.raises(ReentrantCallError):
+                    call()
+            super().close(handle)
+
+    lock = DirectoryLock(tmp_path, Files())
+    lock.acquire(SystemClock())
+    lock.release()
+    assert not lock.is_held
+    assert DirectoryLock(tmp_path, PosixFiles()).try_acquire(SystemClock())
 
 
 def in_transaction(world: World) -> None:

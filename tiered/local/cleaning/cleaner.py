@@ -84,7 +84,8 @@ class LogCleaner:
         self._stopping = SafeEvent()
         self._looking = threading.RLock()  # the choice of a partition, and its input
         self._held_back: dict[TopicPartition, tuple[int, int, int | None]] = {}
-        self._changed = threading.Condition()  # guards the three below
+        self._lock = threading.RLock()  # of the three below: an interrupt may leave an entered condition locked
+        self._changed = threading.Condition(self._lock)
         self._at_work: dict[TopicPartition, int] = {}
         self._paused: Counter[TopicPartition] = Counter()
         self._uncleanable: dict[TopicPartition, str] = {}
@@ -95,12 +96,12 @@ class LogCleaner:
 
         The next open of the directory tries these partitions again.
         """
-        with self._changed:
+        with self._lock:
             return dict(self._uncleanable)
 
     def figures(self) -> CleanerFigures:
         """Return the current gauges of compaction, and its totals since the open."""
-        with self._changed:
+        with self._lock:
             bad, at_work = set(self._uncleanable), len(self._at_work)
         dirty = sum(self._subjects.dirty_bytes(writer) for writer in self._roster.awake() if writer.tp in bad)
         return self._counts.figures(uncleanable_partitions=len(bad), uncleanable_bytes=dirty, at_work=at_work)
@@ -179,7 +180,7 @@ class LogCleaner:
         A round in progress stops between two batches. Raises LocalIOError if that takes more than ``close_timeout_ms``.
         """
         me, seconds = threading.get_ident(), self._config.close_timeout_ms / 1000
-        with self._changed:
+        with self._lock:
             self._paused.update(tps)
             ended = self._changed.wait_for(lambda: all(self._at_work.get(tp, me) == me for tp in tps), seconds)
         try:
@@ -190,7 +191,7 @@ class LogCleaner:
                 )
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._paused.subtract(tps)
                 self._paused += Counter()  # forgets those at zero
 
@@ -205,7 +206,7 @@ class LogCleaner:
         """Remove the state of partitions that no longer exist, because a new partition may get the same name."""
         held = set(self._roster.names())
         self.checkpoint.retain_only(held)
-        with self._changed:
+        with self._lock:
             for tp in {*self._uncleanable, *self._held_back} - held:
                 self._uncleanable.pop(tp, None)
                 self._held_back.pop(tp, None)
@@ -327,7 +328,7 @@ class LogCleaner:
             self._failed(error)
             return
         LOGGER.error("partition_uncleanable partition=%s error=%s", tp, error, exc_info=reported is not error)
-        with self._changed:
+        with self._lock:
             self._uncleanable[tp] = reported.message
 
     def _find(self, tp: TopicPartition) -> WriteLog:
@@ -340,11 +341,11 @@ class LogCleaner:
 
     def _reserve_partition(self, tp: TopicPartition) -> bool:
         """Reserve ``tp`` for this thread; False if another thread has it."""
-        with self._changed:
+        with self._lock:
             return self._at_work.setdefault(tp, threading.get_ident()) == threading.get_ident()
 
     def _release(self, tp: TopicPartition) -> None:
-        with self._changed:
+        with self._lock:
             self._at_work.pop(tp, None)
             self._changed.notify_all()
 

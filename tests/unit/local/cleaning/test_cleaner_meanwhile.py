@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.striking import strike
 from tests.unit.local.bench import TP
 from tests.unit.local.cleaning.cleaning_bench import CLEAN, CLEANED, DIRTY, OTHER, CleaningBench, dirty, stored
 from tiered.config import TopicConfig
@@ -44,6 +45,18 @@ def test_old_files_leave_after_their_delay_and_readers_go_on(bench: CleaningBenc
     rest = [r.offset for batch in reading for r in decode_records(batch)]
     # The open file ends as it began; the segments behind it are read as they are now.
     assert first + rest == [0, 1, 2, 3, 6, 7, 8]
+
+
+@pytest.mark.no_cover
+def test_an_interrupted_stop_lets_another_thread_stop_the_cleaner(bench: CleaningBench) -> None:
+    at = 1
+    while strike(bench.log.cleaner.stop, at):
+        at += 1
+        thread = threading.Thread(target=bench.log.cleaner.stop, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    assert at > 10
 
 
 def test_another_process_reads_on_while_segments_are_replaced(bench: CleaningBench) -> None:
