@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import os
 import random
 import sys
@@ -83,9 +84,16 @@ class Striker:
 
 
 def strike(call: Callable[[], object], at: int) -> bool:
-    """Call, and raise at the instruction of this number in any frame of Python. Return whether there is one."""
+    """Call, and raise at the instruction of this number in any frame of Python. Return whether there is one.
+
+    The collector does not run meanwhile: its callbacks of other objects are not what is struck.
+    """
     striker = Striker(Interrupt, at, sources="")
-    striker.run(call)
+    gc.disable()
+    try:
+        striker.run(call)
+    finally:
+        gc.enable()
     return bool(striker.places)
 
 
