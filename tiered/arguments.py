@@ -314,11 +314,11 @@ def selected_partitions(value: object) -> tuple[TopicPartition, ...]:
 def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int]:
     """Return the numbers of the partitions of ``topic`` to work on: ``[partition]``, or 0 to ``count - 1`` for None.
 
-    ``count``: number of partitions of the topic. Raises UnknownTopicError if ``partition`` is too high.
+    ``count``: number of partitions of the topic. Raises UnknownTopicError if it has no ``partition``.
     """
     if partition is None:
         return list(range(count))
-    if partition >= count:
+    if not 0 <= partition < count:
         raise UnknownTopicError(
             f"topic {topic} has no partition {partition}", hint=f"its partitions are 0 to {count - 1}" if count else ""
         )

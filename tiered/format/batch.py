@@ -258,6 +258,8 @@ def encode_batch(
             return bytes(whole[0])
     try:
         base_timestamp = records[0][2]
+        if base_timestamp < -1:  # the encoder looks at those that differ from the first
+            raise InvalidTimestampError(f"timestamp {base_timestamp} is negative")
         data, max_timestamp = kernels.encode_records(records, base_timestamp)
         if timestamp_type:
             max_timestamp = append_time_ms

@@ -448,6 +448,8 @@ def test_calls_that_make_no_batch() -> None:
         encode_batch([])
     with pytest.raises(InvalidTimestampError, match="which LogAppendTime needs"):
         encode_batch([NewRecord(b"")], timestamp_type=TimestampType.LOG_APPEND_TIME)
+    with pytest.raises(InvalidTimestampError, match="record 0: -2 is not a timestamp"):
+        encode_batch([NewRecord(b"", None, -2)])
     with pytest.raises(ConfigError, match="gzip has no level 10"):
         encode_batch([NewRecord(b"")], codec=Codec.GZIP, level=10)
     with pytest.raises(InvalidRecordError, match="cannot be encoded"):

@@ -62,8 +62,9 @@ def test_an_erasure_is_planned_and_then_applied(log: Path, now: bool) -> None:
     url = (log / "bucket").as_uri()
     with pytest.raises(ConfigError, match="no key, prefix or time"):
         admin.erase(url, "t")
-    with pytest.raises(UnknownTopicError):
-        admin.erase(url, "t", partition=1, keys=[b"k"])
+    for partition in (1, -1):
+        with pytest.raises(UnknownTopicError):
+            admin.erase(url, "t", partition=partition, keys=[b"k"])
     plan = admin.erase(url, "t", keys=[b"k"], now=now)
     assert "1 records of 1 segments" in repr(plan)
     with tiered.open_reader(url) as reader:
