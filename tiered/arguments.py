@@ -272,7 +272,7 @@ def clock_and_ids(clock: object, ids: object) -> tuple[Clock, IdSource]:
 
 
 def topic_settings(value: object) -> dict[str, Any]:
-    """Return the settings in a ``TopicConfig`` or a mapping with Kafka's names, by dotted name; none for None.
+    """Return settings by dotted name, from a ``TopicConfig`` or a mapping with Kafka's names. None: an empty dict.
 
     For a ``TopicConfig`` only settings that differ from their default are returned. Raises ConfigError for another
     type, an unknown name and a wrong value.

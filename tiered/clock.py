@@ -56,7 +56,7 @@ class SystemClock:
 
 
 class SystemIds:
-    """Ids and random numbers from the operating system."""
+    """Ids from the operating system, and Python's random numbers."""
 
     def uuid(self) -> uuid.UUID:
         return uuid.uuid4()

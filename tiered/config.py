@@ -123,8 +123,10 @@ def _quantity(text: int | str, units: Mapping[str, int], what: str, example: str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """Settings of one topic. Sizes are bytes, times are milliseconds, -1 means "no limit".
+    """Settings of one topic. Sizes are bytes, times are milliseconds. A retention or ``seal_ms`` of -1: no limit.
 
+    A ``local_retention_bytes`` or ``local_retention_ms`` of -2: the value of ``retention_bytes`` or ``retention_ms``.
+    A ``merge_min_bytes`` of -1: a quarter of ``segment_bytes``. A ``merge_target_bytes`` of -1: all of it.
     Raises ConfigError for a value out of its range and for two values that contradict each other.
     """
 

@@ -10,7 +10,10 @@ MAX_ROWS = 100
 
 
 def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return an HTML table with every text escaped. Without rows it has only the caption."""
+    """Return an HTML table of the first :data:`MAX_ROWS` rows, with every text escaped.
+
+    A last line gives the number of other rows. Without rows the table has only the caption.
+    """
     every = list(rows)
     lines = [_line("td", row) for row in every[:MAX_ROWS]]
     if len(every) > MAX_ROWS:

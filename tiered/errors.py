@@ -445,7 +445,8 @@ def as_markdown() -> str:
 def install_command(extra: str) -> str:
     """Return the ``pip`` command that installs the packages of the extra ``extra``, for hints.
 
-    The command lists the packages themselves, because this distribution may exist only as a wheel or a checkout.
+    The command lists the packages themselves, because no package index has this distribution. In a checkout that is
+    not installed, the command names the checkout.
     """
     import importlib.metadata  # noqa: PLC0415  heavy, and only an error needs it
 

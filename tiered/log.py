@@ -153,7 +153,10 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
 
 
 class Log:
-    """Open log: topics, transactions, consumers, flush and sync. A context manager. Thread-safe."""
+    """Open log: topics, transactions, consumers, flush and sync. A context manager. Thread-safe.
+
+    Call :func:`tiered.open` to get one.
+    """
 
     def __init__(
         self,
@@ -409,7 +412,8 @@ class Log:
             durability: ``commit`` returns when the transaction is on "disk", or when the bucket has it, too ("remote").
 
         Raises ConfigError for a wrong argument, and for "remote" without a bucket. Raises LocalIOError, DiskFullError
-        or CorruptionError if the state log of transactions cannot be read or written.
+        or CorruptionError if the state log of transactions cannot be read or written. Raises CommitUnknownError or
+        MarkersPendingError if the open transaction of the same id cannot be ended.
         """
         if durability not in ("disk", "remote"):
             raise arguments.wrong("durability", durability, '"disk" or "remote": a transaction that ended is on disk')
@@ -574,8 +578,8 @@ class Log:
         """Seal and upload all records appended so far, and wait for their commit: they survive the loss of this host.
 
         Buffered records of appenders are appended first. Requests to an unreachable store are retried for ``timeout``
-        seconds. None: as long as one request is retried (``deadline_seconds`` of ``open``). The error of a fenced,
-        offline or damaged partition is raised after all others are synced.
+        seconds. None: for ``deadline_seconds`` of ``open``, but an uploader or daemon is awaited without limit. The
+        error of a fenced, offline or damaged partition is raised after all others are synced.
 
         Raises:
             ConfigError: the log has no remote.
@@ -651,10 +655,11 @@ class Log:
             )
 
     def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Wait until each partition is committed in the bucket up to its offset in ``ends``. Seals no segment.
+        """Wait until the bucket has all records of each partition below its offset in ``ends``. Seals no segment.
 
-        ``timeout_s`` None: no limit. Raises DataLocalError after the timeout, FencedError if another volume owns a
-        partition, and the error that ended the uploader of this process.
+        ``timeout_s`` None: no limit. Raises DataLocalError after the timeout, for paused uploads, and if the log is
+        closed meanwhile. Raises FencedError if another volume owns a partition, and the error that ended the uploader
+        of this process.
         """
         wait_uploaded(
             self._local,

@@ -72,13 +72,14 @@ def open_reader(
             small object below ``pin/`` of the partition. It is renewed, deleted after the read, and expires 6 hours
             after its last renewal. Without ``pin`` nothing is written anywhere.
         deadline_seconds: bounds the retries of one request (default 30).
+        clock, ids: replacements for tests.
         s3: keywords such as ``endpoint_url``, see :class:`tiered.config.S3Keywords`.
 
     Raises:
         ConfigError: neither place is given, the URL is wrong, or arguments exclude each other.
         NotFoundError: no such directory, or a ``file://`` folder that is no store. The first read finds a missing
-            bucket.
-        RemotePermissionError.
+            bucket, or a missing right (RemotePermissionError).
+        CorruptionError: the list of topics in ``log_dir`` cannot be read.
     """
     if remote is None and log_dir is None:
         raise ConfigError(
@@ -484,8 +485,8 @@ class Reader:
         """Return a consumer that shares the partitions of ``topics`` with all members of ``group``. Use ``with``.
 
         Positions are stored in the bucket. ``member``: a name for people, by default host and process. ``times``:
-        intervals of heartbeats and leases, equal for all members. ``options``:
-        :class:`tiered.consumer.steps.ConsumerKeywords`.
+        intervals of heartbeats and leases, equal for all members; None: the defaults. ``options``: such as ``start``
+        and ``isolation`` (:class:`tiered.consumer.steps.ConsumerKeywords`). Without ``topics`` call ``subscribe``.
 
         Raises UnknownTopicError, ConfigError for a wrong option and for a reader of a disk or of a past version,
         RemotePermissionError if the role has no right to the group's objects.

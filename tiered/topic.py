@@ -201,7 +201,7 @@ class Topic(TopicReads):
         return written
 
     def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
-        """Append encoded v2 batches without decoding them. The log assigns new offsets.
+        """Append encoded v2 batches, all or none. The log assigns new offsets. Return the place of all their records.
 
         ``durability``: wait for "memory" (page cache), "disk" (fsync) or "remote" (seal and commit). Raises
         InvalidRecordError for damaged or wrong batches, and the other errors of :meth:`append`.
@@ -218,10 +218,13 @@ class Topic(TopicReads):
         """Append the rows of a ``pyarrow.Table``, a record batch, or any ``__arrow_c_stream__`` (polars, duckdb).
 
         The columns are those of a read: ``value`` and optionally ``key``, ``timestamp``, ``headers``, ``partition``.
-        ``tiered.arrow.rows`` lists their types; ``topic``, ``offset`` and ``timestampType`` are ignored. All rows are
-        checked first: one bad row refuses the call. Then atomic batches of at most 1 MiB are written. After an error of
-        the disk the earlier batches stay. Returns one RecordMetadata for each batch. Needs the extra ``arrow``. Raises
-        as :meth:`append`, and ConfigError for wrong columns.
+        ``tiered.arrow.rows`` lists their types; ``topic``, ``offset`` and ``timestampType`` are ignored. The argument
+        ``partition`` None: the column ``partition`` decides, or the key of a row without one. ``durability``: wait for
+        "memory" (page cache), "disk" (fsync) or "remote" (seal and commit).
+
+        All rows are checked first: one bad row refuses the call. Then atomic batches of at most 1 MiB are written.
+        After an error of the disk the earlier batches stay. Returns one RecordMetadata for each batch. Needs the extra
+        ``arrow``. Raises the errors of :meth:`append`, and ConfigError for wrong columns.
         """
         from tiered.arrow.rows import ArrowRows, pieces  # noqa: PLC0415  with numpy and pyarrow
 
@@ -253,7 +256,8 @@ class Topic(TopicReads):
 
         Args:
             linger_ms, max_bytes: a batch is written that long after its first record, at that size, and at ``flush``.
-            buffer_bytes, max_block_ms: ``append`` waits while that many bytes are unwritten, at most that long.
+            buffer_bytes, max_block_ms: ``append`` waits while that many bytes are unwritten, at most that long. Then
+                it raises AppendTimeoutError.
             durability: receipts wait for "memory" (page cache) or "disk" (one fsync for all batches written together).
 
         Raises ConfigError for a wrong argument, ForkedLogError in a forked child.
@@ -282,8 +286,8 @@ class Topic(TopicReads):
     def log(self, partition: int) -> WriteLog:
         """Return one partition on this disk, with a broker's operations: raw appends, fetches, truncation, producers.
 
-        Raises ConfigError for an internal topic such as ``__transaction_state``, and the error of a partition that is
-        out of service.
+        Raises ConfigError for an internal topic such as ``__transaction_state``, UnknownTopicError for a partition that
+        does not exist, and the error of one that is out of service.
         """
         if self._is_internal:
             raise ConfigError(
@@ -293,7 +297,10 @@ class Topic(TopicReads):
         return self._usable(partition)
 
     def positions(self, partition: int) -> Positions:
-        """Return the partition's positions as known on this disk. No request is made."""
+        """Return the partition's positions as known on this disk. No request is made.
+
+        Raises UnknownTopicError for a partition that does not exist, and the error of one that is out of service.
+        """
         at, why = self._usable(partition).positions(), self._waiter._uploader_error
         return at if why is None else dataclasses.replace(at, uploader_error=why)
 

@@ -162,7 +162,7 @@ class Transaction:
     def append_many(
         self, records: Iterable[AppendRecord], *, partition: int | None = None, topic: str | None = None
     ) -> list[RecordMetadata]:
-        """Append ``records``, one batch for each partition. Return one position for each batch, in order of partitions.
+        """Append ``records``, one batch for each partition. Return the place of each batch, in order of partitions.
 
         A record is a ``NewRecord``, a (value, key) pair, or a value. ``partition`` None: each record's key decides.
         ``topic`` None: the topic that the transaction was made from. Raises the errors of :meth:`append`.

@@ -26,7 +26,10 @@ from tiered.store.unique_upload import MULTIPART_FROM_BYTES, PART_BYTES, PartSiz
 class Settings:
     """All settings of the uploader. Times are in milliseconds, sizes in bytes. Rates are per second, None: no limit.
 
-    ``http``: (host, port), None: no HTTP server. ``drain``: records that are uploaded before the daemon ends.
+    ``http``: (host, port), None: no HTTP server. ``drain``: records that are uploaded before the daemon ends. ``scan``:
+    rest between two scans of the log directory. ``seal_idle``: age at which an active segment without a writer is
+    sealed. ``uploads``: segments uploaded at once. ``commit_wait``: time that an uploaded segment waits for others that
+    share its commit. ``lag_limit``: lag above which ``/readyz`` fails. ``sidecar``: a Kafka broker's log directory.
     """
 
     log_dir: Path | None = None

@@ -38,7 +38,7 @@ BEAT_LIMIT_MS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Functions that supply the server's answers.
+    """Functions from which a :class:`HealthServer` makes its responses.
 
     All are quick and called on the event loop, except ``before_metrics``. ``beat_age_ms``: ms since the event loop last
     ran. ``not_ready``: reasons why ``/readyz`` fails, empty if ready. ``paused``: topics whose uploads are paused;

@@ -137,8 +137,9 @@ class Service:
         started: Callable[[], None] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Exit:
-        """Run until an end is requested; with ``oneshot``, until this drain is done or ``timeout_ms`` has passed.
+        """Run until an end is requested. Return exit status, reason and hint.
 
+        ``oneshot``: end once the records of this mode are uploaded, or ``timeout_ms`` (None: no limit) have passed.
         ``started``: called once the lock is taken. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises
         NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use, unsuitable
         directory), and the error of the first scan. Raises LogDestroyedError if a one-shot run finds that the bucket
@@ -478,11 +479,11 @@ async def serve(
     reload: Callable[[], Settings] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Exit:
-    """Run a service, and return its exit. SIGTERM and SIGINT start its drain, SIGHUP reloads the settings.
+    """Run a service. Return exit status, reason and hint. Raises the errors of :meth:`Service.run`.
 
-    ``reload``: reads the settings again; after its errors the old ones stay. None: no signal is handled.
-    ``oneshot``, ``timeout_ms``: drain after which the service ends, and its limit, None: none. ``progress`` gets a
-    sentence every ``PROGRESS_SECONDS``.
+    SIGTERM and SIGINT start its drain, SIGHUP reloads the settings. ``reload``: reads the settings again; after its
+    errors the old ones stay. None: no signal is handled. ``oneshot``: end once the records of this mode are uploaded,
+    or ``timeout_ms`` (None: no limit) have passed. ``progress`` gets a sentence every ``PROGRESS_SECONDS``.
     """
     loop = asyncio.get_running_loop()
     handlers: dict[int, Callable[[], object]] = {}

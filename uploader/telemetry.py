@@ -104,7 +104,10 @@ class Telemetry:
         emit(logging.ERROR, "internal_error", f"{type(error).__name__}: {error}", {}, error=error)
 
     def tick(self, partitions: int, behind: int) -> None:
-        """Send the watchdog message and a status line. ``behind``: number of partitions that wait for an upload."""
+        """Send the watchdog message and a status line to the service manager. Then call ``each_tick``.
+
+        ``partitions``: number of all partitions. ``behind``: number of partitions that wait for an upload.
+        """
         self._notify.send(f"WATCHDOG=1\nSTATUS={partitions} partitions, {behind} behind")
         self._each_tick()
 
@@ -188,9 +191,9 @@ class TextFormatter(logging.Formatter):
 def configure(form: str, *, debug: bool = False, brief: bool = False) -> logging.Handler:
     """Send all log lines to stderr in the format ``form``. SDKs log from WARNING on. For programs, not for libraries.
 
-    Return the new handler. ``form``: "json" or "text". ``debug``: log from DEBUG on. In text mode the final error is
-    not logged, because the program prints it as its last line. ``brief``: also leave out other events that this line
-    repeats.
+    Return the new handler. ``form``: "json" or "text". ``debug``: log from DEBUG on. In text mode without ``debug`` the
+    final error is not logged, because the program prints it as its last line. ``brief``: in that case also leave out
+    failures that this line repeats, and the uploader's lines below WARNING.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())

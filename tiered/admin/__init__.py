@@ -74,7 +74,10 @@ class Plan(Generic[D, R]):
         return self.details._repr_html_()
 
     def apply(self) -> R:
-        """Make the planned change and return its result. Raises ConfigError if the log changed since the plan."""
+        """Make the planned change and return its result. Raises ConfigError if the log changed since the plan.
+
+        Raises LockedError if the log directory is open, FencedError if another maintainer claims a partition.
+        """
         return self._apply()
 
 
@@ -103,6 +106,7 @@ def check(
         on_finding: called with each finding at once.
 
     Raises:
+        ConfigError: neither ``log_dir`` nor ``remote`` is given, or ``subset`` is wrong.
         NotFoundError: no such directory or bucket.
         UnknownTopicError: no such topic.
         RemoteUnavailableError: the store does not answer, so there is no report.
@@ -135,6 +139,8 @@ def restore(
 ) -> RestoreReport:
     """Build the new log directory ``log_dir`` from a bucket. An error leaves nothing on the disk.
 
+    With ``as_of``, ``until``, ``end`` or ``name`` it is an independent log, which does not continue the bucket's log.
+
     Args:
         selected: topics and partitions to restore; empty: all.
         newest_bytes: fetch only the newest segments of each partition, of at most so many bytes, but at least one.
@@ -149,8 +155,10 @@ def restore(
         dry_run: only report what would be restored.
 
     Raises:
-        ConfigError: the directory exists and is not empty.
-        UnknownTopicError, NotFoundError, DiskFullError, CorruptionError.
+        ConfigError: the directory exists and is not empty, or the options are wrong.
+        OffsetOutOfRangeError: ``end`` is below the first offset.
+        NotFoundError: the bucket is empty, or has no version ``as_of``.
+        UnknownTopicError, DiskFullError, CorruptionError.
     """
     target = arguments.path("log_dir", log_dir)
     clock, ids = arguments.clock_and_ids(clock, ids)
@@ -183,6 +191,7 @@ def repair(
         accept_loss: give up the records that no copy has. Their offsets stay unused.
 
     Raises:
+        ConfigError: neither ``log_dir`` nor ``remote`` is given.
         UnknownTopicError, NotFoundError.
         CorruptionError: two states are possible, and ``from_version`` must choose one; or the repair is impossible.
     """
@@ -209,13 +218,13 @@ def rejoin(log_dir: str | Path, selected: Selected = (), *, clock: Clock | None 
 
     ``apply()`` moves their local files to a directory next to ``log_dir``.
 
-    Default of ``selected``: the partitions that are fenced or end below the bucket's end. ``apply()`` can be repeated
-    after a crash.
+    ``selected``: partitions, no topic names; empty: those that are fenced or end below the bucket's end. ``apply()``
+    can be repeated after a crash.
 
     Raises:
         NotFoundError: no log there.
         UnknownTopicError.
-        ConfigError: none was selected, and none is fenced or below the bucket's end.
+        ConfigError: a topic name is selected, or nothing is selected and none is fenced or below the bucket's end.
     """
     clock = clock or SystemClock()
     chosen = arguments.selected_partitions(selected)

@@ -48,7 +48,10 @@ class AsyncPlan(Generic[D, R]):
         return self.details._repr_html_()
 
     async def apply(self) -> R:
-        """Make the planned change and return its result. Raises ConfigError if the log changed since the plan."""
+        """Make the planned change and return its result. Raises ConfigError if the log changed since the plan.
+
+        Raises LockedError if the log directory is open, FencedError if another maintainer claims a partition.
+        """
         return await self._apply()
 
 
@@ -73,7 +76,9 @@ async def check(
     ``topics`` empty: all. ``read_data``: read every byte of the bucket, and decode every record. ``subset``: (n, m)
     reads only the n-th of m parts of the bucket. ``orphans``: list objects that no catalog names. ``pin``: keep garbage
     collection from deleting segments before they are read. ``progress``: called with (bytes read, bytes in all or 0,
-    partition). ``on_finding``: called with each finding at once. Asynchronous form of ``tiered.admin.check``.
+    partition). ``on_finding``: called with each finding at once. Raises NotFoundError for a missing directory or
+    bucket, UnknownTopicError, ConfigError for a wrong ``subset`` or if neither place is given, and
+    RemoteUnavailableError if the store does not answer.
     """
     options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, orphans, subset, pin)
     directory = arguments.path_or_none("log_dir", log_dir)
@@ -103,9 +108,11 @@ async def restore(
 ) -> RestoreReport:
     """Build the new log directory ``log_dir`` from a bucket.
 
-    ``selected``: topics and partitions; empty: all. ``newest_bytes``, ``since``: leave older segments in the bucket.
-    ``as_of``: restore a snapshot, a version or a past time. ``until``: end each partition before the first record of
-    this time. ``end``: exclusive end of the one selected partition. ``name``: new name of the one selected topic.
+    ``selected``: topics and partitions; empty: all. ``newest_bytes``: fetch only the newest segments of each
+    partition, of at most so many bytes, but at least one. ``since``: begin at the first segment with a record of this
+    time or later. ``as_of``: restore an older state: a snapshot's name, a version or a time. ``until``: end each
+    partition before the first record of this time or later. ``end``: exclusive end of the one selected partition.
+    ``name``: new name of the one selected topic.
     ``pin``: protect the objects from garbage collection. ``if_empty``: leave a non-empty directory alone, without an
     error. ``dry_run``: only report. ``progress``: called with (bytes done, bytes in all or 0, partition). A
     cancelled call leaves the files that were complete by then.
@@ -162,8 +169,9 @@ async def rejoin(
 ) -> AsyncPlan[RejoinPlan, None]:
     """Plan that partitions of a log directory start again at the end of the bucket.
 
-    ``selected`` empty: the partitions that are fenced or end below the bucket's end. A cancelled ``apply()`` is
-    completed before the cancellation is raised. Asynchronous form of ``tiered.admin.rejoin``, with its errors.
+    ``apply()`` moves their local files to a directory next to ``log_dir``. ``selected``: partitions, no topic names;
+    empty: those that are fenced or end below the bucket's end. A cancelled ``apply()`` is completed before the
+    cancellation is raised. Asynchronous form of ``tiered.admin.rejoin``, with its errors.
     """
     clock = clock or SystemClock()
     chosen = arguments.selected_partitions(selected)
@@ -216,7 +224,8 @@ async def snapshot(
 ) -> SnapshotReport:
     """Store the bucket's current state as the snapshot ``name``. A cancelled call can be repeated.
 
-    ``selected``: topics and partitions; empty: all. Raises as ``tiered.admin.snapshot``.
+    ``selected``: topics and partitions; empty: all. Raises ConfigError if every selected partition has this snapshot
+    or the name is invalid, UnknownTopicError, NotFoundError and CommitUnknownError.
     """
     clock, ids = arguments.clock_and_ids(clock, ids)
     async with _runner(remote, s3, clock, ids) as runner:

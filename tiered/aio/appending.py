@@ -20,7 +20,10 @@ from tiered.transaction import AppendRecord, Transaction
 
 
 class AsyncTransaction:
-    """A transaction (``tiered.transaction.Transaction`` for asyncio). The end of its block commits or aborts."""
+    """A transaction (``tiered.transaction.Transaction`` for asyncio).
+
+    The end of its ``async with`` block commits. An exception in the block aborts.
+    """
 
     def __init__(self, txn: Transaction, worker: ThreadPools, durability: str) -> None:
         self._txn = txn

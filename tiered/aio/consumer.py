@@ -81,7 +81,11 @@ class AsyncConsumer:
     async def batches(
         self, max_records: int = MAX_POLL_RECORDS, timeout: float | str | None = 1.0
     ) -> AsyncIterator[list[ConsumerRecord]]:
-        """Yield lists of ``max_records`` records, or of fewer after ``timeout`` seconds; never an empty list."""
+        """Yield lists of ``max_records`` records, or of fewer after ``timeout``; never an empty list.
+
+        ``timeout``: seconds or text such as "5s"; None: no limit. The iteration ends only by the options ``stop_at``
+        and ``idle_timeout``.
+        """
         most = arguments.whole("max_records", max_records, least=1)
         async for found in self._lists(Request(most, arguments.duration_s("timeout", timeout), fill=True)):
             yield found
@@ -165,22 +169,32 @@ class AsyncConsumer:
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue at ``offset`` of this partition. The committed position stays until the next commit.
 
-        Raises UnknownTopicError if the partition is not assigned to this consumer.
+        Raises UnknownTopicError if the partition is not assigned to this consumer, ConfigError for an offset below 0.
         """
         await self._run(self.core.seek(TopicPartition(*partition), offset))
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Continue at the earliest offset of these partitions, or of all assigned ones if none is named."""
+        """Continue at the earliest offset of these partitions, or of all assigned ones if none is named.
+
+        Raises UnknownTopicError if one is not assigned to this consumer.
+        """
         await self._run(self.core.seek_to(partitions or None, end=False))
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Continue at the end of these partitions, or of all assigned ones if none is named."""
+        """Continue at the end of these partitions, or of all assigned ones if none is named.
+
+        With ``isolation="read_committed"`` the end is the last stable offset. Raises UnknownTopicError if one is not
+        assigned to this consumer.
+        """
         await self._run(self.core.seek_to(partitions or None, end=True))
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, Time]
     ) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Return for each partition (offset, timestamp) of its first record at or after the time, None without one."""
+        """Return for each partition (offset, timestamp) of its first record at or after its time, None without one.
+
+        Raises UnknownTopicError if a partition is not assigned to this consumer.
+        """
         return await self._run(self.core.offsets_for_times(times))
 
     async def lag(self) -> dict[TopicPartition, int]:
@@ -202,9 +216,10 @@ class AsyncConsumer:
     ) -> None:
         """Store the positions after the last returned records, or ``positions``. A cancelled call may have stored them.
 
-        Raises the first error after all partitions were tried. ``async_``: return at once. The next commit or
-        :meth:`close` raises the error of such a commit. In a bucket, such commits are stored at most once a second: by
-        a later poll or commit, or by :meth:`close`.
+        Raises the first error after all partitions were tried. Examples are ConfigError for a partition that is not
+        assigned, LogDestroyedError for a deleted topic, and PartitionLostError for a partition of another member.
+        ``async_``: return at once. The next commit or :meth:`close` raises the error of such a commit. In a bucket,
+        such commits are stored at most once a second: by a later poll or commit, or by :meth:`close`.
         """
         async with self._lock:
             self.core.check_open()

@@ -253,7 +253,8 @@ def open_reader(
 
     ``as_of``: a snapshot's name, a version or a time. ``pin``: protect each read from garbage collection.
     ``deadline_seconds``: longest time for the retries of a request. ``s3``: settings such as ``endpoint_url``.
-    Raises the errors of ``tiered.open_reader``.
+    Raises ConfigError for wrong arguments, NotFoundError for a missing directory, and RemotePermissionError. The first
+    read finds a missing bucket.
     """
 
     async def opening() -> AsyncReader:
@@ -394,8 +395,8 @@ class AsyncReader:
     ) -> Opening[AsyncConsumer]:
         """Return a consumer that shares the partitions of ``topics`` with all members of ``group``. Use ``async with``.
 
-        Positions are stored in the bucket. ``member``: a name for people. ``times``: intervals of heartbeats and
-        leases, equal for all members. ``options``: such as ``start`` and ``isolation``
+        Positions are stored in the bucket. ``member``: readable name of this member; None: host and process.
+        ``times``: intervals of heartbeats and leases, equal for all members. ``options``: such as ``start``
         (:class:`tiered.consumer.steps.ConsumerKeywords`). Raises UnknownTopicError, ConfigError for a wrong option and
         for a reader of a disk or of a past version.
         """

@@ -92,7 +92,8 @@ class AsyncPartitionStream:
         """Yield the decoded records of ``wanted`` one by one, without control records.
 
         ``isolation="read_committed"`` leaves out aborted records, and ends before the first open transaction.
-        ``on_trimmed="jump"`` continues at the earliest offset if retention deleted the wanted one.
+        ``on_trimmed="jump"`` continues at the earliest offset if retention deleted the wanted one; "raise" raises
+        OffsetOutOfRangeError. Also raises OffsetGapError, CorruptionError and the store's errors.
         """
         steps = self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
         return one_by_one(self._runner.stream(steps, self.steps.release))
@@ -194,8 +195,9 @@ class AsyncTopicReads:
         """Yield the records as Arrow record batches of about 1 MiB, with all columns or ``columns``.
 
         ``start``, ``end``: offsets; ``since``, ``until``: times; both ranges are half-open. ``partition`` None: all.
-        ``follow=True`` continues with new records, until ``idle_timeout`` without one. All errors, those of
-        :meth:`read`, are raised while iterating.
+        ``isolation="read_committed"`` hides records of open and aborted transactions. ``on_trimmed="jump"`` continues
+        at the earliest offset if retention deleted the wanted one. ``follow=True`` continues with new records, until
+        ``idle_timeout`` without one. All errors, those of :meth:`read`, are raised while iterating.
         """
 
         def check() -> ReadRequest:
@@ -292,8 +294,9 @@ class AsyncTopic(AsyncTopicReads):
         return await self._worker.write(durability, append_many, records, partition=partition)
 
     async def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
-        """Append encoded v2 batches without decoding them. The log assigns new offsets.
+        """Append encoded v2 batches without decoding them, and return the position of their first record.
 
+        The log assigns new offsets. The result's ``timestamp`` is the largest one.
         ``durability``: wait for "memory" (page cache), "disk" (fsync) or "remote" (seal and commit). Raises
         InvalidRecordError for damaged or wrong batches, and the other errors of ``Topic.append``.
         """

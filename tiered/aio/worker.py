@@ -179,10 +179,11 @@ async def open_with_store(
     ids: IdSource | None,
     s3: S3Keywords,
 ) -> tuple[F, ThreadPools, AioRunner]:
-    """Open a log or reader with ``make`` on a thread, and its bucket for the event loop.
+    """Open a log or reader with ``make`` on a thread, and the bucket ``remote`` (None: none) for the event loop.
 
     Return the log or reader, its thread pools, and the runner of steps on the bucket. If the bucket cannot be opened,
-    the log or reader is closed. ``name``: "log" or "reader", for the names of the threads.
+    the log or reader is closed. ``name``: "log" or "reader", for the names of the threads. ``make`` gets all other
+    arguments by name.
     """
     worker = ThreadPools(name)
     try:

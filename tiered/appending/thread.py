@@ -118,7 +118,7 @@ class AppenderThread:
             each._spread(partitions)
 
     def close(self) -> TieredError | None:
-        """Close all appenders and end the thread. Return the first error of their buffered records."""
+        """Close all appenders and end the thread. Return their records' first error, None without one."""
         first: TieredError | None = None
         for each in self._appenders(None):
             try:

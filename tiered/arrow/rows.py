@@ -245,8 +245,8 @@ def check_columns(config: TopicConfig, records: RecordColumns, now_ms: int, firs
 def pieces(rows: RowSlice, keyless: int, room: int) -> Iterator[tuple[int, RecordColumns]]:
     """Yield (partition, records) in the order of partitions. The records are consecutive rows of that partition.
 
-    They fit into a batch of ``room`` bytes, or are one row. ``keyless``: partition of rows with neither a partition
-    nor a key.
+    Before compression they have at most ``room`` bytes, or are one row. ``keyless``: partition of rows with neither a
+    partition nor a key.
     """
     given = rows.partitions
     if len(given) and given.min() == given.max():

@@ -394,7 +394,7 @@ def part_steps(part: CheckPart, reading: Reading = EVERYTHING, *, orphans: bool 
 
 
 def joined(registry: CheckReport, parts: Iterable[CheckReport]) -> CheckReport:
-    """Join the report on the registry, which has the list of partitions, and the reports on all parts."""
+    """Join the reports on the registry and on all parts. The number of partitions is that of ``registry``."""
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
     for part in (registry, *parts):
         run.add(part)

@@ -49,6 +49,7 @@ class LogScan:
     """Totals of the batches of one ``.log``. ``end_offset``: exclusive. ``valid_bytes``: end of the last whole batch.
 
     ``crc32c``: of the whole file, including a torn tail. ``min_timestamp``: known only if records are decoded.
+    ``leader_epoch``: that of the last batch. -1: none, or unknown.
     """
 
     base_offset: int
@@ -83,7 +84,7 @@ class Expectations:
 class BatchFeed:
     """Splitter of a log's bytes, which come in pieces, into whole batches. ``size``: bytes of the log.
 
-    ``done``: True once only a partial batch is left. A batch that spans pieces is joined when its last byte is there.
+    ``done``: True once no whole batch is left. A batch that spans pieces is joined when its last byte is there.
     """
 
     def __init__(self, size: int) -> None:

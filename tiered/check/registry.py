@@ -169,7 +169,7 @@ def _topic_in_roots(topic_id: UUID, partitions: Sequence[int]) -> Steps[tuple[st
 
 
 def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:
-    """Return one sentence that says why no entry names this partition. ``entries``: the registry, by topic name."""
+    """Return one sentence that says why no entry names the partitions of ``unnamed``. ``entries``: by topic name."""
     entry = entries.get(unnamed.topic)
     other = next((each for each in entries.values() if each.topic_id == unnamed.topic_id), None)
     if entry is not None and entry.topic_id == unnamed.topic_id:

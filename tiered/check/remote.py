@@ -94,11 +94,11 @@ class RemoteCheck:
     def run(
         self, reading: Reading, start: int = 0, end: int = MAX_LONG, *, with_root: bool = True, orphans: bool = False
     ) -> Steps[None]:
-        """Check the segments whose base is in ``start`` to ``end`` (exclusive), under a pin of their own.
+        """Check the segments whose base is in ``start`` to ``end`` (exclusive).
 
-        ``reading``: the segments of which every byte is read. ``with_root``: also check the root, snapshots, pins and
-        copies. ``orphans``: then also list orphans.
-        Raises the errors of a store that does not answer.
+        ``reading``: the segments of which every byte is read, under a pin if it says so. ``with_root``: also check the
+        root, its copies, snapshots and pins. ``orphans``: with ``with_root``, also list orphans. Raises the errors of a
+        store that does not answer.
         """
         pinned = yield from self.catalog(report=with_root)
         if pinned is not None:
@@ -139,7 +139,7 @@ class RemoteCheck:
             return None
 
     def catalog(self, *, report: bool = True) -> Steps[CatalogView | None]:
-        """Read the root and return the catalog, None if it is unusable.
+        """Read the root and return the catalog, None if the root is missing or unusable.
 
         ``report`` False: report no findings about the root.
         """
@@ -321,9 +321,9 @@ def size_steps(tps: Iterable[tuple[UUID, int]], parts: int) -> Steps[int]:
 
 
 class RootCopy(NamedTuple):
-    """Snapshot, pin or copy of a root, as it was read. ``taken``: its root, None for a pin.
+    """Snapshot, pin or copy of a root, as it was read. ``taken``: its root, None for a pin or an unreadable object.
 
-    ``flaw``: why it is unreadable.
+    ``flaw``: why it is unreadable, None if it is not.
     """
 
     key: str

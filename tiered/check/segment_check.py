@@ -116,7 +116,10 @@ class SegmentCheck:
         self._last_base = -1
 
     def start_segment(self, pinned: CatalogView) -> Steps[None]:
-        """Begin the check of a catalog: remember the base offset of its last segment, whose snapshot matters most."""
+        """Begin the check of a catalog: remember its last segment.
+
+        A wrong producer snapshot is an error only there, and elsewhere a warning.
+        """
         self._last_base = -1
         with contextlib.suppress(CorruptionError):
             last = yield from pinned.last()

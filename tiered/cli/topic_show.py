@@ -131,7 +131,7 @@ def setting_lines(config: Mapping[str, str]) -> list[str]:
 
 
 def setting_meaning(name: str, value: str) -> str:
-    """Return the value of a size or time in readable units, ``no limit``, or the setting whose value it has.
+    """Return the meaning of a value: a readable size or time, ``no limit``, or the setting that it follows.
 
     Return ``no number`` for a damaged value, and ``""`` for all other settings.
     """
@@ -152,7 +152,10 @@ def setting_meaning(name: str, value: str) -> str:
 
 
 def partition_segments(tiers: Tiers, facts: TopicFacts, partition: int, notes: DiskNotes) -> list[dict[str, Any]]:
-    """Return segments in offset order. One in both tiers is one entry. Figures that a tier lacks are -1."""
+    """Return the JSON fields of each segment, in offset order. A segment in both tiers is one entry.
+
+    ``notes``: facts about the log directory. Unknown fields are -1; ``crc32c`` and ``key`` are None.
+    """
     tp = TopicPartition(facts.name, partition)
     found: dict[tuple[int, int], dict[str, Any]] = {}
     pinned, at = tiers.snapshot(facts, partition, notes.known.get(tp, NOTHING_KNOWN)), 0

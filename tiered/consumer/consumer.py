@@ -200,18 +200,22 @@ class Consumer:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue at ``offset`` of this partition. The committed position stays until the next commit.
 
-        Raises UnknownTopicError if the partition is not assigned to this consumer.
+        Raises UnknownTopicError if the partition is not assigned to this consumer, ConfigError for an offset below 0.
         """
         self._run(self.core.seek(TopicPartition(*partition), offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Continue at the earliest offset of these partitions. Without arguments: of all assigned ones."""
+        """Continue at the earliest offset of these partitions. Without arguments: of all assigned ones.
+
+        Raises UnknownTopicError if one is not assigned to this consumer.
+        """
         self._run(self.core.seek_to(partitions or None, end=False))
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Continue at the end of these partitions. Without arguments: of all assigned ones.
 
-        Only later records are read. With ``isolation="read_committed"`` the end is the last stable offset.
+        Only later records are read. With ``isolation="read_committed"`` the end is the last stable offset. Raises
+        UnknownTopicError if one is not assigned to this consumer.
         """
         self._run(self.core.seek_to(partitions or None, end=True))
 
@@ -239,9 +243,11 @@ class Consumer:
     def commit(self, positions: Mapping[TopicPartition, Position | int] | None = None, *, async_: bool = False) -> None:
         """Store the positions after the last returned records, or ``positions``.
 
-        Raises the first error after all partitions were tried. ``async_``: return at once. The error of such a commit
-        is raised by the next commit, or by :meth:`close`. A group of a bucket stores positions of such commits at most
-        once a second. A later poll or commit, or :meth:`close`, then stores them.
+        Raises the first error after all partitions were tried. Examples are ConfigError for a partition that is not
+        assigned, LogDestroyedError for a deleted topic, and PartitionLostError for a partition of another member.
+        ``async_``: return at once. The error of such a commit is raised by the next commit, or by :meth:`close`. A
+        group of a bucket stores positions of such commits at most once a second. A later poll or commit, or
+        :meth:`close`, then stores them.
         """
         with self._lock:
             self.core.check_open()

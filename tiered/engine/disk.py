@@ -317,7 +317,8 @@ class LogDirectory:
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
         """Return start and end of the local log, read from the disk now.
 
-        ``exact``: read the active segment to find the end; without effect while another process writes the log.
+        ``exact``: read the active segment to find the end. Otherwise, and while another process writes the log, the end
+        is a lower bound.
         """
         if exact and not self._scanner.writer():
             with LogView.open(self.path, clock=self._clock, files=self.files) as view:

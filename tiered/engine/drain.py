@@ -31,7 +31,7 @@ WRITER_GONE_MS = 500
 
 
 class DrainMode(enum.Enum):
-    """Choice of the records that a drain uploads."""
+    """Choice of the records that a drain uploads: uploads in progress, all sealed segments, or all records."""
 
     INFLIGHT = "inflight"  # uploads under way
     SEALED = "sealed"  # every sealed segment
@@ -118,10 +118,10 @@ class Drain:
     def ending(
         self, left: Sequence[Partition], now_ms: int, *, obstacle: Callable[[Partition], Failure | None]
     ) -> Exit | None:
-        """Return the exit of a drain that cannot finish: its deadline passed, or all partitions ``left`` are blocked.
+        """Return exit status and reason of a drain that cannot finish, None if the drain continues.
 
-        None: the drain continues. ``left``: unfinished partitions. ``obstacle``: returns the failure that blocks a
-        partition, or None.
+        A drain cannot finish after its deadline, or if all of ``left``, the unfinished partitions, are blocked.
+        ``obstacle``: returns the failure that blocks a partition, or None.
         """
         if self.is_over(now_ms):
             what = "wait" if self.request.oneshot else "drain"
@@ -140,7 +140,10 @@ class Drain:
         return Exit(code, f"{_names(left)} only on this disk: {first.message}", first.hint or usual)
 
     def all_sent(self, partitions: Mapping[TopicPartition, Partition]) -> Exit:
-        """Return the exit of a drain at its targets: status 0; 75 if records below ``ends`` are on this disk only."""
+        """Return exit status and reason of a drain at its targets.
+
+        The status is 0, or 75 if records below ``ends`` are on this disk only.
+        """
         kept = [p for p in partitions.values() if p.known_committed < self.ends.get(p.tp, 0)]
         if not kept:
             return Exit(0, DONE)
@@ -176,7 +179,7 @@ def _names(left: Sequence[Partition]) -> str:
 
 
 class Ending:
-    """Waiter for the end of a run: :meth:`run` returns once a drain has ended. One event loop.
+    """Waiter for the end of a run: :meth:`run` returns once a drain has ended. Call it only on its event loop.
 
     ``look``: scans the log directory.
     """
@@ -214,10 +217,10 @@ class Ending:
             self._engine.scan_now()
 
     async def run(self) -> Exit:
-        """Wait until a drain has ended, and return its exit.
+        """Wait until a drain has ended, and return its exit status with the reason.
 
-        It ends when all is uploaded, when every unfinished partition is blocked, or at the deadline. A failure of the
-        last scan ends it, too.
+        A drain ends when all is uploaded, when every unfinished partition is blocked, or at the deadline. A failure of
+        the last scan ends it, too.
         """
         engine = self._engine
         while True:

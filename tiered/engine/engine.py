@@ -328,8 +328,9 @@ class Engine:
     # ------------------------------------------------------------------ outcomes
 
     def failed(self, p: Partition, failure: Failure, doing: str) -> None:
-        """Record the failure of a step of one partition. It is retried later, except with ``in_call``.
+        """Record the failure of a step of one partition. The step is retried later.
 
+        In a run that is one call of an application, the partition is given up instead.
         ``doing``: the step, in words.
         """
         p.trouble = self.failure_noted(p.trouble, failure, doing, p.tp)

@@ -147,13 +147,13 @@ class Partition:
     """State of one partition in the engine.
 
     ``local_start``, ``flushed``, ``end``: offsets of the local log; ``end`` may be a lower bound. ``noted``: committed
-    end in the checkpoint of an earlier run, -1: none. ``committed``: end of the root, -1 until a claim has read it.
-    ``works``: sealed segments that the bucket lacks, by base offset. ``doubt_end``: end of a commit with an unknown
-    outcome, which the next claim resolves; 0: none. ``resume_at``: offset at which a log without records must still
-    begin, -1: none. ``positions``: those of groups on the disk, None if there never were any. ``copied``: those in the
-    bucket, None if unknown. ``given_up``: True if this run starts no more work on it. ``settled``: True once
-    the unfinished uploads of earlier claims are deleted. ``sweep``: failures of these deletions. ``trouble``: failures
-    of other steps. ``wait_code``, ``wait_since_ms``: reason and start of the present wait.
+    end in the checkpoint of an earlier run, -1: none. ``committed``, ``remote_start``: end and start of the root, -1
+    until a claim has read it. ``works``: sealed segments that the bucket lacks, by base offset. ``doubt_end``: end of a
+    commit with an unknown outcome, which the next claim resolves; 0: none. ``resume_at``: offset at which a log without
+    records must still begin, -1: none. ``positions``: those of groups on the disk, None if there never were any.
+    ``copied``: those in the bucket, None if unknown. ``given_up``: True if this run starts no more work on it.
+    ``settled``: True once the unfinished uploads of earlier claims are deleted. ``sweep``: failures of these deletions.
+    ``trouble``: failures of other steps. ``wait_code``, ``wait_since_ms``: reason and start of the present wait.
     """
 
     tp: TopicPartition

@@ -41,7 +41,7 @@ class Exit:
 
 
 class StepKind(enum.Enum):
-    """Kind of step in a report."""
+    """Kind of a step. ``SETTLE``: deletion of earlier claims' unfinished uploads. ``COPY``: of groups' positions."""
 
     REGISTER = "register"
     CLAIM = "claim"

@@ -73,7 +73,10 @@ class Timing:
 
 
 class DirectoryRun:
-    """Run of the daemon over one log directory. :meth:`run` returns the exit. Use it on the event loop only."""
+    """Run of the daemon over one log directory. Use it on the event loop only.
+
+    :meth:`run` returns an Exit: the program's exit status, with a reason and a hint.
+    """
 
     def __init__(
         self,
@@ -135,7 +138,7 @@ class DirectoryRun:
         self._ending.review()
 
     def beat_age_ms(self) -> int:
-        """Return the ms since the loop last ran. A high value shows that it hangs."""
+        """Return the ms since the last tick of the run. A high value shows that the event loop hangs."""
         return int((self._clock.monotonic() - self._beat) * 1000)
 
     def now_ms(self) -> int:
@@ -160,9 +163,10 @@ class DirectoryRun:
     # ------------------------------------------------------------------ the run and its end
 
     async def run(self, *, first: DrainRequested | None = None) -> Exit:
-        """Scan and upload until a drain has ended, and return its exit. ``first``: drain to start after the first scan.
+        """Scan and upload until a drain has ended. Return the exit status of the program, with a reason and a hint.
 
-        Raises the error of the first scan, and an unexpected error of a background loop.
+        ``first``: drain to start after the first scan. Raises the error of the first scan, and an unexpected error of a
+        background loop.
         """
         self._running = True
         loops = (self._keep_noting(), self._keep_ticking(), self._keep_resuming(), self._sealer.run())
@@ -197,7 +201,7 @@ class DirectoryRun:
         return self._ending.drain is not None or bool(self._drains or self._draining or self._early)
 
     def drain(self, mode: DrainMode, wait_ms: int) -> None:
-        """Request a scan, the upload of the records of ``mode``, and then the end of the run, within ``wait_ms``.
+        """Request a scan, the upload of the records that ``mode`` selects, and the end of the run within ``wait_ms``.
 
         The scan finds all records that were appended before this call, which does not wait.
         """
@@ -210,7 +214,10 @@ class DirectoryRun:
         self._drain_later(DrainRequested(DrainMode.INFLIGHT, self.now_ms(), last=True))
 
     def finish(self, wait_ms: int) -> None:
-        """End the run after the uploads in progress, within ``wait_ms``. A second request ends it at once."""
+        """End the run after the uploads in progress, within ``wait_ms``.
+
+        If a drain was requested before, end the run at once.
+        """
         until_ms = self.now_ms() + (0 if self.is_draining else wait_ms)
         self._drain_later(DrainRequested(DrainMode.INFLIGHT, until_ms))
 

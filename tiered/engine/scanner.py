@@ -209,6 +209,7 @@ class Scanner:
 
         ``whole`` False: partitions whose folder has not changed are skipped. The growth of their active segment is
         found within a dozen of such scans, and from then on in each scan while it grows.
+        ``broken`` then has the error of each partition that could not be read.
         """
         look = Look()
         holder = self.writer()

@@ -164,8 +164,9 @@ class BucketSteps:
         """Create the topic's registry entry, or adopt an entry with the same topic id. Add missing partitions to it.
 
         The entry gets as many partitions as the disk has, or ``partitions`` if that is more. Raises ConfigError if the
-        bucket has another topic of this name, LogDestroyedError if it lost the topic or a root of it. Raises
-        CorruptionError if it lost the entry, or if the entry has too few partitions.
+        bucket has another topic of this name. Raises LogDestroyedError if the entry or a root is gone, and this volume
+        has used it. Raises CorruptionError if the entry is damaged, has fewer partitions than are in use, or is gone
+        while a root has records.
         """
         disk = self._disk
         info = (yield Blocking(disk.topics))[topic]
@@ -271,8 +272,8 @@ class BucketSteps:
     def claim(self, tp: TopicPartition) -> Steps[Granted]:
         """Claim the writer role of a partition, read the root back, and prepare the local log for appends.
 
-        Raises FencedError if this volume may not write. Raises OffsetGapError for a sidecar whose broker has other
-        records than the bucket, or continues at another offset.
+        Return the granted claim. Raises FencedError if this volume may not write. Raises OffsetGapError for a sidecar
+        whose broker has other records than the bucket, or continues at another offset.
         """
         yield from self.probe()
         self._idle.pop(tp, None)
@@ -431,8 +432,8 @@ class BucketSteps:
 
         If the store stops answering a multipart upload, the next attempt sends only the missing parts. Objects of other
         failed attempts are deleted after the commit or by the next claim. ``deadline_seconds``: time in which the
-        upload of each object is retried. Raises FencedError if a newer claim deleted the objects, CorruptionError if
-        the segment is damaged or the stored object differs.
+        upload of each object is retried. Then RemoteUnavailableError is raised. Raises FencedError if a newer claim
+        deleted the objects, CorruptionError if the segment is damaged or the stored object differs.
         """
         try:
             return (yield from self._upload(tp, ref, claim_epoch, deadline_seconds))
@@ -517,8 +518,8 @@ class BucketSteps:
     def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Steps[Root]:
         """Append ``rows`` to the root, and return the root as it was read back.
 
-        Raises FencedError if a newer claim owns the partition. Raises CommitUnknownError if the rows may be committed,
-        or if ``claim_epoch`` is not the present claim of this process.
+        Raises FencedError if a newer claim owns the partition. Raises CommitUnknownError if it is unknown whether
+        the rows were committed, or if ``claim_epoch`` is not the present claim of this process.
         """
         catalog = self._catalog(tp)
         if catalog.claim_epoch != claim_epoch:

@@ -82,7 +82,8 @@ class SyncRun:
     def drain(self, ends: Mapping[TopicPartition, int], *, claims: bool = False) -> dict[TopicPartition, TieredError]:
         """Upload until each partition is committed up to its offset in ``ends``, or fails. Return errors by partition.
 
-        ``claims``: claim each partition again. Such a run ignores pauses.
+        A partition without an error may be below its offset, if an error of another one ended the run. ``claims``:
+        claim each partition again, without an upload, also if uploads are paused.
         """
         self._ends = ends
         self._heeds_pauses = not claims  # a claim sends nothing, and a log cannot begin without
@@ -146,7 +147,7 @@ class SyncRun:
             self._writing = asyncio.get_running_loop().create_task(in_thread(self._tiering.write_notes))
 
     def report(self, report: Report) -> None:
-        """Log a warning about a granted claim. Ignore other reports: the call raises their errors."""
+        """Log a warning about a granted claim. Ignore other reports: :meth:`drain` returns their errors."""
         if report.event == "resumed":
             _logger.warning("%s", report.message)
 
@@ -170,7 +171,7 @@ class SyncRun:
             self._engine.halt()
 
     def bug(self, error: BaseException) -> None:
-        """End the run with this unexpected error, which the caller gets."""
+        """End the run with this unexpected error, which :meth:`drain` then raises."""
         if self._engine is not None:
             self._engine.crash(error)
 

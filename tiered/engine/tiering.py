@@ -156,9 +156,10 @@ class Tiering:
     def adopt(self, info: TopicInfo, deadline: float | None = None) -> None:
         """Register the topic, and claim its partitions that are empty or were never claimed by this volume.
 
-        Wait for an uploader in another process until ``deadline`` (monotonic; default: one minute from now). Raises
-        ConfigError if the bucket has another topic of that name, FencedError if this volume may not write. If the
-        store does not answer, raises RemoteUnavailableError if a partition must be claimed, otherwise logs a warning.
+        If an uploader runs in another process, wait for its claims until ``deadline`` (monotonic; default: one minute
+        from now). Raises ConfigError if the bucket has another topic of that name, FencedError if this volume may not
+        write. If the store does not answer, or ``deadline`` passes, raises RemoteUnavailableError if a partition must
+        be claimed, and otherwise logs a warning.
         """
         deadline = self.clock.monotonic() + ADOPT_TIMEOUT_S if deadline is None else deadline
         broken = self.local.out_of_service
@@ -229,8 +230,9 @@ class Tiering:
         """Upload and commit the sealed segments of each partition up to its offset in ``ends``.
 
         Return ``{}``, or ``ends`` if the uploader of another process must do it. Raises DataLocalError after
-        ``timeout_s``, and RemoteUnavailableError, RemotePermissionError or CommitUnknownError. Errors of one partition
-        (FencedError, OffsetGapError, CorruptionError, LogDestroyedError) are raised after the others were synced.
+        ``timeout_s`` (None: no limit) or for paused uploads, and RemoteUnavailableError, RemotePermissionError or
+        CommitUnknownError. Errors of one partition (FencedError, OffsetGapError, CorruptionError, LogDestroyedError)
+        are raised after the others were synced.
         """
         deadline = None if timeout_s is None else self.clock.monotonic() + timeout_s
         return {} if self._run(ends, deadline) else dict(ends)
@@ -421,8 +423,8 @@ class SpreadTiering:
         """Register the topic, and claim its partitions that are empty or were never claimed by this log's volumes.
 
         Directories out of service are skipped. Raises FencedError if a volume may not write, ConfigError if the bucket
-        has another topic of that name. Raises RemoteUnavailableError if a partition must be claimed and the store
-        does not answer.
+        has another topic of that name. Raises RemoteUnavailableError if a partition must be claimed, and the store
+        does not answer or another process's uploader does not claim it within a minute.
         """
         deadline = self._clock.monotonic() + ADOPT_TIMEOUT_S
         for path, part in self._parts.items():
@@ -438,7 +440,8 @@ class SpreadTiering:
         """Upload and commit the sealed segments of each partition up to its offset in ``ends``.
 
         Return those of ``ends`` that uploaders of other processes must reach. Raises the first error after all
-        directories were synced: FencedError, OffsetGapError, DataLocalError after ``timeout_s``, or one of the store.
+        directories were synced: DataLocalError after ``timeout_s`` (None: no limit) or for paused uploads, FencedError,
+        OffsetGapError, CorruptionError, LogDestroyedError, or one of the store.
         """
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         by_path: dict[Path, dict[TopicPartition, int]] = {}
@@ -518,8 +521,8 @@ class Turns:
     def acquire(self, partitions: Collection[TopicPartition], seconds: float | None) -> Turn | None:
         """Wait until no other call has one of ``partitions``, then register and return a call.
 
-        None if the wait takes longer than ``seconds``. A call that an interrupt ended does not block others. Raises
-        ReentrantCallError if this thread is inside a call with one of ``partitions``.
+        Return None if the wait takes longer than ``seconds`` (None: no limit). A call that an interrupt ended does not
+        block others. Raises ReentrantCallError if this thread is inside a call with one of ``partitions``.
         """
         turn = Turn(frozenset(partitions), threading.get_ident(), sys._getframe(1))
         while True:

@@ -138,8 +138,9 @@ def wait_uploaded(
 
     The wait seals nothing: segments are sealed by their size, by ``seal.ms`` or by ``sync``. Without ``uploader``, the
     one in this process, the waiting thread uploads sealed segments with ``tiering``, unless a daemon does. Raises
-    DataLocalError after ``timeout_s``, once ``closed`` is set, or for paused uploads. Raises FencedError, the error
-    that ended the uploader, and errors of an upload by this thread that no wait cures.
+    DataLocalError after ``timeout_s`` (None: no limit), once ``closed`` is set, or for paused uploads. Raises
+    FencedError if another writer owns a partition. Raises the error that ended ``uploader``, and errors of this
+    thread's uploads that no wait cures.
     """
     deadline = None if timeout_s is None else clock.monotonic() + timeout_s
     look = clock.monotonic()

@@ -136,8 +136,8 @@ class Erased:
 
     ``segments``: notes of the segments that all runs of this erasure rewrote.
 
-    ``left``: other objects that still have matching records. ``read_objects``: number of objects read. ``collected``:
-    result of the immediate deletion of old objects, None without it.
+    ``left``: objects outside the catalog that have matching records or are unreadable. ``read_objects``: number of
+    objects read. ``collected``: result of the immediate deletion of old objects, None without it.
     """
 
     tp: TopicPartition
@@ -378,7 +378,7 @@ class Eraser:
         return Erased(self.tp, version, self.records, tuple(notes), tuple(left), read, collected)
 
     def claim(self, owner: str) -> Steps[None]:
-        """Claim the role ``m``. Raises CorruptionError if the root is an older one that was put back."""
+        """Claim the role ``m`` for ``owner``. Raises CorruptionError if the root is an older one that was put back."""
         yield from require_newest_root(self.catalog, must_list=False)
         yield from self.catalog.claim(Role.MAINTAINER, owner)
 
@@ -400,6 +400,7 @@ class Eraser:
         """Store a new segment without the matching records, and a note.
 
         Return its row and the number of records erased. Return None if the catalog no longer has the segment ``row``.
+        Raises CorruptionError if the segment is damaged, or is gone but still in the catalog.
         """
         pinned = yield from self.catalog.pin()
         if pinned is None or (yield from pinned.at(row.base)) != row:
@@ -539,8 +540,8 @@ class Eraser:
     def count(self, key: str) -> Steps[int]:
         """Return the number of matching records of an object outside the catalog. 0: it is gone. -1: it is unreadable.
 
-        Only the ``.log`` is read, because its bundle may be gone. Objects kept by a repair may be bundles, roots or
-        registry entries, which have no keys.
+        Only the ``.log`` is read, because its bundle may be gone. Bundles, roots and registry entries, which a repair
+        may keep, have no records and count 0.
         """
         walk = BatchWalk(corrupt_at, most_bytes=MAX_DECOMPRESSED_BYTES)
         held, at, count = b"", 0, 0

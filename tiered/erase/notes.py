@@ -54,7 +54,10 @@ def uid_of_key(key: str) -> str:
 
 
 def decode_note(key: str, data: bytes | memoryview) -> dict[str, Any]:
-    """Decode the note of a rewritten segment. Raises CorruptionError if the note is damaged."""
+    """Return the fields of a note: object keys of the segment before and after, offsets, erased records, time.
+
+    Raises CorruptionError if the note is damaged.
+    """
     try:
         note = json.loads(bytes(data))
         if any(not isinstance(note[name], kind) for name, kind in _NOTE_FIELDS.items()):

@@ -215,7 +215,7 @@ def stays(plans: Iterable[Fields]) -> list[str]:
 
 
 def noncurrent_commands(place: StoreLocation | None, erased: Iterable[Erased]) -> list[str]:
-    """Return commands that delete the noncurrent versions of replaced and left-over objects, for a store on S3.
+    """Return commands that delete noncurrent versions of replaced and left-over objects; none unless ``place`` is S3.
 
     There is one command for each object, because a listing of versions ends at a thousand. Current objects are never
     deleted.
@@ -253,7 +253,7 @@ def cut_erase_steps(
 ) -> Steps[CutPartition | None]:
     """Read the catalog of a partition and cut it into parts. Return None without a catalog. No segment is read.
 
-    ``least_bytes``: a part ends at the latest with the segment that reaches this size.
+    ``least_bytes``: a part ends at the latest with the segment that brings the part to this size.
 
     Raises ConfigError if ``now`` is set and a pin or a snapshot needs older versions.
     """
@@ -317,7 +317,7 @@ def _rows(eraser: Eraser, part: CheckPart) -> Steps[list[Row]]:
 
 
 def join_results(plan: ErasePlan, looks: Iterable[Mapping[str, Any]]) -> ErasePlan:
-    """Return ``plan`` with the results of :func:`find_steps` for all parts of its partition."""
+    """Return ``plan`` with ``looks``, the results of :func:`find_steps` for all parts of its partition."""
     looked: dict[str, int] = {}
     hits: list[Hit] = []
     segments = read_bytes = 0

@@ -150,8 +150,8 @@ class BatchWalk:
         None: the caller passes the view to :meth:`whole`, and verifies the first batch itself. The batch is partial,
         damaged, out of order, of an old format, or larger than ``most_bytes``. Or it has a timestamp above ``latest``
         (in milliseconds), or begins at or above offset ``stop``.
-        The run ends with the batch that reaches ``stop``. ``total``: CRC-32C of the bytes before the view; the run's
-        ``total`` continues it. Only for a walk with offsets.
+        The run ends with the batch that reaches ``stop``. ``total``: CRC-32C of the bytes before the view, which
+        the run's ``total`` continues; -1: compute none. Only for a walk with offsets.
         """
         most_bytes = min(most_bytes, self._most_length + LOG_OVERHEAD_BYTES)
         used, first, after, total = kernels.scan(
@@ -285,8 +285,8 @@ def cut(run: memoryview) -> Iterator[memoryview]:
 
 
 def hop(header_at: Callable[[int], BatchHeader], position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield position and header of each batch from ``position`` (a batch's start) to ``end`` without reading the
-    bodies.
+    """Yield position and header of each batch from byte ``position`` (a batch's start) to ``end`` (exclusive). Bodies
+    are not read.
 
     ``header_at`` returns the header of the batch at a byte position, and raises where no batch begins.
     """
@@ -297,5 +297,5 @@ def hop(header_at: Callable[[int], BatchHeader], position: int, end: int) -> Ite
 
 
 def corrupt_at(position: int, what: str, offset: int = -1) -> CorruptionError:
-    """Return the error for damage at ``position`` of a nameless buffer. The caller adds the file or key."""
+    """Return the error for damage ``what`` at ``position`` of a nameless buffer. The caller adds the file or key."""
     return CorruptionError(what, position=position, offset=offset)

@@ -49,7 +49,7 @@ _CRC_AT = HEAD_BYTES - _CRC.size
 
 
 class SectionKind(enum.IntEnum):
-    """Kinds of sections in a bundle."""
+    """Kinds of sections in a bundle. ``TXN``: transaction id of the Spark sink that staged the segment."""
 
     OFFSET_INDEX = 1
     TIME_INDEX = 2

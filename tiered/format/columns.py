@@ -91,14 +91,14 @@ class RecordColumns:
         return sizes + held[ends] - held[np.concatenate(([0], ends[:-1]))]
 
     def largest(self) -> int:
-        """Return the bytes of the largest record by ``sizes``; 0 without records."""
+        """Return an upper bound of the largest record's bytes in a batch before compression; 0 without records."""
         rows = rows_of(self)
         return int(self.sizes().max(initial=0)) if rows is None else rows.largest()
 
     def run_ends(self, room: int) -> list[int]:
         """Split the records into consecutive runs. Return the exclusive end index of each run.
 
-        A run has at most ``room`` bytes by ``sizes``, or is one record.
+        A run has at most ``room`` bytes before compression, or is one record.
         """
         rows = rows_of(self)
         return _run_ends(self.sizes(), room) if rows is None else rows.run_ends(room)
@@ -213,7 +213,7 @@ def encode_filled(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> B | bytes:
-    """Return one v2 batch of the records in ``filler`` and empty ``filler``. Raises ValueError without records.
+    """Return one v2 batch of the records in ``filler``, and remove them. Raises ValueError without records.
 
     ``level`` None: the default of ``codec``. ``append_time_ms``: time of all records with LogAppendTime.
     """

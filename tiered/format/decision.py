@@ -73,7 +73,7 @@ _HEADER = {
 
 
 def encode_decision(decision: Decision) -> bytes:
-    """Return the object's bytes. Raises ConfigError if they are too many, or for a ``txn`` that no key can hold."""
+    """Return the bytes of the decision's object. Raises ConfigError if it is too large, or ``txn`` fits no key."""
     targets = sorted(decision.partitions, key=lambda target: (target[0].hex, target[1]))
     described = [
         [target[0].hex, target[1], decision.seen.get(target, 0), len(decision.partitions[target])] for target in targets

@@ -125,7 +125,7 @@ class BatchHeader(NamedTuple):
 def read_header(buf: Buffer, position: int = 0, *, limit: int | None = None) -> BatchHeader:
     """Return the header of the batch at ``position``. ``buf`` needs its 61 bytes, or 26 of a v0 or v1 message.
 
-    ``limit`` is the largest accepted total size in bytes, for example the rest of the file. Raises
+    ``limit``: largest accepted size of the batch in bytes, for example the rest of the file; None: any. Raises
     ``CorruptionError`` for a short buffer, an impossible length, count or offset, and an unknown magic.
     """
     try:

@@ -32,8 +32,8 @@ class ValueType(NamedTuple):
 class ListOf(NamedTuple):
     """List of at most ``limit`` entries.
 
-    ``of``: a :class:`ValueType` for single values. A shape: each entry is a list with the shape's fields in order.
-    None: entries are not checked.
+    ``of``: a :class:`ValueType` for single values. A shape (types by field name): each entry is a list with one
+    value of each type, in order. None: entries are not checked.
     """
 
     of: Any
@@ -67,7 +67,7 @@ class JsonObject:
         self.values: dict[str, Any] = values
 
     def refuse(self, name: str, what: str) -> NoReturn:
-        """Raise CorruptionError about the field ``name`` ("": the whole object). ``what``: its text after the name."""
+        """Raise CorruptionError about the field ``name`` ("": the whole object). ``what``: message after the name."""
         raise CorruptionError(
             f"{self.key}: {name or 'the header'} {what}", path_or_key=self.key, position=self.position
         )
@@ -82,9 +82,10 @@ class JsonObject:
             )
 
     def checked_fields(self, shape: Shape, values: Mapping[str, Any] | None = None, path: str = "") -> dict[str, Any]:
-        """Return the fields of ``shape``, each checked. ``values``: nested object to read instead of the whole one.
+        """Return the fields that ``shape`` names, each checked. ``shape``: type of each field by its name.
 
-        ``path`` precedes field names in errors. Raises CorruptionError for a field that is missing or invalid.
+        ``values``: nested object to read instead of the whole one. ``path`` precedes field names in errors. Raises
+        CorruptionError for a field that is missing or invalid.
         """
         if values is None:
             values = self.values

@@ -306,7 +306,7 @@ def staged_prefix(topic_id: UUID, partition: int) -> str:
 
 
 def staged_uid(txn: str, batch: int, random32: int) -> str:
-    """Return the uid of one attempt at a staged segment: 96 bits from the id and the batch, then 32 random bits."""
+    """Return the uid of one attempt at a staged segment: 96 bits from ``txn`` and ``batch``, then ``random32``."""
     return f"{staged_stem(txn, batch)}{bounded(random32, MAX_BATCH, 'random part'):08x}"
 
 

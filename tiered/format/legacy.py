@@ -37,7 +37,10 @@ _CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 
 
 class Message(NamedTuple):
-    """Fixed part of one v0 or v1 message. ``body``: position, in the buffer, of its key length."""
+    """Fixed part of one v0 or v1 message. ``size``: its bytes after the size field. ``timestamp``: -1 in v0.
+
+    ``body``: position of its key length in the buffer.
+    """
 
     offset: int
     size: int

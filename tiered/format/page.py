@@ -66,7 +66,7 @@ Identity = tuple[int, int, int]
 
 
 class PageKind(enum.StrEnum):
-    """Kinds of pages by their content."""
+    """Kinds of pages by their content: rows, pointers to other pages, or entries of objects that wait for deletion."""
 
     LEAF = "leaf"
     INNER = "inner"
@@ -76,10 +76,10 @@ class PageKind(enum.StrEnum):
 class Pointer(NamedTuple):
     """Reference to a page, with the totals of its subtree. ``base``, ``next``: half-open range of its offsets.
 
-    ``size``: bytes of all its ``.log`` objects. ``records``, ``rows``: their numbers. ``sum_hi``, ``sum_lo``: sum of
-    all row hashes. ``row_flags``: the flags of all rows, combined by OR. ``leader_epoch``: the largest of them.
-    ``min_ts``, ``max_ts``: range of their timestamps, inclusive. About the page itself: ``page_len``
-    and ``crc`` of its bytes; ``id_hi``, ``id_lo``, ``epoch``, ``flags`` of its key.
+    ``size``: bytes of all ``.log`` objects. ``records``, ``rows``: numbers of records and of rows. ``sum_hi``,
+    ``sum_lo``: halves of the sum of all row hashes. ``row_flags``: the flags of all rows, combined by OR.
+    ``leader_epoch``: the largest of all rows. ``min_ts``, ``max_ts``: range of all timestamps, inclusive. About the
+    page itself: ``page_len`` and ``crc`` of its bytes; ``id_hi``, ``id_lo``, ``epoch``, ``flags`` of its key.
     """
 
     base: int

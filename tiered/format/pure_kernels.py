@@ -543,11 +543,11 @@ def scan(  # noqa: PLR0917 - the state of a walk, in its order
 ) -> tuple[int, int, int, int]:
     """Return (bytes, first offset or -1, next offset, CRC) of the valid whole v2 batches at the start of ``data``.
 
-    Each batch begins at or above ``expected``, which each batch advances, and below ``stop``. It ends below ``limit``,
-    has at most ``most_bytes``, no timestamp above ``latest``, and a valid CRC. ``exact``: the first batch may not begin
-    above this offset; -1: no such bound. ``dense``: later batches may leave no gap. Stops where ``stop`` is reached,
-    and before a batch that fails a check, which the caller examines. ``total``: CRC-32C of the bytes before ``data``,
-    continued in the result; -1: not requested.
+    Each batch begins at or above ``expected``, which each batch advances, and below ``stop``. Its last offset is
+    below ``limit``. It has at most ``most_bytes``, no timestamp above ``latest``, and a valid CRC. ``exact``: the first
+    batch may not begin above this offset; -1: no such bound. ``dense``: later batches may leave no gap. Stops where
+    ``stop`` is reached, and before a batch that fails a check, which the caller examines. ``total``: CRC-32C of the
+    bytes before ``data``, continued in the result; -1: not requested.
     """
     view, at, first = memoryview(data), 0, -1
     while expected < stop and len(view) - at >= _BATCH.size:
@@ -608,7 +608,7 @@ def survey(
     Stops before a batch that is partial, fails a check, begins at or above the stop offset, or has a leader epoch above
     ``epoch``. ``order``: lowest allowed offset, exclusive end of all offsets, stop offset; a batch that reaches it is
     the last. ``dense``: no offset may be missing. ``pace``: base offset of the segment, position of ``data`` in the
-    file, bytes between index entries, bytes since the last entry, largest timestamp, the offset of its batch, and
+    file, bytes between index entries, bytes since the last entry, largest timestamp, last offset of its batch, and
     timestamp of the last time entry.
     """
     expected, limit, stop = order

@@ -106,7 +106,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class CompactedRange:
-    """Range of offsets that was compacted. It begins at the end of the previous range and ends at ``end_offset``.
+    """Range of offsets that was compacted. It begins at the end of the previous range. ``end_offset`` is exclusive.
 
     Its tombstones stay until ``horizon_ms``.
     """
@@ -131,7 +131,7 @@ class Root:
     maps leader epochs to their first offsets. ``txns``: the last batch of each external transaction id, oldest first.
     ``txn_versions``: the versions that committed those. ``txns_floor``: the newest version whose entry in ``txns`` was
     dropped for lack of room. ``gc_floor``: objects removed by this version or earlier may be deleted. ``dead``: totals
-    of the rows of pages below ``start_offset``. ``unwritten``: pages that must be stored before this root; empty in a
+    of the page rows below ``start_offset``. ``unwritten``: pages that must be stored before this root; empty in a
     root that was read. ``unknown``: fields of newer releases, which are written back.
     """
 
@@ -264,7 +264,7 @@ _KNOWN = frozenset({*_HEADER, *_CLEANED, *_STAGED, *BODY_FIELDS, *SNAPSHOT_FIELD
 
 
 def encode_root(root: Root) -> bytes:
-    """Return the object's bytes. Raises ConfigError if too large, OverflowError if a value does not fit its column."""
+    """Return ``root`` as bytes. Raises ConfigError if they are too many, OverflowError if a value is too large."""
     header = {
         **root.unknown,
         "topic_id": root.topic_id.hex,

@@ -169,7 +169,7 @@ class SegmentBuilder:
         return self._next
 
     def append(self, batch: bytes | memoryview, records: int, least: int, greatest: int) -> None:
-        """Append one encoded batch of ``records`` records with timestamps from ``least`` to ``greatest``.
+        """Append one encoded batch of ``records`` records. ``least``, ``greatest``: range of its timestamps, -1: none.
 
         The batch gets the next offset and ``LEADER_EPOCH``. A batch with another offset or epoch is copied.
         """

@@ -102,9 +102,9 @@ def load_group(group: str) -> Steps[GroupInfo]:
 def load_committed(group: str, topic_ids: Mapping[TopicPartition, UUID]) -> Steps[dict[TopicPartition, Position]]:
     """Return the positions of a group in these partitions. Partitions without one are left out.
 
-    ``topic_ids``: the partitions, each with the id of its topic. If the bucket has no position of the group in them,
-    the uploaded positions of a log's group of this name are returned. One or two GETs for each partition. Raises
-    CorruptionError for a damaged object, ConfigError for one of a newer format.
+    ``topic_ids``: the partitions, each with the id of its topic. If the bucket has no position of the group in any
+    of them, return those that the group of this name in a log directory has uploaded. One or two GETs for each
+    partition. Raises CorruptionError for a damaged object, ConfigError for one of a newer format.
     """
     places = [(topic_id, tp.partition) for tp, topic_id in topic_ids.items()]
     owned = yield from _in_turns([_load_ownership(group_partition_key(group, *place)) for place in places])

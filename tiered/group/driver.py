@@ -53,9 +53,10 @@ def open_member(
 ) -> GroupMember:
     """Start a member of ``group`` that shares the partitions of the topics ``names``. Return the member.
 
-    ``member``: its name; None: host and process id. ``times``: None for the defaults. ``start``: ("earliest" or
-    "latest", None), or a time in ms as its second value, for partitions without a position. Raises ConfigError for an
-    invalid name of the group or member, UnknownTopicError for a topic that does not exist.
+    ``member``: its name; None: host and process id. ``times``: None for the defaults. ``start``: where to begin in
+    partitions without a position. ("earliest" or "latest", None), or a time in ms as the second value: then begin at
+    the earliest record of that time or later. Raises ConfigError for an invalid name of the group or member,
+    UnknownTopicError for a topic that does not exist.
     """
     check_group_name(arguments.text("group", group))
     name = f"{socket.gethostname()}-{os.getpid()}" if member is None else arguments.text("member", member)
@@ -134,7 +135,7 @@ class GroupMember:
     def open_stream(self, tp: TopicPartition) -> Steps[TierStream]:
         """Open a stream of a partition that this member owns, at the newest root.
 
-        Raises PartitionLostError if another member owns it, LogDestroyedError if the topic was deleted.
+        Raises PartitionLostError if this member does not own it, LogDestroyedError if the topic was deleted.
         """
         return (yield from self._topics.open_stream(tp, self._member.topic_id(tp)))
 
@@ -195,7 +196,8 @@ class GroupMember:
 class BucketTopics:
     """Source of the topics and streams of one bucket, for a member of a group.
 
-    ``start``: "earliest" or "latest", for partitions without a position. ``start_ms``: a time in place of it, or None.
+    ``start``: "earliest" or "latest", for partitions without a position. ``start_ms``: None, or a time in place of
+    ``start``: begin at the earliest record of that time or later.
     """
 
     def __init__(self, bucket: BucketReads, start: str, start_ms: int | None) -> None:
@@ -203,7 +205,7 @@ class BucketTopics:
         self._entries: dict[str, TopicEntry] = {}
 
     def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
-        """Return the topics among ``names`` that exist. A topic that is being deleted does not. One GET for each."""
+        """Return the topics among ``names`` that exist. A topic that is being deleted is left out. One GET for each."""
         found = {}
         for name in names:
             entry = yield from load_topic_to_read(name)

@@ -447,7 +447,7 @@ class Member:
     # -- partitions ----------------------------------------------------------------------------------------------------
 
     def release_due(self) -> Steps[None]:
-        """Release the partitions that moved to other members, once their records are handled or time is up."""
+        """Release partitions that moved to other members, once their records are handled or after ``handover_ms``."""
         now: Time = yield Now()
         longest_s = self.settings.handover_ms / 1000
         due = [tp for tp, held in self._held.items() if held.idle or now.monotonic - held.stopping_s >= longest_s]

@@ -95,7 +95,10 @@ class Content:
 
 
 def decoder_for(decoder: str, directory: str) -> str:
-    """Return the decoder of whole records for a file. For ``auto``, choose it by the partition name ``directory``."""
+    """Return the decoder of whole records for a file: ``decoder``, unless that is ``auto``.
+
+    For ``auto`` return ``offsets``, ``transactions`` or ``none``, by the topic of the partition folder ``directory``.
+    """
     if decoder != "auto":
         return decoder
     folder = folder_named(directory)
@@ -149,7 +152,8 @@ def _transaction(value: TxnValue) -> dict[str, Any]:
 def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:
     """Return (content as a JSON value, name of its encoding). (None, ``""``) for null.
 
-    ``decoder``: one of ``DECODERS``. "utf-8" replaces invalid bytes. Any other that does not fit gives way to "auto".
+    ``decoder``: one of ``DECODERS``. "auto" returns text if the content is UTF-8, otherwise base64. "utf-8" replaces
+    invalid bytes. Content that is no JSON or has the wrong size for a number is shown as by "auto".
     """
     if content is None:
         return None, ""

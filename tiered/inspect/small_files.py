@@ -96,7 +96,7 @@ def base_of(name: str) -> int:
 def small_items(name: str, source: ByteSource, *, start: int = 0) -> Iterator[FileEntry]:
     """Yield the items of a small file, decoded by its name. Index entries before offset ``start`` are left out.
 
-    Raises ConfigError if the name is not that of a log's file, CorruptionError with the position of the damage.
+    Raises ConfigError if a file of this name cannot be inspected, CorruptionError with the position of the damage.
     """
     check_name(name)
     dumper = _dumper(name)

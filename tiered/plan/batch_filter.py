@@ -189,7 +189,7 @@ class BatchFilter:
         return self._txns.drain_retained()
 
     def clean(self, batch: Buffer, header: BatchHeader | None = None) -> Buffer | None:
-        """Return one batch without its removed records: the same buffer if none is removed, None if nothing stays.
+        """Return one batch without its removed records: the same buffer if nothing changes, None if nothing stays.
 
         ``header``: the header of the batch; None: it is decoded here.
         Raises ``CorruptionError`` for a batch that is damaged or does not follow the one before. The caller must then

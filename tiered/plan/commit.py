@@ -213,8 +213,8 @@ class ClaimIntent:
         """Return the root with the new claim. A writer's claim may add a leader epoch to ``lineage``.
 
         Refuse with FENCED if another volume owns the partition, or this one cannot prove that it does. Refuse with
-        STATE if the log is not open, and with INVALID for a writer without a volume id. Refuse with GAP if a sidecar
-        has no segment that begins at the end of the log.
+        STATE if the log is not open, and with INVALID for a writer without a volume id. Refuse with GAP if the volume
+        copies a Kafka broker's log, of which no segment begins at the catalog's end.
         """
         grant = decide_claim(root, self.role, self.volume)
         if isinstance(grant, Refusal):
@@ -229,7 +229,7 @@ class ClaimIntent:
 def taken(
     root: Root, stamp: Stamp, op: str, role: Role, *, volume: str, owner: str, token: str = "", **changes: Any
 ) -> Root:
-    """Return the root's next version with a new claim of ``role``. Its field ``sealed`` gets the claim before it.
+    """Return the root's next version with a new claim of ``role``. Add the epoch that this claim ends to ``sealed``.
 
     ``op``: name of the change. ``volume``, ``owner``, ``token``: fields of the claim. ``changes``: other fields of Root
     to set.
@@ -469,7 +469,7 @@ _STEPS = {STATE_OPEN: (STATE_SEALED, STATE_DELETING), STATE_SEALED: (STATE_DELET
 
 @dataclass(frozen=True, slots=True)
 class StateIntent:
-    """Change of a log's state: sealed for a hand-over, or marked for deletion. Neither can be undone."""
+    """Change of a log's state to "sealed" for a hand-over, or to "deleting". Neither can be undone."""
 
     state: str
 

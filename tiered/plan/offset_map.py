@@ -170,9 +170,10 @@ class OffsetMapBuilder:
         return self._add(batch, verify_batch(batch, header))
 
     def add_run(self, batches: memoryview) -> bool:
-        """Add the keys of consecutive verified v2 batches, and set :attr:`passed`. Return True if the map is full.
+        """Add the keys of consecutive verified v2 batches. Return True if the map is full.
 
-        Raises ``CorruptionError``, with the position in ``batches``, for a damaged batch.
+        :attr:`passed` is then their run if all of their records were added at once, otherwise None. Raises
+        ``CorruptionError``, with the position in ``batches``, for a damaged batch.
         """
         at, self.passed = 0, None
         while at < len(batches):

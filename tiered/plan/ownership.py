@@ -78,7 +78,7 @@ class VolumeProof:
     its disk. ``restored_from``: the root from which the disk was restored, None if it was not.
     ``empty``: the volume has no records. ``start_offset``, ``end_offset`` and ``leader_epoch`` are those of the local
     log. An empty catalog without a writer begins at this ``start_offset``. ``joints``: the only offsets, ascending, at
-    which an empty volume can continue, because a sidecar's records arrive in whole segments. None: at any offset.
+    which an empty volume can continue, because records of a Kafka broker's log arrive in whole segments. None: at any.
     """
 
     volume_id: str
@@ -129,9 +129,9 @@ def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | 
     """Return the grant or the refusal of a claim of ``role`` on ``root``. A maintainer may always claim an open log.
 
     The writer's role goes to the volume that proves the last claim, or without one to any volume. The volume must not
-    end below the catalog. The role also goes to a volume that was restored to exactly the end, or has no records. A
-    sidecar without records must have a segment that begins at the end. All others are refused, and all while Spark
-    sinks own the partition. ``volume``: None for a maintainer only.
+    end below the catalog. The role also goes to a volume that was restored to exactly the end, or has no records. The
+    ``joints`` of a volume without records must include the end. All others are refused, and all while Spark sinks own
+    the partition. ``volume``: None for a maintainer only.
     """
     if root.state != STATE_OPEN:
         return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot be claimed")
@@ -179,7 +179,7 @@ def sink_refused(root: Root) -> Refusal | None:
 
 
 def is_own_claim(root: Root, volume: VolumeProof) -> bool:
-    """Return True if ``volume`` made the writer's claim in ``root``, and has the token and the last append of it.
+    """Return True if ``volume`` made the writer's claim in ``root``, and holds the claim's token and last append.
 
     The volume id alone is no proof: a copy or an older snapshot of the disk has the same id.
     """

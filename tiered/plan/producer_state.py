@@ -59,7 +59,10 @@ class PreparedBatches:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Earlier append of the same batches: ``first_offset`` to ``last_offset`` (inclusive), with this timestamp."""
+    """Earlier append of the same batches: ``first_offset`` to ``last_offset`` (inclusive).
+
+    ``timestamp``: the largest of its first batch.
+    """
 
     first_offset: int
     last_offset: int

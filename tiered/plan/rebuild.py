@@ -22,7 +22,7 @@ _HINT = "nothing was changed; put a version of the root back, or delete one of t
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Contents of a rebuilt root: segments, their leader epochs, and for each role the newest claim in object keys."""
+    """Contents of a rebuilt root: segments, their leader epochs, and by role the newest claim epoch in object keys."""
 
     rows: tuple[Row, ...]
     leader_epochs: tuple[EpochEntry, ...]
@@ -85,10 +85,10 @@ def _lineage(known: Sequence[EpochEntry], objects: Objects, start: int) -> tuple
 
 
 def chain(found: Sequence[Row], end: int, claim: int, key_of: KeyOf) -> list[Row]:
-    """Return the rows of ``found`` that follow ``end`` without a gap, in order. Their claims never fall.
+    """Return the rows of ``found`` that follow ``end`` without a gap, in order. Their claim epochs never fall.
 
-    ``claim``: the writer's claim at ``end``. ``key_of``: returns a row's object key, for messages. Equal uploads of one
-    claim count as one that was sent twice. Raises CorruptionError for different uploads of one claim at the same
+    ``claim``: the writer's claim epoch at ``end``. ``key_of``: returns a row's object key, for messages. Equal uploads
+    of one claim count as one that was sent twice. Raises CorruptionError for different uploads of one claim at the same
     offset, and if a newer claim began inside an upload of an older one.
     """
     taken: list[Row] = []

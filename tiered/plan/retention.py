@@ -111,7 +111,10 @@ class LocalSegmentFacts:
     appended_ms: int
 
     def is_older(self, than_ms: int, now_ms: int, config: TopicConfig) -> bool:
-        """Return True if the segment's age is strictly above ``than_ms``. ``than_ms`` -1: no limit, always False."""
+        """Return True if the segment's age is strictly above ``than_ms``. False if the age is unknown.
+
+        ``than_ms`` -1: no limit, always False.
+        """
         from_ms = age_from_ms(self.max_timestamp, self.appended_ms, config)
         return min(than_ms, from_ms) >= 0 and now_ms - from_ms > than_ms
 
@@ -143,7 +146,8 @@ def plan_local_retention(
 
     ``sealed``: the sealed segments, ascending. ``committed_end``: only segments that end at or below it are deleted;
     None: there is no remote tier. ``active``: the active segment; None, or without bytes: it stays. ``active_bytes``:
-    its size, also without ``active``: it counts for the size limit.
+    its size, also without ``active``: it counts for the size limit. Without a remote tier, size and age count only if
+    ``cleanup.policy`` has ``delete``.
 
     Kafka's rule: docs/kafka-semantics.md#retention.
     """
@@ -205,9 +209,9 @@ def plan_remote_expiry(
     """Return the plan that expires the oldest of ``rows`` at ``now_ms``, up to the first row that stays.
 
     A row expires if it ends at or below ``start_offset``, at an age of ``retention.ms``, or if the log without it stays
-    at or above ``retention.bytes``. ``rows``: ascending. ``size_bytes``: size of these rows and all later ones, if
-    ``rows`` are only the first. The row that ends at ``next_offset`` expires only by ``start_offset``, because its
-    bundle has the producer state.
+    at or above ``retention.bytes``. Age and size count only if ``cleanup.policy`` has ``delete``. ``rows``: ascending.
+    ``size_bytes``: size of these rows and all later ones, if ``rows`` are only the first. The row that ends at
+    ``next_offset`` expires only by ``start_offset``, because its bundle has the producer state.
     """
     kept = list(rows)
     whole = sum(row.size for row in kept) if size_bytes is None else size_bytes

@@ -127,7 +127,7 @@ class HandoverIntent:
 
 
 def passed_batch(root: Root, uid: str) -> tuple[str, int] | None:
-    """Return the (transaction id, batch) that staged ``uid``, if it or a later batch is committed; otherwise None.
+    """Return the (transaction id, batch) that staged the object ``uid``, None unless it or a later batch is committed.
 
     A staged object of such a batch that no row names is garbage: it can never be committed.
     """

@@ -58,7 +58,8 @@ _MAGIC = b"TSUR"
 class Pairs(NamedTuple):
     """Pairs of a key's digest and the code of one of its records. Digests are two columns, one for each half.
 
-    A code is one integer from the number of a part and the distance from the part's start.
+    A part is a range of the log that one task cleans. A code is one integer from the number of a part and the distance
+    from the part's start.
     """
 
     high: Int64s
@@ -67,11 +68,12 @@ class Pairs(NamedTuple):
 
 
 class KeyScan:
-    """Collector of pairs from the batches of one part: one for each key of the dirty range, with its newest record.
+    """Collector of :class:`Pairs` from the batches of one part, a range of the log that one task cleans.
 
-    ``number``: index of the part. ``start``: its first offset. ``first_dirty``: start of the dirty range; below it each
-    record with a key gives a pair. ``most_keys``: number of pairs at which :attr:`is_full` becomes True. Call
-    :meth:`drain` then, and at the end. A later drain may return a key again, with a newer record.
+    ``number``: index of the part. ``start``: its first offset. ``first_dirty``: start of the dirty range. Each key of
+    that range gives one pair, with its newest record. Below it each record with a key gives a pair. ``most_keys``:
+    number of pairs at which :attr:`is_full` becomes True. Call :meth:`drain` then, and at the end. A later drain may
+    return a key again, with a newer record.
     """
 
     def __init__(self, number: int, start: int, *, first_dirty: int, most_keys: int) -> None:
@@ -92,7 +94,7 @@ class KeyScan:
 
     @property
     def is_full(self) -> bool:
-        """True if the collected pairs have reached the memory limit."""
+        """True if the number of collected pairs has reached ``most_keys``."""
         return len(self._newest) + len(self._codes) >= self._most
 
     def add(self, batch: Buffer, header: BatchHeader | None = None) -> None:
@@ -171,7 +173,8 @@ class TxnEffect:
     def as_json(self) -> dict[str, list[int]]:
         """Return, by producer id as text, the state after the group for each of the four states before it.
 
-        States are given as their numbers, 0 to 3. :func:`txns_before` reads the result.
+        A state is 1 with an unfinished transaction that commits, 2 with one that aborts, 3 with both, otherwise 0.
+        :func:`txns_before` reads the result.
         """
         return {
             str(producer): [_STATES.index(one.seen_of(producer)) for one in self._passes]

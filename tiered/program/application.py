@@ -45,7 +45,11 @@ _ABOUT = {setting.name: setting.about for setting in SETTINGS}
 
 
 class Application:
-    """Settings and output streams of one run of a command. :func:`pass_application` makes it."""
+    """Settings and output streams of one run of a command. :func:`pass_application` makes it.
+
+    ``flags``: options of the command line, by name. Raises ConfigError for a wrong setting, NotFoundError if the file
+    of ``--config`` is missing.
+    """
 
     def __init__(self, flags: dict[str, Any]) -> None:
         if flags.get("config") == "":  # an unset variable of a script would silently skip the file
@@ -298,7 +302,7 @@ def _format_sections(
 def split_topic(text: str) -> tuple[str, int | None]:
     """Split ``TOPIC`` or ``TOPIC:PARTITION`` into (topic, partition or None). No topic name contains a colon.
 
-    Raises ConfigError if the text after the colon is not a number.
+    Raises ConfigError for an empty topic, and if the text after the colon is not a number.
     """
     topic, colon, partition = text.partition(":")
     if not topic:
@@ -313,7 +317,10 @@ def split_topic(text: str) -> tuple[str, int | None]:
 
 
 def topic_or_partition(text: str) -> str | TopicPartition:
-    """Parse ``TOPIC`` to text, or ``TOPIC:PARTITION`` to a TopicPartition. Raises ConfigError for a bad partition."""
+    """Parse ``TOPIC`` to text, or ``TOPIC:PARTITION`` to a TopicPartition.
+
+    Raises ConfigError for an empty topic, and if the text after the colon is not a number.
+    """
     topic, partition = split_topic(text)
     return topic if partition is None else TopicPartition(topic, partition)
 

@@ -40,7 +40,7 @@ _PARSERS = (parse_root_key, parse_segment_key, parse_staged_key, parse_page_key,
 
 
 def reading_options(read_data_help: str) -> Callable[[F], F]:
-    """Return a decorator that adds the options for the bytes that a check reads.
+    """Return a decorator that adds ``--read-data``, ``--read-data-subset``, ``--no-pin`` and ``--orphans``.
 
     ``read_data_help``: help of ``--read-data``.
     """
@@ -123,7 +123,7 @@ def _is_key(where: str) -> bool:
 
 
 def show_finding(app: Application, finding: Finding, *, everything: bool = False) -> None:
-    """Print a finding. One with severity ``info`` is printed only with ``everything`` or ``-v``."""
+    """Print a finding. One with severity ``info`` is printed only with ``everything``, ``-v`` or ``--json``."""
     if app.out.json_mode:
         app.out.message("finding", **finding.as_json())
     elif finding.severity is not Severity.INFO or everything or app.out.verbosity:

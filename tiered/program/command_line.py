@@ -176,7 +176,7 @@ def in_cli_words(error: TieredError) -> None:
 def as_error(cause: Exception, program: str, options: Mapping[str, str] | None = None) -> TieredError:
     """Convert any exception of ``program`` to a TieredError with a sentence, a hint and an exit code.
 
-    ``options``: hints for options that the program does not have.
+    ``options``: hints by option, for options that the command does not have.
     """
     if isinstance(cause, TieredError):
         return cause

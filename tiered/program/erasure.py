@@ -47,7 +47,8 @@ def selection_of(
     """Build the selection of records from the options of :func:`selection_options`.
 
     ``file``: file with one key on each line. ``as_hex``: keys and prefixes are hex digits. ``before``: text of a time.
-    Raises ConfigError for a bad ``file``, a key that is not hex, a wrong time, and if nothing is selected.
+    Raises ConfigError for a bad ``file``, a key that is not hex, and if nothing is selected. Raises
+    InvalidTimestampError for a wrong time.
     """
     lines = list(keys)
     if file is not None:
@@ -98,7 +99,10 @@ def _lines_of(file: Path) -> list[str]:
 
 
 def plan_table(plans: Iterable[Fields]) -> list[str]:
-    """Return the lines of a table of the segments to rewrite, and a line with the number of segments that were read."""
+    """Return the lines of a table of the segments to rewrite, and a line with the number of segments that were read.
+
+    ``plans``: each partition's plan of the erasure, as JSON values.
+    """
     plans = list(plans)
     header = ["partition", "from", "to", "records that go", "bytes of the segment"]
     rows = [
@@ -117,7 +121,7 @@ def plan_table(plans: Iterable[Fields]) -> list[str]:
 
 
 def question(plans: Iterable[Fields]) -> str:
-    """Return the question that asks the user to confirm the erasure."""
+    """Return the question that asks to confirm an erasure. ``plans``: each partition's plan, as JSON values."""
     plans = list(plans)
     records, segments = sum(plan["records"] for plan in plans), sum(len(plan["segments"]) for plan in plans)
     return f"Erase {counted(records, 'record')} of {counted(segments, 'segment')} for ever?"
@@ -132,7 +136,7 @@ def left_line(partition: str, left: Fields) -> str:
 def outcome_line(records: int, left: int) -> str:
     """Return one sentence about the result. ``records``: number erased.
 
-    ``left``: number of objects with matching records.
+    ``left``: number of objects that still have matching records.
     """
     hold = "holds" if left == 1 else "hold"
     proof = f"{counted(left, 'object')} still {hold} some" if left else "no object of the bucket holds any"

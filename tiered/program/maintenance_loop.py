@@ -85,10 +85,12 @@ class Scope:
 class UpkeepView:
     """Progress of the maintenance. ``doing``: the current partition and kind of action, ``""`` between rounds.
 
-    ``began_ms``, ``ended_ms``: times of the newest rounds, 0 before the first. ``failed``: the error of each partition
-    whose last round failed. ``trouble``: the error of a whole round, or of a topic whose entry is unreadable.
-    ``paused``: topics that the newest round skipped. ``fenced``: actions that ended because another maintainer took
-    the role. ``groups``: lags of the bucket's groups after the newest round.
+    ``rounds``: number of completed rounds. ``actions``: number of completed actions by kind, whose bytes are added in
+    ``bytes_read`` and ``bytes_written``. ``began_ms``: start of the newest round. ``ended_ms``: end of the newest
+    completed round. Both are 0 before the first. ``failed``: the error of each partition whose last round failed.
+    ``trouble``: the error of a whole round, or of a topic whose entry is unreadable. ``paused``: topics that the newest
+    round skipped. ``fenced``: actions that ended because another maintainer took the role. ``groups``: lags of the
+    bucket's groups after the newest round.
     """
 
     rounds: int = 0

@@ -103,7 +103,7 @@ class Tiers:
     ) -> dict[str, TopicFacts]:
         """Return all topics by name, or only the topic ``name`` (one GET, no listing).
 
-        ``unreadable``: gets the error of each topic whose entry cannot be read. None: such an error is raised.
+        ``unreadable``: gets the error of each topic whose entry cannot be read. None, or with ``name``: it is raised.
         """
         found: dict[str, TopicFacts] = {}
         if self.store is not None:
@@ -160,7 +160,7 @@ class Tiers:
         return drive(self.store, RootView(facts.entry.topic_id, partition, facts.name, known).pin())
 
     def run(self, steps: Steps[T]) -> T:
-        """Run a steps function on the bucket and return its value."""
+        """Run a steps function on the bucket and return its value. Raises ConfigError without a bucket."""
         if self.store is None:
             raise ConfigError("no bucket is named", hint="pass --remote URL")
         return drive(self.store, steps)
@@ -208,7 +208,7 @@ def open_tiers(
 def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicEntry]]:
     """Open the bucket with one topic's registry entry, for commands that change the topic there.
 
-    Raises ConfigError without a bucket and for an internal topic, UnknownTopicError.
+    Raises ConfigError without a bucket and for an internal topic, UnknownTopicError for a topic not in the bucket.
     """
     app.need_remote()
     refuse_internal(topic)
@@ -249,9 +249,10 @@ def topic_settings(pairs: Sequence[str], option: str = "--set ") -> dict[str, An
 
 
 def open_directory(app: Application) -> LocalLog:
-    """Open the named log directory alone, for writing.
+    """Open the log directory of the command line for writing, without the bucket.
 
-    Raises ConfigError, NotFoundError or LocalPermissionError if it cannot be read, LockedError if it has a writer.
+    Raises ConfigError if none was given or it is a file, NotFoundError if it is missing. Raises LocalPermissionError if
+    it cannot be read, LockedError if it has a writer.
     """
     directory = app.need_log_dir()
     need_directory(app)
@@ -261,7 +262,8 @@ def open_directory(app: Application) -> LocalLog:
 def open_view(app: Application) -> LogView:
     """Open the log directory for reading, without the bucket.
 
-    Raises ConfigError, NotFoundError or LocalPermissionError if it cannot be read.
+    Raises ConfigError if none was given or it is a file, NotFoundError if it is missing. Raises LocalPermissionError if
+    it cannot be read.
     """
     directory = app.need_log_dir()
     need_directory(app)

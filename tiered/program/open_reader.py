@@ -28,10 +28,11 @@ T = TypeVar("T")
 
 
 def open_reader(app: Application, as_of: str | None = None, *, pin: bool = False) -> tiered.Reader:
-    """Open log directory and bucket, as given, for reading. No lock is taken, and only ``pin`` writes an object.
+    """Open the log directory and the bucket of the command line for reading. Takes no lock.
 
-    ``as_of``: open a past state of the bucket, without the log directory. Raises ConfigError if neither is given,
-    NotFoundError if one is missing.
+    ``as_of``: open a past state (snapshot's name, version or time) of the bucket, without the log directory. ``pin``:
+    protect what is read from garbage collection, by a small object in the bucket. Raises ConfigError if neither place
+    is given, NotFoundError if one is missing.
     """
     if as_of is not None:
         return _open_remote_reader(app, app.need_remote(), as_of=as_of, pin=pin)
@@ -70,7 +71,8 @@ def need_topic(name: str, known: Iterable[str]) -> None:
 def topic_to_read(reader: tiered.Reader, name: str) -> TopicReads:
     """Open the topic ``name``. Other registry entries, which may be damaged, are only read for a suggestion.
 
-    Raises UnknownTopicError, which suggests a similar name.
+    Raises UnknownTopicError, which suggests a similar name. Raises LogDestroyedError if the topic is being deleted or
+    its entry was lost, CorruptionError if the entry is damaged, ConfigError if disk and bucket differ in the topic id.
     """
     try:
         return reader.topic(name)
@@ -85,7 +87,7 @@ def collect_each(
 ) -> tuple[list[T], int]:
     """Call ``look`` for each partition. Return the results as one list, and the first failure's exit code (0: none).
 
-    A partition that cannot be read gives a warning. If it is the only one, its error is raised.
+    A partition that cannot be read gives a warning. If ``partitions`` has no other, its error is raised.
     """
     found, code = list[T](), 0
     for partition in partitions:
@@ -107,7 +109,8 @@ def pass_over(app: Application, topic: str, partition: int, refused: TieredError
 def need_directory(app: Application) -> None:
     """Raise an error if the given log directory cannot be read. Do nothing if none was given.
 
-    Raises NotFoundError, ConfigError for a file, LocalPermissionError, or the error of a damaged file.
+    Raises NotFoundError if it is missing or no log directory, ConfigError if it is a file. Also raises
+    LocalPermissionError, or the error of a damaged file in it.
     """
     refused = directory_error(app)
     if refused is not None:
@@ -139,7 +142,10 @@ def directory_error(app: Application) -> TieredError | None:
 
 
 def folder(name: str, text: str, hint: str = "name a folder; . is the current one") -> Path:
-    """Convert an option or argument to a path. Empty text is refused, because it would mean the current folder."""
+    """Return ``text``, the value of the option or argument ``name``, as a path.
+
+    Raises ConfigError, with ``hint``, for empty text, which would mean the current folder.
+    """
     if not text:
         raise ConfigError(f"{name} is empty", hint=hint)
     return at_home(name, Path(text))

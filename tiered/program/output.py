@@ -139,7 +139,10 @@ class Output:
         self.message("summary", command=self.command, exit_code=exit_code, **merged)
 
     def result(self, command: str, fields: dict[str, Any], text: Iterable[str], exit_code: int = 0) -> int:
-        """Print the result of a command: ``fields`` as one JSON object, or ``text`` as lines. Return ``exit_code``."""
+        """Print the result of a command: in JSON mode the summary with ``fields``, otherwise ``text`` as lines.
+
+        Return ``exit_code``.
+        """
         if self.json_mode:
             self.command = command
             self.summary(exit_code, **fields)

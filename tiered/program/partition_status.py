@@ -41,9 +41,10 @@ class PartitionStatus:
 
     ``unreadable``: why the disk's part cannot be read. ``lost``: why the bucket has less than the registry or this disk
     has seen. ``elsewhere``: why the partition is not on this disk although nothing was lost. ``deleting``: the topic is
-    being deleted in the bucket. ``sealed_since_ms``: last write of the oldest sealed segment that is not uploaded.
-    ``reasons``: why this partition is not safe. ``times``: least and greatest timestamp in the bucket, None without
-    any. ``local_bytes``: bytes of all its segments on this disk. ``active_bytes``: those of the active one.
+    being deleted in the bucket. ``fenced``: another volume owns the partition. ``sealed_since_ms``: last write
+    of the oldest sealed segment that is not uploaded, -1 without any. ``reasons``: why this partition is not safe.
+    ``times``: least and greatest timestamp in the bucket, None without any. ``local_bytes``: bytes of all its segments
+    on this disk. ``active_bytes``: those of the active one.
     """
 
     tp: TopicPartition
@@ -204,8 +205,9 @@ class DiskNotes:
 
     @classmethod
     def read(cls, tiers: Tiers, read_bytes: int = 0) -> DiskNotes:
-        """Read the facts from the log directory, if there is one. Read the bucket only afterwards, so that it is never
-        older. ``read_bytes``: most bytes of segments to read later.
+        """Read the facts from the log directory, if there is one. ``read_bytes``: most bytes of segments to read later.
+
+        Call this before the bucket is read, so that the state of the bucket is never older than these facts.
         """
         log = tiers.local
         if log is None:
@@ -238,7 +240,7 @@ def _gone(log: LogView, uploads: Mapping[TopicPartition, PartitionUpload]) -> di
 def gather(
     tiers: Tiers, unreadable: dict[str, TieredError] | None = None, topic: str | None = None, *, read_bytes: int = 0
 ) -> list[PartitionStatus]:
-    """Return the state of every partition of every topic, or of ``topic``.
+    """Return the state of every partition of every topic, or of ``topic``. Raises UnknownTopicError if it is unknown.
 
     ``unreadable``: gets the error of each topic whose entry cannot be read. None: such an error is raised.
     ``read_bytes``: most bytes of segments to read, in order to find uploads that cannot succeed.

@@ -30,7 +30,10 @@ _FORMS = "write beginning, end, an offset, 2013-01-01, -3d or s@TIME"
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """One end of a range: an ``offset`` (a number, ``earliest`` or ``latest``) or a time. Both None: not given."""
+    """One end of a range: an ``offset`` (a number, ``earliest`` or ``latest``) or a time. Both None: not given.
+
+    ``text``: the end as the user wrote it.
+    """
 
     offset: int | str | None = None
     time_ms: int | None = None
@@ -41,7 +44,7 @@ class LogPlace:
 
         An offset number is returned unchanged, even if the log does not have it.
 
-        ``for_time``: function from a time in ms to the first record's (offset, timestamp) from then on, None without.
+        ``for_time``: function from a time in ms to the first (offset, timestamp) at or after that, None without one.
         """
         if self.time_ms is not None:
             found = for_time(self.time_ms)
@@ -54,7 +57,8 @@ class LogPlace:
 def place(option: str, text: str | None, now_ms: int) -> LogPlace:
     """Return the place that ``text`` stands for; None: not given.
 
-    Raises ConfigError, which names the option, for text that is neither an offset nor a time.
+    ``now_ms``: time to which a relative time refers. Raises ConfigError, which names ``option``, for text that is
+    neither an offset nor a time.
     """
     if text is None:
         return LogPlace()
@@ -80,7 +84,11 @@ def range_options(function: F) -> F:
 
 
 def range_of(begin: str | None, end: str | None, now_ms: int) -> tuple[LogPlace, LogPlace]:
-    """Return both ends of a range. Raises ConfigError if they are reversed: the result would look like an empty log."""
+    """Return both ends of a range, given as the texts of ``--from`` and ``--to``; None: not given.
+
+    ``now_ms``: time to which relative times refer. Raises ConfigError for a text that is neither an offset nor a time,
+    and for reversed ends, whose range would look like an empty log.
+    """
     first, last = place("--from", begin, now_ms), place("--to", end, now_ms)
     reversed_offsets = isinstance(first.offset, int) and isinstance(last.offset, int) and last.offset < first.offset
     reversed_times = first.time_ms is not None and last.time_ms is not None and last.time_ms < first.time_ms

@@ -108,7 +108,7 @@ def product_version() -> str:
 
 
 def part_versions() -> dict[str, str]:
-    """Return the versions of Python and of every installed dependency, by name. Imports none of them."""
+    """Return the versions of Python and of each installed dependency, and the platform, by name. Imports none."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for part in _PARTS:
         try:

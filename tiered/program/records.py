@@ -239,7 +239,10 @@ class ByteStream(Protocol):
 
 
 class LineSource:
-    """Lines of a stream, without their ends. Not thread-safe."""
+    """Lines of a stream, without their ends. Not thread-safe. ``number``: of the last returned line, from 1.
+
+    Iteration raises InvalidRecordError for a line of more than ``MAX_LINE_BYTES``.
+    """
 
     def __init__(self, stream: ByteStream, *, end: bytes = b"\n", skips_blank: bool = False) -> None:
         """Read lines from ``stream``. ``end``: the line end.
@@ -313,7 +316,9 @@ class _Number(str):
 
 @dataclass(frozen=True, slots=True)
 class InputShape:
-    """Options of the input. ``delimiter`` splits key and value in lines, ``separator`` the columns of a CSV.
+    """Options of the input. ``delimiter`` splits key and value in lines; None: lines have no key.
+
+    ``separator`` splits the columns of a CSV; None: a comma.
 
     ``format``: "lines", "json" or "csv". ``binary``: lines are bytes, not UTF-8. ``key_field``, ``timestamp_field``:
     member or column with the key and the timestamp. ``headers``: headers of every record. ``null_empty``: an empty key
@@ -349,7 +354,10 @@ class InputShape:
 
 
 def read_records(source: LineSource, shape: InputShape, *, now_ms: int) -> Iterator[NewRecord]:
-    """Yield the records of ``source``. Raises ``InvalidRecordError``, which names the line, after earlier records."""
+    """Yield the records of ``source``. ``now_ms``: time to which relative timestamps refer.
+
+    Raises ``InvalidRecordError``, which names the wrong line, after the records before that line.
+    """
     reader = {"lines": _lines, "json": _documents, "csv": _rows}[shape.format]
     return reader(source, shape, now_ms)
 

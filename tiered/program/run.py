@@ -26,7 +26,8 @@ _STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr"
 def run_program(load: Callable[[], Callable[[], object]], *, extra: str) -> NoReturn:
     """Import the program's ``main`` with ``load``, run it, and exit with its status.
 
-    ``extra`` names the packages that the program imports. If one is missing, an error is printed and the status is 2.
+    ``extra``: extra of this distribution with the packages that the program imports. If one is missing, an error that
+    names the extra is printed, and the status is 2.
     """
     _open_what_is_closed()
     interrupt = signal.getsignal(signal.SIGINT)

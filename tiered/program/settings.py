@@ -115,7 +115,7 @@ class Value:
 
 
 def text(value: Any) -> str:
-    """Return a setting's value if it is non-empty text. Raises ConfigError otherwise."""
+    """Return a setting's text. Raises ConfigError if it is no text, empty or too long, or has a NUL character."""
     if not isinstance(value, str):
         raise ConfigError(f"{value!r} is not a text")
     if not value:  # an unset variable of a script; as a path it means the current directory
@@ -454,7 +454,7 @@ def resolve(flags: Mapping[str, Scalar], environ: Mapping[str, str], config: Pat
 
 
 def store_limits(flags: Mapping[str, str | None], environ: Mapping[str, str], config: Path | None) -> StoreLimits:
-    """Return the store limits for a command.
+    """Return the limits of requests, traffic and memory for a command.
 
     Raises ConfigError for a wrong value and an unknown key or variable, NotFoundError for a missing file.
     """

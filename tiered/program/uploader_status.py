@@ -86,8 +86,8 @@ class UnsafeReason:
 class UploaderStatus:
     """State of the uploader of one log directory. ``running``: its name; empty if no process has its lock.
 
-    ``document``: its HTTP report (``/status``), None if it serves none. ``reasons``: why it does not upload records.
-    ``pauses``: uploads paused by an operator.
+    ``document``: its HTTP report (``/status``), None if it serves none or does not answer. ``reasons``: why it does not
+    upload records. ``pauses``: uploads paused by an operator, by topic; ``""`` for all topics.
     """
 
     running: str = ""

@@ -25,7 +25,11 @@ from tiered.times import Time
 
 
 class BucketAddress:
-    """Checked address of a bucket, and the version of it to read. Creating one makes no request."""
+    """Checked address of a bucket, and the version of it to read. Creating one makes no request.
+
+    ``pin``: protect what is read from garbage collection. ``now_ms``: time to which a relative ``as_of`` refers. Raises
+    ConfigError for a wrong URL or ``as_of``, NotFoundError for a ``file://`` folder that is no store.
+    """
 
     def __init__(self, url: str, place: StorePlace, *, as_of: Time | None, pin: bool, now_ms: int) -> None:
         self._as_of = None if as_of is None else AsOf.parse(as_of, now_ms=now_ms)
@@ -73,10 +77,11 @@ class BucketReads:
         return [*(entry.name for entry in entries), *unreadable]
 
     def entry(self, name: str, known: Mapping[int, RootLowerBounds]) -> Steps[TopicEntry | None]:
-        """Return a topic's registry entry, None if there is none.
+        """Return a topic's registry entry. None if there is none, and neither the disk nor this reader has seen one.
 
-        ``known``: lower bounds of its roots on the disk, by partition. Raises LogDestroyedError if the topic was
-        deleted, or its entry is gone. Raises CorruptionError if the disk or this reader has seen a newer entry.
+        ``known``: lower bounds of its roots on the disk, by partition. Raises LogDestroyedError if the topic is being
+        deleted. Raises it also if the disk or this reader has seen the topic, and its entry is gone. Raises
+        CorruptionError if they have seen a newer entry, or for a damaged one.
         """
         entry = yield from load_topic_to_read(name)
         with self._busy:
@@ -104,7 +109,10 @@ class BucketReads:
             return self._pasts.setdefault((topic_id, tp.partition), made)
 
     def taken(self, tp: TopicPartition) -> Steps[KeptRoot | None]:
-        """Return the past root that this reader reads. None if it reads the newest, or has not loaded the topic yet."""
+        """Return the past root that this reader reads. None if it reads the newest, or has not loaded the topic yet.
+
+        Raises NotFoundError if no stored version matches, or if its objects were deleted.
+        """
         entry = self.entries.get(tp.topic)
         past = self._past(tp, entry.topic_id, NOTHING_KNOWN) if entry is not None else None
         return None if past is None else (yield from past.choose())

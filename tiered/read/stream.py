@@ -476,7 +476,7 @@ class TierStream:
         on_trimmed: str = "raise",
         through: Through | None = None,
     ) -> Steps[None]:
-        """Emit an iterator of decoded records for each batch of ``wanted``, without control records.
+        """Emit iterators of decoded records of ``wanted``, each over one or more batches, without control records.
 
         ``read_committed`` also leaves out aborted records, and ends before the first open transaction. ``through`` maps
         each iterator to the emitted one. ``on_trimmed="jump"`` continues at the earliest offset if retention deleted
@@ -494,7 +494,7 @@ class TierStream:
         through: Through | None = None,
         cursor: Cursor | None = None,
     ) -> Steps[None]:
-        """Emit an iterator of decoded records for each batch of ``part``, without those that the part hides.
+        """Emit iterators of the decoded records of ``part``, each over one or more batches, without hidden records.
 
         ``wanted``: bounds of the timestamps. ``on_trimmed``: "raise", or "jump" over records that retention deleted.
         ``through`` maps each iterator to the emitted one. ``cursor`` moves to after each emitted batch.

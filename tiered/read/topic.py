@@ -110,7 +110,7 @@ class PartitionStream:
 def records_of(wanted: ReadRequest) -> Emitter:
     """Return the function that emits the wanted records of one range of offsets, as iterators of records.
 
-    The range is the function's :class:`Part`.
+    The range is the :class:`Part` that is passed to the function.
     """
     return partial(_part_records, wanted)
 
@@ -118,7 +118,7 @@ def records_of(wanted: ReadRequest) -> Emitter:
 def arrow_of(wanted: ReadRequest, columns: Sequence[str]) -> Emitter:
     """Return the function that emits the wanted records of one range of offsets, as lists of Arrow record batches.
 
-    ``columns``: names of their columns. The range is the function's :class:`Part`.
+    ``columns``: names of their columns. The range is the :class:`Part` that is passed to the function.
     """
     return partial(_part_arrow, wanted, columns)
 
@@ -210,7 +210,8 @@ class TopicReads:
 
         ``start`` and ``end`` are offsets (int, "earliest", "latest"), ``since`` and ``until`` times; both ranges are
         half-open. An offset and a time on the same side raise ConfigError. A record without a timestamp (Kafka's -1) is
-        in no range of times. ``partition=None`` reads one partition after the other, and takes no numbers as offsets.
+        in no range of times. ``partition=None`` reads one partition after the other; with several, numbers as offsets
+        raise ConfigError.
         ``isolation="read_committed"`` hides records of open and aborted transactions. ``on_trimmed="jump"`` continues
         at the earliest offset if retention deleted the wanted one.
 
@@ -322,9 +323,16 @@ class TopicReads:
         """Return records as Arrow record batches of about 1 MiB, with all columns or ``columns``.
 
         ``start``, ``end``: offsets; ``since``, ``until``: times; both ranges are half-open. ``partition`` None: all.
-        ``follow=True`` continues with new records. Raises the errors of :meth:`read`. Memory stays bounded. Needs the
-        extra ``arrow``. ``polars.from_arrow``, ``duckdb.from_arrow`` and ``pyarrow.RecordBatchReader.from_stream`` take
-        the result without a copy.
+        ``isolation="read_committed"`` hides records of open and aborted transactions. ``on_trimmed="jump"`` continues
+        at the earliest offset if retention deleted the wanted one. ``follow=True`` continues with new records, until
+        ``idle_timeout`` (seconds, or text such as "5s") passes without one. Memory stays bounded.
+
+        Needs the extra ``arrow``. ``polars.from_arrow``, ``duckdb.from_arrow`` and
+        ``pyarrow.RecordBatchReader.from_stream`` take the result without a copy.
+
+        Raises ConfigError, InvalidTimestampError, UnknownTopicError for a partition that does not exist. Iteration
+        raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError, and ClosedError if the
+        log or reader is closed while it follows.
         """
         span = self._range(partition, start=start, end=end, since=since, until=until)
         wanted = self._wanted(partition, span, isolation, on_trimmed, follow=follow, idle_timeout=idle_timeout)

@@ -117,6 +117,7 @@ class IdleCatalog(NamedTuple):
     """Saved state of an idle :class:`Catalog`, from which :meth:`Catalog.go_on` continues its claim.
 
     A daemon has one for each idle partition, so all fields are plain values. ``token``: that of the claim.
+    ``last_commit``: id of the newest commit under the claim.
     ``persisted_token``, ``persisted_append``: claim tokens and append ids on the volume. ``version``, ``start``,
     ``end``: lower bounds of the root's version, start offset and next offset. ``pruned_epoch``: epoch of the newest
     claim that has deleted old history copies, 0 for none.

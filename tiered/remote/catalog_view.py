@@ -76,7 +76,8 @@ class PageCache(Cache[Identity, Content]):
 def read_pages(root: Root, kind: PageKind, pointers: Sequence[Pointer], cache: PageCache) -> Steps[tuple[Content, ...]]:
     """Return the contents of the pages ``pointers`` of ``root``, in order, from ``cache`` or the bucket.
 
-    ``kind``: level of the pages. Raises PageGone for a missing page, CorruptionError for one that is damaged twice.
+    ``kind``: level of the pages. Raises PageGone for a missing page, CorruptionError for one that is also damaged in a
+    second read.
     """
     # A damaged root may name a page twice, as two kinds: reading it as the wanted kind reports the damage.
     held_as = Pointers if kind is PageKind.INNER else Rows
@@ -270,7 +271,7 @@ class CatalogView:
         """Return the least and the greatest timestamp of the segments; None if no segment has a timestamp.
 
         Reads only pages at the start of the log. A page with a segment without records names no least timestamp. Unless
-        it is the first page, only its greatest timestamp counts, so that the least one may be too high.
+        it is the first page, only its greatest timestamp counts. The returned least timestamp may then be too high.
         """
         found: list[tuple[int, int]] = []
         at = self.start_offset

@@ -42,8 +42,8 @@ class Claim:
     """Result of a granted claim. This volume writes from ``next_offset`` on, under ``leader_epoch``.
 
     ``resumes``: True if a fresh volume takes over a partition that had a writer or records. Its local log begins at
-    ``next_offset``. ``previous``: state of the same role in the replaced root. ``dated_ahead``: a warning if the
-    date of that root was ahead of the store's clock, otherwise ``""``.
+    ``next_offset``. ``root``: the root with this claim. ``previous``: state of the same role in the replaced root.
+    ``dated_ahead``: a warning if the date of the replaced root was ahead of the store's clock, otherwise ``""``.
     """
 
     epoch: int
@@ -162,7 +162,10 @@ def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
 
 
 class Exclusive:
-    """Guard of one commit at a time. A second commit raises ConfigError. Abandoned steps release it."""
+    """Context manager of one commit at a time. A second commit raises ConfigError. Abandoned steps release it.
+
+    ``name``: that of the partition, for the error.
+    """
 
     def __init__(self, name: str) -> None:
         self._name, self._lock = name, threading.Lock()

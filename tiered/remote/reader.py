@@ -376,7 +376,7 @@ class RemotePartition:
         return (yield from self._settled(lambda pinned: lookup.offset_for_time(pinned, timestamp, at), None))
 
     def aborted_txns(self, start: int, end: int) -> Steps[list[AbortedTxn]]:
-        """Return aborted transactions that overlap ``start`` to ``end`` (exclusive), by the markers in this tier."""
+        """Return aborted transactions that overlap ``start`` to ``end`` (exclusive) and have a marker in this tier."""
         none: list[AbortedTxn] = []
         return (yield from self._settled(lambda pinned: self._segments.lookup.aborted_txns(pinned, start, end), none))
 

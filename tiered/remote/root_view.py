@@ -131,7 +131,9 @@ class RootView:
         return self._pinned if root is not None else None
 
     def read_back(self, rows: Sequence[Row] = ()) -> Steps[Root]:
-        """Read the root by an unconditional GET, check it, and return it. Raises CorruptionError if it does not cover
+        """Read the root by an unconditional GET, check it, and return it.
+
+        Raises LogDestroyedError if the root is gone. Raises CorruptionError if it is damaged, or if it does not cover
         one of ``rows``.
 
         Trimmed rows need not be covered. Reads the pages of rows that are not in the root. Call this before local bytes

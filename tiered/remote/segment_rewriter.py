@@ -71,8 +71,8 @@ class RewriteContext:
     """Inputs of a rewrite of one partition's segments. New segments belong to claim ``claim_epoch`` of role ``m``.
 
     ``lineage``: leader epochs in the catalog. The leader epochs of staged segments are stored only there.
-    ``part_bytes``: size of multipart parts. ``ahead_bytes``: most bytes read ahead. ``spend``: called with the number
-    of bytes of each read; it may raise.
+    ``capabilities``: result of the store's probe. ``part_bytes``: size of multipart parts. ``ahead_bytes``: most bytes
+    read ahead. ``spend``: called with the number of bytes of each read; it may raise.
     """
 
     tp: TopicPartition

@@ -244,7 +244,7 @@ def need_partition(topic: str, topic_id: UUID, partitions: int) -> Steps[None]:
     """Raise FencedError if local logs own all partitions of a topic, so that a sink cannot write to any.
 
     Called before a job stages rows. ``partitions``: number of partitions. Reads roots one by one, up to the first that
-    a sink may write.
+    a sink may write. Raises LogDestroyedError if one of these roots does not exist.
     """
     views = [SinkView(topic_id, number, topic) for number in range(partitions)]
     for view in views:

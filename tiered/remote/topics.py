@@ -339,7 +339,7 @@ def load_topic(name: str) -> Steps[TopicEntry | None]:
 
 
 def load_entry(name: str) -> Steps[TopicEntry | None]:
-    """Return the entry, also of a deleted topic, whose name is free. None without one.
+    """Return a topic's registry entry, also that of a deleted topic, whose name is free. None without an entry.
 
     Raises CorruptionError if the entry cannot be read, ConfigError if a newer release wrote it.
     """
@@ -431,9 +431,9 @@ def no_topics(url: str) -> NotFoundError:
 
 
 def list_topics(unreadable: dict[str, TieredError] | None = None) -> Steps[list[TopicEntry]]:
-    """Return all registered topics, by name. Foreign objects under the prefix are skipped.
+    """Return the entries of all topics that are not deleted, sorted by name. Skips foreign objects below ``topics/``.
 
-    ``unreadable`` gets the errors of unreadable entries by name. Without it the first is raised: CorruptionError, or
+    ``unreadable`` gets the errors of unreadable entries by name. None: the first error is raised, CorruptionError, or
     ConfigError for a newer format.
     """
     names = yield from list_topic_names()

@@ -172,8 +172,8 @@ def uploads_after(copy: Root, sizes: Mapping[str, int], *, skip_damaged: bool) -
 
     ``sizes``: listed objects, size by key.
 
-    Raises CorruptionError for a listed index that cannot be read, unless ``skip_damaged``: one wrong answer of the
-    store must not end the log before its newest records.
+    Raises CorruptionError for a listed index that cannot be read: one wrong answer of the store must not end the log
+    before its newest records. ``skip_damaged``: skip such an upload instead.
     """
 
     def late(name: SegmentName) -> bool:

@@ -341,7 +341,7 @@ def _forget(disk: RepairDirectory, tp: TopicPartition, now_ms: int) -> None:
 
 
 class DamagedLog(NamedTuple):
-    """A ``.log`` of the offsets ``base`` to ``end``: its whole batches, and the ranges between them that are lost."""
+    """A ``.log`` of the offsets ``base`` to ``end`` (exclusive): undamaged batches ``spans``, ``lost`` ranges."""
 
     base: int
     end: int

@@ -70,7 +70,10 @@ class RepairDirectory(NamedTuple):
             yield
 
     def act(self, change: Callable[[int], None]) -> Act:
-        """Return an action's ``act``: it calls ``change`` with the time in milliseconds, while it holds both locks."""
+        """Return an action's ``act``, which calls ``change`` with the time in milliseconds.
+
+        Meanwhile ``act`` holds the locks of the application and of the uploader.
+        """
 
         def locked(now_ms: int) -> None:
             with self.locked(SystemClock()):

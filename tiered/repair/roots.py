@@ -101,7 +101,7 @@ class RebuiltContent(NamedTuple):
 
     ``lost``: offsets without an object: those of ``holes``, and those up to the end of a newer copy. ``seen``: the
     newest version whose existence is proven. ``now``: the current root, if it is undamaged and is replaced by an
-    earlier version. ``copied_ms``: the time of the copy.
+    earlier version. ``copied_ms``: commit time of the copied root.
     """
 
     copy: Root
@@ -170,8 +170,8 @@ def _with_pages(ground: Ground, there: StoredRoot) -> Steps[tuple[list[RepairAct
 def plan_shorter(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
     """Return the action that goes back to the newest copy whose objects all exist, and the catalog after it.
 
-    Return ``([], None)`` without such a copy, or if any object after its end exists. Otherwise the root belongs to a
-    bucket that was copied while it was written.
+    For a bucket that was copied while it was written: its root may name objects that were not copied. Return
+    ``([], None)`` without such a copy of the root, or if any object after the end of that copy exists.
     """
     there = yield from _read_root(ground)
     if there.root is None:

@@ -163,9 +163,10 @@ def row_before(pinned: CatalogView, row: Row) -> Steps[Row | None]:
 
 
 def follower_at(one: DamagedRow, pinned: CatalogView) -> Steps[Follower]:
-    """Return a Follower at the start of the row of ``one``, with the producers in the bundle of the row before.
+    """Return a replay of producers (a Follower) at the start of the row of ``one``, to be fed the row's batches.
 
-    If that bundle is missing or damaged, the Follower has no producers and counts its state as incomplete.
+    Its producers come from the bundle of the row before. If that bundle is missing or damaged, it has no producers and
+    counts its state as incomplete.
     """
     before = yield from row_before(pinned, one.row)
     if before is None:

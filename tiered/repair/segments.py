@@ -34,7 +34,7 @@ from tiered.store.steps import blocking
 
 
 def plan_segments(ground: Ground, pinned: CatalogView) -> Steps[list[RepairAction]]:
-    """Return the actions for all segments that the catalog names. Reads only."""
+    """Return the actions for the damaged segments among those that the catalog ``pinned`` names. Changes nothing."""
     actions: list[RepairAction] = []
     at, known = pinned.start_offset, pinned.start_offset == 0
     while len(piece := (yield from pinned.piece(at))):

@@ -61,8 +61,9 @@ class Stored(NamedTuple):
 
 
 class RepairSource(NamedTuple):
-    """Bytes from which an object may be restored: the first ``size`` bytes of a version of it, or the segments in
-    ``run``.
+    """Bytes to restore an object from: the first ``size`` bytes of the object ``key``, or the segments in ``run``.
+
+    ``version``: version id of the object to read, ``""`` for the current one.
     """
 
     key: str

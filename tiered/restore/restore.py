@@ -48,7 +48,8 @@ from tiered.store.steps import blocking
 class RestoreReport:
     """Result of a restore; with ``dry_run`` its plan. ``notes``: texts about rebuilt indexes and skipped topics.
 
-    ``skipped``: the directory was not empty, and ``if_empty`` was set.
+    ``volume_id``: id of the new directory, empty if none was made. ``skipped``: the directory was not empty, and
+    ``if_empty`` was set.
     """
 
     directory: Path

@@ -104,7 +104,10 @@ class _Due:
 
 
 class Standby:
-    """Log directory that follows the bucket at ``url``. As a context manager it owns both locks of the directory."""
+    """Log directory that follows the bucket at ``url``. A context manager, which locks the directory.
+
+    Entering it raises LockedError if another process uses the directory, ConfigError if that is no standby of ``url``.
+    """
 
     def __init__(self, url: str, directory: Path, *, clock: Clock, ids: IdSource, files: Files) -> None:
         self.directory = directory.absolute()

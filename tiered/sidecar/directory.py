@@ -84,9 +84,9 @@ class BrokerDirectory(LogDirectory):
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
         """Return the start and the end of the links, both exact, so that ``exact`` has no effect.
 
-        A partition that was never claimed counts as empty, with ``joints``. So a new directory continues at the
-        bucket's end only if one of the broker's segments begins there. Another replica has other segments and gets no
-        claim, which would only fence the replica's sidecar.
+        A partition that was never claimed counts as empty. ``joints`` of the result has the starts of the broker's
+        segments: a new directory continues at the bucket's end only if a segment begins there. Another replica has
+        other segments and gets no claim, which would only fence the replica's sidecar.
         """
         del exact
         found = super().extent(tp, exact=False)
@@ -101,7 +101,7 @@ class BrokerDirectory(LogDirectory):
         return False
 
     def start_log(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Prepare the links for uploads under a granted claim. Always return False: they are ready."""
+        """Prepare the links for uploads under a granted claim. Always return False: the links are ready."""
         with self._busy:
             self._mirror.folder(tp).start_log(granted.next_offset, resumes=granted.resumes, producers=granted.producers)
         return False

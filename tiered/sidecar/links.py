@@ -120,14 +120,14 @@ class LinkFolder:
         return log_bases(self._files, self.ours) if self._files.is_directory(self.ours) else []
 
     def noted(self) -> tuple[int, ...]:
-        """Return the offsets in ``tiered-links``, ascending; ``()`` without the file.
+        """Return the offsets in ``tiered-links``: starts of links, ascending, and the end of the last one.
 
-        Raises CorruptionError for a damaged file, NewerFormatError for one of a newer release.
+        ``()`` without the file. Raises CorruptionError for a damaged file, NewerFormatError for one of a newer release.
         """
         return self._note.load() or ()
 
     def note(self, offsets: Sequence[int]) -> None:
-        """Store ``offsets`` in ``tiered-links``, durably."""
+        """Store ``offsets``, the starts of links and the end of the last one, in ``tiered-links``, durably."""
         if list(self.noted()) != list(offsets):
             self._note.store(encode(offsets), tuple(offsets))
 
@@ -157,7 +157,7 @@ class LinkFolder:
         return [Lost(base, after) for base, after in pairs if base not in there and after > committed]
 
     def end(self) -> int | None:
-        """Return the offset at which the links end, None without links.
+        """Return the offset at which the links end, or the first one will begin; None before :meth:`adopt`.
 
         Remove an empty file that a killed process left above this offset. A link to a file that the broker truncated to
         nothing still counts as a link.
@@ -199,11 +199,12 @@ class LinkFolder:
         return int(noted) if noted else linked
 
     def start_log(self, at: int, *, resumes: bool, producers: bytes = b"") -> None:
-        """Prepare the links after a granted claim. ``at``: the end of the bucket.
+        """Prepare the links after a granted claim. ``at``: exclusive end of the partition in the bucket.
 
-        With ``resumes``, or at the first claim, links below ``at`` are deleted, and all links if none begins at ``at``.
-        ``producers``: producer state at ``at``, stored if the broker has no snapshot of it. Raises OffsetGapError if
-        the broker truncated records that the bucket has.
+        ``resumes``: this log has no records yet, and must begin at ``at``. Then, or at the first claim, links below
+        ``at`` are deleted, and all links if none begins at ``at``. ``producers``: producer state at ``at``. With
+        ``resumes`` it is stored unless the broker has a snapshot of it. Raises OffsetGapError if the broker truncated
+        records that the bucket has.
         """
         taken_back = self.read(TAKEN_BACK_NAME)
         if taken_back and int(taken_back) < at:

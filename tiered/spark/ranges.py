@@ -199,8 +199,8 @@ def _tier_ranges(tp: TopicPartition, start: int, end: int, spans: Spans, *, fail
 def start_of(tiers: PinnedPartition, options: ReadOptions, earliest: int, latest: int) -> int:
     """Return the first offset to read in a partition with offsets ``earliest`` to ``latest`` (exclusive).
 
-    If the options name a time and no record is as late, return ``latest``, or raise ConfigError with
-    ``startingOffsetsByTimestampStrategy=error``.
+    If the options name a time and no record has it or a later one, return ``latest``. With
+    ``startingOffsetsByTimestampStrategy=error`` raise ConfigError then.
     """
     bound = options.start
     timestamp = bound.timestamp if bound.timestamps is None else bound.timestamps[tiers.tp]

@@ -85,7 +85,8 @@ class WritePlan:
         """Return the plan of a write. ``overwrite``: Spark's flag for a mode that replaces rows; True is refused.
 
         Raises ConfigError (``overwrite``, a wrong column, a topic that is being deleted), UnknownTopicError,
-        FencedError if a local log owns the topic, ConditionalWritesUnsupportedError, and the errors of the store.
+        ConditionalWritesUnsupportedError, and the errors of the store. Without a ``txnId`` also raises FencedError if
+        local logs own all partitions.
         """
         if overwrite:
             raise ConfigError(
@@ -287,10 +288,11 @@ StagedRows = Mapping[tuple[UUID, int], tuple[Row, ...]]
 def commit_batch(
     store: Store, sink: Sink, txn: str, batch: int, tasks: StagedTasks, *, topics: Mapping[UUID, str] | None = None
 ) -> tuple[PartitionCommit, ...]:
-    """Commit batch ``batch`` of transaction id ``txn``. Return the committed offsets of each partition.
+    """Commit batch ``batch`` of transaction id ``txn``. If an earlier attempt has a decision, commit its rows instead.
 
-    An empty batch gets a decision, too: an earlier attempt may have had rows, or a suspended one may continue.
-    ``topics``: names of the topics of a batch job with a user's ``txnId``; None for a stream or a random id.
+    Return the offsets of each partition, -1 if an earlier attempt has already committed there. An empty batch gets a
+    decision, too: an earlier attempt may have had rows, or a suspended one may continue. ``topics``: names of the
+    topics of a batch job with a user's ``txnId``; None for a stream or a random id.
 
     Raises FencedError if a local log owns a partition, or if garbage collection has aborted the batch. Raises
     LogDestroyedError for a deleted topic, ConfigError if ``txn`` was used for other topics only. After

@@ -136,7 +136,7 @@ def lag(
 ) -> tuple[dict[TopicPartition, Range], list[Loss]]:
     """Return the unread range of each partition for a stream at ``start``, and the losses to report.
 
-    ``extents``: offsets that each partition has now. One without extents is reported as a loss.
+    ``extents``: offsets that each partition has now. A partition of the stream without an entry is reported as a loss.
 
     A partition that is new to the stream is read from offset 0, as is one of a topic that was deleted and created
     again. If a partition now ends below the stream's offset, it is read from its new end on.

@@ -70,7 +70,10 @@ class ChosenTopic:
 
 @dataclass(frozen=True, slots=True)
 class PinnedPartition:
-    """One chosen partition, with both tiers and its pinned catalog."""
+    """One chosen partition, with both tiers. Its catalog stays the version that was read, until a refresh.
+
+    ``pin``: lease that protects this version in the bucket, None if none is wanted.
+    """
 
     tp: TopicPartition
     topic_id: str
@@ -83,7 +86,7 @@ class PinnedPartition:
 
     @property
     def pinned(self) -> CatalogView | None:
-        """Return the pinned catalog, None without a remote tier or root."""
+        """Return the catalog in use, read by the first call; None without a remote tier or root."""
         return self.runner.run(self.remote.snapshot()) if self.remote is not None else None
 
     def hold(self) -> str:
@@ -286,7 +289,10 @@ def _chosen_topics(
 
 
 def refuse_deleting(name: str, options: ReadOptions) -> None:
-    """Raise UnknownTopicError, unless a pattern matched the topic and the user accepts data loss."""
+    """Raise UnknownTopicError for the topic ``name``, which is being deleted.
+
+    If a pattern chose the topic and ``failOnDataLoss`` is false, log a warning instead.
+    """
     if options.pattern is None or options.fail_on_data_loss:
         raise UnknownTopicError(
             f"topic {name} is being deleted with its records",

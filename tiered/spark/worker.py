@@ -64,7 +64,7 @@ def worker_store(url: str, **s3: Unpack[S3Keywords]) -> Store:
 def capabilities_of(store: Store) -> Capabilities:
     """Return the capabilities of a store of this process, probed once, because a probe costs some ten requests.
 
-    Raises ConditionalWritesUnsupportedError if the store lacks conditional writes.
+    Raises ConditionalWritesUnsupportedError if the store lacks conditional writes, and the errors of the store.
     """
     found = _probed.get(store)
     if found is None:

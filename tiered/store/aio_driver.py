@@ -165,14 +165,14 @@ async def _wait(signal: Signal, seconds: float) -> None:
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run ``function`` on a thread of :data:`BLOCKING` and return its result, like ``asyncio.to_thread``."""
+    """Run ``function`` with the given arguments on a daemon thread of the pool ``BLOCKING``. Return its result."""
     return await asyncio.get_running_loop().run_in_executor(BLOCKING, lambda: function(*args, **kwargs))
 
 
 class DaemonLoop(asyncio.SelectorEventLoop):
-    """Event loop that still works after the main thread has ended: its default executor is :data:`BLOCKING`.
+    """Event loop that still works after the main thread has ended: its default executor has daemon threads.
 
-    Name resolution, ``asyncio.to_thread`` and the SDK's own use of the default executor run there.
+    Name resolution, ``asyncio.to_thread`` and the SDK's own use of the default executor run on these threads.
     """
 
     def run_in_executor(  # type: ignore[override]  # the base class declares a coroutine's type
@@ -233,7 +233,10 @@ _NO_AIO_STORE = _NoAioStore()
 
 @dataclass(frozen=True, slots=True)
 class AioRunner:
-    """Runner of steps on the event loop, with a store (None: a log without bucket), a clock and an id source."""
+    """Runner of steps on the event loop. ``clock`` and ``ids`` default to the machine's.
+
+    ``store`` None: a log without bucket, where each request to the store raises ConfigError.
+    """
 
     store: AioStore | None = None
     clock: Clock | None = None
@@ -246,7 +249,7 @@ class AioRunner:
     def stream(
         self, steps: Steps[object], after: Callable[[], Steps[object]] | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Iterate over the values that ``steps`` emit. ``after``: returns steps to run at the end or close."""
+        """Iterate over the values that ``steps`` emit. At their end, or an early close, run the steps of ``after``."""
         emitted = adrive_stream(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids)
         return emitted if after is None else self._stream_then(emitted, after)
 

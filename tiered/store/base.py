@@ -108,7 +108,9 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Request to store one whole object under a condition. The store verifies ``crc32c`` if it can.
+    """Request to store one whole object under a condition; gives a :class:`PutResult`.
+
+    The store verifies ``crc32c`` if it can.
 
     ``tags`` are object tags (``kind=segment``); a store without tags ignores them.
     """
@@ -182,8 +184,8 @@ class AbortUpload:
 class ListUploads:
     """Request for unfinished multipart uploads of keys that begin with ``prefix``; gives :class:`UploadPage`.
 
-    ``after``: the marker of the previous page. Only sweeps send this request. ``everywhere`` lists the whole bucket,
-    for a server that takes ``prefix`` for a whole key.
+    ``after``: the marker of the previous page. Only the search for orphans and ``tiered cost`` send this
+    request. ``everywhere`` lists the whole bucket, for a server that takes ``prefix`` for a whole key.
     """
 
     prefix: str
@@ -423,7 +425,7 @@ class UploadPage:
     def page_of(cls, found: Iterable[UnfinishedUpload], after: tuple[str, str], date_ms: int) -> UploadPage:
         """Return the page that follows the marker ``after``, ordered by key and upload id.
 
-        ``found``: all uploads of the store. ``date_ms``: the store's clock.
+        ``found``: all uploads with the requested prefix, in any order. ``date_ms``: the store's clock.
         """
         behind = sorted(
             (each for each in found if (each.key, each.upload_id) > after), key=lambda x: (x.key, x.upload_id)

@@ -131,7 +131,7 @@ class DirectoryStore:
     def execute(self, request: StoreRequest) -> Outcome:
         """Carry out one request and return its outcome.
 
-        A full or failing disk gives ``UNKNOWN`` for a conditional write. Other requests raise RemoteUnavailableError.
+        On a full or failing disk a conditional write gives ``UNKNOWN``, other requests raise RemoteUnavailableError.
         Also raises NotFoundError (no folder or upload), RemotePermissionError, ClosedError (after ``close``). Raises
         CorruptionError for a damaged file or a wrong checksum, ConfigError for a wrong request or file system.
         """

@@ -186,7 +186,10 @@ def _hashed(part: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """Fields of the trailer. ``etag`` is quoted as S3's are. ``crc32c`` is None for a file without a valid trailer."""
+    """Metadata of an object, from the trailer of its file. ``etag`` is quoted as S3's are. ``size`` is the body's.
+
+    For a file without a valid trailer ``crc32c`` is None, and ``size`` is that of the file.
+    """
 
     key: str
     etag: str

@@ -204,9 +204,10 @@ _NO_STORE = _NoStore()
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runner of steps on the calling thread. ``store`` None: a log without bucket.
+    """Runner of steps on the calling thread. ``clock`` and ``ids`` default to the machine's.
 
-    ``together``: most concurrent requests of one :class:`Together` in :meth:`run`; :meth:`stream` uses the default.
+    ``store`` None: a log without bucket, where each request to the store raises ConfigError. ``together``: most
+    concurrent requests of one :class:`Together` in :meth:`run`; :meth:`stream` uses the default.
     """
 
     store: Store | None = None
@@ -221,7 +222,7 @@ class Runner:
     def stream(
         self, steps: Steps[object], after: Callable[[], Steps[object]] | None = None
     ) -> Generator[Any, None, object]:
-        """Iterate over the values that ``steps`` emit. ``after``: returns steps to run at the end or close."""
+        """Iterate over the values that ``steps`` emit. At their end, or an early close, run the steps of ``after``."""
         emitted = drive_stream(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids)
         return emitted if after is None else self._stream_then(emitted, after)
 

@@ -41,7 +41,11 @@ class Layer(Protocol):
     def clock(self) -> Clock: ...
 
     def attempt(self, request: StoreRequest) -> Attempt:
-        """Return the generator that carries out one request."""
+        """Return the generator that carries out one request.
+
+        It yields requests (to the inner store, or to wait) and receives their outcomes. Its return value is the outcome
+        of ``request``.
+        """
 
     def close(self) -> None:
         """Close the layer. Called before the inner store is closed."""

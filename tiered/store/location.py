@@ -208,7 +208,10 @@ class StoreLocation:
         return store
 
     def open_aio(self, options: StoreOptions = DEFAULTS) -> AioStore:
-        """Open the store for asyncio, with its layers: by aiobotocore for ``s3://``, otherwise on a thread pool."""
+        """Open the store for asyncio, with retries, limits and counts of its requests.
+
+        ``s3://`` is opened by aiobotocore, other stores on a thread pool.
+        """
         store: AioStore
         if self.target is not None:
             store = AioS3Store(self._within(options.deadline_seconds).s3)
@@ -230,7 +233,10 @@ class StoreLocation:
 def open_store(
     url: str | os.PathLike[str] | StoreLocation, options: StoreOptions = DEFAULTS, **s3: Unpack[S3Keywords]
 ) -> Store:
-    """Open the store at ``url``, with its layers. Opening makes no connection; the first request does."""
+    """Open the store at ``url``, with retries, limits and counts of its requests. ``s3``: settings of an S3 URL.
+
+    Opening makes no connection; the first request does. Raises ConfigError for a wrong URL or setting.
+    """
     return StoreLocation.parse(url, **s3).open(options)
 
 

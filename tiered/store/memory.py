@@ -146,7 +146,11 @@ class MemoryStore:
         return dict(stored.tags)
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """Carry out one request atomically, under the lock."""
+        """Carry out one request atomically and return its outcome.
+
+        Raises CorruptionError for a wrong checksum or too large a body, NotFoundError (no upload), ConfigError for a
+        wrong request, ClosedError (after ``close``).
+        """
         if self._closed:
             raise ClosedError(f"{self.url} was closed")
         check_request(request)

@@ -70,7 +70,10 @@ class FakeClock:
 
 
 class SeededIds:
-    """Source of ids and random numbers (:class:`tiered.clock.IdSource`) that repeats with ``seed``. Thread-safe."""
+    """Source of ids and random numbers (:class:`tiered.clock.IdSource`). Thread-safe.
+
+    The same ``seed`` gives the same sequence.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self._lock = threading.Lock()

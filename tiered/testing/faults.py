@@ -105,7 +105,7 @@ class FaultStore(StoreAround):
             self._faults.append((replace(fault, operation=fault.operation.lower()), [0]))
 
     def clear(self) -> None:
-        """Remove all rules. Delayed requests stay delayed."""
+        """Remove all rules and the function ``choose``. Delayed requests stay delayed."""
         with self._lock:
             self._faults.clear()
             self._choose = None

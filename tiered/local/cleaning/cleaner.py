@@ -109,8 +109,9 @@ class LogCleaner:
     def run(self, now_ms: int) -> PassResult:
         """Run up to ``ROUNDS_AT_ONCE`` rounds, each over the dirtiest partition, until none is dirty enough.
 
-        Do nothing while ``cleaner_enabled`` is False. Errors of partitions are not raised: the result has the first
-        one, and the other partitions are cleaned. ``now_ms``: wall clock.
+        Do nothing while ``cleaner_enabled`` is False. If ``cleanup.policy`` has ``delete``, too, apply retention after
+        the round. Errors of partitions are not raised: the result has the first one, and the other partitions are
+        cleaned. ``now_ms``: wall clock.
         """
         done = PassResult()
         failed: set[TopicPartition] = set()

@@ -84,8 +84,9 @@ class CleaningRound:
         self.report = CleaningReport(candidate.first_dirty)
 
     def run(self) -> CleaningReport:
-        """Run the round and return its counts. After an error each group of segments is as before, or cleaned.
+        """Run the round and return its counts.
 
+        After an error each group of segments is as before or cleaned, at the latest after the next open of the log.
         Raises CorruptionError, DiskFullError, LocalIOError or CleaningStoppedError.
         """
         state, candidate, report = self._state, self._candidate, self.report

@@ -142,9 +142,9 @@ class DirectoryCheckpoints:
             self._coming.pop(tp, None)
 
     def write_starts(self) -> int:
-        """Write each log start that the base offset of the first segment does not show. Return their number.
+        """Write the log starts of tiered partitions, and of others that start inside their first segment.
 
-        An unchanged file is not written again.
+        Return the number of log starts in the file. An unchanged file is not written again.
         """
         with self._lock:
             starts = {**self._coming, **self._roster.log_starts()}

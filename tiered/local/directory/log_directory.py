@@ -158,7 +158,7 @@ class LocalLog:
 
         ``alone`` False: the log has several directories, and the caller ends unfinished transactions after it opened
         all of them. ``workers``: threads for compaction; None runs it in the thread that calls :meth:`tick`.
-        ``terms``: wait for the lock. With ``terms.passing``, a missing directory raises NotFoundError instead.
+        ``terms``: options of the lock. With ``terms.passing``, raise NotFoundError instead of creating a directory.
 
         Raises LockedError, and LocalIOError if the disk fails. Raises ConfigError if ``directory`` is a standby and
         ``terms.standby`` is False, or if segments are in a directory that is not named after a partition or belongs to

@@ -393,7 +393,7 @@ class LogView:
             return 0
 
     def close(self) -> None:
-        """Close the view: its other methods then raise ClosedError. Partitions that it returned stay readable.
+        """Close the view: calls for topics or partitions then raise ClosedError. Returned partitions stay readable.
 
         Idempotent.
         """

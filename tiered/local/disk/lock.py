@@ -248,7 +248,7 @@ class DirectoryLock:
             self._files.truncate(self._handle, self._write_note(self._handle))
 
     def note(self) -> dict[str, Any]:
-        """Return the fields of the note in the lock file, empty if there is none or it cannot be read."""
+        """Return the fields of the note in the lock file, empty if there is none or it is no JSON object."""
         try:
             note = first_json(self._files.read(self.path)[:NOTE_BYTES])
         except NotFoundError:
@@ -256,7 +256,7 @@ class DirectoryLock:
         return note if isinstance(note, dict) else {}
 
     def holder(self) -> Holder:
-        """Return the process that the note in the lock file names; an empty :class:`Holder` if it cannot be read.
+        """Return the process that the note in the lock file names; an empty :class:`Holder` if it names none.
 
         The note may be of a process that has ended.
         """

@@ -154,9 +154,10 @@ class PartitionAppender:
     def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
         """Append one atomic batch of a transaction, and return its place.
 
-        ``records``: in any form that ``append_many`` accepts, checked by the caller. ``stamp``: the producer's id and
-        epoch, and the sequence of the first record. Raises OutOfOrderSequenceError, ProducerFencedError or
-        InvalidTxnStateError for a wrong sequence, epoch or transaction state.
+        If the batch was appended before, return the place of that append. ``records``: in any form that ``append_many``
+        accepts, checked by the caller. ``stamp``: the producer's id and epoch, and the sequence of the first record.
+        Raises OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a wrong sequence, epoch or
+        transaction state.
         """
         now_ms = self._now_ms()
         data, first, least, greatest = self._rules.encode(records, now_ms, stamp, given=True)
@@ -168,7 +169,9 @@ class PartitionAppender:
         """Append the encoded batches in ``data``, all or none, and return their place. Their offsets are assigned here.
 
         If a producer's batches were appended before, return the place of that append, without another one. Raises
-        InvalidRecordError, InvalidTimestampError or RecordTooLargeError for a refused batch.
+        InvalidRecordError, InvalidTimestampError or RecordTooLargeError for a refused batch. Raises
+        OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a producer's wrong sequence, epoch or
+        transaction state.
         """
         now_ms = self._now_ms()
         return self._append_validated(stored_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
@@ -204,7 +207,8 @@ class PartitionAppender:
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
         """Append one encoded batch of a transaction coordinator, usually a marker. Its offset is assigned here.
 
-        Raises InvalidRecordError unless ``data`` is one batch with a producer id, CorruptionError for damage.
+        Raises InvalidRecordError unless ``data`` is one batch with a producer id, CorruptionError for damage,
+        ProducerFencedError if the epoch of producer or coordinator is too old.
         """
         now_ms = self._now_ms()
         return self._append_validated([coordinator_batch(self._rules, data, now_ms)], Origin.COORDINATOR, now_ms)
@@ -278,10 +282,10 @@ class PartitionAppender:
     ) -> bool:
         """Write encoded batches at the end of the log. Return True if the active segment was sealed first.
 
-        The caller holds the lock and has called ``check_writable``. ``facts``: of all ``data``. ``batches``: of each,
-        if several. ``crc``: of the segment's file with ``data``. ``answer``: checked batches of producers. ``bases``:
-        their base offsets, None: unchanged. ``reserved``: may use the disk reserve. Raises DiskFullError below the
-        reserve, FencedError if the bucket may have these offsets, InvalidRecordError if they exceed one segment.
+        The caller holds the lock and has called ``check_writable``. ``facts``: BatchFacts of all ``data``, ``batches``
+        of each batch if several. ``crc``: of the active file with ``data``. ``answer``: checked batches of producers.
+        ``bases``: their base offsets, None: as encoded. ``reserved``: may use the disk reserve. Raises DiskFullError
+        below that, FencedError if the bucket may have these offsets, InvalidRecordError if they exceed one segment.
         """
         context, segments = self._context, self._segments
         size, last, _, _, greatest = facts

@@ -54,7 +54,7 @@ class LoadedLog(NamedTuple):
 class LogSegments:
     """Segments of one partition. Changed under the partition's lock. One attribute may be read without the lock.
 
-    ``sealed`` and ``active``: the segments. ``extents``: extents of ``sealed``. ``closing``: the ActiveSegment
+    ``sealed`` and ``active``: the segments. ``extents``: ranges of ``sealed`` for reads. ``closing``: ActiveSegment
     objects of sealed segments that are not fsynced yet. ``end``: the next offset to be assigned. ``log_start``: the
     first offset that may be read. ``new_names``: files were created since the directory was last fsynced. ``config``:
     the topic's present settings. ``cuts``: number of truncations since the open. ``sparse``: offsets may be missing.

@@ -233,10 +233,10 @@ class Maintenance:
         self._context.around.sealed()
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
-        """Let an empty log begin at ``offset`` with ``leader_epoch``. Raises ConfigError if the log has records.
+        """Let an empty log begin at ``offset`` with ``leader_epoch``.
 
         ``producers``: content of the ``.snapshot`` file at ``offset``; empty: none. Transactions that are open in it
-        stay open.
+        stay open. Raises ConfigError if the log has records, or if ``offset`` or ``leader_epoch`` is negative.
         """
         with self._durability.lock, self._context.lock:
             self._context.check_writable(fenced_too=False)

@@ -90,10 +90,11 @@ class PartitionProducers:
     def prepare(self, batches: Sequence[ProducerBatch], origin: Origin) -> PreparedBatches | Duplicate | None:
         """Check the sequences, epochs and transactions of ``batches``. Return PreparedBatches if they may be appended.
 
-        Return a Duplicate if all of them were appended before, None if there are none. Before the first producer's
-        batch ``tiered-plain`` is deleted, so that a recovery reads the log for producers. Raises
-        OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a wrong sequence, epoch or transaction
-        state. Raises InvalidRecordError for a batch without epoch, or a client's batch without sequence.
+        Return a Duplicate if a client's batches were all appended before, None if ``batches`` is empty. ``origin``: a
+        client or a coordinator. Before the first producer's batch ``tiered-plain`` is deleted, so that a recovery reads
+        the log for producers. Raises OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a wrong
+        sequence, epoch or transaction state. Raises InvalidRecordError for a batch without epoch, or a client's batch
+        without sequence.
         """
         if not batches:
             return None

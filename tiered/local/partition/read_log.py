@@ -135,8 +135,8 @@ class ReadLog(ABC):
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions that overlap ``start_offset`` to ``end_offset`` (exclusive).
 
-        They are ordered by first offset. ``read_committed`` skips their records. Raises CorruptionError if an index of
-        them is lost or damaged and cannot be rebuilt.
+        They are ordered by first offset. ``read_committed`` skips their records. Raises CorruptionError if a
+        transaction index is lost or damaged and cannot be rebuilt.
         """
         return retry_over_new_view(
             self.view, lambda view: aborted_txns(self.files, self.directory, view, start_offset, end_offset)

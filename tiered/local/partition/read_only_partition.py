@@ -150,7 +150,7 @@ class GrowingSegment:
             return
 
     def extent(self, promised: int) -> Extent:
-        """Return the extent of the segment for a read.
+        """Return the offsets and bytes of the segment that a read may use.
 
         ``promised``: the recovery point. If the batches end below it, the read raises CorruptionError at their end.
         """

@@ -84,8 +84,9 @@ class RecordRules:
     ) -> tuple[bytearray, int, int, int]:
         """Encode ``records`` as one batch. Return (batch, first timestamp, smallest timestamp, largest timestamp).
 
-        The batch has base offset 0 and no leader epoch. ``producer``: id, epoch and base sequence for a batch of a
-        transaction. ``given``: ``records`` may have any form that ``append_many`` accepts, checked by the caller.
+        The batch has base offset 0 and no leader epoch. ``now_ms``: wall clock, for records without timestamp and for
+        LogAppendTime. ``producer``: id, epoch and base sequence for a batch of a transaction. ``given``: ``records``
+        may have any form that ``append_many`` accepts, checked by the caller.
         Raises InvalidRecordError for a malformed record, or one without a key in a compacted topic. Raises also
         InvalidTimestampError and RecordTooLargeError.
         """
@@ -276,7 +277,10 @@ def stored_batches(rules: RecordRules, data: bytes, now_ms: int) -> list[tuple[b
 
 
 def split(data: bytes) -> list[Piece]:
-    """Split ``data`` into its batches. Raises InvalidRecordError unless it has one or more whole, intact batches."""
+    """Return (bytes, header) of each batch in ``data``.
+
+    Raises InvalidRecordError unless ``data`` has one or more whole, intact batches.
+    """
     batches: list[Piece] = []
     try:
         for position, header in hop(lambda at: read_header(data, at, limit=len(data) - at), 0, len(data)):

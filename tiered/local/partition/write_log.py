@@ -287,10 +287,11 @@ class WriteLog(ReadLog):
             self.context.note_upload(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
-        """Let an empty log begin at ``offset`` with ``leader_epoch``. Raises ConfigError if the log has records.
+        """Let an empty log begin at ``offset`` with ``leader_epoch``.
 
         ``producers``: content of the ``.snapshot`` file at ``offset``; empty: none. Repeated batches of these producers
-        are recognised, and their open transactions stay open.
+        are recognised, and their open transactions stay open. Raises ConfigError if the log has records, or if
+        ``offset`` or ``leader_epoch`` is negative.
         """
         self._check_process()
         self.maintenance.start_at(offset, leader_epoch, producers)

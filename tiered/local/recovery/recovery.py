@@ -106,7 +106,7 @@ class Recovery:
 
         An empty partition gets a segment at ``start_offset``, whose file does not exist yet. So does a log that ends
         below ``start_offset``; its segments are renamed aside. ``clean``: True if the last shutdown was clean.
-        ``recovery_point`` may be UNKNOWN_POINT or LOST_POINT.
+        ``recovery_point``: records below it are durable. UNKNOWN_POINT and LOST_POINT are allowed, too.
         """
         self._clean, self._lost = clean, recovery_point == LOST_POINT
         segments = [self._found(base) for base in finish_replacements(self._files, self._directory)]

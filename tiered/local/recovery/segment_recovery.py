@@ -69,7 +69,10 @@ class BatchOrder:
         self.expected = expected
 
     def bounds(self) -> tuple[int, int, int]:
-        """Return the limits of a run of good batches: (lowest offset, exclusive end, offset at which the run stops)."""
+        """Return the limits of a run of good batches: (lowest offset, exclusive end, offset at which the run stops).
+
+        The third is the recovery point if the run begins below that, otherwise NO_LIMIT.
+        """
         limit = min(self._offsets.next, self._offsets.base + MAX_RELATIVE_OFFSET + 1)
         return self.expected, limit, self._promised if self.expected < self._promised else NO_LIMIT
 
@@ -157,7 +160,7 @@ def _whole(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Ba
 
 
 class Prefix(NamedTuple):
-    """Start of a segment that recovery need not read. It reads from byte ``position`` on.
+    """Start of a segment that recovery need not read. Recovery reads from byte ``position`` on.
 
     ``base_offset``: that of the batch at ``position``. ``first_timestamp``: largest of the segment's first batch.
     ``indexes`` cover the part before ``position``.
@@ -224,7 +227,7 @@ def _forget_untimed(indexes: SegmentIndexes, log: LogFile, size_bytes: int) -> N
 class Rebuilding:
     """Rebuild of the indexes of one segment. ``indexes`` cover the good batches so far.
 
-    ``epochs``: leader epochs that begin in the segment. ``epoch``: newest leader epoch known before.
+    ``epochs``: leader epochs that begin in the segment. ``epoch``: newest leader epoch known before the rebuild.
     """
 
     def __init__(self, indexes: SegmentIndexes, *, interval_bytes: int, epoch: int) -> None:

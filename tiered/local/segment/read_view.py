@@ -132,8 +132,8 @@ class SealedExtents:
     def at_time(self, timestamp: int, first: int) -> int:
         """Return the index of the first segment, from ``first`` on, that may have a record at or after ``timestamp``.
 
-        If there is none, return the number of segments. Raises CorruptionError if indexes cannot be loaded. The indexes
-        of each earlier segment are loaded once.
+        If there is none, return the number of segments. Indexes of the segments up to the result are loaded unless they
+        are in memory. Raises CorruptionError if that fails.
         """
         known_from, peaks = self._peaks
         if known_from != first:

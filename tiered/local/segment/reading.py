@@ -145,6 +145,7 @@ def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int]
 
     The algorithm is Kafka's, and exact with out-of-order timestamps. One difference: Kafka gives up if the chosen
     segment has no such record above the log start. This function then tries later segments.
+    Raises CorruptionError for a damaged batch, OffsetOutOfRangeError if a segment was deleted since the view was made.
 
     Kafka's rule: docs/kafka-semantics.md#offset-by-timestamp.
     """

@@ -302,7 +302,8 @@ def find_cut(
 ) -> tuple[FoundSegment, bool]:
     """Return the segment as it will be after a truncation to ``offset``, and True if a batch reaches across ``offset``.
 
-    No file is changed. ``indexes`` lose their entries at or above ``offset`` at once; lookups stay right without them.
+    No file is changed. ``path``, ``size_bytes``: the segment's ``.log`` and its size. ``indexes`` lose their entries at
+    or above ``offset`` at once; lookups stay right without them.
     """
     base = int(path.stem)
     position, straddled = size_bytes, False

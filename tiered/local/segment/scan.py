@@ -186,8 +186,9 @@ class LogFile:
         """Yield the bytes from the position of ``walk`` to ``end`` in pieces. A piece is valid until the next step.
 
         Before the next step the caller passes the piece to ``walk``, which advances over its whole batches. ``kept``: a
-        piece is valid while it is referenced. ``first_bytes``: size of the first piece. For a walk with offsets, the
-        last step raises CorruptionError if the batches do not end at ``end``, or end below the offset ``reach``.
+        piece is valid while it is referenced. ``first_bytes``, ``buffer_bytes``: size of the first and of later pieces.
+        For a walk with offsets, the last step raises CorruptionError if the batches do not end at ``end``, or end below
+        the offset ``reach``.
         """
         buffers, size_bytes = _Buffers(kept=kept), 0
         while end - walk.position > MAX_IGNORED_TAIL_BYTES:

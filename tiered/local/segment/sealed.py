@@ -116,9 +116,9 @@ class OwningLog(NamedTuple):
 class SealedLocalSegment:
     """Sealed segment in local files, as :class:`tiered.model.SealedSegment`. ``end_offset`` is exclusive.
 
-    ``size_bytes``: of the ``.log``. ``appended_ms``: time of the last append. ``stats``: its totals; None: the
-    ``.seal`` note has them, or they are measured. Indexes are loaded and checked at the first lookup. Damaged ones are
-    rebuilt in memory, and by the writer on disk, too.
+    ``size_bytes``: of the ``.log``. ``appended_ms``: time of the last append. ``stats``: the segment's totals; None:
+    the ``.seal`` note has them, or they are measured. ``indexes`` None: they are loaded and checked at the first
+    lookup. Damaged ones are rebuilt in memory, and by the writer on disk, too.
     """
 
     def __init__(

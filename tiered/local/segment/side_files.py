@@ -132,7 +132,10 @@ def read_note(files: Files, path: Path, size_bytes: int) -> SegmentStats | None:
 
 
 def noted_size(files: Files, path: Path) -> int:
-    """Return the ``.log`` size in the ``.seal`` file, -1 without one. The ``.log`` may have been rewritten since."""
+    """Return the ``.log`` size in the ``.seal`` file, -1 if that file is missing or damaged.
+
+    The ``.log`` may have been rewritten since.
+    """
     stats = _decode_note(files, path)
     return -1 if stats is None else stats.size_bytes
 
@@ -348,8 +351,9 @@ def replay(  # noqa: PLR0917 - the segment and its surroundings
     """Return the transactions and producers in the batches of the segment at ``base_offset``. ``log``: its file now.
 
     ``bases``: base offsets of the log's segments. ``size_bytes``: number of bytes to read of a growing segment, -1:
-    all. The state before the first segment is unknown, unless it begins at offset 0, or a snapshot, ``tiered-plain`` or
-    ``before`` has it. Raises CorruptionError for a damaged batch.
+    all. The state before the first segment is unknown unless that segment begins at offset 0, or a snapshot or
+    ``before`` has the state. With the file ``tiered-plain``, no producer ever wrote. Raises CorruptionError for a
+    damaged batch.
     """
     earlier = sorted(base for base in bases if base < base_offset)
     first = earlier[0] if earlier else base_offset

@@ -217,7 +217,7 @@ class Transactions:
 
         A partition that another volume owns now gets no marker. Raises ProducerFencedError if the transaction was
         replaced or timed out, ClosedError for a commit after the close began. Raises MarkersPendingError if the outcome
-        is final, but a partition failed and gets its marker later. After DiskFullError or another LocalIOError the
+        is final, but a partition failed and gets its marker later. After DiskFullError or LocalIOError the
         transaction is still open. After CommitUnknownError the outcome may be on disk: the next open finds out.
         """
         name = producer.transactional_id
@@ -310,7 +310,7 @@ class Transactions:
             self._record(coordinator, step)
 
     def check_caller(self) -> None:
-        """Raise ReentrantCallError if this thread is inside a change of a transaction."""
+        """Raise ReentrantCallError if this thread interrupted its own change of a transaction (a signal handler)."""
         for lock in self._locks:
             lock.check_caller()
 

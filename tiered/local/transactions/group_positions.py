@@ -107,13 +107,14 @@ class GroupTable:
 
     @property
     def exists(self) -> bool:
-        """Return True if the log has the topic, because a group committed at some time."""
+        """Return True if the log has ``__consumer_offsets``, because a group committed at some time."""
         return OFFSETS_TOPIC in self._shown.topics()
 
     def groups(self, *, partial: bool = False) -> dict[str, dict[TopicPartition, Position]]:
         """Return the positions of all groups, by group and partition. A damaged position is logged and left out.
 
-        ``partial``: also log and leave out unreadable partitions of the topic. Otherwise their error is raised.
+        ``partial``: also log and leave out unreadable partitions of ``__consumer_offsets``. Otherwise their error is
+        raised.
         """
         found: dict[str, dict[TopicPartition, Position]] = {}
         for number in self._numbers():
@@ -137,8 +138,8 @@ class GroupTable:
         """Return the positions of a group in these partitions, or in all (None).
 
         Partitions without a position are left out. Raises CorruptionError if one of the positions, or a key in the
-        group's partition of the topic, is damaged. Raises ConfigError if another protocol uses the group, or if other
-        brokers have some partitions of the topic.
+        group's partition of ``__consumer_offsets``, is damaged. Raises ConfigError if another protocol uses the group,
+        or if other brokers have some partitions of that topic.
         """
         if not self.exists:
             return {}
@@ -152,9 +153,9 @@ class GroupTable:
         return found
 
     def check(self, group: str) -> None:
-        """Raise ConfigError if another protocol uses the group, or if other brokers have some partitions of the topic.
+        """Raise ConfigError if another protocol uses the group, or other brokers have parts of ``__consumer_offsets``.
 
-        Raises CorruptionError for a damaged key in the group's partition of the topic.
+        Raises CorruptionError for a damaged key in the group's partition of that topic.
         """
         if not self.exists:
             return
@@ -252,9 +253,9 @@ class GroupPositions(GroupTable):
     def commit(self, group: str, positions: Mapping[TopicPartition, Position]) -> None:
         """Append the positions of a group as one batch. On return they are in the page cache.
 
-        Raises ConfigError for too long metadata, if another protocol uses the group, or if other brokers have some
-        partitions of the topic. Raises CorruptionError for a damaged key in the group's partition of the topic,
-        LocalIOError or DiskFullError if the append fails.
+        Raises ConfigError for too long metadata, if another protocol uses the group, or other brokers have some
+        partitions of ``__consumer_offsets``. Raises CorruptionError for a damaged key in the group's partition of that
+        topic, LocalIOError or DiskFullError if the append fails.
         """
         if positions:
             self.log(self.partition_of(group)).append(self.records(group, positions))
@@ -262,8 +263,8 @@ class GroupPositions(GroupTable):
     def records(self, group: str, positions: Mapping[TopicPartition, Position]) -> list[NewRecord]:
         """Return the encoded records of a commit.
 
-        Raises ConfigError for too long metadata, or if another protocol uses the group. Raises CorruptionError for a
-        damaged key in the group's partition of the topic.
+        Raises ConfigError for too long metadata, if another protocol uses the group, or other brokers have some
+        partitions of ``__consumer_offsets``. Raises CorruptionError for a damaged key in the group's partition of it.
         """
         self.check(group)
         for tp, position in positions.items():
@@ -280,7 +281,7 @@ class GroupPositions(GroupTable):
     def delete(self, group: str, partitions: Collection[TopicPartition], now_ms: int) -> None:
         """Delete the positions of a group in these partitions. ``now_ms``: timestamp of the records that delete them.
 
-        Raises ConfigError if other brokers have some partitions of the topic.
+        Raises ConfigError if other brokers have some partitions of ``__consumer_offsets``.
         """
         if partitions:
             log = self.log(self.partition_of(group))
@@ -295,7 +296,7 @@ class GroupPositions(GroupTable):
             self.delete(group, [tp for tp in positions if tp.topic == topic], now_ms)
 
     def mark(self) -> int:
-        """Return a number that changes with each commit to the topic. The call opens no partition."""
+        """Return a number that changes with each append to ``__consumer_offsets``. The call opens no partition."""
         return sum(log.end_offset for log in self._host.awake() if log.tp.topic == OFFSETS_TOPIC)
 
     def by_partition(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, dict[str, Position]]:
@@ -318,7 +319,7 @@ class GroupPositions(GroupTable):
         return self.place_of(group)
 
     def log(self, partition: int) -> WriteLog:
-        """Return partition number ``partition`` of the topic, for writing."""
+        """Return partition number ``partition`` of ``__consumer_offsets``, for writing."""
         return self._host.partition(TopicPartition(OFFSETS_TOPIC, partition))
 
     def hold(self, group: str, tp: TopicPartition, reader: object) -> None:

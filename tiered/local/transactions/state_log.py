@@ -74,7 +74,7 @@ class StateLog:
 
     @property
     def exists(self) -> bool:
-        """Return True if the topic exists, because there was a transaction at some time."""
+        """Return True if ``__transaction_state`` exists, because there was a transaction at some time."""
         return TRANSACTION_STATE_TOPIC in self._host.topics()
 
     @property
@@ -108,7 +108,8 @@ class StateLog:
     def append(self, step: TransactionChange, *, durable: bool = False) -> None:
         """Append the record of one change. ``durable``: fsync it.
 
-        After LocalIOError the record may be in the log. After DiskFullError or UnknownTopicError it is not.
+        After LocalIOError the record may be in the log. After DiskFullError it is not. Raises UnknownTopicError if the
+        log was deleted since it was opened.
         """
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None:
@@ -144,7 +145,8 @@ def replay_state(logs: Iterable[ReadLog], replay: Callable[[bytes, bytes | None]
 class ProducerIds:
     """Allocator of producer ids of a log. Thread-safe.
 
-    ``directories``: the open directories of the log. Each directory that has assigned ids has its own file.
+    ``directories``: the open directories of the log. Each directory that has assigned ids has its own file. ``ids``:
+    source of random numbers; a directory begins at a random id.
     """
 
     def __init__(self, directories: Sequence[Path], files: Files, ids: IdSource) -> None:

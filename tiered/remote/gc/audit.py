@@ -75,7 +75,9 @@ def is_refused_line(error: TieredError) -> bool:
 
 
 def announce_decisions(keys: Sequence[str]) -> Steps[None]:
-    """Store an audit line with the keys of sink decisions, before a sweep deletes them.
+    """Store an audit line about the sink decisions ``keys``, before a sweep deletes them.
+
+    The line has their number and at most ``AUDITED_KEYS`` of the keys.
 
     Raises RemoteUnavailableError, RemotePermissionError: nothing was deleted yet.
     """

@@ -39,7 +39,7 @@ from tiered.store.base import ACCESS_DENIED, Delete, Deleted, Get, Object, Steps
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Result of one collection cycle. ``floor``: newest root version whose removed objects could be deleted.
+    """Result of one collection cycle. ``floor``: objects removed up to this root version could be deleted.
 
     ``entries``: number of trash entries removed. ``objects``: number of deleted keys. ``pins``: number of pins and
     snapshots. ``held``: number of due entries that they protect. ``failed``: (key, reason) of

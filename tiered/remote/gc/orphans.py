@@ -93,11 +93,13 @@ class Swept:
 
 
 def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps[Swept]:
-    """Find the orphans and the abandoned multipart uploads of one partition. With ``delete``, delete them.
+    """Find orphans and abandoned multipart uploads of one partition. With ``delete``, delete them.
+
+    An object counts after a day, a staged object of a sink after ``grace_ms``: until then its commit may come.
 
     ``delete`` also deletes expired pins and unfinished snapshots. While a reader has a pin, no orphan is deleted.
-    ``grace_ms``: how long a sink's staged objects wait for their commit. Raises CorruptionError for an unreadable page,
-    pin, snapshot or decision, and RemotePermissionError or RemoteUnavailableError if no audit line can be stored.
+    Raises CorruptionError for an unreadable page, pin, snapshot or decision. Raises RemotePermissionError or
+    RemoteUnavailableError if no audit line can be stored.
     """
     found = Swept()
     for folder in ("s/", "p/"):
@@ -298,7 +300,9 @@ def _drop_trash(root: Root, entry: TrashEntry, candidates: dict[str, T]) -> Step
 
 
 def sweep_strays(*, delete: bool) -> Steps[Swept]:
-    """Find the strays of the whole bucket: leftovers of destroyed partitions and of probes. ``delete``: delete them.
+    """Find the strays of the whole bucket that are at least a day old. ``delete``: delete them.
+
+    Strays are leftovers of destroyed partitions, and of probes of the store (``probe/``).
 
     If the multipart uploads cannot be listed, the result's ``unlisted`` says why. Raises CorruptionError for an
     unreadable registry entry: its topic is unknown then, and nothing is deleted. Raises RemotePermissionError if the

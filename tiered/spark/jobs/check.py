@@ -24,10 +24,11 @@ from tiered.store.driver import Runner as StepRunner
 def check(
     runner: JobRunner, topics: tuple[str, ...], task_bytes: int, reading: Reading = EVERYTHING, *, orphans: bool = False
 ) -> CheckReport:
-    """Check the selected topics on Spark and return one report. Raises UnknownTopicError, JobFailedError.
+    """Check the selected topics on Spark and return one report.
 
     ``topics`` empty: all. ``task_bytes``: least bytes of segments in a task. ``reading``: the segments of which
-    every byte is read. ``orphans``: also search for orphans.
+    every byte is read. ``orphans``: also search for orphans. Raises UnknownTopicError, NotFoundError for a bucket
+    without topics, and JobFailedError if a task failed.
     """
     registry, parts = StepRunner(runner.store).run(cut_steps(runner.url, topics, least_bytes=task_bytes), take=_ignore)
     asked = {"reading": dataclasses.asdict(reading), "orphans": orphans}

@@ -74,8 +74,9 @@ class Due:
 
 
 def maintain(runner: JobRunner, wanted: JobScope) -> int:
-    """Plan the job, ask the user, run it and print the result. Return the exit code.
+    """Plan the job, ask the user, run it and print the result.
 
+    Return the exit code: that of the first partition's error, otherwise 3 if an action left a note, otherwise 0.
     Raises UnknownTopicError for a selected topic that does not exist, ConfigError if the user does not confirm, and
     JobFailedError if a task failed.
     """
@@ -147,7 +148,11 @@ def _tasks(due: Sequence[Due], wanted: JobScope) -> list[Task]:
 
 
 def maintain_partitions(store: Store, task: Task) -> Receipt:
-    """Carry out the maintenance that is due now for the partitions of one task, in a worker."""
+    """Carry out the maintenance that is due now for the partitions of one task, in a worker.
+
+    Return the actions of each partition as JSON values. Damage, fencing or loss of one partition is returned as its
+    error, and does not stop the others.
+    """
     capabilities = capabilities_of(store)
     return {"partitions": [_maintained(store, each, task, capabilities) for each in task["partitions"]]}
 

@@ -58,7 +58,10 @@ Work = Callable[[Store, Task], Receipt]
 
 @dataclass(frozen=True)
 class TaskCall:
-    """Function that Spark calls in a worker. It takes a task as JSON and returns a receipt as JSON."""
+    """Function that Spark calls in a worker. It takes a task as JSON and returns its result, the receipt, as JSON.
+
+    ``work``: function of the store at ``url`` and the task. ``s3``: settings of the S3 server.
+    """
 
     work: Callable[..., Receipt]
     url: str
@@ -114,8 +117,9 @@ class JobRunner:
 
     @property
     def session(self) -> SparkSession:
-        """Return the calling program's Spark session. If it has none, start one, which ends with this runner's
-        block.
+        """Return the calling program's Spark session. Without one, start a session that ends with this runner's block.
+
+        Raises ConfigError if the session has speculative execution on, and ``speculative`` is False.
         """
         if self._session is None:
             active = SparkSession.getActiveSession()
@@ -139,9 +143,10 @@ class JobRunner:
         return builder.getOrCreate()
 
     def run(self, title: str, work: Work, tasks: Sequence[Task]) -> list[Receipt]:
-        """Run each task on Spark; return the receipts, in the order of ``tasks``.
+        """Run ``work`` with each task on Spark. Return the results, called receipts, in the order of ``tasks``.
 
-        Raises JobFailedError after all tasks have ended, if any of them failed.
+        ``title``: the work, for the progress. Raises JobFailedError after all tasks have ended, if any of them failed.
+        Raises ConfigError for more than ``MAX_TASKS`` tasks.
         """
         if not tasks:
             return []
@@ -267,7 +272,10 @@ def receipts_of(rows: Sequence[tuple[int, str]], count: int) -> list[Receipt]:
 
 
 def need_no_speculation(setting: str) -> None:
-    """Raise ConfigError if speculative execution is on, by which Spark runs two attempts of a task concurrently."""
+    """Raise ConfigError if ``setting``, the value of ``spark.speculation``, is true.
+
+    Spark would then run two attempts of a task concurrently.
+    """
     if setting.strip().lower() == "true":
         raise ConfigError(
             f"{SPECULATION} is true: two attempts of a task would take the partition from each other; nothing was done",

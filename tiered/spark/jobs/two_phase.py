@@ -84,7 +84,8 @@ class PlannedRound:
     def plan(cls, store: Store, tp: TopicPartition, *, part_bytes: int, most_keys: int) -> PlannedRound | None:
         """Plan a round over the newest catalog. Return None if there is nothing to compact.
 
-        ``part_bytes``: least bytes of segments in a part. ``most_keys``: most keys that a task has in memory.
+        ``part_bytes``: least bytes of segments in a part. ``most_keys``: most keys that a task has in memory. Raises
+        UnknownTopicError, CorruptionError, and NotFoundError if others changed the rows meanwhile.
         """
         entry = entry_of(store, tp.topic)
         catalog, context = opened(store, entry, tp.partition)
@@ -167,10 +168,11 @@ def scan(store: Store, facts: Mapping[str, Any], number: int, part: CompactionPa
 
 
 def rewrite(store: Store, task: Task, bitmap: bytes) -> Receipt:
-    """Run phase 2 on one part: write new segments. The receipt has their rows, which the driver commits.
+    """Run phase 2 on one part: write one new segment for each group of segments in ``task``.
 
-    If the catalog has other rows now, the receipt has only ``changed``, the reason. ``bitmap``: one bit for each offset
-    of the part, set for the records that stay. Raises FencedError if the driver's claim is over.
+    Return their rows, which the driver commits, in order; None for a group that stays as it is, or was trimmed. If the
+    catalog has other rows now, return only ``changed``, the reason. ``bitmap``: one bit for each offset of the part,
+    set for the records that stay. Raises FencedError if the driver's claim is over.
     """
     round_ = Round(**task["round"])
     name = f"the bitmap of part {task['part']}"
@@ -221,7 +223,7 @@ class KeySource(DataSource):
         return KEYS_SOURCE
 
     def schema(self) -> str:
-        """Return the columns of Spark's rows: one for each key of a part, and one for the part's result (``note``)."""
+        """Return the columns of Spark's rows. A part has a row for each key, and one with ``note``, its result."""
         return COLUMNS
 
     def reader(self, schema: StructType) -> KeyReader:
@@ -292,10 +294,11 @@ class Shuffled:
             self._live.unpersist()
 
     def notes(self, title: str) -> list[dict[str, Any]]:
-        """Run phase 1 and the shuffle. Return the result of each part: counts, effects on transactions, ``survivors``.
+        """Run phase 1 and the shuffle. Return the result of each part, in order. ``title``: the work, for the progress.
 
-        Raises NotFoundError if the catalog has other rows than the plan, CorruptionError if Spark returns no result for
-        a part.
+        Its keys are ``records`` and ``pairs`` (numbers of records read and keys found), ``effects`` (on transactions)
+        and ``survivors`` (number of records that stay). Raises NotFoundError if the catalog has other rows than the
+        plan, CorruptionError if Spark returns no result for a part, JobFailedError if Spark fails.
         """
         count = len(self._planned.parts)
         found = self._collect_notes(title)
@@ -438,7 +441,8 @@ def compact(
 
     The list is empty if no round was completed. The message is empty, unless others changed the log in each of
     ``MAX_ROUNDS`` rounds. ``why``: reason for the commits. ``part_bytes``: least bytes of the part that one task
-    rewrites. ``memory_bytes``: size of a task's map of keys.
+    rewrites. ``memory_bytes``: size of a task's map of keys. Raises FencedError if another maintainer claims the
+    partition, JobFailedError, CorruptionError, and UnknownTopicError for a deleted topic.
     """
     most_keys = OffsetMap(memory_bytes).capacity
     for _ in range(MAX_ROUNDS):
@@ -478,7 +482,10 @@ def rewrite_part_of(store: Store, task: Task, live: bytes) -> Receipt:
 
 
 class Rewriting:
-    """Phase 2 of a round and its commits, under a claim of its own. ``notes``: the parts' results of phase 1."""
+    """Phase 2 of a round and its commits, under a claim of its own. ``notes``: the parts' results of phase 1.
+
+    ``why``: reason for the commits.
+    """
 
     def __init__(
         self, runner: JobRunner, planned: PlannedRound, shuffled: Shuffled, notes: Sequence[dict[str, Any]], why: str
