@@ -118,10 +118,18 @@ class AttachedUploader:
     def status(self) -> dict[str, Any]:
         """Return the same document as a daemon's ``/status``: the state of each partition, and why it waits.
 
-        Raises the error that ended the uploader, or ClosedError after ``close``.
+        Raises the error that ended the uploader, ClosedError after ``close``, and the error of a file that cannot be
+        read.
         """
         answer: Future[dict[str, Any]] = Future()
-        if not self._call(lambda: answer.set_result(self._service.status())):
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._service.status())
+            except TieredError as error:  # such as a file of the directory that cannot be read
+                answer.set_exception(error)
+
+        if not self._call(ask):
             self._ended.wait(START_SECONDS)
             raise self._error or ClosedError("the uploader is closed", hint="open the log again")
         return answer.result(START_SECONDS)

@@ -294,9 +294,8 @@ class AsyncTopic(AsyncTopicReads):
         return await self._worker.write(durability, append_many, records, partition=partition)
 
     async def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
-        """Append encoded v2 batches without decoding them, and return the position of their first record.
+        """Append encoded v2 batches, all or none. The log assigns new offsets. Return the place of all their records.
 
-        The log assigns new offsets. The result's ``timestamp`` is the largest one.
         ``durability``: wait for "memory" (page cache), "disk" (fsync) or "remote" (seal and commit). Raises
         InvalidRecordError for damaged or wrong batches, and the other errors of ``Topic.append``.
         """

@@ -11,10 +11,10 @@ import pytest
 
 import tiered
 from tests.integration.uploader.logs import T0, judge
-from tiered.errors import ClosedError, TieredError
+from tiered.errors import ClosedError, LocalIOError, TieredError
 from tiered.format.batch import encode_batch
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploader_files import UploadCheckpoint
+from tiered.local.disk.uploader_files import PAUSE_NAME, UploadCheckpoint
 from tiered.model import NewRecord, TopicPartition
 from uploader import Uploader
 from uploader.component import AttachedUploader
@@ -115,6 +115,17 @@ def test_an_uploader_that_is_closed_has_no_error(tmp_path: Path) -> None:
         assert isinstance(attached, AttachedUploader)
         with pytest.raises(ClosedError):
             attached.status()
+
+
+def test_a_status_raises_the_error_of_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=f"memory://{tmp_path.name}", uploader=Uploader()) as log:
+        assert log._uploader is not None
+        (attached,) = log._uploader._parts
+        assert isinstance(attached, AttachedUploader)
+        (tmp_path / "log" / PAUSE_NAME).mkdir()
+        with pytest.raises(LocalIOError, match=PAUSE_NAME):
+            attached.status()
+        (tmp_path / "log" / PAUSE_NAME).rmdir()
 
 
 @pytest.mark.parametrize("refused", ["tiered-tick", "tiered-uploader"])
