@@ -187,7 +187,13 @@ def drop(app: Application, *, selected: str, end: str | None) -> int:
         need_topic(topic, log.topics())
         numbers = chosen_partitions(topic, log.topics()[topic].partitions, partition)
         need_one_partition(topic, len(numbers), before)
-        found = [_Drop(log.partition(TopicPartition(topic, number)), before) for number in numbers]
+        partitions = [log.partition(TopicPartition(topic, number)) for number in numbers]
+        if all(each.upload is None for each in partitions):
+            raise ConfigError(
+                f"{selected} is not tiered: its records are on this disk only and cannot be dropped",
+                hint="`tiered disk truncate` and retention.* delete records of such a log",
+            )
+        found = [_Drop(each, before) for each in partitions]
         lines = [line for each in found for line in each.lines()]
         if isinstance(log, LocalLog):
             for line in lines:
@@ -205,18 +211,11 @@ class _Drop:
     """Segments to delete from the disk of one partition: those that the checkpoint says are in the bucket.
 
     ``before``: place before which they begin. ``going``: the segments. ``stays``: number of offsets not uploaded yet.
-
-    Raises ConfigError for a partition that is not tiered.
     """
 
     def __init__(self, partition: ReadLog, before: LogPlace) -> None:
-        if partition.upload is None:
-            raise ConfigError(
-                f"{partition.tp} is not tiered: its records are on this disk only and cannot be dropped",
-                hint="`tiered disk truncate` and retention.* delete records of such a log",
-            )
         self._partition = partition
-        self._uploaded = partition.upload.end_offset
+        self._uploaded = 0 if partition.upload is None else partition.upload.end_offset
         view = partition.positions()
         last = min(before.offset_in(0, MAX_LONG, partition.offset_for_time), view.end_offset)
         meant = [each for each in partition.sealed_segments() if each.base_offset < last]

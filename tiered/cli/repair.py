@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from tiered import admin
-from tiered.errors import ConfigError, NotFoundError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    LogDestroyedError,
+    NotFoundError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+    TieredError,
+)
 from tiered.model import TopicPartition
 from tiered.program.application import (
     HELP_NAMES,
@@ -27,6 +35,7 @@ from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted
 from tiered.program.partition_status import gather
 from tiered.program.settings import suggestion
+from tiered.repair.log_directory import RejoinPlan
 
 REPAIR_COMMAND = "TOPIC[:P]"
 """Name of the command that repairs the arguments in its place. No topic has this name."""
@@ -86,6 +95,7 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
     text = columns(["partition", "committed end", "end on this disk"], rows)
     for line in text:
         app.out.say(line)
+    ends = _bucket_ends(app, plan)
     if not app.dry_run:
         confirm(app, "repair rejoin", f"Set these partitions aside in {plan.target}?")
         change.apply()
@@ -106,7 +116,7 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
     done = f"{'dry run: ' if app.dry_run else ''}{counted(len(rows), 'partition')} {verb} in {plan.target}"
     lines = [done, "the next open claims and resumes at the bucket's end"]
     for aside in [] if app.dry_run else plan.partitions:
-        tp, end = aside.tp, aside.committed_end
+        tp, end = aside.tp, min(aside.committed_end, ends.get(aside.tp, aside.committed_end))
         if aside.end_offset > end:
             unset, why = _without_remote(app)
             reads = f"{unset}tiered cat {tp.topic}:{tp.partition} --log-dir {plan.target} --from {end}"
@@ -182,6 +192,23 @@ def _overtaken(app: Application) -> list[TopicPartition]:
     except (RemoteUnavailableError, RemotePermissionError, NotFoundError) as error:
         app.out.warn(f"the bucket was not asked: {error.message}")
         return []
+
+
+def _bucket_ends(app: Application, plan: RejoinPlan) -> dict[TopicPartition, int]:
+    """Return the ends of the planned partitions in the bucket, of those that it has and that can be read.
+
+    A bucket that was restored to an earlier time ends below the committed end that the disk knows.
+    """
+    if app.remote is None:
+        return {}
+    ends: dict[TopicPartition, int] = {}
+    with contextlib.suppress(TieredError), open_tiers(app) as tiers:
+        topics = tiers.topics(unreadable={})
+        for tp in (aside.tp for aside in plan.partitions if aside.tp.topic in topics):
+            with contextlib.suppress(CorruptionError, LogDestroyedError):
+                pinned = tiers.snapshot(topics[tp.topic], tp.partition)
+                ends[tp] = 0 if pinned is None else pinned.next_offset
+    return ends
 
 
 def _without_remote(app: Application) -> tuple[str, str]:

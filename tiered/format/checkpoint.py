@@ -67,7 +67,9 @@ def _decode_lines(text: str, fields: int) -> list[list[str]]:
     words = [line.split() for line in entries]
     for i, entry in enumerate(words):
         if len(entry) != fields:
-            raise CorruptionError(f"malformed checkpoint line {i + 3}: {entries[i][:80]!r}")
+            raise CorruptionError(
+                f"malformed checkpoint line {i + 3}: {entries[i][:80]!r} has {len(entry)} words, not {fields}"
+            )
     return words
 
 

@@ -44,7 +44,9 @@ def control_type(record: Record) -> ControlType:
         raise CorruptionError(f"control record {record.offset} has no type in its key", offset=record.offset)
     version, number = _KEY.unpack_from(key)
     if version < 0:
-        raise CorruptionError(f"control record {record.offset} has key version {version}", offset=record.offset)
+        raise CorruptionError(
+            f"control record {record.offset} has key version {version}; no version is negative", offset=record.offset
+        )
     try:
         return ControlType(number)
     except ValueError:

@@ -183,7 +183,7 @@ class TxnEffect:
 
 
 def txns_before(starts: Sequence[int], effects: Iterable[Mapping[str, Sequence[int]]]) -> list[TxnsBefore]:
-    """Return the transaction state before each group. ``starts``: first offsets of all groups, in order.
+    """Return the transaction state before each group of segments. ``starts``: first offsets of all groups, in order.
 
     ``effects``: results of :meth:`TxnEffect.as_json` of the same groups.
     """
@@ -240,9 +240,10 @@ class SurvivorsBuilder:
         at = codes - self._first
         if at[0] <= self._last or at[-1] >= self._end - self._start or (np.diff(at) <= 0).any():
             raise CorruptionError(
-                f"survivors {at[0]} to {at[-1]} of offsets {self._start} to {self._end} do not follow {self._last}",
+                f"records to keep for offsets {self._start} to {self._end} do not follow each other, or are outside: "
+                f"{at[0]} to {at[-1]} after {self._last}, counted from offset {self._start}",
                 offset=self._start,
-                hint="run the same command again; nothing of this part was replaced",
+                hint="run the same command again; no segment of these offsets was replaced",
             )
         self._last, self._count = int(at[-1]), self._count + len(at)
         chunks = at // CHUNK_OFFSETS
@@ -339,7 +340,7 @@ class Survivors:
             path_or_key=self._key,
             position=0,
             offset=self._start,
-            hint="run the same command again; nothing of this part was replaced",
+            hint="run the same command again; no segment of these offsets was replaced",
         )
 
 

@@ -26,7 +26,10 @@ _LOST_HINT = (
     "an expiry rule or a person removed it, or this is another bucket: correct the URL, or see `tiered repair "
     "TOPIC:P --dry-run`; nothing was deleted"
 )
-OLDER_HINT = "an older root was put back, or this is another bucket: `tiered repair TOPIC:P --dry-run` shows its repair"
+OLDER_HINT = (
+    "an older root was put back, or this is another bucket: `tiered repair TOPIC:P --dry-run` shows its repair; if the "
+    "bucket has no newer copy, `tiered repair rejoin TOPIC:P` continues at its end and sets this disk's files aside"
+)
 
 
 def root_get(key: str, if_none_match: str | None = None) -> Get:

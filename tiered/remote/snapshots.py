@@ -149,7 +149,7 @@ class Past:
         self._found: KeptRoot | None = None
 
     def pin(self) -> Steps[CatalogView]:
-        """Return the catalog of the selected version.
+        """Return the catalog of the selected version. Later calls return the same version. No lease is written.
 
         Raises NotFoundError if no root of it is stored, or if garbage collection has deleted objects that it names.
         """

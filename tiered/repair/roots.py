@@ -536,8 +536,10 @@ def left_behind(now: Root, root: Root, stamp: Stamp, named: set[str]) -> Steps[T
     """Return the trash for ``root``, which replaces ``now``: objects that ``now`` or its trash names, and ``root`` does
     not.
 
-    ``named``: ids of the objects that ``root`` names. ``root`` names no page of ``now``, so each page is an entry
-    without its rows. Raises CorruptionError if a page cannot be read.
+    All pages of ``now`` are trash, because ``root`` names none of them. The entry of a page is for the page alone. The
+    segments of its rows have entries of their own, except those that ``root`` names. ``named``: ids of the objects that
+    ``root`` names. ``stamp``: author and time of the commit of ``root``. Raises CorruptionError if a page cannot be
+    read.
     """
     garbage = Garbage(replace(now, version=root.version - 1, trash=NO_TRASH), stamp)
     cache = PageCache()

@@ -195,6 +195,9 @@ def test_what_the_bucket_holds_leaves_the_disk_at_once(cli: Cli, tmp_path: Path)
         assert [r.value and r.value[:3] for r in log.topic("t").read()] == [b"%03d" % number for number in range(60)]
         log.sync(timeout=60)
     assert cli(*words, "--yes").code == 0
+    assert cli("topic", "set", "t", "--partitions", "2", "--log-dir", path, "--remote", url, "--yes").code == 0
+    both = cli("disk", "drop", "t", "--log-dir", path, "--yes")  # the new partition has nothing to be uploaded
+    assert (both.code, both.text.splitlines()[-1]) == (0, "t-1: 0 segments deleted, 0 B")
 
 
 def test_what_no_bucket_holds_is_not_dropped(cli: Cli, tmp_path: Path) -> None:

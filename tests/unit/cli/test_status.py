@@ -353,3 +353,22 @@ def test_a_partition_that_goes_while_it_is_looked_at_is_no_problem(tmp_path: Pat
     with LogView.open(directory, clock=FakeClock(), files=Deleting()) as log:
         gone, other = gather(Tiers(log, None))
     assert (gone.positions, gone.problems, other.end_offset, other.problems) == (None, [], 1, [])
+
+
+def test_a_bucket_that_was_restored_to_an_earlier_time(cli: Cli, tmp_path: Path, url: str) -> None:
+    """What the bucket lost is named with what it never had: only the directory that is set aside has both."""
+    log, store = tmp_path / "log", Path(url.removeprefix("file://"))
+    append(cli, log, url, b"1\n2\n", "--durability", "remote")
+    shutil.copytree(store, tmp_path / "earlier")
+    append(cli, log, url, b"3\n4\n", "--durability", "remote")
+    append(cli, log, url, b"5\n")
+    shutil.rmtree(store)
+    (tmp_path / "earlier").rename(store)
+    place = ("--log-dir", log, "--remote", url)
+    assert "`tiered repair rejoin TOPIC:P` continues at its end" in cli("status", *place).text
+    done = cli("repair", "rejoin", "t:0", *place, "--yes").text
+    (line,) = [line for line in done.splitlines() if "on this disk only" in line]
+    assert line.startswith("t-0: offsets 2 to 5 are perhaps on this disk only; `tiered cat t:0 --log-dir ")
+    assert cli(*line.split("`")[1].split()[1:]).out == b"3\n4\n5\n"
+    append(cli, log, url, b"6\n", "--durability", "remote")
+    assert cli("cat", "t", *place).out == b"1\n2\n6\n"

@@ -97,10 +97,10 @@ class DirectoryLock:
     def acquire(self, clock: Clock, terms: LockTerms = LockTerms()) -> None:  # noqa: B008 - it never changes
         """Take the lock or raise LockedError, which names the holder.
 
-        Waits up to ``terms.patience_seconds`` for a holder that is ``passing``. At most
-        ``UNNAMED_HOLDER_SECONDS`` of this are for a holder whose name is not in the lock file: it may be about to write
-        it, or it is a broker, which writes none. Waits for no other holder. Raises LockedError also for a directory of
-        links to a broker's files (``tiered-sidecar``).
+        Waits up to ``terms.patience_seconds`` for a holder that will release the lock soon (:attr:`Holder.passing`). At
+        most ``UNNAMED_HOLDER_SECONDS`` of this are for a holder whose name is not in the lock file: it may be about to
+        write it, or it is a broker, which writes none. Waits for no other holder. Raises LockedError also for a
+        directory of links to a broker's files (``tiered-sidecar``).
         """
         if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:
             raise LockedError(
