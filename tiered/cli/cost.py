@@ -101,9 +101,9 @@ def workload_of(records_per_second: float, shape: dict[str, str | int | float | 
         return found
 
     segment, record = parse_bytes(str(shape["segment"])), parse_bytes(str(shape["record_bytes"]))
-    if record < 0:
+    if record < 1:
         raise ConfigError(
-            f"--record-bytes: {shape['record_bytes']!r} is less than 0", hint="write 0 or more, for example 1KiB"
+            f"--record-bytes: {shape['record_bytes']!r} is less than 1", hint="write 1 or more, for example 1KiB"
         )
     if seconds("seal") <= 0 or segment < 1:
         raise ConfigError("--seal and --segment must be positive", hint="for example --seal 10m --segment 64MiB")

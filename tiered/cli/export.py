@@ -21,6 +21,7 @@ from tiered.errors import ConfigError, NotFoundError
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, confirm, pass_application, split_topic
 from tiered.program.open_reader import folder, open_reader, topic_to_read
+from tiered.program.open_store import location
 from tiered.program.output import Progress, counted, human_bytes
 from tiered.program.places import need_one_partition, range_of, range_options
 from tiered.program.records import envelope, envelope_line
@@ -63,7 +64,7 @@ def command(
     name, partition = split_topic(topic)
     first, last = range_of(begin, end, app.clock.now_ms())
     path = folder("FILE", target, hint="name the file to write")
-    _check_target(path)
+    _check_target(app, path)
     form = kind or _format_of(path)
     with open_reader(app, options["as_of"], pin=options["pin"]) as reader:
         source = topic_to_read(reader, name)
@@ -94,8 +95,11 @@ def _format_of(path: Path) -> str:
     return form
 
 
-def _check_target(path: Path) -> None:
-    """Raise ConfigError for a folder, a device or standard output, NotFoundError without the file's folder."""
+def _check_target(app: Application, path: Path) -> None:
+    """Raise ConfigError for a folder, a device, standard output or a place in the log, NotFoundError without a folder.
+
+    The places in the log are those in its directory, and in the folder of its bucket.
+    """
     if str(path) == "-":
         raise ConfigError("export writes to a file, not to standard output", hint="name a file, or use `tiered cat`")
     if path.is_dir():
@@ -104,6 +108,9 @@ def _check_target(path: Path) -> None:
         raise ConfigError(f"{path} is a device or a pipe", hint="name a file, which is replaced as a whole")
     if not path.absolute().parent.is_dir():
         raise NotFoundError(f"the folder of {path} does not exist", hint="create it, or correct the path")
+    for place in (app.log_dir, None if app.remote is None else location(app).path):
+        if place is not None and path.resolve().is_relative_to(place.resolve()):
+            raise ConfigError(f"{path} lies in {place}, which has the files of the log", hint="name a file elsewhere")
 
 
 @contextmanager

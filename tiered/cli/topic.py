@@ -310,6 +310,12 @@ def delete(app: Application, *, topic: str, local_only: bool, force: bool) -> in
       tiered topic delete weather --remote s3://acme-logs/prod --yes
       tiered topic delete weather --log-dir data --local-only --yes
     """
+    name, partition = split_topic(topic)
+    if partition is not None:
+        raise ConfigError(
+            f"{topic} is a partition, and only a whole topic can be deleted",
+            hint=f"`tiered disk truncate` and retention.* delete records of a partition; {name} names all partitions",
+        )
     if not local_only and _means_bucket(app, topic):
         return _delete_in_bucket(app, topic, force=force)
     with open_view(app) if app.dry_run else open_directory(app) as log:

@@ -333,7 +333,9 @@ def confirm(app: Application, command: str, question: str) -> None:
     if app.yes:
         return
     if not sys.stdin.isatty() or app.out.json_mode:
-        raise ConfigError(f"{command} asks before it acts, and there is no terminal to ask on", hint="pass --yes")
+        raise ConfigError(
+            f"{command} asks before it acts, and there is no terminal to ask on: {question}", hint="--yes answers yes"
+        )
     if not click.confirm(question, err=True):
         raise ConfigError("nothing was done: the confirmation was not given", hint="--dry-run only shows the plan")
 

@@ -47,6 +47,8 @@ def _plan_bucket(
     bench = Workbench(options.from_dir, "", options.log_dir)
     actions: list[RepairAction] = []
     try:
+        if options.from_dir is not None:
+            yield from bench.view()  # raises here, where it is the error of no topic
         names = selected or (yield from _all_topics())
         if not names and options.log_dir is None:
             raise no_topics(url)

@@ -64,9 +64,11 @@ def environment(folder: Path, startup: str) -> dict[str, str]:
     return {**clean, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
 
 
-def spark_job(folder: Path, startup: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def spark_job(
+    folder: Path, startup: str, *arguments: str, master: str = "local[2,4]"
+) -> subprocess.CompletedProcess[str]:
     settings = [text for key, value in SETTINGS.items() for text in ("--conf", f"{key}={value}")]
-    line = [sys.executable, "-m", "tiered.spark", *arguments, "--remote", bucket(folder), "--master", "local[2,4]"]
+    line = [sys.executable, "-m", "tiered.spark", *arguments, "--remote", bucket(folder), "--master", master]
     done = [*line, *settings, "--conf", f"spark.sql.warehouse.dir={folder}/warehouse"]
     return subprocess.run(done, capture_output=True, text=True, check=False, env=environment(folder, startup))
 
@@ -81,6 +83,12 @@ def test_a_driver_that_is_killed_and_started_again_does_what_is_left(place: Path
         found = [record.key for record in reader.topic("latest").read()]
     assert len(found) == len(set(found)) == 10
     assert check(None, open_store(bucket(place)), CheckOptions(read_data=True)).findings == ()
+
+
+def test_a_master_that_spark_does_not_know(place: Path) -> None:
+    refused = spark_job(place, "", "check", master="loacl[2]")
+    assert refused.returncode == 2, refused.stderr
+    assert "error: Spark did not start with master loacl[2]: " in refused.stderr
 
 
 ALL = f"""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -140,7 +141,13 @@ class JobRunner:
         alone = {} if self._speculative else {SPECULATION: "false"}  # a cluster may have it on by default
         for key, value in {**({} if submitted else _SETTINGS), **alone, **self._conf}.items():
             builder = builder.config(key, value)
-        return builder.getOrCreate()
+        try:
+            return builder.getOrCreate()
+        except PySparkRuntimeError as error:  # its Java process ended; Java has printed why
+            raise ConfigError(
+                f"Spark did not start with master {master or MASTER}: {error}",
+                hint="correct --master, or install Java 17 or newer; Spark's own message is above",
+            ) from error
 
     def run(self, title: str, work: Work, tasks: Sequence[Task]) -> list[Receipt]:
         """Run ``work`` with each task on Spark. Return the results, called receipts, in the order of ``tasks``.
