@@ -20,6 +20,7 @@ from tiered.errors import (
 from tiered.local.directory.read_only_log import DirectoryView, PartitionFolder
 from tiered.local.disk.directory_files import META_PROPERTIES_NAME
 from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.topics import refuse_partition
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.program.settings import suggestion
 from tiered.read.topic import TopicReads
@@ -130,6 +131,7 @@ def directory_error(app: Application) -> TieredError | None:
         refuse_file(directory)
         if not directory.exists():
             return NotFoundError(f"the log directory {directory} does not exist", hint=hint)
+        refuse_partition(directory, PosixFiles())
         if not _is_log(directory):
             return NotFoundError(
                 f"{directory} is no log directory: it holds no meta.properties, no partition", hint=hint

@@ -189,6 +189,8 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("export to a device", "export t /dev/null --format csv --log-dir {d} --yes", 2, "is a device or a pipe", b""),
     ("export to a folder", "export t {x} --log-dir {d}", 2, "is a folder", b""),
     ("export to no folder", "export t {x}/none/t.csv --log-dir {d}", 10, "the folder of", b""),
+    ("a partition for a log", "cat t --log-dir {d}/t-0", 2, "is the directory of a partition, not of a log", b""),
+    ("a log in a partition", "append u --create --log-dir {d}/t-0", 2, "is the directory of a partition", b"x"),
     ("export into the log", "export t {d}/t-0/t.csv --log-dir {d} --yes", 2, "has the files of the log", b""),
     ("export into the bucket", "export t {base}/bucket/t.csv --remote {b} --yes", 2, "has the files of the log", b""),
     ("export over a file", "export t {base}/file --format csv --log-dir {d}", 2, "/file?", b""),

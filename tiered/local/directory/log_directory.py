@@ -54,7 +54,7 @@ from tiered.local.disk.directory_files import (
 from tiered.local.disk.fd_pool import PooledFiles, default_open_files
 from tiered.local.disk.files import Files, PosixFiles, disk_failed, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock, LockTerms
-from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.topics import TopicInfo, refuse_partition
 from tiered.local.disk.uploader_files import (
     SEAL_REQUEST_NAME,
     UPLOADER_FILES,
@@ -161,14 +161,15 @@ class LocalLog:
         ``terms``: options of the lock. With ``terms.passing``, raise NotFoundError instead of creating a directory.
 
         Raises LockedError, and LocalIOError if the disk fails. Raises ConfigError if ``directory`` is a standby and
-        ``terms.standby`` is False, or if segments are in a directory that is not named after a partition or belongs to
-        another topic. Raises CorruptionError if a small file in ``directory`` is unreadable. Damaged records never stop
-        an open. An unreadable ``partition.metadata``,
-        or the missing directory of a partition that had records, takes only that partition out of service.
+        ``terms.standby`` is False, if it is that of a partition, or if segments are in a directory that is not named
+        after a partition or belongs to another topic. Raises CorruptionError if a small file in ``directory`` is
+        unreadable. Damaged records never stop an open. An unreadable ``partition.metadata``, or the missing directory
+        of a partition that had records, takes only that partition out of service.
         """
         directory, files = Path(directory), files or PosixFiles()
         if not terms.standby:
             refuse_standby(directory, files)  # also before the lock: the process that follows has it
+        refuse_partition(directory, files)
         clock, ids, config = clock or SystemClock(), ids or SystemIds(), config or LogConfig()
         if not terms.passing:
             files.make_directory(directory)

@@ -35,7 +35,7 @@ from tiered.format.checkpoint import (
 )
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.local_names import partition_dir
-from tiered.local.disk.directory_files import NO_ID, refuse_newer
+from tiered.local.disk.directory_files import META_PROPERTIES_NAME, NO_ID, refuse_newer
 from tiered.local.disk.files import Files
 from tiered.model import TopicPartition
 
@@ -147,6 +147,17 @@ def write_topics(directory: Path, files: Files, topics: Mapping[str, TopicInfo],
     value = {"version": VERSION, "topics": entries, **({"leaving": sorted(leaving)} if leaving else {})}
     data = json.dumps(value, indent=1, sort_keys=True)
     files.replace(directory / TOPICS_NAME, data.encode() + b"\n")
+
+
+def refuse_partition(directory: Path, files: Files) -> None:
+    """Raise ConfigError if ``directory`` is the directory of a partition, and not of a log."""
+    if (
+        files.state(directory / PARTITION_METADATA_NAME) is not None
+        and files.state(directory / META_PROPERTIES_NAME) is None
+    ):
+        raise ConfigError(
+            f"{directory} is the directory of a partition, not of a log", hint=f"name {directory.absolute().parent}"
+        )
 
 
 def read_topic_id(path: Path, files: Files) -> UUID | None:
