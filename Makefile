@@ -86,7 +86,7 @@ crash: $(STAMP)  ## an exception at every instruction of a call, and 5,000 signa
 	@TIERED_INSTANTS=all $(PY) -m pytest -m crash -q tests/crash
 
 crash-matrix: $(STAMP)  ## every call of every operation cut short and failed (minutes; SEED=n repeats a run)
-	@TIERED_CRASH_MATRIX=all TIERED_CRASH_SEED=$(if $(SEED),$(SEED),random) $(PY) -m pytest -q tests/crash/matrix
+	@TIERED_CRASH_MATRIX=all TIERED_CRASH_SEED=$(if $(SEED),$(SEED),random) scripts/quick-temp $(PY) -m pytest -q -o timeout=1800 tests/crash/matrix
 
 spark-restarts: $(STAMP)  ## a stream into the sink whose driver is killed at nine points, then its workers (EACH=n kills a point, WORKERS_KILLED=n, ROWS=steady, SEED=n)
 	@scripts/java-check

@@ -138,11 +138,11 @@ def _move(source: LocalLog, target: LocalLog, writer: WriteLog, future: Path, *,
         if partition.positions().end_offset == end:
             break
     source.notes.write_points()
+    cleaned = source.cleaner.checkpoint.offset(tp)  # may fail, which it must not once the partition is closed
     with source.registry.moving(tp):
         source.roster.forget(tp, timeout_seconds)
         # These may change until it is closed: read them now.
         start, point = writer.log_start, writer.durability.recovery_point
-        cleaned = source.cleaner.checkpoint.offset(tp)
         try:
             copy_partition(source, tp, future, grown=writer.cuts == cuts, closed=True)
             files.sync_directory(future)

@@ -19,6 +19,7 @@ from tiered.errors import ConfigError, LocalIOError, LockedError, TieredError, U
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
+from tiered.local.disk.directory_files import CLEANER_NAME
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
@@ -174,6 +175,22 @@ def test_a_partition_moves(tmp_path: Path) -> None:
         assert logs.directory_of(TP) == tmp_path / "b"
         found = [r.value for b in logs.partition(TP).read_batches(3) for r in decode_records(b)]
         assert found == [b"%d" % i for i in range(3, 21)]
+
+
+def test_a_move_that_cannot_read_the_cleaners_checkpoint_leaves_the_partition_in_service(tmp_path: Path) -> None:
+    with opened(tmp_path) as logs:
+        logs.create_topic("t", 1, SMALL)
+        logs.partition(TP).append([NewRecord(b"%d" % i) for i in range(5)])
+        move_start(logs.partition(TP), 3)
+        checkpoint = tmp_path / "a" / CLEANER_NAME
+        checkpoint.unlink(missing_ok=True)
+        checkpoint.mkdir()
+        with pytest.raises(LocalIOError):
+            logs.move(TP, tmp_path / "b")
+        assert (logs.partition(TP).log_start, logs.partition(TP).append([NewRecord(b"x")]).offset) == (3, 5)
+        checkpoint.rmdir()
+    with opened(tmp_path) as logs:
+        assert logs.partition(TP).positions().start_offset == 3
 
 
 def test_a_move_is_durable_before_its_mark_goes(tmp_path: Path) -> None:
