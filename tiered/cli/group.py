@@ -194,7 +194,7 @@ def _flush(log: LocalLog, group: str) -> None:
 
 def _lags(app: Application) -> list[GroupLag]:
     with open_view(app) as view:
-        return GroupTable(view).lags(app.clock.now_ms())
+        return GroupTable(view).lags(app.clock.now_ms(), partial=False)
 
 
 def _unknown(group: str) -> NotFoundError:

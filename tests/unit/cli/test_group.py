@@ -68,6 +68,19 @@ def test_a_wrong_name_is_refused(
     assert positions(capsys, directory) == [(0, 4, 6)]
 
 
+@pytest.mark.parametrize("line", [("list",), ("show", "billing"), ("delete", "billing", "--yes")])
+def test_damaged_positions_are_never_no_positions(
+    capsys: pytest.CaptureFixture[str], directory: Path, line: tuple[str, ...]
+) -> None:
+    (path,) = (each for each in directory.glob("__consumer_offsets-*/*.log") if each.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[70] ^= 0x55
+    path.write_bytes(data)
+    assert run(["group", *line, "--log-dir", str(directory)]) == 13
+    out, err = capsys.readouterr()
+    assert (out, err.partition(": CRC mismatch")[0]) == ("", f"error: {path} at byte 0")
+
+
 def test_the_topic_of_the_positions_keeps_its_settings(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
     line = ["topic", "set", "__consumer_offsets", "cleanup.policy=delete", "--log-dir", str(directory)]
     assert run(line) == 2

@@ -182,10 +182,13 @@ class GroupTable:
             )
         return group_partition(group, info.partitions)
 
-    def lags(self, now_ms: int) -> list[GroupLag]:
-        """Return the lag of each committed position. Partitions that cannot be read on this disk are left out."""
+    def lags(self, now_ms: int, *, partial: bool = True) -> list[GroupLag]:
+        """Return the lag of each committed position. Partitions that cannot be read on this disk are left out.
+
+        ``partial``: as in :meth:`groups`.
+        """
         found = []
-        for group, positions in self.groups(partial=True).items():
+        for group, positions in self.groups(partial=partial).items():
             for tp, position in sorted(positions.items()):
                 try:
                     log = self._shown.partition(tp)
