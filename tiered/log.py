@@ -18,7 +18,7 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -224,8 +224,9 @@ class Log:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        with closing_after(error, self.directory):
+            self.close()
 
     __dir__ = names_without("check_remote", "request_counts", "store_options", "wait_uploaded")
 
@@ -701,6 +702,18 @@ class Log:
             self._ticker.join(CLOSE_TIMEOUT_S)
         if failed is not None:
             raise failed
+
+
+@contextlib.contextmanager
+def closing_after(error: BaseException | None, directory: Path) -> Iterator[None]:
+    """Guard the close of a log whose ``with`` block raised ``error``: a failed close is then only logged."""
+    try:
+        yield
+    except TieredError as failed:
+        if not isinstance(error, TieredError):
+            raise
+        # The error of the block is the cause: a full disk fails the append first, and then the close.
+        _logger.warning("close_failed path=%s error=%s", directory, failed)
 
 
 _OPENED: weakref.WeakSet[Log] = weakref.WeakSet()

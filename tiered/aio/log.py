@@ -76,8 +76,9 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
 _OPENED: weakref.WeakSet[AsyncLog] = weakref.WeakSet()
 
 
-async def _close(log: AsyncLog, _: BaseException | None) -> None:
-    await log.close()
+async def _close(log: AsyncLog, error: BaseException | None) -> None:
+    with sync_log.closing_after(error, log.directory):
+        await log.close()
 
 
 class AsyncLog:

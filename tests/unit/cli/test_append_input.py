@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,30 @@ def test_a_record_that_is_refused_is_counted_once(cli: Cli, tmp_path: Path) -> N
     refused = cli("append", "c", *topic, stdin=b"v\n")
     assert refused.code == 2
     assert "error: record 1 of the input has no key, and the topic is compacted; 0 records" in refused.err
+
+
+def test_a_full_disk_is_the_error_and_earlier_records_are_counted(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The close fails, too. Its error is only a warning."""
+    monkeypatch.setattr(append, "CHUNK_RECORDS", 2)
+    write, full = os.pwrite, []
+
+    def pwrite(handle: int, data: bytes, position: int) -> int:
+        if full or b"the last straw" in bytes(data):
+            full.append(handle)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data, position)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    line = ("append", "t", "--log-dir", tmp_path / "d", "--create", "--partitions", "1")
+    seen = cli(*line, stdin=b"1\n2\n3\n4\nthe last straw\n6\n")
+    path = tmp_path / "d" / "t-0" / f"{0:020}.log"
+    assert seen.code == 75
+    assert f"error: cannot write {path}: No space left on device; 4 records of the input were appended\n" in seen.err
+    assert f"warning: close_failed path={tmp_path / 'd'} error=" in seen.err
+    monkeypatch.setattr(os, "pwrite", write)
+    assert cli("cat", "t", "--log-dir", tmp_path / "d").out == b"1\n2\n3\n4\n"
 
 
 @pytest.mark.parametrize(("form", "text"), [("json", b"{}\n\n"), ("csv", b"a\n1\n\r\n"), ("lines", b"1\n")])

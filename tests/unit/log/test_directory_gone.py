@@ -11,7 +11,7 @@ import pytest
 
 import tiered
 from tiered import aio
-from tiered.errors import CorruptionError, LocalIOError
+from tiered.errors import CorruptionError, LocalIOError, UnknownTopicError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.testing.clock import FakeClock
 
@@ -74,6 +74,31 @@ def test_an_idle_log_closes_with_an_error_and_leaves_no_clean_mark(
     with pytest.raises(LocalIOError, match=WORDS):
         log.close()
     assert names(directory) == left
+
+
+def test_the_error_of_a_block_is_raised_before_that_of_the_close(
+    tmp_path: Path, take_away: Callable[[Path], None]
+) -> None:
+    with pytest.raises(LocalIOError, match=WORDS), tiered.open(tmp_path / "a"):
+        take_away(tmp_path / "a")
+
+    def use() -> None:
+        with tiered.open(tmp_path / "b") as log:
+            try:
+                log.topic("t")
+            finally:
+                take_away(tmp_path / "b")
+
+    async def use_aio() -> None:
+        async with aio.open(tmp_path / "c") as log:
+            try:
+                await log.topic("t")
+            finally:
+                take_away(tmp_path / "c")
+
+    for each in (use, lambda: asyncio.run(use_aio())):
+        with pytest.raises(UnknownTopicError, match="no topic t"):
+            each()
 
 
 def test_the_next_tick_stops_appends(tmp_path: Path, take_away: Callable[[Path], None]) -> None:
