@@ -133,6 +133,24 @@ def test_what_is_lost_without_it_is_said_and_the_way_on_is_one(cli: Cli, directo
     assert cli("check", "--log-dir", directory).code == 0
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[]", "its content is [], not a JSON object"),
+        ('"%s"' % ("x" * 99), 'its content is "' + "x" * 39 + ", not a JSON object"),
+        ("{}", "'version' is missing"),
+        ('{"version": 1}', "'topics' is missing"),
+        ('{"version": 1, "topics": null}', "'topics' is null, not a JSON object"),
+        ('{"version": 1, "topics": {"t": []}}', "topic t is [], not a JSON object"),
+        ('{"version": 1, "topics": {"t": {}}}', "'topic_id' is missing"),
+    ],
+)
+def test_topics_of_another_shape_are_described(cli: Cli, directory: Path, content: str, why: str) -> None:
+    (directory / TOPICS).write_text(content)
+    seen = cli("append", "t", "--log-dir", directory, stdin=b"12\n")
+    assert (seen.code, seen.err.splitlines()[0]) == (13, f"error: {directory / TOPICS} cannot be read: {why}")
+
+
 def test_a_brokers_log_is_read_to_its_end_whatever_is_noted_as_replicated(cli: Cli, directory: Path) -> None:
     (directory / TOPICS).unlink()
     for marks in (b"0\n1\nt 0 8\n", GARBAGE):

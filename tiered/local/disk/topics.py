@@ -80,10 +80,12 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
     """
     path = directory / TOPICS_NAME
     try:
-        value = json.loads(files.read(path))
+        value = _object("its content", json.loads(files.read(path)))
         refuse_newer(path, value, VERSION)
         if value["version"] != VERSION:
             raise ValueError(f"version {value['version']} is unknown")
+        topics = _object("'topics'", value["topics"])
+        entries = {name: _object(f"topic {name}", entry) for name, entry in topics.items()}
         return {
             str(name): TopicInfo(
                 str(name),
@@ -93,18 +95,26 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
                 frozenset(_held(entry)) if "held" in entry else None,
                 bool(entry.get("adopted", False)),
             )
-            for name, entry in value["topics"].items()
+            for name, entry in entries.items()
         }
     except NotFoundError:
         return {}
     except (NewerFormatError, LocalIOError):  # the file may be whole: it must not be made again
         raise
     except (ValueError, KeyError, TypeError, AttributeError, TieredError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise CorruptionError(
-            f"{path} cannot be read: {error}",
+            f"{path} cannot be read: {what}",
             path_or_key=str(path),
             hint=_WITHOUT_TOPICS,
         ) from error
+
+
+def _object(name: str, value: Any) -> Mapping[str, Any]:
+    """Return ``value``, the part ``name`` of the file. Raises ValueError if it is not a JSON object."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {json.dumps(value):.40}, not a JSON object")
+    return value
 
 
 def _partitions(value: object) -> int:
