@@ -35,6 +35,8 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _OPENING = ("open", "read", "list")
 """Operations that begin with an open. If that fails for want of a descriptor, nothing was done."""
+_NAMING = ("unlink", "rename", "rmdir")
+"""Operations on the name of an existing file: the mode of its directory decides."""
 
 _BROKEN = frozenset(
     getattr(errno, name, errno.EIO)  # not every system has them all
@@ -440,12 +442,20 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
         hint = "this file system may lose file names at a power cut: name a directory on another, such as a local disk"
         return LocalIOError(text, hint=hint)
     if error.errno in (errno.EACCES, errno.EPERM):
-        hint = f"check owner and mode of the file (this process runs as uid {os.geteuid()})"
+        hint = f"check owner and mode of {_denying(operation, path)} (this process runs as uid {os.geteuid()})"
         return LocalPermissionError(text, hint=hint)
     if error.errno == errno.EROFS:
         hint = "mount the file system for writing; a kernel makes it read-only after a disk error (see `dmesg`)"
         return LocalPermissionError(text, hint=hint)
     return LocalIOError(text)
+
+
+def _denying(operation: str, path: Path | str) -> Path | str:
+    """Return the path whose mode decides about ``operation``: the directory for a name that is made or removed."""
+    if isinstance(path, str):  # of an open file
+        return path
+    place = path.parent if operation in _NAMING else path
+    return next((each for each in (place, *place.parents) if os.path.lexists(each)), place)
 
 
 def no_directory(files: Files, path: Path, *, hint: str) -> TieredError:

@@ -104,6 +104,30 @@ def test_a_file_system_that_is_read_only_is_told_as_a_permission_and_as_a_disk_t
     assert disk_failed(error)
 
 
+@pytest.mark.parametrize(
+    ("operation", "name", "denies"),
+    [
+        ("read", "file", "file"),
+        ("open", "file", "file"),
+        ("open", "missing", "."),
+        ("mkdir", "missing/too", "."),
+        ("unlink", "file", "."),
+        ("rename", "file", "."),
+        ("rmdir", "folder", "."),
+        ("list", "folder", "folder"),
+    ],
+)
+def test_a_denied_operation_names_the_path_whose_mode_denies_it(
+    tmp_path: Path, operation: str, name: str, denies: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    error = translate(PermissionError(errno.EACCES, "Permission denied"), operation, tmp_path / name)
+    assert isinstance(error, LocalPermissionError)
+    assert error.message == f"cannot {operation} {tmp_path / name}: Permission denied"
+    assert error.hint == f"check owner and mode of {tmp_path / denies} (this process runs as uid {os.geteuid()})"
+
+
 def test_what_a_file_system_keeps_for_root_is_neither_free_nor_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
