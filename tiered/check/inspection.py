@@ -513,5 +513,5 @@ class _TimeIndexCheck(_IndexCheck):
 
     def end(self, scan: LogScan) -> None:
         for timestamp, offset in self._entries[self._next :]:
-            message = f"the entry of {timestamp} names offset {offset}, the log ends at {scan.end_offset}"
+            message = f"the time index names offset {offset} for {timestamp}, the log ends at {scan.end_offset}"
             self._error(message, offset)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from tiered.check.check import CheckReport
-from tiered.check.findings import Finding, Severity
+from tiered.check.findings import NEWER_RELEASE, Finding, Severity
+from tiered.check.local import UNREADABLE
 from tiered.config import DAY_MS
 from tiered.errors import ConfigError
+from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import (
     is_pin_key,
     parse_hist_key,
@@ -36,6 +40,8 @@ _TOPIC = frozenset({"topic_entry", "two_names", "unregistered"})
 """Codes of findings about an entry of the registry."""
 _WRITTEN_SO = frozenset({"offset_index", "time_index", "txn_index_lost", "producer_snapshot_lost"})
 """Codes of findings about an object with the right checksum: its writer was wrong, and no copy is better."""
+_NOT_DAMAGED = frozenset({UNREADABLE, NEWER_RELEASE})
+"""Codes of findings about files on the disk that may be whole."""
 _PARSERS = (parse_root_key, parse_segment_key, parse_staged_key, parse_page_key, parse_hist_key, parse_snap_key)
 
 
@@ -98,23 +104,30 @@ def _share(text: str) -> float:
     return share
 
 
-def remedies(findings: Iterable[Finding]) -> list[str]:
-    """Return a line with a ``tiered repair`` command for each topic or partition with damage in the bucket.
+def remedies(app: Application, findings: Iterable[Finding]) -> list[str]:
+    """Return a line with a ``tiered repair`` command for each topic or partition with damage in the bucket or the disk.
 
-    Return at most :data:`MAX_REMEDIES` lines.
+    The command for damage on the disk names the log directory and the bucket. Return at most :data:`MAX_REMEDIES`
+    lines.
     """
-    selected = dict[str, None]()
+    selected = dict[str, str]()
     for found in findings:
+        name = f"{found.topic}:{found.partition}"
         if found.code in _TOPIC and found.topic:
-            selected[found.topic] = None
-        elif (
-            found.severity is Severity.ERROR
-            and found.code not in _WRITTEN_SO
-            and found.partition >= 0
-            and _is_key(found.where)
-        ):
-            selected[f"{found.topic}:{found.partition}"] = None
-    lines = [f"{name}: `tiered repair {name} --dry-run` shows what can be repaired, and from what" for name in selected]
+            selected.setdefault(found.topic, "")
+        elif found.severity is not Severity.ERROR or found.partition < 0:
+            continue
+        elif _is_key(found.where):
+            if found.code not in _WRITTEN_SO:
+                selected.setdefault(name, "")
+        elif app.log_dir is not None and app.log_dir in Path(found.where).parents and found.code not in _NOT_DAMAGED:
+            selected[name] = f" --log-dir {shlex.quote(str(app.log_dir))}"
+            if app.remote is not None and not is_state_log(found.topic):
+                selected[name] += f" --remote {shlex.quote(app.remote)}"
+    lines = [
+        f"{name}: `tiered repair {name}{tiers} --dry-run` shows what can be repaired, and from what"
+        for name, tiers in selected.items()
+    ]
     return lines[:MAX_REMEDIES]
 
 
@@ -148,7 +161,7 @@ def conclude_check(app: Application, report: CheckReport) -> int:
         for field in dataclasses.fields(report)
         if field.name not in ("findings", "unlisted")
     }
-    advice = remedies(report.findings)
+    advice = remedies(app, report.findings)
     app.out.summary(report.exit_code, complete=True, **fields, remedies=advice)
     if not app.out.json_mode:
         app.out.line(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -105,6 +106,30 @@ def test_the_verbs_for_roots_and_segments_are_named(cli: Cli, url: str) -> None:
     assert told == ["t:0: `tiered repair t:0 --dry-run` shows what can be repaired, and from what"]
     assert cli("repair", "t:0", "--yes", "--remote", url).code == 0
     assert cli("check", "--remote", url).code == 0
+
+
+def test_the_verb_for_a_torn_tail_on_the_disk_is_named(cli: Cli, url: str, tmp_path: Path) -> None:
+    directory = tmp_path / "a log"
+    with tiered.open(directory, remote=url) as log, log.consumer("g", "t") as consumer:
+        consumer.poll(1)
+        consumer.commit()
+        log.topic("t").append(b"torn")
+    tail = max(directory.glob("t-0/*.log"))
+    assert cli("check", "--log-dir", directory, "--json").summary["remedies"] == []
+    tail.write_bytes(tail.read_bytes()[:-1])
+    for options in (("--log-dir", directory), ("--log-dir", directory, "--remote", url)):
+        told = cli("check", *options, "--json")
+        (line,) = told.summary["remedies"]
+        words = shlex.join(map(str, options))
+        assert line == f"t:0: `tiered repair t:0 {words} --dry-run` shows what can be repaired, and from what"
+        assert (told.code, f"next: {line}" in cli("check", *options).text) == (13, True)
+        shown = cli(*shlex.split(line.split("`")[1])[1:])
+        assert (shown.code, f"{tail}: " in shown.err) == (3, True)
+    (positions,) = (each for each in directory.glob("__consumer_offsets-*/*.log") if each.stat().st_size)
+    positions.write_bytes(positions.read_bytes()[:-1])
+    remedies = cli("check", *options, "__consumer_offsets", "--json").summary["remedies"]
+    name = positions.parent.name.replace("-", ":")
+    assert [line.split("`")[1] for line in remedies] == [f"tiered repair {name} --log-dir '{directory}' --dry-run"]
 
 
 @pytest.mark.parametrize("change", [lambda data: b"", lambda data: data[:40] + b"?" + data[41:]])

@@ -160,8 +160,9 @@ def test_every_command_says_so_and_goes_on(
     assert cli("topic", "show", "b", *at).code == 0
     assert cli("cat", "b", *at).out.count(b"\n") == 60
     assert cli("check", *at).code == (12 if code == 12 else 13)
-    found = next(each for each in cli("check", *at, "--json").messages if each["message_type"] == "finding")
-    assert (found["code"], found["denied"]) == ("unreadable", code == 12)
+    checked = cli("check", *at, "--json")
+    found = next(each for each in checked.messages if each["message_type"] == "finding")
+    assert (found["code"], found["denied"], checked.summary["remedies"]) == ("unreadable", code == 12, [])
 
 
 def test_the_part_of_the_bucket_is_told(
