@@ -166,7 +166,8 @@ class Service:
         started: Callable[[], None] | None,
     ) -> Exit:
         settings = self.settings
-        store = self._place.store.open_aio(self._options)
+        # A bucket that has records of this directory exists: a missing folder is a wrong URL, or is not mounted.
+        store = self._place.store.open_aio(replace(self._options, create=not self._directory.uploads()))
         owner = owner_of(PROGRAM)
         bucket = Bucket(
             store,

@@ -17,7 +17,7 @@ from tiered import aio
 from tiered.clock import SystemClock
 from tiered.engine.disk import LogDirectory
 from tiered.engine.drain import DrainMode
-from tiered.errors import FencedError, LogDestroyedError
+from tiered.errors import FencedError, LogDestroyedError, NotFoundError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.local.disk.uploader_files import PartitionUpload
@@ -193,8 +193,14 @@ def test_a_one_shot_run_with_nothing_to_send_looks_whether_the_bucket_is_the_sam
         return asyncio.run(service.run(oneshot=DrainMode.ALL, timeout_ms=20_000)).code
 
     assert once(store_url(tmp_path)) == 0
+    other = tmp_path / "other"
+    with pytest.raises(NotFoundError, match=f"the folder {other} does not exist"):
+        once(f"file://{other}")
+    assert not other.exists()
+    other.mkdir()
     with pytest.raises(LogDestroyedError, match="does not know it"):
-        once(f"file://{tmp_path / 'other'}")
+        once(f"file://{other}")
+    assert list(other.iterdir()) == []
 
 
 def test_a_sync_that_waits_for_an_uploader_goes_on_by_itself_when_that_one_dies(tmp_path: Path) -> None:
