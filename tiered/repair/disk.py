@@ -373,6 +373,8 @@ def plan_damage(
         ends[bases[-1]] = yield from blocking(partial(_clean_end, disk, tp, bases[-1]))
     held = (yield from _held_end(tp, bases[0], entry)) if entry is not None else bases[0]
     aside = max([end for end in ends.values() if end <= held], default=-1)
+    uploads = yield from blocking(UploadCheckpoint(disk.directory, disk.files).read)
+    uploaded = uploads[tp].end_offset if entry is None and tp in uploads else bases[0]
     actions: list[RepairAction] = []
     for base, end in sorted(ends.items()):
         path = str(folder / log_name(base))
@@ -383,6 +385,9 @@ def plan_damage(
             remedy = f"set the segments below offset {aside} aside: the bucket holds their records"
             act = disk.act(partial(_drop_below, disk, tp, aside))
             actions.append(RepairAction(tp, path, problems[base], remedy, act=act))
+        elif end <= uploaded:
+            remedy = f"name the bucket, which got these offsets: `{disk.command(tp)} --remote URL`"
+            actions.append(RepairAction(tp, path, problems[base], remedy))
         else:
             offsets = Offsets(base, end)
             actions.append((yield from blocking(partial(_lost, disk, tp, offsets, problems[base], options))))

@@ -126,6 +126,9 @@ def test_segments_that_the_bucket_holds_are_set_aside(tiered_log: Bucket, damage
     before, files = place.committed(), logs(place.directory)
     damage(files[3])
     assert errors(place.directory)
+    refused = plan_repair(None, [], RepairOptions(log_dir=place.directory, accept_loss=True))
+    assert refused.exit_code == EXIT_LEFT
+    assert f"--log-dir {place.directory} --remote URL`" in refused.left[0].remedy
     plan = repair(place.directory, url)
     assert (plan.exit_code, [each.lost for each in plan.actions]) == (0, [()])
     assert errors(place.directory) == []
