@@ -47,7 +47,7 @@ from tiered.format.local_names import (
     partition_dir,
 )
 from tiered.format.segment_builder import SegmentStats
-from tiered.local.directory.read_only_log import DirectoryView, StrangeFolder, find_gone, gone_text
+from tiered.local.directory.read_only_log import DirectoryView, StrangeFolder, find_gone
 from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof, Claims
 from tiered.local.disk.directory_files import (
     CLEAN_SHUTDOWN_NAME,
@@ -58,7 +58,7 @@ from tiered.local.disk.directory_files import (
     REPLICATION_NAME,
 )
 from tiered.local.disk.files import Files
-from tiered.local.disk.partition_files import EPOCHS_NAME, SPARSE_NAME, bases_of, local_files
+from tiered.local.disk.partition_files import EPOCHS_NAME, SPARSE_NAME, bases_of, gone_text, local_files
 from tiered.local.disk.topics import (
     PARTITION_METADATA_NAME,
     TOPICS_NAME,

@@ -23,9 +23,10 @@ from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePer
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.kernels import KERNELS_IN_USE, PURE
 from tiered.format.keys import TOPICS_PREFIX
-from tiered.local.directory.read_only_log import LogView, find_gone, gone_text
+from tiered.local.directory.read_only_log import LogView, find_gone
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.partition_files import gone_text
 from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application, Command, pass_application
 from tiered.program.open_reader import directory_error

@@ -21,11 +21,12 @@ from tiered.engine.scanner import Look, Scanner, living
 from tiered.errors import FencedError, LockedError, NotFoundError, TieredError, UnknownTopicError
 from tiered.format.kernels import PlainLock
 from tiered.local.directory.log_directory import LocalLog
-from tiered.local.directory.read_only_log import LogView, find_gone, gone_error
+from tiered.local.directory.read_only_log import LogView, find_gone
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.directory_files import refuse_standby
 from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock, LockTerms
+from tiered.local.disk.partition_files import gone_error
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
 from tiered.local.disk.uploader_files import (
     PAUSE_NAME,

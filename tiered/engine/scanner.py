@@ -23,11 +23,11 @@ from tiered.format.checkpoint import decode_epochs, decode_meta_properties
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.local_names import LOG_SUFFIX, log_name, partition_dir
 from tiered.format.positions import Positions
-from tiered.local.directory.read_only_log import DirectoryView, find_gone, gone_error
+from tiered.local.directory.read_only_log import DirectoryView, find_gone
 from tiered.local.disk.directory_files import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import DirectoryLock, Holder
-from tiered.local.disk.partition_files import EPOCHS_NAME, log_bases
+from tiered.local.disk.partition_files import EPOCHS_NAME, gone_error, log_bases
 from tiered.local.disk.topics import PARTITION_METADATA_NAME, TOPICS_NAME, TopicInfo, read_topic_id, read_topics
 from tiered.local.disk.uploader_files import PartitionUpload, PauseFile, PositionsFile, UploadCheckpoint
 from tiered.local.segment.sealed import OwningLog, SealedLocalSegment

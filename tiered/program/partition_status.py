@@ -16,10 +16,11 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import Role
 from tiered.format.local_names import log_name
 from tiered.format.root import STATE_DELETING
-from tiered.local.directory.read_only_log import LogView, find_gone, gone_text, is_partition_gone
+from tiered.local.directory.read_only_log import LogView, find_gone, is_partition_gone
 from tiered.local.disk.directory_files import STANDBY_NAME
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
+from tiered.local.disk.partition_files import gone_text
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment

@@ -356,7 +356,7 @@ def test_a_partition_that_goes_while_it_is_looked_at_is_no_problem(tmp_path: Pat
 
 
 def test_a_bucket_that_was_restored_to_an_earlier_time(cli: Cli, tmp_path: Path, url: str) -> None:
-    """What the bucket lost is named with what it never had: only the directory that is set aside has both."""
+    """The result names the offsets that the bucket lost and those that it never had."""
     log, store = tmp_path / "log", Path(url.removeprefix("file://"))
     append(cli, log, url, b"1\n2\n", "--durability", "remote")
     shutil.copytree(store, tmp_path / "earlier")

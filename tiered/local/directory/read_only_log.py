@@ -40,7 +40,7 @@ from tiered.local.disk.directory_files import (
 )
 from tiered.local.disk.files import Files, PosixFiles, no_directory
 from tiered.local.disk.lock import forked_error
-from tiered.local.disk.partition_files import lacks_log_files
+from tiered.local.disk.partition_files import gone_error, has_lost_logs
 from tiered.local.disk.topics import (
     BROKER_OWN_DIRS,
     PARTITION_METADATA_NAME,
@@ -452,43 +452,8 @@ def find_gone(
     topics, present = expected_topics(directory, files), DirectoryView.read(directory, files).partitions
     ends = checkpoint_ends(directory, files, uploads)
     starts = OffsetsFile(directory, LOG_START_NAME, files).read()
-    emptied = {
-        tp for tp, path in present.items() if ends.get(tp, 0) > starts.get(tp, 0) and lacks_log_files(files, path)
-    }
+    emptied = {tp for tp, path in present.items() if has_lost_logs(files, path, starts.get(tp, 0), ends.get(tp, 0))}
     return gone_partitions(topics.values(), present.keys() - emptied, ends)
-
-
-def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool = False) -> CorruptionError:
-    """Return the error of a partition whose directory is missing. ``end_offset``: its end by the checkpoints.
-
-    ``tiered``: True if a bucket may have its records.
-    """
-    path = directory / partition_dir(tp)
-    return CorruptionError(
-        f"{tp} is out of service: its directory {path} is gone or has no .log file; it held records up to offset "
-        f"{end_offset}",
-        path_or_key=str(path),
-        offset=end_offset,
-        hint=f"put the directory back and open the log again; {_way_on(directory, tp, end_offset, tiered=tiered)}",
-    )
-
-
-def gone_text(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
-    """Return the text of a finding about a partition whose directory is missing, for ``check`` and ``status``.
-
-    ``end_offset``: its end by the checkpoints. ``tiered``: True if a bucket may have its records.
-    """
-    return (
-        f"it held records up to offset {end_offset}: put the directory back and open the log again; "
-        f"{_way_on(directory, tp, end_offset, tiered=tiered)}"
-    )
-
-
-def _way_on(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
-    command = f"tiered repair {tp.topic}:{tp.partition} --log-dir {directory}"
-    if tiered:
-        return f"`{command}` shows what is lost, and continues at the end of the bucket"
-    return f"`{command} --accept-loss` gives the records up, and continues at offset {end_offset}"
 
 
 def checkpoint_ends(

@@ -27,9 +27,10 @@ from tiered.format.kernels import PlainLock
 from tiered.format.keys import check_topic_name
 from tiered.format.local_names import partition_dir, renamed_dir
 from tiered.local.directory.checkpoints import StoredCheckpoints
-from tiered.local.directory.read_only_log import STRANGE_HINT, DirectoryView, gone_error, gone_partitions
+from tiered.local.directory.read_only_log import STRANGE_HINT, DirectoryView, gone_partitions
 from tiered.local.disk.directory_files import usable_id
 from tiered.local.disk.files import Files, disk_failed
+from tiered.local.disk.partition_files import gone_error
 from tiered.local.disk.topics import (
     TopicInfo,
     find_topics,

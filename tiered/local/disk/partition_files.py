@@ -13,10 +13,17 @@ from pathlib import Path
 
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.checkpoint import decode_epochs, encode_epochs
-from tiered.format.local_names import LOG_SUFFIX, SNAPSHOT_SUFFIX, LocalFile, parse_local_name, snapshot_name
+from tiered.format.local_names import (
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    LocalFile,
+    parse_local_name,
+    partition_dir,
+    snapshot_name,
+)
 from tiered.format.producer_snapshot import SNAPSHOT_HEADER_BYTES, decode_snapshot
 from tiered.local.disk.files import Files
-from tiered.model import EpochEntry
+from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.producer_state import ProducerSnapshot
 
 LOGGER = logging.getLogger("tiered.local")
@@ -43,15 +50,49 @@ def bases_of(found: list[LocalFile], suffix: str = LOG_SUFFIX) -> list[int]:
     return sorted(file.base for file in found if file.suffix == suffix and not file.work)
 
 
-def lacks_log_files(files: Files, directory: Path) -> bool:
-    """Return True if ``directory`` has no ``.log`` file, not even one that is being replaced or deleted.
+def has_lost_logs(files: Files, directory: Path, start: int, end: int) -> bool:
+    """Return True if ``directory`` has no ``.log`` file, although it held the records from ``start`` to ``end``.
 
+    ``start``, ``end`` (exclusive): those in the checkpoints. A file that is being replaced or deleted counts. Return
     False for a directory that is gone by now.
     """
     try:
-        return not any(LOG_SUFFIX in name for name in files.names(directory))
+        return end > max(start, 0) and not any(LOG_SUFFIX in name for name in files.names(directory))
     except NotFoundError:
         return False
+
+
+def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool = False) -> CorruptionError:
+    """Return the error of a partition whose files are lost. ``end_offset``: its end by the checkpoints.
+
+    ``tiered``: True if a bucket may have its records.
+    """
+    path = directory / partition_dir(tp)
+    return CorruptionError(
+        f"{tp} is out of service: its directory {path} is gone or has no .log file; it held records up to offset "
+        f"{end_offset}",
+        path_or_key=str(path),
+        offset=end_offset,
+        hint=f"put the directory back and open the log again; {_way_on(directory, tp, end_offset, tiered=tiered)}",
+    )
+
+
+def gone_text(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
+    """Return the text of a finding about a partition whose files are lost, for ``check`` and ``status``.
+
+    ``end_offset``: its end by the checkpoints. ``tiered``: True if a bucket may have its records.
+    """
+    return (
+        f"it held records up to offset {end_offset}: put the directory back and open the log again; "
+        f"{_way_on(directory, tp, end_offset, tiered=tiered)}"
+    )
+
+
+def _way_on(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
+    command = f"tiered repair {tp.topic}:{tp.partition} --log-dir {directory}"
+    if tiered:
+        return f"`{command}` shows what is lost, and continues at the end of the bucket"
+    return f"`{command} --accept-loss` gives the records up, and continues at offset {end_offset}"
 
 
 def log_bases(files: Files, directory: Path) -> list[int]:

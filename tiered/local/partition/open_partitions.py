@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tiered.config import UNLIMITED
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.local_names import partition_dir
-from tiered.local.disk.partition_files import lacks_log_files
+from tiered.local.disk.partition_files import gone_error, has_lost_logs
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import DirectoryContext
@@ -142,17 +142,11 @@ class Roster:
         again. For a topic of a Kafka broker return None, since a truncation there may leave no file.
         """
         path = self.directory / partition_dir(tp)
-        if noted.end_offset <= max(0, noted.log_start or 0) or self._topic_of(tp.topic).adopted:
+        if self._topic_of(tp.topic).adopted:
             return None
-        if not lacks_log_files(self._around.files, path):
+        if not has_lost_logs(self._around.files, path, noted.log_start or 0, noted.end_offset):
             return None
-        command = f"tiered repair {tp.topic}:{tp.partition} --log-dir {self.directory}"
-        return CorruptionError(
-            f"{tp} is out of service: {path} has no .log file; it held records up to offset {noted.end_offset}",
-            path_or_key=str(path),
-            offset=noted.end_offset,
-            hint=f"put the files back and open the log again; `{command}` shows the other ways",
-        )
+        return gone_error(self.directory, tp, noted.end_offset, tiered=self._upload_of(tp) is not None)
 
     def adopt(
         self,
