@@ -63,7 +63,8 @@ from tiered.local.disk.topics import (
     PARTITION_METADATA_NAME,
     TOPICS_NAME,
     expected_topics,
-    find_minority_ids,
+    find_wrong_ids,
+    known_ids,
     read_topics,
 )
 from tiered.local.disk.uploader_files import OFFSET_CHECKPOINT_NAME, PartitionUpload, UploadCheckpoint, root_bounds_of
@@ -257,12 +258,13 @@ class LocalCheck:
         return _read(Findings(""), "checkpoint", _decoded(self.files, self.directory / name, decode_offsets)) or {}
 
     def _two_topics(self) -> Iterator[Finding]:
-        """Yield a finding for each partition with another topic id than most partitions of its topic."""
+        """Yield a finding for each partition with another topic id than its topic."""
         ids: dict[str, dict[int, UUID | None]] = {}
         for tp, facts in self.facts.partitions.items():
             ids.setdefault(tp.topic, {})[tp.partition] = facts.topic_id
         broken: dict[TopicPartition, TieredError] = {}
-        find_minority_ids(self.directory, ids, {}, broken)
+        topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files))
+        find_wrong_ids(self.directory, ids, known_ids(topics or {}), broken)
         for tp, error in sorted(broken.items()):
             found = Findings(str(self.directory / partition_dir(tp)))
             found.error("topic_ids", f"{error.message}; {error.hint}")

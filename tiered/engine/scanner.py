@@ -28,7 +28,16 @@ from tiered.local.disk.directory_files import META_PROPERTIES_NAME, RECOVERY_POI
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import DirectoryLock, Holder
 from tiered.local.disk.partition_files import EPOCHS_NAME, gone_error, log_bases
-from tiered.local.disk.topics import PARTITION_METADATA_NAME, TOPICS_NAME, TopicInfo, read_topic_id, read_topics
+from tiered.local.disk.topics import (
+    PARTITION_METADATA_NAME,
+    TOPICS_NAME,
+    TopicInfo,
+    another_topic,
+    expected_topics,
+    known_ids,
+    read_topic_id,
+    read_topics,
+)
 from tiered.local.disk.uploader_files import PartitionUpload, PauseFile, PositionsFile, UploadCheckpoint
 from tiered.local.segment.sealed import OwningLog, SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
@@ -180,6 +189,7 @@ class Scanner:
         self._writer = "?"
         self._topics_seen: FileState | None = None
         self._configs: dict[str, TopicConfig] = {}
+        self._known_ids: dict[str, UUID] = {}
         self.broken: dict[TopicPartition, TieredError] = {}
         self._watch = FolderWatch(directory, files)
 
@@ -272,12 +282,12 @@ class Scanner:
         if state == self._topics_seen:
             return []
         try:
-            topics = read_topics(self.directory, self._files)
+            topics = expected_topics(self.directory, self._files)
         except (CorruptionError, LocalIOError):
             return []  # an open of the log reports it
         self._topics_seen = state
         self._configs = {name: topic.config for name, topic in topics.items()}
-        ids = {name: topic.topic_id for name, topic in topics.items() if not topic.adopted}
+        ids = self._known_ids = known_ids(topics)
         again = [tp for tp, known in self._known.items() if ids.get(tp.topic, known.topic_id) != known.topic_id]
         return [tp for tp in again if self.forget(tp)]  # the next report is of the new topic
 
@@ -424,6 +434,8 @@ class Scanner:
         found = read_topic_id(self.directory / partition_dir(tp), self._files)
         if found is None:
             raise NotFoundError(f"{tp}: there is no {PARTITION_METADATA_NAME}")
+        if found != (right := self._known_ids.get(tp.topic, found)):
+            raise another_topic(self.directory, tp, found, right)
         return self._ids.setdefault(found, found)
 
 

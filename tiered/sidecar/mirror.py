@@ -68,7 +68,7 @@ from tiered.local.disk.directory_files import (
 from tiered.local.disk.files import Files
 from tiered.local.disk.lock import SIDECAR_NAME
 from tiered.local.disk.partition_files import EPOCHS_NAME, bases_of, local_files
-from tiered.local.disk.topics import PARTITION_METADATA_NAME, find_minority_ids, read_topic_ids
+from tiered.local.disk.topics import PARTITION_METADATA_NAME, find_wrong_ids, read_topic_ids
 from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.local.segment.scan import LogFile
 from tiered.model import TopicPartition
@@ -229,7 +229,7 @@ class Mirror:
             else:
                 followed[tp] = asked_for
         ids = read_topic_ids(self.broker, self._files, followed, broken)
-        find_minority_ids(self.broker, ids, {}, broken)
+        find_wrong_ids(self.broker, ids, {}, broken)
         linked = read_topic_ids(self.path, self._files, (tp for tp in ours if self.folder(tp).bases()), broken)
         for tp, asked_for in followed.items():
             if tp in broken:

@@ -101,6 +101,7 @@ SEGMENT_DAMAGES: dict[str, tuple[str, int, str, Change]] = {
 }
 FILE_DAMAGES = [
     ("partition_metadata", f"{TOPIC}-0/partition.metadata", "version: 0\ntopic_id: ???"),
+    ("topic_ids", f"{TOPIC}-0/partition.metadata", "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"),
     ("leader_epochs", f"{TOPIC}-0/leader-epoch-checkpoint", "0\n2\n0 0\n"),
     ("leader_epochs", f"{TOPIC}-0/leader-epoch-checkpoint", "0\n2\n0 10\n1 5\n"),
     ("checkpoint", "meta.properties", "version=1\n"),

@@ -1,4 +1,4 @@
-"""One unreadable ``partition.metadata`` takes one partition out of service, says which and why, and no other."""
+"""One wrong ``partition.metadata`` takes one partition out of service, says which and why, and no other."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import errno
 import shutil
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -17,6 +18,7 @@ from tiered.cli.main import run
 from tiered.engine.drain import DrainMode
 from tiered.engine.reports import Exit
 from tiered.errors import CorruptionError, LocalIOError
+from tiered.format.checkpoint import encode_partition_metadata
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView
@@ -29,10 +31,11 @@ from uploader.config import Settings
 from uploader.service import Service, ServicePlace, serve
 
 BROKEN = TopicPartition("a", 1)
-DAMAGE = [b"\xff\xfe\xff", b"version: 0\ntopic_id: garbage\n", b"", b"version: 7\n"]
+ANOTHER = encode_partition_metadata(UUID(int=1)).encode()
+DAMAGE = [b"\xff\xfe\xff", b"version: 0\ntopic_id: garbage\n", b"", b"version: 7\n", ANOTHER]
 
 
-@pytest.fixture(params=range(len(DAMAGE)), ids=["not UTF-8", "no id", "empty", "newer"])
+@pytest.fixture(params=range(len(DAMAGE)), ids=["not UTF-8", "no id", "empty", "newer", "another topic"])
 def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     with tiered.open(tmp_path / "log") as log:
         for name in ("a", "b"):

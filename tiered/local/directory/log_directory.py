@@ -162,9 +162,9 @@ class LocalLog:
 
         Raises LockedError, and LocalIOError if the disk fails. Raises ConfigError if ``directory`` is a standby and
         ``terms.standby`` is False, if it is that of a partition, or if segments are in a directory that is not named
-        after a partition or belongs to another topic. Raises CorruptionError if a small file in ``directory`` is
-        unreadable. Damaged records never stop an open. An unreadable ``partition.metadata``, or the missing directory
-        of a partition that had records, takes only that partition out of service.
+        after a partition. Raises CorruptionError if a small file in ``directory`` is unreadable. Damaged records never
+        stop an open. A ``partition.metadata`` that is unreadable or names another topic, or the missing directory of a
+        partition that had records, takes only that partition out of service.
         """
         directory, files = Path(directory), files or PosixFiles()
         if not terms.standby:

@@ -182,8 +182,7 @@ class LogView:
     def open(cls, directory: Path | str, *, clock: Clock | None = None, files: Files | None = None) -> Self:
         """Open the directory for reading. Raises NotFoundError if it is missing.
 
-        Raises ConfigError if it is a file, or if a partition belongs to another topic of the same name. Raises
-        CorruptionError if ``tiered-topics.json`` cannot be read.
+        Raises ConfigError if it is a file, CorruptionError if ``tiered-topics.json`` cannot be read.
         """
         directory, files = Path(directory), files or PosixFiles()
         if not files.is_directory(directory):

@@ -62,8 +62,8 @@ class Inventory(NamedTuple):
 def read_inventory(directory: Path, files: Files, tiered: Collection[TopicPartition] = ()) -> Inventory:
     """Return the topics and partitions of a log directory. ``tiered``: the partitions that a bucket knows.
 
-    Raises ConfigError if a directory with segments is not named after a partition, or belongs to another topic. Raises
-    CorruptionError for a damaged ``tiered-topics.json``, LocalIOError for a failed disk.
+    Raises ConfigError if a directory with segments is not named after a partition. Raises CorruptionError for a damaged
+    ``tiered-topics.json``, LocalIOError for a failed disk.
     """
     seen = read_strictly(directory, files)
     gone = read_leaving(directory, files) - read_topics(directory, files).keys()

@@ -45,6 +45,10 @@ _WITHOUT_TOPICS = (
     "put it back from a copy. Without one, move it away: topics and records are then read from the directories. "
     "Settings of topics are lost; `tiered topic set` sets them again. Missing partitions are no longer noticed"
 )
+_PUT_BACK = (
+    "put the file back (the one of another partition of the topic has the same content), or move the directory away; "
+    "then open the log again"
+)
 PARTITION_METADATA_NAME = "partition.metadata"
 BROKER_OWN_DIRS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
 """Directories that other parts of a broker own: never loaded as partitions."""
@@ -190,8 +194,7 @@ def read_topic_id(path: Path, files: Files) -> UUID | None:
         raise CorruptionError(
             f"{path.name} is out of service: {file} cannot be read: {error}",
             path_or_key=str(file),
-            hint="put the file back (the one of another partition of the topic has the same content), or move the"
-            " directory away; then open the log again",
+            hint=_PUT_BACK,
         ) from error
 
 
@@ -220,34 +223,48 @@ def read_topic_ids(
     return ids
 
 
-def find_minority_ids(
+def find_wrong_ids(
     directory: Path,
     ids: dict[str, dict[int, UUID | None]],
-    topics: Mapping[str, TopicInfo],
+    known: Mapping[str, UUID],
     broken: dict[TopicPartition, TieredError],
 ) -> None:
-    """Add to ``broken`` an error for each partition whose topic id differs from that of most partitions of its topic.
+    """Add to ``broken`` an error for each partition that has the id of another topic. Its id in ``ids`` becomes None.
 
-    Its id in ``ids`` becomes None. Such partitions exist if a broker was down while the topic was deleted and created
-    again. Topics that this product created are skipped: :func:`discovered` compares them with the id in ``topics``.
+    ``known``: ids of topics by name. The id of any other topic is that of most of its partitions, because a broker may
+    have been down while a topic was deleted and created again.
     """
     for name, here in ids.items():
         held = [topic_id for _, topic_id in sorted(here.items()) if topic_id is not None]
-        if (name in topics and not topics[name].adopted) or len(set(held)) < 2:
-            continue
-        most = max(held, key=held.count)  # the lowest partition's of equals
+        right = known.get(name) or max(held, key=held.count, default=NO_ID)  # the lowest partition's of equals
         for number, topic_id in here.items():
-            if topic_id is None or topic_id == most:
-                continue
-            tp = TopicPartition(name, number)
-            file = directory / partition_dir(tp) / PARTITION_METADATA_NAME
-            broken[tp] = CorruptionError(
-                f"{tp} is out of service: {file} names topic id {encode_uuid(topic_id)}, and the other "
-                f"partitions {encode_uuid(most)}: the directory has two topics of one name",
-                path_or_key=str(file),
-                hint="move the partition directories of the deleted topic away; then open the log again",
-            )
-            here[number] = None
+            if topic_id not in (None, right):
+                tp = TopicPartition(name, number)
+                broken[tp] = another_topic(directory, tp, topic_id, right)
+                here[number] = None
+
+
+def another_topic(directory: Path, tp: TopicPartition, found: UUID, right: UUID) -> CorruptionError:
+    """Return the error of a partition with the topic id ``found``, whose topic has the id ``right``."""
+    file = directory / partition_dir(tp) / PARTITION_METADATA_NAME
+    return CorruptionError(
+        f"{tp} is out of service: {file} names topic id {encode_uuid(found)}, but its topic has {encode_uuid(right)}",
+        path_or_key=str(file),
+        hint=_PUT_BACK,
+    )
+
+
+def known_ids(topics: Mapping[str, TopicInfo], tiered: Collection[TopicPartition] = ()) -> dict[str, UUID]:
+    """Return the ids of those ``topics`` that no broker can have created again: ours, and those that a bucket knows.
+
+    ``tiered``: partitions that a bucket knows.
+    """
+    names = {tp.topic for tp in tiered}
+    return {
+        name: topic.topic_id
+        for name, topic in topics.items()
+        if topic.topic_id.int and (not topic.adopted or name in names)
+    }
 
 
 def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:
@@ -274,36 +291,18 @@ def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
     }
 
 
-def discovered(
-    known: TopicInfo | None, name: str, ids: Mapping[int, UUID | None], *, tiered: Collection[TopicPartition] = ()
-) -> TopicInfo:
+def discovered(known: TopicInfo | None, name: str, ids: Mapping[int, UUID | None]) -> TopicInfo:
     """Return the topic ``name`` as the disk shows it. ``ids``: the topic id of each of its partitions on disk.
 
     ``known``: its entry in ``tiered-topics.json``; without one (None) a broker created the topic. A broker's topic has
-    only the partitions on disk. If its id has changed, the broker deleted and created it again. ``tiered``: partitions
-    that a bucket knows. Raises ConfigError if a directory has another topic id than ``known``, unless the topic is a
-    broker's and the partition is not in ``tiered``. Raises it also if neither ``known`` nor a partition exists.
+    only the partitions on disk. If its id has changed, the broker deleted and created it again.
     """
-    here = set() if known is None else set(known.here)
-    for number, topic_id in ids.items():
-        changed = known is not None and topic_id is not None and bool(known.topic_id.int) and known.topic_id != topic_id
-        if known is not None and topic_id is not None and changed:
-            tp = TopicPartition(name, number)
-            if tp in tiered or not known.adopted:
-                raise ConfigError(
-                    f"{tp} has topic id {encode_uuid(topic_id)}, but its topic has {encode_uuid(known.topic_id)}",
-                    hint="move the partition directory away: it belongs to another topic of the same name",
-                )
-        if known is None or changed:
-            config = TopicConfig(cleanup_policy="compact" if is_state_log(name) else "delete")
-            known, here = TopicInfo(name, topic_id or NO_ID, 0, config, frozenset(), adopted=True), set()
-        here.add(number)
-    if known is None:
-        raise ConfigError(
-            f"topic {name} is listed, but none of its partitions was found",
-            hint="put the partition directories back, then open the log again",
-        )
-    partitions = max(known.partitions, max(here, default=-1) + 1)
+    found = next((topic_id for topic_id in ids.values() if topic_id is not None), NO_ID)
+    if known is None or (found.int and known.topic_id.int and found != known.topic_id):
+        config = TopicConfig(cleanup_policy="compact" if is_state_log(name) else "delete")
+        known = TopicInfo(name, found, 0, config, frozenset(), adopted=True)
+    here = {*known.here, *ids}
+    partitions = max(known.partitions, max(here) + 1)
     return known._replace(partitions=partitions, held=None if len(here) == partitions else frozenset(here))
 
 
@@ -313,14 +312,12 @@ def find_topics(
     """Return the topics of a directory by name, and the error of each partition that is out of service.
 
     ``present``: partitions that have a directory. ``tiered``: partitions that a bucket knows. Raises CorruptionError if
-    ``tiered-topics.json`` is damaged, LocalIOError if it cannot be read. Raises ConfigError if a directory belongs to
-    another topic of the same name, unless a broker created the topic and the partition is not in ``tiered``.
+    ``tiered-topics.json`` is damaged, LocalIOError if it cannot be read.
     """
     topics, broken = expected_topics(directory, files), dict[TopicPartition, TieredError]()
     ids = read_topic_ids(directory, files, present, broken)
-    known = {tp.topic for tp in tiered}  # one that a bucket knows is refused as a whole below
-    find_minority_ids(directory, {name: here for name, here in ids.items() if name not in known}, topics, broken)
+    find_wrong_ids(directory, ids, known_ids(topics, tiered), broken)
     for name, here in ids.items():
-        topics[name] = discovered(topics.get(name), name, here, tiered=tiered)
+        topics[name] = discovered(topics.get(name), name, here)
     # An adopted topic without a partition here was removed by its broker.
     return {name: topic for name, topic in topics.items() if not topic.adopted or topic.here}, broken

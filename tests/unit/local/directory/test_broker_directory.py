@@ -11,7 +11,7 @@ import tiered
 from tests.golden import fixtures
 from tests.unit.local.partition.reading import records_of
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import ConfigError, UnknownTopicError
+from tiered.errors import UnknownTopicError
 from tiered.format.batch import decode_records
 from tiered.format.checkpoint import decode_clean_shutdown, encode_partition_metadata
 from tiered.format.local_names import parse_partition_dir
@@ -206,11 +206,13 @@ def test_a_topic_that_the_broker_deleted_or_made_again_is_what_the_directories_s
     assert not list((tmp_path / "log").glob("txn-*"))
 
 
-def test_a_topic_made_again_is_refused_while_a_bucket_knows_the_old_one(kafka_fixtures: Path, tmp_path: Path) -> None:
+def test_a_partition_of_a_topic_made_again_is_refused_while_a_bucket_knows_the_old_one(
+    kafka_fixtures: Path, tmp_path: Path
+) -> None:
     log = open_copy(kafka_fixtures / "main", tmp_path / "log")
     log.alter_topic("orders", {"segment.bytes": 5000})
     log.claims.write(TopicPartition("orders", 0), token="0" * 32)
     log.close()
     (tmp_path / "log" / "orders-0" / "partition.metadata").write_text(encode_partition_metadata(SeededIds(9).uuid()))
-    with pytest.raises(ConfigError, match="another topic of the same name"):
-        LocalLog.open(tmp_path / "log")
+    with LocalLog.open(tmp_path / "log") as log:
+        assert list(log.out_of_service) == [TopicPartition("orders", 0)]
