@@ -57,7 +57,6 @@ class LocalTier:
         self._only: LocalLog | None = None  # the one directory, unless the log has several
         self._unseen: set[Path] = set()
         self._half_made: set[str] = set()  # topics of which a part could not be made
-        self._moving: set[TopicPartition] = set()  # for a moment they are in no directory's list
 
     @classmethod
     def open(
@@ -120,7 +119,7 @@ class LocalTier:
     def _share_transactions(self, files: Files) -> None:
         """Give all directories one coordinator. If one was not closed cleanly, end the unfinished transactions now."""
         ids = ProducerIds(list(self._logs), files, self._ids)
-        shared = Transactions(self, ids, self._clock, sees_all=lambda: not (self._unseen or self._moving))
+        shared = Transactions(self, ids, self._clock, sees_all=lambda: not self._unseen)
         for log in self._logs.values():
             log.transactions = shared
         self.transactions = shared
@@ -177,11 +176,10 @@ class LocalTier:
     def is_elsewhere(self, tp: TopicPartition) -> bool:
         """Return True if another broker must have this partition: a broker made its topic, no directory here has it.
 
-        Return False while a directory could not be opened, or while any partition is being moved.
+        Return False if a directory could not be opened.
         """
         info = self.topics().get(tp.topic)
-        seen = not (self._unseen or self._moving)
-        return seen and info is not None and info.adopted and tp not in self.partitions()
+        return not self._unseen and info is not None and info.adopted and tp not in self.partitions()
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
@@ -238,7 +236,7 @@ class LocalTier:
         topic = self.topics().get(name)
         # After a full disk stopped the creation of a topic, a call with the same values completes it.
         same = topic is not None and topic.partitions == partitions and topic_id in (None, topic.topic_id)
-        if topic is not None and not (same and name in self._half_made and not self._moving):
+        if topic is not None and not (same and name in self._half_made):
             raise ConfigError(f"topic {name} exists already in {self.directory}", hint="open it: log.topic(name)")
         begun = (log.registry.failed_creation(name) for log in self._logs.values())
         topic_id = topic_id or next((each.topic_id for each in begun if each is not None), None)
@@ -336,7 +334,7 @@ class LocalTier:
         return [path for log in holders for path in log.delete_topic(name)]
 
     def move(self, tp: TopicPartition, directory: Path | str) -> None:
-        """Move a partition to ``directory``, another directory of this log.
+        """Move a partition to ``directory``, another directory of this log. No other thread may use the log meanwhile.
 
         Raises ConfigError if the partition is there already, or tiered, because its claim is of its old directory.
         Raises it also for a directory that is not one of this log. Raises UnknownTopicError. Raises LocalIOError if one
@@ -359,11 +357,9 @@ class LocalTier:
                 hint="`tiered restore` builds it in another directory from the bucket",
             )
         seconds = self.config.close_timeout_ms / 1000
-        self._moving.add(tp)
         try:
             move(log, self._logs[target], tp, uid=self._ids.uid(), timeout_seconds=seconds)
         finally:
-            self._moving.discard(tp)
             self._check_for_failures()
 
     def report(self) -> dict[Path, UpkeepReport]:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -235,7 +235,6 @@ class TopicRegistry:
         self._claims = around.claims
         self._checkpoint = checkpoint
         self._leaves = set[str]()  # topics whose deletion has begun, and failed: the next open ends it
-        self._moving = set[TopicPartition]()  # closed, on their way to another directory
         self._failed_creations: dict[str, TopicInfo] = {}  # some of their directories may exist
         self._lock = threading.RLock()
 
@@ -302,7 +301,7 @@ class TopicRegistry:
             self._write(topics)
             self.topics = topics
             here = (TopicPartition(topic.name, number) for number in topic.here)
-            fresh = [tp for tp in here if tp not in self._roster and tp not in self._moving]
+            fresh = [tp for tp in here if tp not in self._roster]
             try:
                 for tp in fresh:
                     self._roster.adopt(tp, clean=True, recovery_point=0, start=None)
@@ -340,17 +339,6 @@ class TopicRegistry:
                 self._write(rest)
         LOGGER.info("topic_deleted path=%s topic=%s partitions=%d", self._directory, name, len(gone))
         return renamed
-
-    @contextmanager
-    def moving(self, tp: TopicPartition) -> Iterator[None]:
-        """Keep ``tp`` closed inside the block, while it moves to another directory: :meth:`store` does not open it."""
-        with self._lock:
-            self._moving.add(tp)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._moving.discard(tp)
 
     def release(self, tp: TopicPartition) -> TopicInfo:
         """Remove ``tp`` from the topic's entry, because it moved away. Return the topic with its remaining partitions.

@@ -79,7 +79,6 @@ class LogSegments:
         self.end = tail.end_offset
         self.log_start = first if start_offset is None else start_offset
         self.new_names = True
-        self.cuts = 0
         self._opened: tuple[ActiveSegment, tuple[SealedLocalSegment, ...], int] | None = None
 
     def _keep(self, sealed: tuple[SealedLocalSegment, ...]) -> None:
@@ -172,7 +171,6 @@ class LogSegments:
 
     def keep_first(self, count: int) -> None:
         """Remove all but the first ``count`` sealed segments from the list. The caller deletes their files."""
-        self.cuts += 1
         self._keep(self.sealed[:count])
 
     def resume(self, found: FoundSegment, now_ms: int) -> None:

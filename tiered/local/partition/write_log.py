@@ -102,12 +102,6 @@ class WriteLog(ReadLog):
         """Return the sealed segments whose files are durable."""
         return self.durability.durable_segments
 
-    @property
-    def cuts(self) -> int:
-        """Return the number of truncations since the open. The call waits for a running truncation."""
-        with self.context.lock:
-            return self.segments.cuts
-
     def watch(self, signal: Signal) -> bool:
         """Set ``signal`` after each later append and at the close. Return True."""
         self._check_process()

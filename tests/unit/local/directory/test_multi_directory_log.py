@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
@@ -261,30 +259,6 @@ def test_a_crash_while_a_copy_becomes_the_partition_loses_nothing(tmp_path: Path
         assert values(logs) == [b"%d" % i for i in range(20)]
 
 
-def test_a_copy_from_which_somebody_takes_files_is_not_complete(tmp_path: Path) -> None:
-    """While the rest is copied: what is missing must not be missing in a copy that is called complete."""
-    files = FaultyFiles()
-    logs = filled(tmp_path, files)
-    source = tmp_path / "a" / "t-0"
-    copied = set[str]()
-
-    def gone(operation: str, path: Path) -> int:
-        if operation == "sync" and path.parent.name.endswith("-future"):
-            if path.name in copied and path.suffix == ".log":  # the second time: nobody appends any more
-                for each in source.glob("*.log"):
-                    each.unlink()
-            copied.add(path.name)
-        return 0
-
-    files.fail = gone
-    with contextlib.suppress(TieredError):
-        logs.move(TP, tmp_path / "b")
-    files.fail = None
-    assert not list(tmp_path.glob("b/*/tiered-move-ready"))
-    assert logs.directory_of(TP) == tmp_path / "a"
-    stopped(logs)
-
-
 def test_of_two_partitions_with_records_none_goes(tmp_path: Path) -> None:
     with filled(tmp_path):
         pass
@@ -292,116 +266,3 @@ def test_of_two_partitions_with_records_none_goes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="t-0 is in two log directories"):
         opened(tmp_path)
     assert all((tmp_path / name / "t-0").is_dir() for name in "ab")
-
-
-def meanwhile(files: FaultyFiles, begin: str, work: Callable[[], object]) -> None:
-    """Does it once, in the move that follows, when a file is written whose name, or that of its folder, begins so."""
-    left = [work]
-
-    def found(operation: str, path: Path) -> int:
-        if left and operation == "sync" and any(name.startswith(begin) for name in (path.name, path.parent.name)):
-            left.pop()()
-        return 0
-
-    files.fail = found
-
-
-@pytest.mark.parametrize("count", [15, 30])
-def test_a_log_that_is_cut_while_it_moves_arrives_as_it_was_left(tmp_path: Path, count: int) -> None:
-    """Records copied before the cut differ from those appended after it, and the latter were never cleaned.
-
-    ``count`` 15: it ends where it did.
-    """
-    files = FaultyFiles()
-    with filled(tmp_path, files, TopicConfig()) as logs:
-        source = logs.logs()[tmp_path / "a"]
-        others = [NewRecord(b"other %d" % i) for i in range(count)]
-        source.cleaner.checkpoint.store(TP, 18, source.roster.names())
-
-        def cut() -> None:
-            logs.partition(TP).truncate_to(5)
-            logs.partition(TP).append(others)
-
-        meanwhile(files, "t-0.", cut)
-        logs.move(TP, tmp_path / "b")
-        files.fail = None
-        assert values(logs) == [b"%d" % i for i in range(5)] + [record.value for record in others]
-        assert logs.logs()[tmp_path / "b"].cleaner.checkpoint.offset(TP) == 5
-    with opened(tmp_path) as logs:
-        assert values(logs) == [b"%d" % i for i in range(5)] + [record.value for record in others]
-
-
-def test_what_is_told_while_a_partition_moves_is_known_afterwards(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    with filled(tmp_path, files) as logs:
-
-        def told() -> None:
-            logs.partition(TP).new_leader_epoch(3)
-            move_start(logs.partition(TP), 9)
-
-        meanwhile(files, "recovery-point-offset-checkpoint", told)
-        logs.move(TP, tmp_path / "b")
-        files.fail = None
-        logs.partition(TP).append([NewRecord(b"20")])
-        assert logs.partition(TP).positions().start_offset == 9
-
-
-def test_a_topic_that_is_altered_while_a_partition_moves_opens_it_nowhere(tmp_path: Path) -> None:
-    """The partition was opened again in the directory that it leaves. Records appended there left with its folder."""
-    files = FaultyFiles()
-    refused: list[type] = []
-    with filled(tmp_path, files) as logs:
-
-        def alter() -> None:
-            logs.alter_topic("t", {"retention.ms": 7_000}, partitions=3)
-            try:
-                logs.partition(TP).append([NewRecord(b"20")])
-            except UnknownTopicError as error:
-                refused.append(type(error))
-
-        meanwhile(files, "tiered-move-ready", alter)
-        logs.move(TP, tmp_path / "b")
-        files.fail = None
-        assert logs.partition(TP).append([NewRecord(b"later")]).offset == 20
-        assert refused == [UnknownTopicError]
-        assert logs.partition(TP).config.retention_ms == 7_000
-    with opened(tmp_path) as logs:
-        assert values(logs) == [*(b"%d" % i for i in range(20)), b"later"]
-        assert logs.partitions() == [TopicPartition("t", number) for number in range(3)]
-        assert {log.topics()["t"].config.retention_ms for log in logs.logs().values()} == {7_000}
-
-
-@pytest.mark.parametrize("records", [0, 3])
-def test_a_copy_that_reaches_further_than_the_partition_is_kept(
-    tmp_path: Path, records: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its source was opened alone without any note of it, and made an empty one: that is moved away, or goes on."""
-    future = killed_before_the_release(tmp_path)
-    shutil.rmtree(tmp_path / "a" / "t-0")
-    (tmp_path / "a" / "recovery-point-offset-checkpoint").unlink()
-    with LocalLog.open(tmp_path / "a", clock=FakeClock()) as alone:
-        for _ in range(records):
-            alone.partition(TP).append([NewRecord(b"other")])
-    with opened(tmp_path) as logs:
-        assert values(logs) == [b"other"] * records
-    assert future.exists()
-    assert f"{future} hint=this copy holds records up to offset 20, {tmp_path / 'a' / 't-0'} does not" in caplog.text
-    shutil.move(tmp_path / "a" / "t-0", tmp_path / "aside")
-    (tmp_path / "a" / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 1\n")
-    with opened(tmp_path) as logs:
-        assert (logs.directory_of(TP), values(logs)) == (tmp_path / "b", [b"%d" % i for i in range(20)])
-
-
-def test_a_copy_of_a_deleted_topic_becomes_no_partition(tmp_path: Path) -> None:
-    """The checkpoint is of a topic that was made under the same name since."""
-    future = killed_before_the_release(tmp_path)
-    for name in ("a", "b"):  # in a that of t-0, in b that of t-1
-        with LocalLog.open(tmp_path / name, clock=FakeClock(), ids=SeededIds(5)) as alone:
-            topic = alone.topics()["t"]
-            alone.delete_topic("t")
-            alone.create_topic("t", 2, SMALL, topic_id=UUID(int=1000), held=[*topic.here])
-            if name == "a":
-                alone.partition(TP).append([NewRecord(b"new")])
-    with opened(tmp_path) as logs:
-        assert values(logs) == [b"new"]
-    assert not future.exists()
