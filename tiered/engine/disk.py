@@ -335,7 +335,7 @@ class LogDirectory:
         try:
             log = self._open()
         except LockedError:
-            self._request.write(self._ids.uid())
+            self._request.write()
             return True
         try:
             refused: TieredError | None = None

@@ -11,7 +11,7 @@
       tiered-claims.json               proof that this is the volume which the bucket knows
       tiered-tasks.json                result of each background task, for people
       tiered-positions                 positions of groups, for the uploader
-      tiered-seal-request, -answer     "roll these partitions", by an uploader; the request that was carried out
+      tiered-seal-request              "roll all partitions", by the uploader; removed by the writer
       flights-0/
         00000000000000000000.log .index .timeindex      sealed: immutable, indexes trimmed
         00000000000000004711.log .index .timeindex      active: indexes preallocated

@@ -154,9 +154,9 @@ def test_several_directories(tmp_path: Path) -> None:
 
 def test_a_request_to_seal_concerns_all_others(damaged: Path) -> None:
     with LocalLog.open(damaged / "log") as log:
-        SealRequest(damaged / "log", PosixFiles()).write("a request")
+        SealRequest(damaged / "log", PosixFiles()).write()
         done = log.tasks.run("uploads")
-        assert (done.failures, log._upkeep.seal_requests.pending()) == (0, None)
+        assert (done.failures, log._upkeep.seal_requests.take()) == (0, False)
         ends = [len(log.partition(tp).sealed_segments()) for tp in log.partitions() if tp != BROKEN]
         assert ends == [1] * 5
 

@@ -54,12 +54,10 @@ class DirectoryCheckpoints:
     def __init__(self, directory: Path, files: Files, roster: Roster) -> None:
         self.points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
         self.starts = OffsetsFile(directory, LOG_START_NAME, files)
-        self.watermarks = OffsetsFile(directory, REPLICATION_NAME, files)
         self.directory = directory
         self.files = files
         self._roster = roster
         self._lock = PlainLock()
-        self._is_brokers = False
         self._coming: dict[TopicPartition, int] = {}
         self._starts_written: dict[TopicPartition, int] | None = None
         self._seal_batches = 0
@@ -154,20 +152,6 @@ class DirectoryCheckpoints:
                     self.starts.write(starts)
                 self._starts_written = starts
             return len(starts)
-
-    def drop_watermarks(self) -> None:
-        """Empty the file of high watermarks that a broker wrote. Without replicas every record counts as replicated."""
-        if self.watermarks.read():
-            self.watermarks.write({})
-            self._is_brokers = True
-
-    def write_watermarks(self) -> None:
-        """Write each partition's end as its high watermark, if :meth:`drop_watermarks` found a broker's file.
-
-        The broker reads the file at its next start.
-        """
-        if self._is_brokers:
-            self.watermarks.write(self._roster.ends())
 
 
 class PositionsWriter:

@@ -56,7 +56,6 @@ from tiered.local.disk.files import Files, PosixFiles, disk_failed, no_directory
 from tiered.local.disk.lock import DirectoryLock, LockTerms
 from tiered.local.disk.topics import TopicInfo, refuse_partition
 from tiered.local.disk.uploader_files import (
-    SEAL_REQUEST_NAME,
     UPLOADER_FILES,
     PartitionUpload,
     UploadCheckpoint,
@@ -427,7 +426,6 @@ class LocalLog:
         try:
             if clean and lost is None:
                 self.checkpoint()
-                self.notes.write_watermarks()
                 self.note_status()
                 # A partition out of service was not recovered from a crash.
                 if settled and not self.roster.broken:
@@ -480,7 +478,7 @@ class LocalLog:
 
     def _load(self) -> None:
         # An uploader of another process may be writing its own: it sweeps them itself.
-        sweep_temporaries(self.files, self.directory, but=(*UPLOADER_FILES, SEAL_REQUEST_NAME))
+        sweep_temporaries(self.files, self.directory, but=UPLOADER_FILES)
         tiered = {*self.claims.read(), *self.uploads.read()}
         found = read_inventory(self.directory, self.files, tiered)
         self.volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
@@ -491,7 +489,6 @@ class LocalLog:
         self._leaving.found(found.leaving)
         self._proven = frozenset(self.claims.read())
         open_partitions(self.roster, found, self.notes.read(), clean=clean, tiered=tiered)
-        self.notes.drop_watermarks()
         try:
             self.registry.forget(gone)
         except DiskFullError as error:

@@ -155,20 +155,12 @@ class BackgroundTasks:
         return done
 
     def _obey_seal_request(self) -> PassResult:
-        request = self.seal_requests.pending()
-        if request is None:
+        if not self.seal_requests.take():
             return PassResult()
-        request_id, wanted = request  # wanted None: every partition that may be uploaded
-        names = [
-            tp
-            for tp in self._roster.names()
-            if (tp in wanted if wanted is not None else not is_state_log(tp.topic))
-            and tp not in self._roster.broken  # reported at the open
-        ]
+        broken = self._roster.broken  # reported at the open
+        names = [tp for tp in self._roster.names() if not is_state_log(tp.topic) and tp not in broken]
         with self._notes.deferring_points():
-            done = run_all(partial(self._roll, tp) for tp in names)  # a requester that still waits asks again
-        self.seal_requests.answer(request_id)
-        return done
+            return run_all(partial(self._roll, tp) for tp in names)  # a requester that still waits asks again
 
     def _roll(self, tp: TopicPartition) -> int | None:
         try:

@@ -27,7 +27,7 @@ from typing import NoReturn, TypeVar
 
 from tiered.errors import LocalIOError, ReentrantCallError, TieredError, TooManyOpenFilesError
 from tiered.format.kernels import PlainLock
-from tiered.local.disk.files import Files, FileState
+from tiered.local.disk.files import Files, FileState, PosixFiles
 
 T = TypeVar("T")
 
@@ -76,8 +76,15 @@ class Lease:
     syncing: PlainLock | None = None
 
 
-class PooledFiles:
-    """Wrapper of :class:`tiered.local.disk.files.Files` that limits the descriptors for writing. Thread-safe.
+_WITHOUT_LEASE = (
+    *("rename", "link", "unlink", "remove_directory", "state", "set_modified", "is_directory", "space"),
+    *("open_lock", "try_lock"),
+)
+"""Operations that need no lease, and go to the other disk."""
+
+
+class PooledFiles(PosixFiles):
+    """Wrapper of another disk that limits the descriptors for writing. Thread-safe.
 
     At most ``limit`` descriptors are open, unless more threads than that write at once. The tables need no lock: each
     change is a single step of a dict, so a signal handler in between never waits.
@@ -91,11 +98,8 @@ class PooledFiles:
         self._leases: dict[int, Lease] = {}
         self._open: dict[int, Lease] = {}
         self.reopened = 0
-        # These need no lease.
-        self.rename, self.unlink, self.remove_directory = inner.rename, inner.unlink, inner.remove_directory
-        self.state, self.set_modified, self.is_directory = inner.state, inner.set_modified, inner.is_directory
-        self.open_lock, self.try_lock = inner.open_lock, inner.try_lock
-        self.space, self.link = inner.space, inner.link
+        for name in _WITHOUT_LEASE:
+            setattr(self, name, getattr(inner, name))
 
     @property
     def open_count(self) -> int:

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from tiered.errors import (
     ConfigError,
@@ -66,107 +66,6 @@ class FileState(NamedTuple):
     inode: int
 
 
-class Files(Protocol):
-    """Operations on files. Handles are file descriptors. Positions and lengths are in bytes."""
-
-    def open_write(self, path: Path) -> int:
-        """Open a file for reading and writing, and return its handle. A missing file is created."""
-
-    def open_read(self, path: Path) -> int:
-        """Open a file for reading, and return its handle. Raises NotFoundError if there is no such file."""
-
-    def close(self, handle: int) -> None:
-        """Close a handle."""
-
-    def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Write all of ``data`` at ``position``. On an error any part of it may have been written."""
-
-    def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
-        """Fill ``buffer`` with the bytes at ``position``. Return their number.
-
-        The number is lower than the length of ``buffer`` only at the end of the file.
-        """
-
-    def size(self, handle: int) -> int:
-        """Return the length of an open file."""
-
-    def truncate(self, handle: int, size: int) -> None:
-        """Set the file's length to ``size``. A shorter file is extended with zeros."""
-
-    def sync(self, handle: int) -> None:
-        """Fsync the file, so that its data and length survive a power cut.
-
-        After an error, never call this on the file again: the kernel may have dropped the data and report success.
-        """
-
-    def sync_directory(self, path: Path) -> None:
-        """Fsync the directory, so that created, renamed and removed names in it survive a power cut."""
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Rename atomically. An existing ``target`` is replaced."""
-
-    def link(self, source: Path, target: Path) -> None:
-        """Make ``target`` a hard link to ``source``.
-
-        Raises NotFoundError if ``source`` is missing, LocalIOError if ``target`` exists.
-        """
-
-    def unlink(self, *paths: Path) -> None:
-        """Remove files, one after the other. A missing file is no error."""
-
-    def make_directory(self, path: Path) -> None:
-        """Create a directory and its missing parents, durably. An existing directory is no error."""
-
-    def remove_directory(self, path: Path) -> None:
-        """Remove an empty directory. If ``path`` is a link to a directory, remove both."""
-
-    def names(self, path: Path) -> list[str]:
-        """Return the names in a directory, sorted. Raises NotFoundError if there is no such directory."""
-
-    def state(self, path: Path) -> FileState | None:
-        """Return size, modification time and inode of a file, None if it does not exist."""
-
-    def modified_ns(self, folder: Path, names: Sequence[str]) -> list[int]:
-        """Return the modification time of each of ``names`` in ``folder``, -1 for a missing file."""
-
-    def set_modified(self, path: Path, modified_ms: int) -> None:
-        """Set the modification time, so that a compacted segment keeps the age of the old one."""
-
-    def is_directory(self, path: Path) -> bool:
-        """Return True if ``path`` is a directory. False if it is missing or a file."""
-
-    def read(self, path: Path) -> bytes:
-        """Return the whole content of a small file.
-
-        Raises NotFoundError if there is no such file, LocalIOError if it is larger than MAX_SMALL_FILE_BYTES.
-        """
-
-    def replace(self, path: Path, data: bytes) -> FileState:
-        """Replace the content of the file by ``data``, durably, and return its new state.
-
-        A temporary file is written, fsynced and renamed, then the folder is fsynced. After an error the file has its
-        old content. Only if the last fsync failed, it has the new content, which a power cut may undo.
-        """
-
-    def patch(self, path: Path, data: bytes, position: int, *, sync: bool) -> None:
-        """Write ``data`` at ``position`` of a small file, and end the file after it. A missing file is created.
-
-        ``sync``: fsync the file afterwards.
-        """
-
-    def open_lock(self, path: Path) -> int:
-        """Open a file for :meth:`try_lock`, and return its handle. A missing file is created."""
-
-    def try_lock(self, handle: int, path: Path) -> bool:
-        """Lock the file until ``handle`` is closed. Return False if another handle has the lock.
-
-        ``path``: the file's name in errors.
-        """
-
-    def space(self, path: Path) -> DiskSpace | None:
-        """Return free and total bytes of the file system, None if it reports no size (ramfs, some of FUSE)."""
-
-
 def _modified_ns(name: str, folder: int) -> int:
     try:
         return os.stat(name, dir_fd=folder).st_mtime_ns  # thousands of them at each look: neither a Path nor its join
@@ -175,20 +74,24 @@ def _modified_ns(name: str, folder: int) -> int:
 
 
 class PosixFiles:
-    """Operations on the real disk, by system calls."""
+    """Operations on files of the real disk. Handles are file descriptors. Positions and lengths are in bytes."""
 
     def open_write(self, path: Path) -> int:
+        """Open a file for reading and writing, and return its handle. A missing file is created."""
         with _translated("open", path):
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def open_read(self, path: Path) -> int:
+        """Open a file for reading, and return its handle. Raises NotFoundError if there is no such file."""
         with _translated("open", path):
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self, handle: int) -> None:
+        """Close a handle."""
         os.close(handle)
 
     def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of ``data`` at ``position``. On an error any part of it may have been written."""
         try:
             written = os.pwrite(handle, data, position)
             while written < len(data):  # a full disk or a signal may cut a write short
@@ -201,6 +104,10 @@ class PosixFiles:
             raise translate(error, "write", _name(handle)) from error
 
     def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
+        """Fill ``buffer`` with the bytes at ``position``. Return their number.
+
+        The number is lower than the length of ``buffer`` only at the end of the file.
+        """
         view = memoryview(buffer)
         filled = 0
         try:
@@ -214,17 +121,24 @@ class PosixFiles:
         return filled
 
     def size(self, handle: int) -> int:
+        """Return the length of an open file."""
         return os.fstat(handle).st_size
 
     def truncate(self, handle: int, size: int) -> None:
+        """Set the file's length to ``size``. A shorter file is extended with zeros."""
         with _translated("truncate", handle):
             os.ftruncate(handle, size)
 
     def sync(self, handle: int) -> None:
+        """Fsync the file, so that its data and length survive a power cut.
+
+        After an error, never call this on the file again: the kernel may have dropped the data and report success.
+        """
         with _translated("fsync", handle):
             os.fdatasync(handle)
 
     def sync_directory(self, path: Path) -> None:
+        """Fsync the directory, so that created, renamed and removed names in it survive a power cut."""
         with _translated("open", path):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -234,14 +148,20 @@ class PosixFiles:
             os.close(handle)
 
     def rename(self, source: Path, target: Path) -> None:
+        """Rename atomically. An existing ``target`` is replaced."""
         with _translated("rename", source):
             source.rename(target)
 
     def link(self, source: Path, target: Path) -> None:
+        """Make ``target`` a hard link to ``source``.
+
+        Raises NotFoundError if ``source`` is missing, LocalIOError if ``target`` exists.
+        """
         with _translated("link", source):
             target.hardlink_to(source)
 
     def unlink(self, *paths: Path) -> None:
+        """Remove files, one after the other. A missing file is no error."""
         for path in paths:
             try:
                 os.unlink(path)  # noqa: PTH108 - half the time of Path.unlink, for files that are seldom there
@@ -251,6 +171,7 @@ class PosixFiles:
                 raise translate(error, "unlink", path) from error
 
     def make_directory(self, path: Path) -> None:
+        """Create a directory and its missing parents, durably. An existing directory is no error."""
         with _translated("mkdir", path):
             missing = [place for place in (path, *path.parents) if not place.exists()]
             path.mkdir(parents=True, exist_ok=True)
@@ -265,6 +186,7 @@ class PosixFiles:
             raise
 
     def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory. If ``path`` is a link to a directory, remove both."""
         with _translated("rmdir", path):
             if path.is_symlink():  # a partition on another disk
                 path.resolve().rmdir()
@@ -273,10 +195,12 @@ class PosixFiles:
             path.rmdir()
 
     def names(self, path: Path) -> list[str]:
+        """Return the names in a directory, sorted. Raises NotFoundError if there is no such directory."""
         with _translated("list", path):
             return sorted(os.listdir(path))  # noqa: PTH208 - a Path for each of thousands costs ten times as much
 
     def state(self, path: Path) -> FileState | None:
+        """Return size, modification time and inode of a file, None if it does not exist."""
         try:
             state = path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -286,6 +210,7 @@ class PosixFiles:
         return FileState(state.st_size, state.st_mtime_ns, state.st_ino)
 
     def modified_ns(self, folder: Path, names: Sequence[str]) -> list[int]:
+        """Return the modification time of each of ``names`` in ``folder``, -1 for a missing file."""
         with _translated("open", folder):
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -294,13 +219,19 @@ class PosixFiles:
             os.close(handle)
 
     def set_modified(self, path: Path, modified_ms: int) -> None:
+        """Set the modification time, so that a compacted segment keeps the age of the old one."""
         with _translated("touch", path):
             os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def is_directory(self, path: Path) -> bool:
+        """Return True if ``path`` is a directory. False if it is missing or a file."""
         return path.is_dir()
 
     def read(self, path: Path) -> bytes:
+        """Return the whole content of a small file.
+
+        Raises NotFoundError if there is no such file, LocalIOError if it is larger than MAX_SMALL_FILE_BYTES.
+        """
         try:
             with path.open("rb") as file:
                 data = file.read(MAX_SMALL_FILE_BYTES + 1)
@@ -314,6 +245,11 @@ class PosixFiles:
         return data
 
     def replace(self, path: Path, data: bytes) -> FileState:
+        """Replace the content of the file by ``data``, durably, and return its new state.
+
+        A temporary file is written, fsynced and renamed, then the folder is fsynced. After an error the file has its
+        old content. Only if the last fsync failed, it has the new content, which a power cut may undo.
+        """
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{next(_TURN)}{TEMPORARY_SUFFIX}")
         try:
             handle = self.open_write(temporary)
@@ -337,6 +273,10 @@ class PosixFiles:
         return FileState(state.st_size, state.st_mtime_ns, state.st_ino)
 
     def patch(self, path: Path, data: bytes, position: int, *, sync: bool) -> None:
+        """Write ``data`` at ``position`` of a small file, and end the file after it. A missing file is created.
+
+        ``sync``: fsync the file afterwards.
+        """
         file = self.open_write(path)
         try:
             if os.fstat(file).st_size > position:
@@ -349,9 +289,14 @@ class PosixFiles:
             self.close(file)
 
     def open_lock(self, path: Path) -> int:
+        """Open a file for :meth:`try_lock`, and return its handle. A missing file is created."""
         return self.open_write(path)
 
     def try_lock(self, handle: int, path: Path) -> bool:
+        """Lock the file until ``handle`` is closed. Return False if another handle has the lock.
+
+        ``path``: the file's name in errors.
+        """
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -361,12 +306,17 @@ class PosixFiles:
         return True
 
     def space(self, path: Path) -> DiskSpace | None:
+        """Return free and total bytes of the file system, None if it reports no size (ramfs, some of FUSE)."""
         with _translated("statvfs", path):
             stats = os.statvfs(path)
         if not stats.f_blocks:
             return None
         total = stats.f_blocks - stats.f_bfree + stats.f_bavail
         return DiskSpace(stats.f_bavail * stats.f_frsize, total * stats.f_frsize)
+
+
+Files = PosixFiles
+"""Type of a disk: the real one, a pool over it, or one of a test that fails."""
 
 
 class SmallFile(Generic[T]):

@@ -6,8 +6,7 @@ file                                  written by          content
 ``tiered-offset-checkpoint``          the uploader        committed end, claim epoch, fenced flag of each partition
 ``tiered-uploader.lock``              the uploader        the uploader's process (``disk.lock.DirectoryLock``)
 ``tiered-uploader.journal``           the uploader        uploads under way
-``tiered-seal-request``               an uploader         "roll these partitions", once per id
-``tiered-seal-answer``                the writer          the id of the last request that the writer carried out
+``tiered-seal-request``               the uploader        "roll all partitions"; the writer removes it
 ``tiered-positions``                  the writer          positions of groups, to be copied to the bucket
 ``tiered-pause``                      an operator         topics whose uploads are paused
 ``tiered-pause.lock``                 an operator         lock for a change of ``tiered-pause``
@@ -24,7 +23,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -44,7 +43,6 @@ from tiered.plan.root_lower_bounds import RootLowerBounds, held_ids
 OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"
 JOURNAL_NAME = "tiered-uploader.journal"
 SEAL_REQUEST_NAME = "tiered-seal-request"
-SEAL_ANSWER_NAME = "tiered-seal-answer"
 POSITIONS_NAME = "tiered-positions"
 PAUSE_NAME = "tiered-pause"
 PAUSE_LOCK_NAME = "tiered-pause.lock"
@@ -54,14 +52,11 @@ LOGGER = logging.getLogger("tiered.local")
 
 T = TypeVar("T")
 
-UPLOADER_FILES = (OFFSET_CHECKPOINT_NAME, CLAIMS_NAME, JOURNAL_NAME)
+UPLOADER_FILES = (OFFSET_CHECKPOINT_NAME, CLAIMS_NAME, JOURNAL_NAME, SEAL_REQUEST_NAME)
 """Files that the holder of the uploader's lock replaces."""
 
 PAUSE_PATIENCE_SECONDS = 10.0
 """Longest wait in seconds for the lock of ``tiered-pause``, while another process changes the file."""
-
-OLD_NS = 3_600_000_000_000
-"""Age in nanoseconds of an abandoned temporary file: no process takes an hour to write a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,69 +170,26 @@ def _uploads(value: Mapping[str, Any]) -> Mapping[TopicPartition, PartitionUploa
     return MappingProxyType(uploads)
 
 
-_Request = tuple[str, frozenset[TopicPartition] | None]
-"""Request to roll: its id, and the partitions (None: all)."""
-
-
 class SealRequest:
-    """File ``tiered-seal-request``: an uploader's request that the writer (the holder of ``.lock``) rolls partitions.
+    """File ``tiered-seal-request``: request of the uploader that the writer (who has ``.lock``) rolls all partitions.
 
-    Each request has an id. A request that was answered is not carried out again, even after the log is reopened. A
-    newer request replaces the older one.
+    The next open takes a request that the writer did not take before its end.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
-        self._file = _json_file(directory / SEAL_REQUEST_NAME, files, _request)
-        self._answer = _json_file(directory / SEAL_ANSWER_NAME, files, lambda value: str(value.get("id", "")))
+        self._path = directory / SEAL_REQUEST_NAME
         self._files = files
-        self._answered: str | None = None
 
-    def write(self, request_id: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Request that the writer rolls ``partitions``, or all (None). The caller makes a new ``request_id``."""
-        names = None if partitions is None else [[tp.topic, tp.partition] for tp in partitions]
-        aside = self._file.path.with_name(f"{SEAL_REQUEST_NAME}.{request_id}")  # no other process writes this one
-        self._files.replace(aside, _bytes({"id": request_id, "partitions": names}))
-        self._files.rename(aside, self._file.path)
-        self._files.sync_directory(aside.parent)
+    def write(self) -> None:
+        """Request a roll of all partitions. The caller has the uploader's lock."""
+        self._files.replace(self._path, _bytes({}))
 
-    def pending(self) -> _Request | None:
-        """Return the request that the writer has to carry out: its id, and the partitions to roll (None: all).
-
-        Return None if there is no request, or if it was carried out. An unchanged file costs one ``stat``.
-        """
-        request = self.read()
-        if request is None:
-            return None
-        if self._answered is None:
-            self._answered = self._answer.load() or ""
-            self._sweep()
-        return None if request[0] == self._answered else request
-
-    def answer(self, request_id: str) -> None:
-        """Store the id of a request that was carried out. If the write fails, the next open carries it out again."""
-        self._answered = request_id
-        self._answer.store(_bytes({"id": request_id}), request_id)
-
-    def _sweep(self) -> None:
-        """Remove temporary files of processes that died while they wrote a request."""
-        standing = self._files.state(self._file.path)
-        for name in self._files.names(self._file.path.parent):
-            path = self._file.path.with_name(name)
-            state = self._files.state(path) if name.startswith(f"{SEAL_REQUEST_NAME}.") else None
-            if state is not None and standing is not None and state.modified_ns < standing.modified_ns - OLD_NS:
-                self._files.unlink(path)
-
-    def read(self) -> _Request | None:
-        """Return the last request, even if it was carried out: its id, and the partitions to roll (None: all).
-
-        Return None without a file.
-        """
-        return self._file.load()
-
-
-def _request(value: Mapping[str, Any]) -> _Request:
-    names = value["partitions"]
-    return str(value["id"]), None if names is None else frozenset(TopicPartition(str(t), int(p)) for t, p in names)
+    def take(self) -> bool:
+        """Remove the request and return True; False if there is none. A later request is another one."""
+        if self._files.state(self._path) is None:
+            return False
+        self._files.unlink(self._path)
+        return True
 
 
 class PauseFile:

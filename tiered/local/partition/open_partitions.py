@@ -243,12 +243,6 @@ class Roster:
             slept = {tp: s.log_start for tp, s in others if s.log_start is not None}
             return starts | slept
 
-    def ends(self) -> dict[TopicPartition, int]:
-        """Return the ``end_offset`` (the appended end) of each partition that is in service, open or sleeping."""
-        with self._lock:
-            awake = {tp: log.end_offset for tp, log in self.logs.items()}
-            return awake | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
-
     def sleeping_count(self) -> int:
         """Return the number of partitions that are not opened yet."""
         return len(self._sleeping)

@@ -80,17 +80,6 @@ def test_what_the_bucket_holds_is_known_when_one_wakes(tmp_path: Path) -> None:
         assert log.partition(TopicPartition("t", 2)).delete_local_before(2) == []
 
 
-def test_a_request_to_seal_wakes_those_that_it_names(tmp_path: Path) -> None:
-    clock, tp = FakeClock(), TopicPartition("t", 5)
-    made(tmp_path, clock, seal_ms=-1)
-    with opened(tmp_path, clock) as log:
-        log._upkeep.seal_requests.write("1", [tp])
-        clock.advance(1)
-        log.tick()
-        assert log.roster.sleeping_count() == COUNT - 1
-        assert len(log.partition(tp).sealed_segments()) == 1
-
-
 def test_without_the_clean_mark_none_sleeps(tmp_path: Path) -> None:
     clock = FakeClock()
     made(tmp_path, clock)

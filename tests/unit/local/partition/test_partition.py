@@ -241,7 +241,7 @@ def test_what_the_uploader_writes_reaches_the_writer(bench: Bench) -> None:
     bench.clock.advance(1)
     bench.log.tick()
     assert bench.partition.positions().uploaded_offset == 10
-    SealRequest(bench.directory, bench.files).write("r1", [TP])
+    SealRequest(bench.directory, bench.files).write()
     bench.clock.advance(1)
     bench.log.tick()
     assert bench.partition.sealed_segments()[-1].end_offset == 12
