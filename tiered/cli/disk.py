@@ -13,7 +13,7 @@ from tiered.arguments import chosen_partitions
 from tiered.check.check import EXIT_WARNINGS
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, DiskFullError, LockedError
-from tiered.local.cleaning.subjects import CleanerCheckpoint, CleaningStatus, preview_read_only
+from tiered.local.cleaning.subjects import CleanerCheckpoint, CleaningStatus, preview
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView
@@ -62,11 +62,8 @@ def compact(app: Application, *, selected: str | None) -> int:
     plan_only = app.dry_run
     with open_view(app) if plan_only else open_directory(app) as log:
         tps = _partitions(log, selected)
-        if isinstance(log, LocalLog):
-            found = [log.cleaner.status(tp) for tp in tps]
-        else:
-            checkpoint = CleanerCheckpoint(log.directory, log.files)
-            found = [preview_read_only(log.partition(tp), checkpoint, log.files, app.clock) for tp in tps]
+        checkpoint = CleanerCheckpoint(log.directory, log.files)
+        found = [preview(log.partition(tp), checkpoint, log.files, app.clock) for tp in tps]
         due = [status for status in found if status.candidate is not None and status.candidate.cleanable_bytes]
         reports: dict[TopicPartition, CleaningReport] = {}
         if due and isinstance(log, LocalLog):

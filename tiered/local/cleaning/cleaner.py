@@ -31,10 +31,8 @@ from tiered.local.cleaning.subjects import (
     BEING_CLEANED,
     PAUSED,
     CleanerCheckpoint,
-    CleaningStatus,
     Subject,
     Subjects,
-    preview,
     refusal,
 )
 from tiered.local.partition.context import DirectoryContext
@@ -83,7 +81,6 @@ class LogCleaner:
         self._counts = CleanerCounts(around.config.cleaner_threads)
         self._stopping = SafeEvent()
         self._looking = threading.RLock()  # the choice of a partition, and its input
-        self._held_back: dict[TopicPartition, tuple[int, int, int | None]] = {}
         self._lock = threading.RLock()  # of the three below: an interrupt may leave an entered condition locked
         self._changed = threading.Condition(self._lock)
         self._at_work: dict[TopicPartition, int] = {}
@@ -160,20 +157,6 @@ class LogCleaner:
         finally:
             self._release(tp)
 
-    def status(self, tp: TopicPartition) -> CleaningStatus:
-        """Return the preview of a round over ``tp``. Nothing is changed. Raises UnknownTopicError."""
-        writer = self._find(tp)
-        refused = self._refused(writer)
-        if refused:
-            return CleaningStatus(tp, refused)
-        now_ms = self._clock.now_ms()
-        try:
-            with self._looking:
-                state = self._subjects.with_producers(self._subjects.read(writer)).state
-        except TieredError as error:
-            return CleaningStatus(tp, error.message)
-        return preview(state, now_ms)
-
     @contextmanager
     def paused(self, *tps: TopicPartition) -> Iterator[None]:
         """Run no round over these partitions inside the block, so that no file of theirs is renamed.
@@ -208,9 +191,8 @@ class LogCleaner:
         held = set(self._roster.names())
         self.checkpoint.retain_only(held)
         with self._lock:
-            for tp in {*self._uncleanable, *self._held_back} - held:
-                self._uncleanable.pop(tp, None)
-                self._held_back.pop(tp, None)
+            for tp in self._uncleanable.keys() - held:
+                del self._uncleanable[tp]
 
     def _choose(
         self, now_ms: int, failed: set[TopicPartition], done: PassResult
@@ -251,14 +233,7 @@ class LogCleaner:
                 subject = self._subjects.read(writer)
                 candidate = cleaning_candidate(subject.state, now_ms)
                 if candidate is not None and candidate.eligible:
-                    state = subject.state  # without transactions: stable is what is replicated
-                    mark = (state.end_offset, state.last_stable_offset, state.checkpoint)
-                    if self._held_back.get(tp) == mark:
-                        continue  # open transactions held it back, and nothing was appended or replicated since
                     subject = self._subjects.with_producers(subject)
-                    settled = cleaning_candidate(subject.state, now_ms)
-                    if settled is None or not settled.eligible:
-                        self._held_back[tp] = mark
             except Exception as error:  # noqa: BLE001 - it does not stop the others
                 failed.add(tp)
                 self._fail(tp, error, done)

@@ -23,7 +23,6 @@ from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, clea
 
 TIERED = "it is tiered, so compaction runs on the bucket's segments"
 NOT_COMPACTED = "cleanup.policy does not say compact"
-FENCED = "fenced: another volume owns it"
 PAUSED = "paused while the partition moves to another directory, or is deleted"
 BEING_CLEANED = "another round is cleaning it now"
 OFFLINE = "closed or offline"
@@ -157,8 +156,6 @@ def refusal(writer: WriteLog) -> str:
     """Return why a partition must not be cleaned, ``""`` if it may be."""
     if not writer.config.compacted:
         return NOT_COMPACTED
-    if writer.context.fenced:
-        return FENCED
     if writer.upload is not None:
         return TIERED
     return "" if writer.context.at_work else OFFLINE
@@ -179,21 +176,8 @@ class CleaningStatus:
     groups: tuple[tuple[int, ...], ...] = ()
 
 
-def preview(state: LogState, now_ms: int) -> CleaningStatus:
-    """Return the preview of a round over a partition in this state. ``now_ms``: wall clock."""
-    candidate = cleaning_candidate(state, now_ms)
-    if candidate is None:
-        return CleaningStatus(state.tp, NOT_COMPACTED)
-    end = candidate.first_uncleanable
-    groups: tuple[tuple[SegmentState, ...], ...] = ()
-    if candidate.cleanable_bytes:
-        groups = group_segments(state.segments, map_end=end, first_uncleanable=end, config=state.config)
-    bases = tuple(tuple(segment.base_offset for segment in group) for group in groups)
-    return CleaningStatus(state.tp, candidate=candidate, groups=bases)
-
-
-def preview_read_only(log: ReadLog, checkpoint: CleanerCheckpoint, files: Files, clock: Clock) -> CleaningStatus:
-    """Return the preview of a round for a partition that another process may write. Nothing is locked or written.
+def preview(log: ReadLog, checkpoint: CleanerCheckpoint, files: Files, clock: Clock) -> CleaningStatus:
+    """Return the preview of a round over a partition, which another process may write. Nothing is locked or written.
 
     If its files cannot be read, ``refused`` is the text of the error.
     """
@@ -216,4 +200,10 @@ def preview_read_only(log: ReadLog, checkpoint: CleanerCheckpoint, files: Files,
         )
     except TieredError as error:
         return CleaningStatus(log.tp, error.message)
-    return preview(state, clock.now_ms())
+    candidate = cleaning_candidate(state, clock.now_ms())
+    groups: tuple[tuple[SegmentState, ...], ...] = ()
+    if candidate is not None and candidate.cleanable_bytes:
+        end = candidate.first_uncleanable
+        groups = group_segments(state.segments, map_end=end, first_uncleanable=end, config=state.config)
+    bases = tuple(tuple(segment.base_offset for segment in group) for group in groups)
+    return CleaningStatus(log.tp, candidate=candidate, groups=bases)

@@ -22,7 +22,6 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundError, TieredError, UnknownTopicError
 from tiered.format.checkpoint import encode_uuid
 from tiered.format.keys import check_topic_name
-from tiered.local.directory.figures import UpkeepReport
 from tiered.local.directory.log_directory import LocalLog, offline_error
 from tiered.local.directory.moving import finish_moves, move
 from tiered.local.directory.tasks import InlineWorkers, Workers
@@ -238,7 +237,7 @@ class LocalTier:
         same = topic is not None and topic.partitions == partitions and topic_id in (None, topic.topic_id)
         if topic is not None and not (same and name in self._half_made):
             raise ConfigError(f"topic {name} exists already in {self.directory}", hint="open it: log.topic(name)")
-        begun = (log.registry.failed_creation(name) for log in self._logs.values())
+        begun = (log.registry.failed_creations.get(name) for log in self._logs.values())
         topic_id = topic_id or next((each.topic_id for each in begun if each is not None), None)
         while topic_id is None or not usable_id(topic_id):
             topic_id = self._ids.uuid()
@@ -277,7 +276,7 @@ class LocalTier:
     def _earlier_directory(self, name: str, number: int) -> Path | None:
         """Return the directory in which an earlier creation of partition ``number`` failed, None if there is none."""
         for log in self._online():
-            topic = log.registry.failed_creation(name)
+            topic = log.registry.failed_creations.get(name)
             if topic is not None and number in topic.here:
                 return log.directory
         return None
@@ -361,10 +360,6 @@ class LocalTier:
             move(log, self._logs[target], tp, uid=self._ids.uid(), timeout_seconds=seconds)
         finally:
             self._check_for_failures()
-
-    def report(self) -> dict[Path, UpkeepReport]:
-        """Return the report on background tasks of each directory that was opened."""
-        return {path: log.report() for path, log in self._logs.items()}
 
     def metrics(self) -> list[Metric]:
         """Return the current metrics of all opened directories: disk space, partitions, tasks and cleaner."""

@@ -235,7 +235,7 @@ class TopicRegistry:
         self._claims = around.claims
         self._checkpoint = checkpoint
         self._leaves = set[str]()  # topics whose deletion has begun, and failed: the next open ends it
-        self._failed_creations: dict[str, TopicInfo] = {}  # some of their directories may exist
+        self.failed_creations: dict[str, TopicInfo] = {}  # a retry must use the id of the topic
         self._lock = threading.RLock()
 
     def create(
@@ -256,21 +256,13 @@ class TopicRegistry:
                     f"topic {name} cannot be created: its deletion in {self._directory} is not finished",
                     hint="open the log again: the open finishes the deletion",
                 )
-            begun = self._failed_creations.get(name)
+            begun = self.failed_creations.get(name)
             topic_id = topic_id or (None if begun is None else begun.topic_id)
             while topic_id is None or not usable_id(topic_id):
                 topic_id = self._ids.uuid()
             made = self.store(TopicInfo(name, topic_id, partitions, config, None if held is None else frozenset(held)))
-            self._failed_creations.pop(name, None)
+            self.failed_creations.pop(name, None)
             return made
-
-    def failed_creation(self, name: str) -> TopicInfo | None:
-        """Return the topic ``name`` if its creation failed in this directory, otherwise None.
-
-        A retry must use its id.
-        """
-        with self._lock:
-            return self._failed_creations.get(name)
 
     def alter(self, name: str, properties: Mapping[str, Any], partitions: int | None) -> TopicInfo:
         """Change settings, and raise the number of partitions to ``partitions`` (None: no change).
@@ -306,7 +298,7 @@ class TopicRegistry:
                 for tp in fresh:
                     self._roster.adopt(tp, clean=True, recovery_point=0, start=None)
             except BaseException:  # a full disk, an interrupt: a retry uses the id that is in the file
-                self.topics, self._failed_creations[topic.name] = before, topic
+                self.topics, self.failed_creations[topic.name] = before, topic
                 raise
             if fresh:  # a partition without recovery point counts as durable up to its last segment
                 self._checkpoint()

@@ -100,15 +100,10 @@ class Claims:
 
         An unchanged file costs one ``stat``. Raises CorruptionError if the file is damaged.
         """
-        with self._busy:
-            self._refresh()
-            return self._proofs.get(tp, NO_PROOF)
+        return self.find(tp) or NO_PROOF
 
     def find(self, tp: TopicPartition) -> ClaimProof | None:
-        """Return the stored proof of one partition, None if the file has none.
-
-        Raises CorruptionError if the file is damaged.
-        """
+        """Return the stored proof of one partition, None if the file has none. Raises the errors of :meth:`proof`."""
         with self._busy:
             self._refresh()
             return self._proofs.get(tp)

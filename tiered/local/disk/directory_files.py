@@ -54,7 +54,9 @@ STANDBY_NAME = "tiered-standby.json"
 The file is made before anything else in the directory, and removed once a promotion has claimed every partition.
 """
 
-STANDBY_VERSION = 1
+VERSION = 1
+"""Version of the JSON files in a log directory."""
+
 NO_ID = UUID(int=0)
 _WITHOUT_META = (
     "put it back from a copy. Without one, move it away: the next `tiered.open` gives the directory another id. "
@@ -202,18 +204,17 @@ def read_standby(directory: Path, files: Files) -> StandbyMark | None:
 
     Raises CorruptionError if the mark is unreadable.
     """
-    path = directory / STANDBY_NAME
-
-    def decode(value: Any) -> StandbyMark:
-        refuse_newer(path, value, STANDBY_VERSION)
-        return StandbyMark(str(value["remote"]), int(value["pulled_ms"]))
-
-    return read_json(path, files, decode, "move the directory aside and follow the bucket into a new one")
+    return read_json(
+        directory / STANDBY_NAME,
+        files,
+        lambda value: StandbyMark(str(value["remote"]), int(value["pulled_ms"])),
+        "move the directory aside and follow the bucket into a new one",
+    )
 
 
 def write_standby(directory: Path, files: Files, mark: StandbyMark) -> None:
     """Write ``mark`` to ``tiered-standby.json``, durably. An older mark is replaced."""
-    value = {"version": STANDBY_VERSION, **mark._asdict()}
+    value = {"version": VERSION, **mark._asdict()}
     files.replace(directory / STANDBY_NAME, json.dumps(value).encode() + b"\n")
 
 
@@ -260,15 +261,30 @@ def refuse_newer(path: Path, value: object, known: int) -> None:
 def read_json(path: Path, files: Files, decode: Callable[[Any], T], hint: str) -> T | None:
     """Read a small JSON file of this product. Return the result of ``decode`` for its value, None without a file.
 
-    Raises CorruptionError with ``hint`` if the content is no JSON or ``decode`` raises ValueError, KeyError or
-    TypeError. Raises LocalIOError, and all other errors of ``decode``.
+    Raises the errors of :func:`parse_json`, and LocalIOError.
     """
     try:
-        return decode(json.loads(files.read(path)))
+        data = files.read(path)
     except NotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{path} cannot be read: {error}", path_or_key=str(path), hint=hint) from error
+    return parse_json(path, data, decode, hint)
+
+
+def parse_json(path: Path, data: bytes, decode: Callable[[Any], T], hint: str) -> T:
+    """Return the result of ``decode`` for ``data``, the content of the file ``path``: a JSON object of version 1.
+
+    Raises NewerFormatError for a higher version. Raises CorruptionError with ``hint`` for other content, and if
+    ``decode`` raises an error of a value or ConfigError.
+    """
+    try:
+        value = json.loads(data)
+        refuse_newer(path, value, VERSION)
+        if value["version"] != VERSION:
+            raise ValueError(f"version {value['version']} is unknown")
+        return decode(value)
+    except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise CorruptionError(f"{path} cannot be read: {what}", path_or_key=str(path), hint=hint) from error
 
 
 def first_json(data: bytes) -> object:

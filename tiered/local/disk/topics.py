@@ -35,12 +35,11 @@ from tiered.format.checkpoint import (
 )
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.local_names import partition_dir
-from tiered.local.disk.directory_files import META_PROPERTIES_NAME, NO_ID, refuse_newer
+from tiered.local.disk.directory_files import META_PROPERTIES_NAME, NO_ID, VERSION, read_json
 from tiered.local.disk.files import Files
 from tiered.model import TopicPartition
 
 TOPICS_NAME = "tiered-topics.json"
-VERSION = 1
 _WITHOUT_TOPICS = (
     "put it back from a copy. Without one, move it away: topics and records are then read from the directories. "
     "Settings of topics are lost; `tiered topic set` sets them again. Missing partitions are no longer noticed"
@@ -82,57 +81,28 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
 
     Raises CorruptionError if the file is damaged, LocalIOError if it cannot be read.
     """
-    path = directory / TOPICS_NAME
-    try:
-        value = _object("its content", json.loads(files.read(path)))
-        refuse_newer(path, value, VERSION)
-        if value["version"] != VERSION:
-            raise ValueError(f"version {value['version']} is unknown")
-        topics = _object("'topics'", value["topics"])
-        entries = {name: _object(f"topic {name}", entry) for name, entry in topics.items()}
-        return {
-            str(name): TopicInfo(
-                str(name),
-                UUID(hex=entry["topic_id"]),
-                _partitions(entry["partitions"]),
-                TopicConfig.from_properties(entry["config"]),
-                frozenset(_held(entry)) if "held" in entry else None,
-                bool(entry.get("adopted", False)),
-            )
-            for name, entry in entries.items()
-        }
-    except NotFoundError:
-        return {}
-    except (NewerFormatError, LocalIOError):  # the file may be whole: it must not be made again
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, TieredError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise CorruptionError(
-            f"{path} cannot be read: {what}",
-            path_or_key=str(path),
-            hint=_WITHOUT_TOPICS,
-        ) from error
+    return read_json(directory / TOPICS_NAME, files, _decode_topics, _WITHOUT_TOPICS) or {}
 
 
-def _object(name: str, value: Any) -> Mapping[str, Any]:
-    """Return ``value``, the part ``name`` of the file. Raises ValueError if it is not a JSON object."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} is {json.dumps(value):.40}, not a JSON object")
-    return value
+def _decode_topics(value: Mapping[str, Any]) -> dict[str, TopicInfo]:
+    return {
+        name: TopicInfo(
+            name,
+            UUID(hex=entry["topic_id"]),
+            _partitions(entry["partitions"]),
+            TopicConfig.from_properties(entry["config"]),
+            frozenset(map(_partitions, entry["held"])) if "held" in entry else None,
+            bool(entry.get("adopted", False)),
+        )
+        for name, entry in value["topics"].items()
+    }
 
 
 def _partitions(value: object) -> int:
     """Return ``value``, a number of partitions from the file. Raises ValueError if it is out of range."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PARTITIONS:
+    if not isinstance(value, int) or not 0 <= value <= MAX_PARTITIONS:
         raise ValueError(f"{value!r} is not a number of partitions from 1 to {MAX_PARTITIONS}")
     return value
-
-
-def _held(entry: Mapping[str, Any]) -> Iterable[int]:
-    numbers = [_partitions(number) for number in entry["held"]]
-    if any(number >= entry["partitions"] for number in numbers):
-        raise ValueError(f"it lists partition {max(numbers)}, but the topic has only {entry['partitions']} partitions")
-    return numbers
 
 
 def read_leaving(directory: Path, files: Files) -> frozenset[str]:

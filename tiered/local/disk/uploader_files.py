@@ -33,7 +33,7 @@ from tiered.clock import Clock
 from tiered.errors import CorruptionError
 from tiered.format.positions import Positions
 from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof
-from tiered.local.disk.directory_files import refuse_newer
+from tiered.local.disk.directory_files import VERSION, parse_json
 from tiered.local.disk.files import Files, SmallFile
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock, LockTerms
 from tiered.model import Position, TopicPartition
@@ -46,7 +46,6 @@ SEAL_REQUEST_NAME = "tiered-seal-request"
 POSITIONS_NAME = "tiered-positions"
 PAUSE_NAME = "tiered-pause"
 PAUSE_LOCK_NAME = "tiered-pause.lock"
-VERSION = 1
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -83,28 +82,8 @@ def _json_file(path: Path, files: Files, take: Callable[[dict[str, Any]], T]) ->
 
     Loading raises CorruptionError if the file has no JSON object of version 1, or if ``take`` fails.
     """
-
-    def corrupt(why: str) -> CorruptionError:
-        return CorruptionError(
-            f"{path} cannot be read: {why}",
-            path_or_key=str(path),
-            hint="move the file away: the program that writes it makes a new one",
-        )
-
-    def parse(data: bytes) -> T:
-        try:
-            value = json.loads(data)
-        except ValueError as error:
-            raise corrupt(str(error)) from None
-        refuse_newer(path, value, VERSION)
-        if not isinstance(value, dict) or value.get("version") != VERSION:
-            raise corrupt("it is not an object of version 1")
-        try:
-            return take(value)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise corrupt(f"{type(error).__name__} {error}") from None
-
-    return SmallFile(path, files, parse)
+    hint = "move the file away: the program that writes it makes a new one"
+    return SmallFile(path, files, lambda data: parse_json(path, data, take, hint))
 
 
 def _bytes(value: Mapping[str, Any]) -> bytes:
@@ -308,9 +287,6 @@ def root_bounds_by_partition(
 def root_bounds_of_topic(
     topic: str, uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[int, RootLowerBounds]:
-    """Return the lower bounds of the roots of one topic, by partition number. A root below its bounds is outdated.
-
-    Only partitions in ``uploads``, the checkpoint, or in ``claims`` are included.
-    """
+    """Return the bounds of :func:`root_bounds_by_partition` of one topic, by partition number."""
     named = {tp for each in (uploads, claims) for tp in each if tp.topic == topic}
     return {tp.partition: root_bounds_of(uploads.get(tp), claims.get(tp)) for tp in named}

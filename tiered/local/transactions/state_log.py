@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tiered.clock import IdSource
 from tiered.config import UNLIMITED, TopicConfig
@@ -22,7 +22,7 @@ from tiered.errors import ClosedError, ConfigError, LocalIOError, UnknownTopicEr
 from tiered.format.batch import decode_records
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC, state_partition
 from tiered.format.kernels import PlainLock
-from tiered.local.disk.directory_files import read_json
+from tiered.local.disk.directory_files import VERSION, read_json
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.read_log import ReadLog
@@ -34,7 +34,6 @@ STATE_CONFIG = TopicConfig(cleanup_policy="compact", segment_bytes=104_857_600, 
 """Kafka's ``transaction.state.log.segment.bytes``; no upload waits for a seal."""
 
 PRODUCER_IDS_NAME = "tiered-producer-ids.json"
-IDS_VERSION = 1
 _WITHOUT_IDS = "remove that file: ids then begin elsewhere; `tiered transaction list` shows open transactions"
 SEVERAL_NAME = "tiered-one-of-several"
 """Empty file in each directory of a log that had several: one directory alone does not know all topics."""
@@ -195,7 +194,7 @@ class ProducerIds:
             directory = self._directories[0]
             volume = 1 + int(self._ids.random() * (2**_VOLUME_BITS - 1))
             first = start = volume << _COUNTER_BITS
-        value = {"version": IDS_VERSION, "first": first, "next": start + BLOCK_IDS}
+        value = {"version": VERSION, "first": first, "next": start + BLOCK_IDS}
         self._files.replace(directory / PRODUCER_IDS_NAME, json.dumps(value).encode() + b"\n")
         return range(start, start + BLOCK_IDS)
 
@@ -205,10 +204,6 @@ def read_ids(directory: Path, files: Files) -> tuple[int, int] | None:
 
     Raises CorruptionError for an unreadable file.
     """
-
-    def decode(value: Any) -> tuple[int, int]:
-        if value["version"] != IDS_VERSION:
-            raise ValueError(f"unknown version {value['version']}")
-        return int(value["first"]), int(value["next"])
-
-    return read_json(directory / PRODUCER_IDS_NAME, files, decode, _WITHOUT_IDS)
+    return read_json(
+        directory / PRODUCER_IDS_NAME, files, lambda value: (int(value["first"]), int(value["next"])), _WITHOUT_IDS
+    )

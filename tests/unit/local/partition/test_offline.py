@@ -11,7 +11,7 @@ from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.cleaning.cleaning_bench import CLEAN, KEYED_BYTES
 from tests.unit.local.opening import opened
 from tiered.config import TopicConfig
-from tiered.errors import LocalIOError, TieredError
+from tiered.errors import ConfigError, LocalIOError, TieredError
 from tiered.format.batch import decode_records
 from tiered.local.directory.figures import read_report
 from tiered.local.directory.multi_directory_log import LocalTier
@@ -133,7 +133,8 @@ def test_a_round_that_fails_makes_its_partition_uncleanable_until_the_next_open(
         with pytest.raises(TieredError, match="t-0: Broken: at 7"):
             log.tasks.run("cleaning")
         assert list(log.cleaner.uncleanable) == [A]
-        assert "Broken: at 7" in log.cleaner.status(A).refused
+        with pytest.raises(ConfigError, match="Broken: at 7"):
+            log.cleaner.clean(A)
         figures = log.cleaner.figures()
         assert (figures.uncleanable_partitions, figures.uncleanable_bytes) == (1, 3 * KEYED_BYTES)
         log.tasks.run("cleaning")  # it is passed over
