@@ -19,7 +19,7 @@ from a few of the segments before it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from tiered.errors import (
     CorruptionError,
     LocalIOError,
     LocalPermissionError,
+    LogDestroyedError,
     NotFoundError,
     RemotePermissionError,
     TieredError,
@@ -135,7 +136,8 @@ def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, fi
     """Check a log directory, a bucket or both. Emit each finding at once, and the progress. Return the report.
 
     Raises ConfigError without either or for a wrong ``subset``, and UnknownTopicError for a named topic in neither.
-    Raises NotFoundError for a missing directory or a bucket without topics, and the errors of an unreadable store.
+    Raises NotFoundError for a missing directory, a bucket without topics, or another bucket than that of the directory.
+    Raises the errors of an unreadable store.
     """
     if log_dir is None and url is None:
         raise ConfigError(
@@ -210,7 +212,8 @@ class CheckRun:
         """Return the readable registry entries of the chosen topics.
 
         Report unreadable entries, and partitions that no entry names. A check of all topics reads sink decisions, too.
-        ``local``: facts of the log directory. Raises NotFoundError for a bucket without topics.
+        ``local``: facts of the log directory. Raises NotFoundError for a bucket without topics, and LogDestroyedError
+        for another bucket than the one that the log directory was uploaded to.
         """
         notes: list[str] = []
         listed = yield from survey(notes, (RemotePermissionError, CorruptionError))  # a store of files lists no cut one
@@ -221,6 +224,8 @@ class CheckRun:
                 entries[topic] = entry
                 self.partitions.update(TopicPartition(entry.name, number) for number in range(entry.partitions))
         yield from self.emit_all(Finding(Severity.WARNING, "not_listed", note, url) for note in notes)
+        if not notes:
+            self._refuse_other_bucket(url, listed, entries, local)
         found, unnamed = yield from unregistered(listed, entries, self.unreadable, local, self.options.topics)
         yield from self.emit_all(found)
         self.partitions.update(unnamed)
@@ -229,6 +234,23 @@ class CheckRun:
         if self.log_dir is None and not (self.options.topics or self.partitions or self.unreadable or self.findings):
             raise no_topics(url)
         return list(entries.values())
+
+    def _refuse_other_bucket(
+        self, url: str, listed: Collection[tuple[UUID, int]], entries: Mapping[str, TopicEntry], local: LocalFacts
+    ) -> None:
+        """Raise LogDestroyedError if the log directory was uploaded, and the bucket has no object of its topics.
+
+        ``listed``: (topic id, partition) of all objects.
+        """
+        ids = {topic_id for topic_id, _ in listed} | {entry.topic_id for entry in entries.values()}
+        uploaded = {tp: facts for tp, facts in local.partitions.items() if facts.known.by_disk}
+        here = {facts.topic_id for facts in uploaded.values()} - {None}
+        if here and ids.isdisjoint(here):
+            raise LogDestroyedError(
+                f"topic {min(uploaded).topic} was uploaded from {self.log_dir}, but {url} does not know it",
+                hint="this is another bucket or prefix, or its objects were deleted: correct the URL, or copy the "
+                "objects back",
+            )
 
     def add(self, part: CheckReport) -> None:
         """Add the findings and their counts from the report on a part. Totals of segments and bytes are not added."""

@@ -11,8 +11,10 @@ import click
 
 from tiered.arguments import chosen_partitions
 from tiered.check.check import EXIT_WARNINGS
+from tiered.check.segment_check import judge_log
 from tiered.config import MAX_LONG
-from tiered.errors import ConfigError, DiskFullError, LockedError
+from tiered.errors import ConfigError, CorruptionError, DiskFullError, LockedError
+from tiered.format.keys import FLAG_HOLE
 from tiered.local.cleaning.subjects import CleanerCheckpoint, CleaningStatus, preview
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
@@ -23,6 +25,7 @@ from tiered.local.partition.read_log import ReadLog
 from tiered.local.segment.replacement import cut_end
 from tiered.model import Positions, TopicPartition
 from tiered.plan.batch_filter import CleaningReport
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.program.application import (
     Application,
     Group,
@@ -31,7 +34,7 @@ from tiered.program.application import (
     pass_application,
     split_topic,
 )
-from tiered.program.open_log import open_directory, open_view, refuse_internal
+from tiered.program.open_log import Tiers, TopicFacts, open_directory, open_tiers, open_view, refuse_internal
 from tiered.program.open_reader import folder, need_topic
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.places import LogPlace, need_one_partition, range_of
@@ -93,6 +96,11 @@ def _partitions(log: LocalLog | LogView, selected: str | None) -> list[TopicPart
         return [tp for tp in log.partitions() if topics[tp.topic].config.compacted and tp not in broken]
     name, partition = split_topic(selected)
     need_topic(name, topics)
+    if not topics[name].config.compacted:
+        raise ConfigError(
+            f"{name} is not compacted: its cleanup.policy is {topics[name].config.cleanup_policy}",
+            hint=f"`tiered topic set {name} cleanup.policy=compact` makes it a compacted topic",
+        )
     return [TopicPartition(name, number) for number in chosen_partitions(name, topics[name].partitions, partition)]
 
 
@@ -162,21 +170,22 @@ def _line(tp: TopicPartition, report: CleaningReport) -> str:
     return f"{tp}: {kept:,} of {read:,} records kept, {report.bytes_written:,} of {report.bytes_read:,} bytes"
 
 
-@command.command("drop", exits={3: "some segments stay: the bucket lacks them"})
+@command.command("drop", exits={3: "some segments stay: not uploaded yet", 13: "some stay: the bucket lost them"})
 @click.argument("selected", metavar="TOPIC[:P]")
 @click.option("--to", "end", metavar="WHERE", help="end before this place: an offset, a time or s@TIME")
 @pass_application
 def drop(app: Application, *, selected: str, end: str | None) -> int:
     """Delete sealed segments from the disk that are in the bucket, regardless of local.retention.*.
 
-    The log stays as it is: those records are read from the bucket. Use it for a full disk, and after `tiered erase`.
-    No program may write to the directory meanwhile. Segments go oldest first. With --to the last one is the segment
-    that holds the record before that place.
+    The log stays as it is: those records are read from the bucket. The command reads the catalog and asks for each
+    object, and keeps what the bucket lacks. Use it for a full disk, and after `tiered erase`. No program may write to
+    the directory meanwhile. Segments go oldest first. With --to the last one is the segment that holds the record
+    before that place.
 
     \b
     Examples:
-      tiered disk drop users --log-dir data --dry-run
-      tiered disk drop users:3 --to 120000 --log-dir data --yes
+      tiered disk drop users --log-dir data --remote s3://acme-logs/prod --dry-run
+      tiered disk drop users:3 --to 120000 --log-dir data --remote s3://acme-logs/prod --yes
     """
     topic, partition = split_topic(selected)
     _, before = range_of(None, end, app.clock.now_ms())
@@ -190,7 +199,12 @@ def drop(app: Application, *, selected: str, end: str | None) -> int:
                 f"{selected} is not tiered: its records are on this disk only and cannot be dropped",
                 hint="`tiered disk truncate` and retention.* delete records of such a log",
             )
-        found = [_Drop(each, before) for each in partitions]
+        app.need_remote()
+        with open_tiers(app) as tiers:
+            known, facts = tiers.known(), tiers.need_topic(topic)
+            found = [_Drop(each, before) for each in partitions]
+            for each in found:
+                each.keep_unproven(tiers, facts, known.get(each.tp, NOTHING_KNOWN))
         lines = [line for each in found for line in each.lines()]
         if isinstance(log, LocalLog):
             for line in lines:
@@ -200,57 +214,94 @@ def drop(app: Application, *, selected: str, end: str | None) -> int:
             for each in found:
                 each.carry_out(log)
             lines = [each.done() for each in found]
+    for each in found:
+        if each.problem:
+            app.out.warn(f"{each.tp}: {each.problem}")
     fields = {"dry_run": app.dry_run, "topic": topic, "partitions": [each.fields() for each in found]}
-    return app.out.result("disk drop", fields, lines, EXIT_WARNINGS if any(each.stays for each in found) else 0)
+    code = EXIT_WARNINGS if any(each.stays for each in found) else 0
+    code = CorruptionError.exit_code if any(each.problem for each in found) else code
+    return app.out.result("disk drop", fields, lines, code)
 
 
 class _Drop:
     """Segments to delete from the disk of one partition: those that the checkpoint says are in the bucket.
 
-    ``before``: place before which they begin. ``going``: the segments. ``stays``: number of offsets not uploaded yet.
+    ``before``: place before which they begin. ``going``: the segments. ``stays``: number of offsets that stay.
+    ``problem``: why the bucket lacks some that the checkpoint says it has.
     """
 
     def __init__(self, partition: ReadLog, before: LogPlace) -> None:
-        self._partition = partition
+        self.tp, self.problem = partition.tp, ""
         self._uploaded = 0 if partition.upload is None else partition.upload.end_offset
         view = partition.positions()
-        last = min(before.offset_in(0, MAX_LONG, partition.offset_for_time), view.end_offset)
-        meant = [each for each in partition.sealed_segments() if each.base_offset < last]
+        self._start = view.local_start_offset
+        self._last = min(before.offset_in(0, MAX_LONG, partition.offset_for_time), view.end_offset)
+        meant = [each for each in partition.sealed_segments() if each.base_offset < self._last]
         self.going = [each for each in meant if each.end_offset <= self._uploaded]
-        end = self.going[-1].end_offset if self.going else view.local_start_offset
-        self.stays = max(last - end, 0)
+
+    @property
+    def stays(self) -> int:
+        return max(self._last - (self.going[-1].end_offset if self.going else self._start), 0)
+
+    def keep_unproven(self, tiers: Tiers, facts: TopicFacts, known: RootLowerBounds) -> None:
+        """Keep the segments from the first one on that the catalog in the bucket, or the store, does not have.
+
+        Raises LogDestroyedError or CorruptionError if the catalog is gone or damaged.
+        """
+        pinned = tiers.snapshot(facts, self.tp.partition, known)
+        if not self.going:
+            return
+        at, end = self.going[0].base_offset, self.going[-1].end_offset
+        at = at if pinned is None else max(at, pinned.start_offset)
+        while pinned is not None and at < end and not self.problem and len(rows := tiers.run(pinned.piece(at))):
+            for row in rows:
+                if at >= end:
+                    break
+                if row.flags & FLAG_HOLE:
+                    self.problem = f"the bucket lost the offsets {row.base} to {row.next}"
+                    break
+                found = tiers.run(judge_log(pinned.root.topic_id, self.tp, row, read_data=False))
+                if found.problem:
+                    self.problem = f"{found.key}: {found.problem}"
+                    break
+                at = row.next
+        if at < end:
+            self.problem = self.problem or f"the catalog in the bucket ends at offset {at}"
+            self.problem += "; the segments here stay: `tiered repair` puts them back into the bucket"
+            self.going = [each for each in self.going if each.end_offset <= at]
 
     def carry_out(self, log: LocalLog) -> None:
         """Delete the segments. Their files are unlinked when the call returns."""
         if self.going:
-            partition = log.partition(self._partition.tp)
+            partition = log.partition(self.tp)
             partition.delete_local_before(self.going[-1].end_offset)
             partition.maintenance.empty_trash(MAX_LONG)
 
     def done(self) -> str:
         size_bytes = sum(segment.size_bytes for segment in self.going)
-        return f"{self._partition.tp}: {counted(len(self.going), 'segment')} deleted, {human_bytes(size_bytes)}"
+        return f"{self.tp}: {counted(len(self.going), 'segment')} deleted, {human_bytes(size_bytes)}"
 
     def lines(self) -> list[str]:
         gone = self.done().replace(" deleted", "")
-        if not self.stays:
+        if not self.stays or self.problem:
             return [gone]
         return [
             gone,
-            f"{self._partition.tp}: {counted(self.stays, 'offset')} stay: not uploaded yet; `tiered-uploader sync` "
+            f"{self.tp}: {counted(self.stays, 'offset')} stay: not uploaded yet; `tiered-uploader sync` "
             "seals and uploads them",
         ]
 
     def fields(self) -> dict[str, Any]:
         ends = [self.going[0].base_offset, self.going[-1].end_offset] if self.going else [-1, -1]
         return {
-            "partition": self._partition.tp.partition,
+            "partition": self.tp.partition,
             "segments": len(self.going),
             "bytes": sum(segment.size_bytes for segment in self.going),
             "start_offset": ends[0],
             "end_offset": ends[1],
             "uploaded_offset": self._uploaded,
             "stays": self.stays,
+            "problem": self.problem,
         }
 
 

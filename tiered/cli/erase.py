@@ -152,7 +152,8 @@ def _disk_lines(topic: str, directory: Path | None, disk: Sequence[dict[str, Any
     return lines + [
         f"on the disk partition {one['partition']} holds {counted(one['records'], 'record')} of it, offsets "
         f"{one['from']} to {one['to']}: `tiered disk drop {topic}:{one['partition']} --to {one['to']} --log-dir "
-        f"{directory}` drops what is sealed and in the bucket; beside a running writer `local.retention.ms` does"
+        f"{directory} --remote URL` drops what is sealed and in the bucket; beside a running writer "
+        "`local.retention.ms` does"
         for one in disk
         if one["records"]
     ]

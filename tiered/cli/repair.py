@@ -18,7 +18,9 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
+from tiered.local.directory.read_only_log import LogView
 from tiered.model import TopicPartition
+from tiered.plan.ownership import VolumeProof, is_own_claim
 from tiered.program.application import (
     HELP_NAMES,
     Application,
@@ -29,11 +31,11 @@ from tiered.program.application import (
     pass_application,
     topic_or_partition,
 )
-from tiered.program.open_log import open_tiers
+from tiered.program.open_log import open_tiers, open_view
 from tiered.program.open_reader import need_directory
 from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted
-from tiered.program.partition_status import gather
+from tiered.program.partition_status import PartitionStatus, gather
 from tiered.program.settings import suggestion
 from tiered.repair.log_directory import RejoinPlan
 
@@ -79,7 +81,8 @@ def command() -> None:
 def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
     """Let a fenced log start again where the bucket ends. Its local files are moved aside, next to the log directory.
 
-    Without a partition: those that are fenced or end below the bucket's end. With --remote the bucket is asked, too.
+    Without a partition: those that are fenced or end below the bucket's end. A partition that is neither is refused.
+    With --remote the bucket is asked, too.
 
     \b
     Examples:
@@ -89,7 +92,17 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
     directory = app.need_log_dir()
     need_directory(app)
     named = [one_partition(text) for text in selected]
-    change = admin.rejoin(directory, named or _overtaken(app), clock=app.clock)
+    states = _states(app)
+    with open_view(app) as log:
+        for tp in named:
+            if (state := states.get(tp)) is not None and _is_healthy(state, log):
+                raise ConfigError(
+                    f"{tp} is neither fenced nor behind the bucket: nothing was moved",
+                    hint=f"`tiered status {tp.topic}` shows its state"
+                    + ("" if app.remote is not None else "; --remote URL asks the bucket, too"),
+                )
+    overtaken = [tp for tp, state in states.items() if state.overtaken]
+    change = admin.rejoin(directory, named or overtaken, clock=app.clock)
     plan = change.details
     rows = [[aside.tp, aside.committed_end, aside.end_offset] for aside in plan.partitions]
     text = columns(["partition", "committed end", "end on this disk"], rows)
@@ -179,19 +192,30 @@ def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -
     return app.out.result("repair", {"dry_run": app.dry_run, **plan.as_json()}, lines, plan.exit_code)
 
 
-def _overtaken(app: Application) -> list[TopicPartition]:
-    """Return the partitions that are fenced or end below the bucket's end; none if the bucket cannot be read.
+def _states(app: Application) -> dict[TopicPartition, PartitionStatus]:
+    """Return the state of each partition, by the disk alone if there is no bucket or it cannot be read.
 
-    The disk alone names them only after an uploader has met the newer claim.
+    The disk alone knows of a newer claim only after an uploader has met it.
     """
-    if app.remote is None:
-        return []
     try:
         with open_tiers(app) as tiers:
-            return [entry.tp for entry in gather(tiers, {}) if entry.overtaken]
+            return {entry.tp: entry for entry in gather(tiers, {})}
     except (RemoteUnavailableError, RemotePermissionError, NotFoundError) as error:
         app.out.warn(f"the bucket was not asked: {error.message}")
-        return []
+    with open_tiers(app, with_remote=False) as tiers:
+        return {entry.tp: entry for entry in gather(tiers)}
+
+
+def _is_healthy(state: PartitionStatus, log: LogView) -> bool:
+    """Return True if the partition may go on as it is. By the disk alone: nothing there says that it may not."""
+    proof = log.claims.proof(state.tp)
+    if state.positions is None or state.reasons:
+        return False
+    if state.pinned is None:
+        return bool(proof.token) or state.tp not in log.uploads.read()
+    end = state.positions.end_offset
+    volume = VolumeProof(str(log.volume_id), False, end, token=proof.token or "", last_append=proof.last_append or "")
+    return is_own_claim(state.pinned.root, volume) and end >= state.pinned.next_offset
 
 
 def _bucket_ends(app: Application, plan: RejoinPlan) -> dict[TopicPartition, int]:

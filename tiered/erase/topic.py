@@ -202,9 +202,9 @@ def stays(plans: Iterable[Fields]) -> list[str]:
         if plan["volume"]:
             lines.append(
                 f"{name}: the disk of volume {plan['volume']} keeps what local.retention.* keeps: "
-                f"`tiered disk drop {plan['topic']}:{plan['partition']} --log-dir DIR` on its machine deletes what "
-                f"the bucket holds. If that disk has records from offset {plan['end_offset']} on, run this command "
-                f"again after their upload"
+                f"`tiered disk drop {plan['topic']}:{plan['partition']} --log-dir DIR --remote URL` on its machine "
+                f"deletes what the bucket holds. If that disk has records from offset {plan['end_offset']} on, run "
+                f"this command again after their upload"
             )
     if plans:
         lines.append(

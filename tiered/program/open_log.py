@@ -20,7 +20,7 @@ from tiered.local.disk.uploader_files import root_bounds_by_partition
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
-from tiered.program.open_reader import need_directory, need_topic, refuse_file
+from tiered.program.open_reader import need_directory, need_topic, refuse_file, refuse_foreign
 from tiered.program.open_store import open_remote, store_options
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.root_view import RootView
@@ -42,10 +42,13 @@ def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_
     directory = app.need_log_dir()
     if create:
         refuse_file(directory)
+        refuse_foreign(directory)
     else:
         need_directory(app)
     if app.remote is None:
         return tiered.open(directory, create=create, clock=app.clock, ids=app.ids)
+    if app.remote.startswith("memory:"):
+        app.out.warn(f"{app.remote} keeps nothing: what is uploaded there is gone when this command ends")
     options = store_options(app, app.remote)
     return tiered.open(
         directory,

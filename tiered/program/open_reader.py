@@ -160,6 +160,21 @@ def refuse_file(directory: Path) -> None:
         raise ConfigError(f"{directory} is a file, not a log directory", hint=hint)
 
 
+def refuse_foreign(directory: Path) -> None:
+    """Raise ConfigError if ``directory`` has files, and none of a log. Hidden ones and ``lost+found`` do not count."""
+    refuse_partition(directory, PosixFiles())
+    try:
+        names = [] if not directory.is_dir() or _is_log(directory) else [path.name for path in directory.iterdir()]
+    except PermissionError:
+        return  # the open reports it
+    foreign = [name for name in names if not name.startswith((".", "tiered-")) and name != "lost+found"]
+    if foreign:
+        raise ConfigError(
+            f"{directory} has files that are not a log's, such as {min(foreign)!r}",
+            hint="name a new or empty folder for the log",
+        )
+
+
 def _is_log(directory: Path) -> bool:
     if (directory / META_PROPERTIES_NAME).exists():
         return True

@@ -190,7 +190,7 @@ def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock
         if not chosen:
             raise ConfigError(
                 f"nothing to do: no partition in {directory} is fenced or ends below the bucket's end",
-                hint="to move a partition aside anyway, name it: `tiered repair rejoin TOPIC:P --log-dir DIR`",
+                hint="`tiered status` with the log directory and the bucket shows the partitions",
             )
         committed = {tp: uploads[tp].end_offset if tp in uploads else 0 for tp in chosen}
         aside = tuple(Aside(tp, committed[tp], ends.get(tp, committed[tp])) for tp in chosen)

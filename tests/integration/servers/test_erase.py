@@ -60,7 +60,7 @@ def test_nothing_holds_it_in_the_end(
     assert len(receipt["noncurrent_versions"]) == 4
     run_lines(receipt["noncurrent_versions"], tmp_path)
     assert holding(s3, WHO) == {}
-    assert cli("disk", "drop", "users", "--log-dir", log_dir, "--yes").code == 0
+    assert cli("disk", "drop", "users", "--yes", *where).code == 0
     again = cli("erase", "users", "--key", WHO.decode(), "--yes", "--json", *where)
     assert (again.code, again.summary["disk"], again.summary["partitions"][0]["records_now"]) == (0, [], 0)
     with tiered.open_reader(url, log_dir=log_dir, endpoint_url=minio.url, region="us-east-1") as reader:

@@ -23,21 +23,9 @@ def test_a_csv_without_a_header_is_nothing_to_do(cli: Cli, tmp_path: Path) -> No
     assert cli("append", "t", "--log-dir", tmp_path / "d").code == 0
 
 
-def test_a_refused_time_names_the_line_the_times_and_the_limit(cli: Cli, tmp_path: Path) -> None:
-    rows = b'a,t\n"1\n2",1357016400000\n3,2100-01-01\n'
-    line = ("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", "csv", "--timestamp-field", "t")
-    late = cli(*line, stdin=rows)
-    assert late.code == 2
-    assert "record 2 of the input (line 4): its time 2100-01-01T00:00:00Z lies more than 1h00m" in late.err
-    assert "(message.timestamp.after.max.ms) after now, 20" in late.err
-    early = cli(
-        *("append", "u", "--log-dir", tmp_path / "d", "--create", "--set", "message.timestamp.before.max.ms=1d"),
-        *("--format", "json", "--timestamp-field", "t"),
-        stdin=b'\n{"t": 1357016400000}\n',
-    )
-    assert "record 1 of the input (line 2): its time 2013-01-01T05:00:00Z lies more than 1d00h" in early.err
-    assert "(message.timestamp.before.max.ms) before now" in early.err
-    assert "--set message.timestamp.before.max.ms=" in early.err
+def test_a_bucket_in_memory_is_said_to_keep_nothing(cli: Cli, tmp_path: Path) -> None:
+    done = cli("append", "t", "--create", "--log-dir", tmp_path / "d", "--remote", "memory://m", stdin=b"x\n")
+    assert (done.code, "warning: memory://m keeps nothing" in done.err) == (0, True)
 
 
 def test_a_long_field_of_a_csv_is_a_field(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

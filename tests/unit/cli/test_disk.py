@@ -161,7 +161,7 @@ def test_what_the_bucket_holds_leaves_the_disk_at_once(cli: Cli, tmp_path: Path)
         log.sync(timeout=60)
         for number in range(40, 60):
             topic.append(b"%03d" % number + b"x" * 100)
-    words = ("disk", "drop", "t", "--log-dir", str(path))
+    words = ("disk", "drop", "t", "--log-dir", str(path), "--remote", url)
 
     def bases() -> list[int]:
         return sorted(int(file.stem) for file in (path / "t-0").glob("*.log"))
@@ -196,8 +196,33 @@ def test_what_the_bucket_holds_leaves_the_disk_at_once(cli: Cli, tmp_path: Path)
         log.sync(timeout=60)
     assert cli(*words, "--yes").code == 0
     assert cli("topic", "set", "t", "--partitions", "2", "--log-dir", path, "--remote", url, "--yes").code == 0
-    both = cli("disk", "drop", "t", "--log-dir", path, "--yes")  # the new partition has nothing to be uploaded
+    both = cli(*words, "--yes")  # the new partition has nothing to be uploaded
     assert (both.code, both.text.splitlines()[-1]) == (0, "t-1: 0 segments deleted, 0 B")
+
+
+def test_what_the_bucket_lost_is_not_dropped(cli: Cli, tmp_path: Path) -> None:
+    """The disk's own notes say that all is uploaded. It has the last copy of an object that is gone."""
+    url, path = f"file://{tmp_path / 'store'}", tmp_path / "log"
+    with tiered.open(path, remote=url) as log:
+        topic = log.topic("t", create=True, config={"segment.bytes": 1000})
+        for number in range(40):
+            topic.append(b"%03d" % number + b"x" * 100)
+        log.sync(timeout=60)
+    lost = sorted((tmp_path / "store").rglob("*.log.obj"), key=lambda file: file.name)[1]
+    lost.unlink()
+    before = sorted((path / "t-0").glob("*.log"))
+    words = ("disk", "drop", "t", "--log-dir", path, "--remote", url)
+    planned = cli(*words, "--dry-run", "--json")
+    done = cli(*words, "--yes")
+    assert (planned.code, planned.summary["partitions"][0]["segments"]) == (13, 1)
+    assert (done.code, ": the .log is missing; the segments here stay: `tiered repair`" in done.err) == (13, True)
+    assert sorted((path / "t-0").glob("*.log")) == before[1:]
+    assert cli("repair", "t:0", "--log-dir", path, "--remote", url, "--yes").code == 0
+    assert cli(*words, "--yes").code == 0
+    for root in (tmp_path / "store").rglob("root.obj"):
+        root.unlink()
+    refused = cli(*words, "--yes")
+    assert (refused.code, "the catalog" in refused.err) == (10, True)
 
 
 def test_what_no_bucket_holds_is_not_dropped(cli: Cli, tmp_path: Path) -> None:
@@ -207,15 +232,3 @@ def test_what_no_bucket_holds_is_not_dropped(cli: Cli, tmp_path: Path) -> None:
     assert "is not tiered" in refused.err
     with LocalLog.open(tmp_path / "log", clock=SystemClock(), ids=SystemIds()):
         assert cli(*words).code == 11
-
-
-def test_the_deletion_of_a_linked_partition_says_where_its_files_are(cli: Cli, tmp_path: Path) -> None:
-    path, disk = made(tmp_path / "log"), tmp_path / "disk"
-    disk.mkdir()
-    (path / "t-0").rename(disk / "t-0")
-    (path / "t-0").symlink_to(disk / "t-0")
-    done = cli("topic", "delete", "t", "--log-dir", str(path), "--yes", "--json")
-    assert (done.code, done.summary["linked"]) == (0, {"t-0": str((disk / "t-0").resolve())})
-    with LocalLog.open(path, clock=SystemClock(), ids=SystemIds()) as log:
-        log.tick()
-    assert list(disk.iterdir()) == []

@@ -51,12 +51,9 @@ def test_it_cleans_after_a_yes(cli: Cli, tmp_path: Path) -> None:
 
 def test_why_not(cli: Cli, tmp_path: Path) -> None:
     log_dir = made(tmp_path / "log")
-    told = cli("disk", "compact", "plain", "--log-dir", log_dir, "--yes", "--json").summary["partitions"]
-    assert [partition["refused"] for partition in told] == ["cleanup.policy does not say compact"]
-    assert (
-        "plain-0 is not compacted: cleanup.policy does not say compact"
-        in cli("disk", "compact", "plain", "--log-dir", log_dir, "--yes").err
-    )
+    refused = cli("disk", "compact", "plain", "--log-dir", log_dir, "--yes")
+    assert (refused.code, "plain is not compacted: its cleanup.policy is delete" in refused.err) == (2, True)
+    assert "next: `tiered topic set plain cleanup.policy=compact`" in refused.err
     assert cli("disk", "compact", "none", "--log-dir", log_dir).code == 10
     assert cli("disk", "compact", "--log-dir", str(tmp_path / "none")).code == 10
     with LocalLog.open(tmp_path / "log", clock=SystemClock(), ids=SystemIds()):

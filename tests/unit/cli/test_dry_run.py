@@ -27,7 +27,7 @@ CHANGES = [
     "restore --remote {b} --log-dir {x}/new",
     "repair --remote {b}",
     "erase t --key k --remote {b}",
-    "disk drop t --log-dir {d}",
+    "disk drop t --log-dir {d} --remote {b}",
     "disk move plain:0 {x}/other --log-dir {d}",
     "disk truncate plain:0 1 --log-dir {d}",
     "doctor --write-probe --remote {b}",

@@ -88,7 +88,7 @@ def test_nothing_is_done_under_an_older_root_that_was_put_back(cli: Cli, place: 
 def test_another_prefix(cli: Cli, place: Path) -> None:
     (place / "other").mkdir()
     both = ("--log-dir", place / "log", "--remote", f"file://{place / 'other'}")
-    for line, code in ((("cat", "t"), 10), (("status",), 13), (("check",), 13)):
+    for line, code in ((("cat", "t"), 10), (("status",), 13)):
         seen = cli(*line, *both)
         assert (seen.code, seen.out.startswith(b"0")) == (code, False), line
         assert "offset 40 committed" in seen.text + seen.err, line
