@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tiered import arguments
 from tiered.appending.appender import BATCH_BYTES, BUFFER_BYTES, LINGER_MS, MAX_BLOCK_MS, Appender, AppenderLimits
@@ -28,42 +28,12 @@ if TYPE_CHECKING:
     from tiered.local.disk.topics import TopicInfo
     from tiered.local.partition.appender import PartitionAppender as PartitionAppender
     from tiered.local.partition.write_log import WriteLog
+    from tiered.log import Log
 
 MEMORY = "memory"
 DURABILITIES = (MEMORY, "disk", "remote")
 DEFAULT_REMOTE_TIMEOUT_S = 900.0
 """Seconds that ``durability="remote"`` waits for the next seal and its commit. Then it raises DataLocalError."""
-
-
-class _OwningLog(Protocol):
-    """Log to which a topic belongs: the methods that the topic calls."""
-
-    def wait_uploaded(self, ends: dict[TopicPartition, int], timeout_s: float) -> None:
-        """Wait until the committed ends reach ``ends``. Raises DataLocalError after ``timeout_s``.
-
-        Raises FencedError if another volume owns a partition.
-        """
-
-    def check_remote(self) -> None:
-        """Raise ConfigError if there is no bucket to wait for."""
-
-    def _check_uploader(self) -> None:
-        """Raise, once, the error that ended the uploader of this process."""
-
-    def _check_caller(self) -> None:
-        """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
-
-    @property
-    def _uploader_error(self) -> str | None:
-        """Return the error that ended the uploader of this process."""
-
-    def transaction(
-        self, transactional_id: str, *, topic: Topic | None, timeout: float, durability: str
-    ) -> Transaction:
-        """Begin a transaction. ``topic``: topic of its appends that name none. ``timeout``: seconds until its abort."""
-
-    def _add_partitions(self, topic: str, more: int) -> int:
-        """Add ``more`` partitions to ``topic``. Return its new number of partitions."""
 
 
 class Topic(TopicReads):
@@ -78,7 +48,7 @@ class Topic(TopicReads):
         now_ms: Callable[[], int],
         runner: Runner,
         followers: Followers,
-        waiter: _OwningLog,
+        waiter: Log,
         appenders: AppenderThread,
     ) -> None:
         counter = PartitionCounter(self._count_steps, COUNT_HERE_S)

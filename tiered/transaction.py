@@ -17,7 +17,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from tiered import arguments
 from tiered.display import names_without
@@ -40,6 +40,8 @@ from tiered.times import Time
 
 if TYPE_CHECKING:
     from tiered.consumer.steps import AnyConsumer, ConsumerSteps
+    from tiered.local.transactions.group_positions import GroupPositions
+    from tiered.topic import Topic
 
 DEFAULT_TIMEOUT_S = 60.0
 """Seconds after which an open transaction is aborted (Kafka's ``transaction.timeout.ms``)."""
@@ -66,36 +68,6 @@ def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
     return timeout_ms
 
 
-class ProducerTarget(Protocol):
-    """Topic to which a transaction appends."""
-
-    @property
-    def name(self) -> str:
-        """Return the topic's name."""
-
-    def log(self, partition: int) -> WriteLog:
-        """Return the write log of one partition."""
-
-
-class TransactionTarget(ProducerTarget, Protocol):
-    """Methods of a topic that a transaction calls."""
-
-    def _route(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp: Time | None,
-        headers: Headers | None,
-    ) -> tuple[int, NewRecord]:
-        """Return the partition of one record, and the record."""
-
-    def _group(
-        self, records: Iterable[AppendRecord], partition: int | None
-    ) -> tuple[Sequence[object], list[tuple[int, Sequence[object]]]]:
-        """Return all records, and (partition, its records) in the order of partitions."""
-
-
 class Transaction:
     """A transaction, made by ``Topic.transaction`` or ``Log.transaction``; a context manager. Thread-safe.
 
@@ -107,8 +79,8 @@ class Transaction:
         coordinator: Transactions,
         producer: TxnProducer,
         *,
-        default: TransactionTarget | None,
-        find: Callable[[str], TransactionTarget],
+        default: Topic | None,
+        find: Callable[[str], Topic],
         wait: Callable[[Mapping[TopicPartition, WriteLog]], None],
         now_ms: Callable[[], int],
     ) -> None:
@@ -270,7 +242,7 @@ class Transaction:
         except TieredError as error:
             _logger.warning("transaction %r could not be aborted now: %s", self.transactional_id, error)
 
-    def _append(self, target: ProducerTarget, partition: int, records: Sequence[object]) -> RecordMetadata:
+    def _append(self, target: Topic | GroupPositions, partition: int, records: Sequence[object]) -> RecordMetadata:
         tp, log = TopicPartition(target.name, partition), target.log(partition)
         with self._locked():
             self._check_usable()
@@ -311,7 +283,7 @@ class Transaction:
         self._coordinator.check_process()  # a fork may have copied the lock while another thread held it
         return self._lock
 
-    def _target(self, topic: str | None) -> TransactionTarget:
+    def _target(self, topic: str | None) -> Topic:
         topic = arguments.text_or_none("topic", topic)
         if topic is not None and (self._default is None or topic != self._default.name):
             return self._find(topic)

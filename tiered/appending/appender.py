@@ -18,7 +18,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tiered import arguments
 from tiered.appending.receipt import BATCH_OVERHEAD_BYTES, Outcome, PendingBatch, Receipt
@@ -38,9 +38,11 @@ from tiered.format.accumulator import Accumulator
 from tiered.format.batch import encode_batch
 from tiered.format.kernels import PlainLock
 from tiered.format.locks import SafeEvent
-from tiered.local.partition.write_log import WriteLog
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, RecordMetadata
 from tiered.times import Time
+
+if TYPE_CHECKING:
+    from tiered.topic import Topic
 
 LINGER_MS = 5
 """Time that a batch waits for more records (Kafka's ``linger.ms``)."""
@@ -104,46 +106,6 @@ class AppenderLimits(NamedTuple):
         return found
 
 
-class AppendTarget(Protocol):
-    """Topic that an appender writes to."""
-
-    @property
-    def name(self) -> str:
-        """Return the topic's name."""
-
-    @property
-    def partitions(self) -> int:
-        """Return the number of partitions."""
-
-    def _check_caller(self) -> None:
-        """Raise ReentrantCallError if this thread is inside another call of the log, as a signal handler may be."""
-
-    def _route(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp: Time | None,
-        headers: Headers | None,
-    ) -> tuple[int, NewRecord]:
-        """Return the partition of a record, and the record."""
-
-    def _place(self, key: bytes | None, partition: int | None) -> int:
-        """Return ``partition`` if it is given, otherwise the partition of ``key``, or any one if both are None."""
-
-    def log(self, partition: int) -> WriteLog:
-        """Return one partition of the topic, for writing."""
-
-    def _check_durability(self, durability: str) -> None:
-        """Raise ConfigError for a durability that the topic can never reach."""
-
-    def _check_uploader(self) -> None:
-        """Raise, once, the error that ended the uploader of this process."""
-
-    def _wait(self, ends: dict[int, int], durability: str) -> None:
-        """Wait until the partitions have reached these end offsets with this durability."""
-
-
 class Appender(Accumulator[Receipt]):
     """Buffered writer of one topic, made by ``Topic.appender``; a context manager. Thread-safe.
 
@@ -152,7 +114,7 @@ class Appender(Accumulator[Receipt]):
     partition fail with AppendHaltedError and are not written, until ``flush`` raises the reason.
     """
 
-    def __init__(self, topic: AppendTarget, thread: AppenderThread, limits: AppenderLimits) -> None:
+    def __init__(self, topic: Topic, thread: AppenderThread, limits: AppenderLimits) -> None:
         super().__init__(
             topic.partitions,
             record_bytes=RECORD_OVERHEAD_BYTES,
