@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.golden.foreign import NOW, TOPICS, Answer, Sent, shown
+from tests.golden.foreign import NOW, TOPICS, Answer, OddBatch, Sent, shown
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     CorruptionError,
@@ -28,6 +28,12 @@ LATER = NOW + 3 * 365 * 24 * 3_600_000
 
 OLD_FORMATS = "v0 and v1, which a broker of today does not take, become v2"
 ANOTHER_ERROR = "refused with another error"
+
+WRONG_FRAMES = (
+    *("wrong header CRC of a second member", "reserved flags", "end mark with the top bit"),
+    *("wrong content size", "huge content size", "wrong content checksum"),
+)
+ODD_FRAMES = ("dictionary flag", "an empty compressed block")
 
 INVALID_RECORD, INVALID_TIMESTAMP, CORRUPT_MESSAGE, OWN_ERROR, INVALID_PRODUCER_EPOCH = 87, 32, 2, -1, 47
 
@@ -62,7 +68,13 @@ def reading(answers: Iterable[Answer]) -> Iterator[Difference]:
         except CorruptionError:
             ours = None
         if ours != theirs:
-            yield Difference(batch.name, _why_read(batch.data, theirs, ours), theirs, ours)
+            yield Difference(batch.name, _why_framed(batch) or _why_read(batch.data, theirs, ours), theirs, ours)
+
+
+def _why_framed(batch: OddBatch) -> str:
+    if batch.name.endswith(WRONG_FRAMES):
+        return "a frame with a wrong size, checksum or flag is damage"
+    return "what the library reads of an odd lz4 frame is read" if batch.name.endswith(ODD_FRAMES) else ""
 
 
 def _why_read(batch: bytes, theirs: list[Any] | None, ours: list[Any] | None) -> str:
@@ -105,7 +117,8 @@ def appending(directory: Path, answers: Iterable[Answer]) -> Iterator[Difference
                     ours = b"".join(map(bytes, partition.read_batches(done.offset)))
                 theirs = sent.code or sent.stored
                 if not _same(theirs, ours):
-                    yield Difference(f"{topic}: {answer.batch.name}", _why_sent(answer, sent, ours), theirs, ours)
+                    why = _why_framed(answer.batch) or _why_sent(answer, sent, ours)
+                    yield Difference(f"{topic}: {answer.batch.name}", why, theirs, ours)
 
 
 def _same(theirs: int | bytes | None, ours: Any) -> bool:

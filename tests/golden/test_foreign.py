@@ -33,6 +33,8 @@ def test_we_read_what_kafkas_consumer_reads(answers: list[Answer]) -> None:
         "an offset below zero is damage",
         "an offset outside of 0 to 2^63-1 is damage",
         "more records than offsets are damage",
+        "a frame with a wrong size, checksum or flag is damage",
+        "what the library reads of an odd lz4 frame is read",
         "linked lz4 blocks are read",
         "no compressed data is needed for no records",
     }
@@ -42,6 +44,8 @@ def test_we_take_and_store_what_a_broker_takes_and_stores(answers: list[Answer],
     differences = list(appending(tmp_path, answers))
     assert [one for one in differences if not one.why] == []
     assert set(Counter(one.why for one in differences)) == {
+        "a frame with a wrong size, checksum or flag is damage",
+        "what the library reads of an odd lz4 frame is read",
         "v0 and v1, which a broker of today does not take, become v2",
         "batches of another log are taken: offsets are given anew",
         "inner offsets are given anew",

@@ -138,7 +138,7 @@ def decompress(
     if codec is Codec.SNAPPY:
         return _decompress_snappy(memoryview(data), max_bytes)
     if codec is Codec.GZIP:
-        return _decompress_gzip(bytes(data), max_bytes)
+        return _decompress_gzip(memoryview(data), max_bytes)
     if len(data) > max_bytes:
         raise _too_large("uncompressed", max_bytes)
     return bytes(data)
@@ -157,98 +157,35 @@ def _damaged(codec: str, why: object, position: int = 0) -> CorruptionError:
     return CorruptionError(f"{codec} data is damaged: {why}", position=position)
 
 
-# -- gzip: consecutive RFC 1952 members ----------------------------------------------------------------------------
-#
-#  0  1F 8B 08      magic, deflate
-#  3  FLG           0 text, 1 header CRC, 2 extra field, 3 name, 4 comment; 5-7 are ignored
-#  4  6 bytes       time, level, system
-# 10  what the flags add, deflated data, CRC-32 u32, size u32 (little-endian)
-#
-# Java's GZIPInputStream is the model: after a member it reads the next one, and ends at bytes that are no header of
-# another member. zlib gets the deflated data alone, as it refuses more headers than Java does.
+# -- gzip: consecutive RFC 1952 members, and bytes after them that begin no member ------------------------------------
 
 _GZIP_WBITS = 31  # zlib's way to say: gzip header and trailer
-_DEFLATE_WBITS = -15
 _GZIP_MAGIC = b"\x1f\x8b\x08"
-_GZIP_HEADER_BYTES = 10
-_HEADER_CRC, _EXTRA, _NAME, _COMMENT = 0x02, 0x04, 0x08, 0x10
-_GZIP_TRAILER = struct.Struct("<II")
 _MIN_MEMBER_BYTES = 19  # shortest rest in which Java looks for another member
 _STEP_BYTES = 64 * 1024  # compressed bytes given to zlib at once: it copies what it has not used at every call
 _PIECE_BYTES = 1024 * 1024  # decompressed bytes taken at once: a bomb is found before more than its limit is in memory
 
 
-def _decompress_gzip(raw: bytes, max_bytes: int) -> bytes:
-    if len(raw) <= _STEP_BYTES:
-        stream = zlib.decompressobj(_GZIP_WBITS)
-        try:
-            whole = stream.decompress(raw, max_bytes + 1)
-        except zlib.error:
-            whole = b""
-        if stream.eof and not stream.unused_data and len(whole) <= max_bytes:
-            return whole  # exactly one good member: the common case
+def _decompress_gzip(view: memoryview, max_bytes: int) -> bytes:
     out: list[bytes] = []
-    size = 0
-    start = _deflated_at(raw, 0)
-    if start is None:
-        raise _damaged("gzip", "no member begins here")
-    while start is not None:
-        position, size = _read_member(raw, start, out, size, max_bytes)
-        start = _deflated_at(raw, position) if len(raw) - position >= _MIN_MEMBER_BYTES else None
+    size = position = 0
+    while position == 0 or (len(view) - position >= _MIN_MEMBER_BYTES and view[position : position + 3] == _GZIP_MAGIC):
+        stream = zlib.decompressobj(_GZIP_WBITS)
+        while not stream.eof:
+            given = view[position : position + _STEP_BYTES]
+            try:
+                piece = stream.decompress(given, _PIECE_BYTES)
+            except zlib.error as e:
+                raise _damaged("gzip", e, position) from None
+            used = len(given) - len(stream.unused_data if stream.eof else stream.unconsumed_tail)
+            if not (stream.eof or used or piece):
+                raise _damaged("gzip", "it ends early", len(view))
+            position += used
+            size += len(piece)
+            if size > max_bytes:
+                raise _too_large("gzip", max_bytes)
+            out.append(piece)
     return b"".join(out)
-
-
-def _deflated_at(raw: bytes, at: int) -> int | None:
-    """Return the start of the deflated data of the member at ``at``; None if no member begins there."""
-    if not raw.startswith(_GZIP_MAGIC, at) or len(raw) < at + _GZIP_HEADER_BYTES:
-        return None
-    flags = raw[at + 3]
-    position = at + _GZIP_HEADER_BYTES
-    if flags & _EXTRA:
-        position += 2 + int.from_bytes(raw[position : position + 2], "little")
-    for text in (_NAME, _COMMENT):
-        if flags & text:
-            end = raw.find(b"\0", position)
-            if end < 0:
-                return None
-            position = end + 1
-    if flags & _HEADER_CRC:
-        if zlib.crc32(raw[at:position]) & 0xFFFF != int.from_bytes(raw[position : position + 2], "little"):
-            return None
-        position += 2
-    return position if position <= len(raw) else None
-
-
-def _read_member(raw: bytes, position: int, out: list[bytes], before: int, max_bytes: int) -> tuple[int, int]:
-    """Append the data of one member to ``out``; return (position after the member, size of all data so far).
-
-    ``position``: start of its deflated data. ``before``: decompressed bytes of the earlier members. Raises
-    CorruptionError for damage, and above ``max_bytes`` of data in all members.
-    """
-    stream = zlib.decompressobj(_DEFLATE_WBITS)
-    view = memoryview(raw)
-    crc, size, ended = 0, before, False
-    while not ended:
-        given = view[position : position + _STEP_BYTES]
-        try:
-            piece = stream.decompress(given, _PIECE_BYTES)
-        except zlib.error as e:
-            raise _damaged("gzip", e, position) from None
-        ended = stream.eof
-        used = len(given) - len(stream.unused_data if ended else stream.unconsumed_tail)
-        if not (ended or used or piece):
-            raise _damaged("gzip", "it ends early", len(raw))
-        position += used
-        size += len(piece)
-        if size > max_bytes:
-            raise _too_large("gzip", max_bytes)
-        crc = zlib.crc32(piece, crc)
-        out.append(piece)
-    if position + _GZIP_TRAILER.size > len(raw):
-        raise _damaged("gzip", "it ends early", len(raw))
-    if _GZIP_TRAILER.unpack_from(raw, position) != (crc, size - before & 0xFFFF_FFFF):
-        raise _damaged("gzip", "CRC or size of a member is wrong", position)
-    return position + _GZIP_TRAILER.size, size
 
 
 # -- snappy: xerial framing as Java writes it, or one raw block as librdkafka writes it ----------------------------
@@ -337,37 +274,36 @@ def _decompress_block(block: memoryview, budget: int, max_bytes: int, position: 
 #  4  FLG = 60      6-7 version 1, 5 independent blocks, 4 block checksums, 3 content size, 2 checksum, 0 dictionary
 #  5  BD  = 40      4-6 largest block: 4 is 64 KiB, each step is four times more
 #  6  HC  = 82      second byte of xxHash32(FLG, BD and what the flags add)
-#  7  u32 little-endian block size (top bit: stored) | block, repeated; size 0 ends the frame
 
-_LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_HEADER_BYTES = 7
 _INDEPENDENT, _BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM = 0x20, 0x10, 0x08, 0x04
-_LZ4_VERSION_BITS, _LZ4_VERSION = 0xC3, 0x40  # neither the dictionary's bit nor the reserved one is set
-_LZ4_BLOCK_BYTES = {0x40: 64 * 1024, 0x50: 256 * 1024, 0x60: 1024 * 1024, 0x70: 4 * 1024 * 1024}
-_STORED = 0x8000_0000
-_MAX_LZ4_EXPANSION = 255
+_LZ4_ROOM = 6  # times the frame: what the library may return at once, for which it allocates memory
+_LEAST_LZ4_ROOM_BYTES = 64 * 1024
 
 
 def _decompress_lz4(view: memoryview, max_bytes: int, mend_header: bool) -> bytes:
-    """Return the content of the first frame. Accepts linked blocks; Java does not.
+    """Return the content of the first frame. Accepts linked blocks; Java does not. Ignores what follows the frame.
 
-    Like Java's reader it ignores what follows the frame, the content size and the content checksum. ``mend_header``
-    accepts any header checksum: Kafka computed that of message format 0 wrongly. Raises CorruptionError for damage, and
-    above ``max_bytes`` of content.
+    ``mend_header`` accepts any header checksum: Kafka computed that of message format 0 wrongly. Raises CorruptionError
+    for damage, and above ``max_bytes`` of content.
     """
-    blocks, end_mark, bound = _walk_blocks(view)
     stream = lz4.frame.LZ4FrameDecompressor()
-    try:
-        frame = _checked_frame(view, blocks, end_mark, mend_header)
-        # The library allocates what it is allowed to return: never more than the blocks can hold.
-        out: bytes = stream.decompress(frame, max_length=min(bound, max_bytes) + 1)
-    except (RuntimeError, EOFError, ValueError, MemoryError) as e:
-        raise _damaged("lz4", e) from None
-    if len(out) > max_bytes:
-        raise _too_large("lz4", max_bytes)
-    if not stream.eof:
-        raise _damaged("lz4", "the frame does not end", len(view))
-    return out
+    out: list[bytes] = []
+    size, room = 0, max(len(view) * _LZ4_ROOM, _LEAST_LZ4_ROOM_BYTES)
+    given: bytes | memoryview = _with_checked_header(view) if mend_header else view
+    while not stream.eof:
+        try:
+            piece: bytes = stream.decompress(given, max_length=min(room, max_bytes - size + 1))
+        except (RuntimeError, EOFError, ValueError, MemoryError) as e:
+            raise _damaged("lz4", e) from None
+        if not piece and not stream.eof:
+            raise _damaged("lz4", "it ends early", len(view))
+        size += len(piece)
+        if size > max_bytes:
+            raise _too_large("lz4", max_bytes)
+        out.append(piece)
+        given = b""
+    return b"".join(out)
 
 
 def has_linked_blocks(data: Buffer) -> bool:
@@ -376,50 +312,15 @@ def has_linked_blocks(data: Buffer) -> bool:
     return len(view) > 4 and not view[4] & _INDEPENDENT
 
 
-def _walk_blocks(view: memoryview) -> tuple[int, int, int]:
-    """Return (start of the blocks, position of the end mark, upper bound of the decompressed size) of a frame.
-
-    Raises CorruptionError for another header, an impossible block size, or a truncated frame.
-    """
-    if len(view) < _LZ4_HEADER_BYTES or view[:4] != _LZ4_MAGIC:
-        raise _damaged("lz4", "no frame header")
-    flags = view[4]
-    block_bytes = _LZ4_BLOCK_BYTES.get(view[5])
-    if flags & _LZ4_VERSION_BITS != _LZ4_VERSION or block_bytes is None:
-        raise _damaged("lz4", f"unknown frame version or block size, FLG {flags:#04x} BD {view[5]:#04x}", 4)
-    blocks = position = _LZ4_HEADER_BYTES + (8 if flags & _CONTENT_SIZE else 0)
-    behind_block = 4 if flags & _BLOCK_CHECKSUM else 0
-    behind_frame = 4 if flags & _CONTENT_CHECKSUM else 0
-    bound = 0
-    while position + 4 <= len(view):
-        head = int.from_bytes(view[position : position + 4], "little")
-        size = head & ~_STORED
-        if size == 0 and position + 4 + behind_frame <= len(view):
-            return blocks, position, bound
-        if size > block_bytes or head == 1:  # one compressed byte decodes to nothing: Java takes it for the end
-            raise _damaged("lz4", f"block of {size} bytes where 2 to {block_bytes} are possible", position)
-        position += 4 + size + behind_block
-        bound += size if head & _STORED else min(block_bytes, size * _MAX_LZ4_EXPANSION)
-    raise _damaged("lz4", "it ends early", len(view))
-
-
-def _checked_frame(view: memoryview, blocks: int, end_mark: int, mend_header: bool) -> bytes | memoryview:
-    """Return the frame for the library: without the fields that it checks and Java does not, with a header to match.
-
-    ``blocks``, ``end_mark``: positions of the first block and of the end mark. Raises RuntimeError for a wrong header
-    checksum, unless ``mend_header``.
-    """
-    flags, end = view[4], end_mark + 4
-    if not flags & (_CONTENT_SIZE | _CONTENT_CHECKSUM) and not mend_header and not view[end - 1]:
-        return view[:end]  # nothing to leave out, and the library checks the header itself
-    if not mend_header:
-        lz4.frame.get_frame_info(bytes(view[:blocks]))
+def _with_checked_header(view: memoryview) -> bytes:
+    """Return the frame with the right header checksum. A frame with a content size or checksum is returned as it is."""
+    flags = view[4] if len(view) >= _LZ4_HEADER_BYTES else _CONTENT_SIZE
+    if flags & (_CONTENT_SIZE | _CONTENT_CHECKSUM):
+        return bytes(view)
     header = lz4.frame.LZ4FrameCompressor(
-        block_size=view[5] >> 4,
-        block_linked=not flags & _INDEPENDENT,
-        block_checksum=bool(flags & _BLOCK_CHECKSUM),
+        block_size=view[5] >> 4, block_linked=not flags & _INDEPENDENT, block_checksum=bool(flags & _BLOCK_CHECKSUM)
     ).begin()
-    return b"".join((header, view[blocks:end_mark], bytes(4)))
+    return b"".join((header, view[_LZ4_HEADER_BYTES:]))
 
 
 # -- zstd: frames without a content size, as Kafka's streaming encoders write them ----------------------------------
