@@ -19,7 +19,7 @@ from tiered.clock import Clock, IdSource
 from tiered.config import S3Keywords
 from tiered.consumer.consumer import Consumer
 from tiered.consumer.steps import ConsumerKeywords, ConsumerSteps, Options
-from tiered.display import html_table, names_without
+from tiered.display import html_table
 from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
 from tiered.local.directory.read_only_log import LogView
@@ -121,8 +121,7 @@ def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, p
 class FindReport:
     """Counts of a search. ``complete``: True once all chosen partitions were read to their end, False after an error.
 
-    ``segments_pruned``: segments in the bucket that were skipped because of their timestamps. ``bytes_read``: bytes
-    that the reader received from the store during the search.
+    ``bytes_read``: bytes that the reader received from the store during the search.
     """
 
     topic: str
@@ -130,7 +129,6 @@ class FindReport:
     records_scanned: int = 0
     records_found: int = 0
     bytes_read: int = 0
-    segments_pruned: int = 0
     complete: bool = False
 
 
@@ -188,8 +186,6 @@ class Reader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    __dir__ = names_without("request_counts", "store_options")
 
     def __repr__(self) -> str:
         return f"<Reader {' + '.join(place for _, place in self._places())}>"
@@ -412,7 +408,6 @@ class Reader:
         for partition in chosen:
             stream = yield from reads._open_steps(partition, opened)
             report.partitions += 1
-            report.segments_pruned += yield from stream.pruned_segments(wanted)
             yield from stream.records(wanted, through=matching)
             yield from stream.release()
         report.bytes_read = self._received_bytes() - before

@@ -170,15 +170,16 @@ def _decompress_gzip(view: memoryview, max_bytes: int) -> bytes:
     out: list[bytes] = []
     size = position = 0
     while position == 0 or (len(view) - position >= _MIN_MEMBER_BYTES and view[position : position + 3] == _GZIP_MAGIC):
-        stream = zlib.decompressobj(_GZIP_WBITS)
-        while not stream.eof:
+        stream, ended = zlib.decompressobj(_GZIP_WBITS), False
+        while not ended:
             given = view[position : position + _STEP_BYTES]
             try:
                 piece = stream.decompress(given, _PIECE_BYTES)
             except zlib.error as e:
                 raise _damaged("gzip", e, position) from None
-            used = len(given) - len(stream.unused_data if stream.eof else stream.unconsumed_tail)
-            if not (stream.eof or used or piece):
+            ended = stream.eof
+            used = len(given) - len(stream.unused_data if ended else stream.unconsumed_tail)
+            if not (ended or used or piece):
                 raise _damaged("gzip", "it ends early", len(view))
             position += used
             size += len(piece)

@@ -357,20 +357,6 @@ class TierStream:
             at = rows.end_offset
         return windows
 
-    def pruned_segments(self, wanted: ReadRange) -> Steps[int]:
-        """Return the number of segments in the bucket that a read of ``wanted`` does not fetch."""
-        if self._remote is None:
-            return 0
-        windows = yield from self.windows(wanted)
-        pruned = at = 0
-        while len(rows := (yield from self._remote.piece(at))):
-            pruned += sum(
-                not any(row.base < (w.end if w.end is not None else row.next) and w.start < row.next for w in windows)
-                for row in rows
-            )
-            at = rows.end_offset
-        return pruned
-
     def batches(
         self,
         start: int,
