@@ -90,7 +90,7 @@ def play(stage: Stage, without: str) -> Landings | None:
 def _sample(place: Place, landings: Landings, stop: threading.Event) -> None:
     with tiered.open_reader(place.url, endpoint_url=place.endpoint_url) as reader:
         while not stop.wait(SAMPLE_S):
-            landings.sample(sum(reader.end_offsets(POSITIONS).values()))
+            landings.sample(sum(reader.topic(POSITIONS).end_offsets().values()))
 
 
 def _stream(stage: Stage, landings: Landings) -> None:

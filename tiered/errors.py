@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 
 class TieredError(Exception):
@@ -403,27 +403,12 @@ class JobFailedError(TieredError):
     hint = "run the same job again: finished work stays"
 
 
-class ErrorRow(NamedTuple):
-    """Row of the table of errors, for the documentation."""
-
-    name: str
-    code: str
-    meaning: str
-    hint: str
-    retriable: bool
-    exit_code: int
-
-
-def error_rows() -> list[ErrorRow]:
-    """Return one row for each error class of this module, in the order of exit codes and names."""
-    found: list[ErrorRow] = []
-    queue: list[type[TieredError]] = [TieredError]
-    for error in queue:
-        queue += error.__subclasses__()
-        if error.__module__ == __name__:
-            meaning = " ".join((error.__doc__ or "").partition("\n\n")[0].replace("``", "`").split())
-            found.append(ErrorRow(error.__name__, error.code, meaning, error.hint, error.retriable, error.exit_code))
-    return sorted(found, key=lambda row: (row.exit_code, row.name))
+def error_classes() -> list[type[TieredError]]:
+    """Return the error classes of this module, in the order of exit codes and names."""
+    found: list[type[TieredError]] = [TieredError]
+    for error in found:
+        found += error.__subclasses__()
+    return sorted((each for each in found if each.__module__ == __name__), key=lambda e: (e.exit_code, e.__name__))
 
 
 def as_markdown() -> str:
@@ -436,9 +421,12 @@ def as_markdown() -> str:
         "| error | code | meaning | what to do | retriable | exit code |",
         "|---|---|---|---|---|---|",
     ]
-    for row in error_rows():
-        again = "yes" if row.retriable else "no"
-        lines.append(f"| `{row.name}` | `{row.code}` | {row.meaning} | {row.hint} | {again} | {row.exit_code} |")
+    for error in error_classes():
+        meaning = " ".join((error.__doc__ or "").partition("\n\n")[0].replace("``", "`").split())
+        again = "yes" if error.retriable else "no"
+        lines.append(
+            f"| `{error.__name__}` | `{error.code}` | {meaning} | {error.hint} | {again} | {error.exit_code} |"
+        )
     return "\n".join(lines) + "\n"
 
 

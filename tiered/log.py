@@ -402,13 +402,13 @@ class Log:
         if topic is not None and not isinstance(topic, Topic):
             raise arguments.wrong("topic", topic, 'a Topic of this log; its appends may name others: topic="ledger"')
         if durability == "remote":
-            self.check_remote()
+            self._check_remote()
         producer = self._local.transactions.begin(transactional_id, timeout_ms)
 
         def wait(logs: Mapping[TopicPartition, WriteLog]) -> None:
             if durability == "remote":  # with the markers
                 ends = {tp: log.positions().end_offset for tp, log in logs.items() if not is_state_log(tp.topic)}
-                self.wait_uploaded(ends, DEFAULT_REMOTE_TIMEOUT_S)
+                self._wait_uploaded(ends, DEFAULT_REMOTE_TIMEOUT_S)
 
         return Transaction(
             self._local.transactions,
@@ -563,7 +563,7 @@ class Log:
         else:
             rest = self._sync_inline(self._tiering, ends, deadline)
         if rest:
-            self.wait_uploaded(rest, None if deadline is None else max(deadline - self._clock.monotonic(), 0.0))
+            self._wait_uploaded(rest, None if deadline is None else max(deadline - self._clock.monotonic(), 0.0))
         if refused is not None:
             raise refused
 
@@ -607,24 +607,19 @@ class Log:
             refused = refused or error
         return ends, refused
 
-    def check_remote(self) -> None:
+    def _check_remote(self) -> None:
         """Raise ConfigError if the log has no bucket. Waits for a commit would never end."""
         if self._store is None:
             raise ConfigError(
                 f"{self.directory} has no remote to wait for", hint='open it with remote="s3://bucket/prefix"'
             )
 
-    def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Wait until the bucket has all records of each partition below its offset in ``ends``. Seals no segment.
-
-        ``timeout_s`` None: no limit. Raises DataLocalError after the timeout, for paused uploads, and if the log is
-        closed meanwhile. Raises FencedError if another volume owns a partition, and the error that ended the uploader
-        of this process.
-        """
+    def _wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
+        """Wait until the bucket has all records of each partition below its offset in ``ends``. Seals no segment."""
         wait_uploaded(
             self._local,
-            arguments.ends(ends),
-            arguments.seconds_or_none("timeout_s", timeout_s),
+            ends,
+            timeout_s,
             tiering=self._tiering,
             uploader=self._uploader,
             clock=self._clock,

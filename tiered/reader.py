@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from tiered.group.driver import GroupMember
     from tiered.group.member import GroupSettings
-    from tiered.read.bucket import BucketAddress, BucketReads
+    from tiered.read.bucket import BucketReads
     from tiered.remote.snapshots import KeptRoot
     from tiered.remote.topics import TopicEntry
 
@@ -98,8 +98,6 @@ def open_reader(
             "as_of does not go with log_dir: only a bucket keeps older versions",
             hint="open the bucket alone, without log_dir",
         )
-    door = None if place.url is None else _bucket_door(place.url, place, as_of, pin=pin, now_ms=clock.now_ms())
-    local = None if folder is None else LogView.open(folder, clock=clock)
     options = StoreOptions(
         clock=clock,
         ids=ids,
@@ -107,14 +105,19 @@ def open_reader(
         deadline_seconds=place.seconds(RETRY_DEADLINE_SECONDS),
         create=False,
     )
-    return Reader(local, None if door is None else door.open(options), options, clock=clock, ids=ids)
+    bucket: BucketReads | None = None
+    if place.url is not None:
+        # A reader of a disk alone does not import the remote tier, numpy and the stores: it starts in half the time.
+        from tiered.read.bucket import BucketReads  # noqa: PLC0415
 
-
-def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, pin: bool, now_ms: int) -> BucketAddress:
-    # A reader of a disk alone does not import the remote tier, numpy and the stores: it starts in half the time.
-    from tiered.read.bucket import BucketAddress  # noqa: PLC0415
-
-    return BucketAddress(url, place, as_of=as_of, pin=pin, now_ms=now_ms)
+        bucket = BucketReads.open(place, as_of, options, pin=pin, now_ms=clock.now_ms())
+    try:
+        local = None if folder is None else LogView.open(folder, clock=clock)
+    except BaseException:
+        if bucket is not None:
+            bucket.store.close()
+        raise
+    return Reader(local, bucket, options, clock=clock, ids=ids)
 
 
 @dataclass(slots=True)
@@ -215,13 +218,6 @@ class Reader:
             found.update((yield from self._bucket.topics(unreadable)))
         return dict(sorted(found.items()))
 
-    def _names_steps(self) -> Steps[list[str]]:
-        """Return the names of all topics, for a suggestion. They include topics with an unreadable entry."""
-        names = set((yield Blocking(self._local.topics)) if self._local is not None else ())
-        if self._bucket is not None:
-            names.update((yield from self._bucket.names()))
-        return sorted(names)
-
     def topic(self, name: str) -> TopicReads:
         """Return the topic ``name``, to read from.
 
@@ -241,7 +237,8 @@ class Reader:
             info, known = yield Blocking(partial(self._on_disk, self._local, name))
         entry = (yield from self._bucket.entry(name, known)) if self._bucket is not None else None
         if entry is None and info is None:
-            names = yield from self._names_steps()
+            unreadable: dict[str, TieredError] = {}
+            names = sorted({*(yield from self._topics_steps(unreadable)), *unreadable})
             near = difflib.get_close_matches(name, names, 1)
             raise UnknownTopicError(
                 f"there is no topic {name} in {self!r}",
@@ -330,18 +327,6 @@ class Reader:
                 )
             found[tp] = taken
         return found
-
-    def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
-        """Return the earliest offset of each partition, over both tiers."""
-        return self.topic(topic).beginning_offsets()
-
-    def end_offsets(self, topic: str) -> dict[TopicPartition, int]:
-        """Return the latest offset (exclusive end) of each partition, over both tiers."""
-        return self.topic(topic).end_offsets()
-
-    def offsets_for_times(self, topic: str, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Return each partition's first (offset, timestamp) at or after ``time``, None if there is none."""
-        return self.topic(topic).offsets_for_times(time)
 
     def find(
         self,

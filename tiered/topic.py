@@ -349,7 +349,7 @@ class Topic(TopicReads):
         """Raise ConfigError for an unknown durability, and for "remote" in a log without a bucket."""
         arguments.one_of("durability", durability, DURABILITIES)
         if durability == "remote":
-            self._waiter.check_remote()
+            self._waiter._check_remote()
 
     def _check_caller(self) -> None:
         """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
@@ -362,7 +362,7 @@ class Topic(TopicReads):
             self._usable(partition).flush()
         if durability == "remote":
             wanted = {TopicPartition(self.name, p): end for p, end in ends.items()}
-            self._waiter.wait_uploaded(wanted, DEFAULT_REMOTE_TIMEOUT_S)
+            self._waiter._wait_uploaded(wanted, DEFAULT_REMOTE_TIMEOUT_S)
 
 
 def _appender_of(log: WriteLog | TieredError) -> PartitionAppender | None:

@@ -163,18 +163,6 @@ class AsyncLog:
         """
         await self._worker.call(self._log.delete_topic, name)
 
-    def check_remote(self) -> None:
-        """Raise ConfigError if the log has no bucket. Waits for a commit would never end."""
-        self._log.check_remote()
-
-    async def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Wait until each partition is committed in the bucket up to its offset in ``ends``. Seals no segment.
-
-        ``timeout_s`` None: no limit. Raises DataLocalError after the timeout, FencedError if another volume owns a
-        partition, and the error that ended the uploader of this process.
-        """
-        await self._worker.call_alone(self._log.wait_uploaded, ends, timeout_s)
-
     async def flush(self) -> None:
         """Fsync every partition: records appended before the call survive a power cut of this machine.
 
@@ -302,18 +290,6 @@ class AsyncReader:
         """
         self._worker.check_open()
         return await self._runner.run(self._reader._taken_steps(topic, arguments.partition_or_none(partition)))
-
-    async def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
-        """Return the earliest offset of each partition, over both tiers."""
-        return await (await self.topic(topic)).beginning_offsets()
-
-    async def end_offsets(self, topic: str) -> dict[TopicPartition, int]:
-        """Return the latest offset (exclusive end) of each partition, over both tiers."""
-        return await (await self.topic(topic)).end_offsets()
-
-    async def offsets_for_times(self, topic: str, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Return each partition's first (offset, timestamp) at or after ``time``, None if there is none."""
-        return await (await self.topic(topic)).offsets_for_times(time)
 
     async def find(
         self,

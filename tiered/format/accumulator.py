@@ -16,7 +16,7 @@ records do here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tiered.format import kernels
 from tiered.format.locks import PlainLock
@@ -24,7 +24,6 @@ from tiered.model import Headers, NewRecord, PackedBatch
 from tiered.times import Time
 
 Receipt = TypeVar("Receipt")
-Receipt_co = TypeVar("Receipt_co", covariant=True)
 
 
 class AccumulatedBatch:
@@ -71,28 +70,14 @@ class AccumulatedRecord:
         self._index = index
 
 
-class BufferCall(Protocol[Receipt_co]):
-    """Method of an appender that buffers one record. ``timestamp`` None: now. ``partition`` None: the key decides."""
-
-    def __call__(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp: Time | None,
-        headers: Headers | None,
-    ) -> Receipt_co:
-        """Return the record's receipt, or None if the subclass allows that and there is no room."""
-
-
 class Accumulator(Generic[Receipt]):
     """Base class of an appender: its buffer, with an open batch for each partition.
 
     A subclass defines ``_try_buffer``, which returns None without room, and ``_buffer_late``, which waits for room.
     """
 
-    _try_buffer: BufferCall[Receipt | None]
-    _buffer_late: BufferCall[Receipt]
+    _try_buffer: Callable[..., Receipt | None]
+    _buffer_late: Callable[..., Receipt]
 
     def __init__(
         self,

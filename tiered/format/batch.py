@@ -328,36 +328,14 @@ def _assemble(base_offset: int, leader_epoch: int, checked: bytes, data: Buffer)
     return b"".join((_UNCHECKED.pack(base_offset, size - LOG_OVERHEAD_BYTES, leader_epoch, 2, crc), checked, data))
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _not_bytes(what: str, field: object, index: int) -> InvalidRecordError | None:
-    """Return the error for a ``field`` that cannot be stored as bytes, or None if it can.
-
-    ``what``, ``index``: name of the field and index of its record, for the error.
-    """
-    if field is None:
-        return None
+    """Return the error for a ``field`` that cannot be stored as bytes, or None if it can."""
     try:
-        as_bytes(field)
+        if field is not None:
+            as_bytes(field)
     except (TypeError, ValueError, BufferError):
-        try:
-            view = memoryview(field)  # type: ignore[arg-type]  # TypeError: no buffer
-        except (TypeError, ValueError, BufferError):
-            return InvalidRecordError(
-                f"{what} is {type(field).__name__}, not bytes", index=index, hint="encode it first"
-            )
-        return InvalidRecordError(
-            f"{what} is {type(field).__name__}, {view.ndim}-dimensional with items of {view.itemsize} bytes"
-            f" ({view.format!r}), not bytes",
-            index=index,
-            hint="pass its bytes, in the byte order that readers expect, such as array.tobytes()",
-        )
+        hint = "pass its bytes, for an array in the byte order that readers expect: array.tobytes()"
+        return InvalidRecordError(f"{what} is {type(field).__name__}, not bytes", index=index, hint=hint)
     return None
 
 
@@ -384,7 +362,9 @@ def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
                 return InvalidRecordError(
                     f"record {i}: name of header {header[0]!r} is {type(header[0]).__name__}, not str", index=i
                 )
-            if not _is_unicode(header[0]):
+            try:
+                header[0].encode()
+            except UnicodeEncodeError:
                 return InvalidRecordError(f"record {i}: name of header {header[0]!r} is not valid Unicode", index=i)
             if (refusal := _not_bytes(f"record {i}: value of header {header[0]!r}", header[1], i)) is not None:
                 return refusal

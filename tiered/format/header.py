@@ -140,39 +140,24 @@ def read_header(buf: Buffer, position: int = 0, *, limit: int | None = None) -> 
 
 
 def _read_odd_header(buf: Buffer, position: int, limit: int | None) -> BatchHeader:
-    """Return the header of a v0 or v1 message. Raises CorruptionError, with the reason, for any other bytes.
-
-    ``limit``: largest accepted total size in bytes; None: any.
-    """
+    """Return the header of a v0 or v1 message. Raises CorruptionError for any other bytes, and above ``limit``."""
     left = len(buf) - position
     if position < 0 or left < PREFIX_BYTES:
         raise CorruptionError(f"the batch header is cut off: {max(left, 0)} bytes are left", position=position)
     base_offset, length, _, magic = _PREFIX.unpack_from(buf, position)
-    if length < _MIN_BATCH_LENGTH:
-        raise CorruptionError(f"batch length {length} is below the minimum of {_MIN_BATCH_LENGTH}", position=position)
     if limit is not None and length + LOG_OVERHEAD_BYTES > limit:
         raise CorruptionError(
             f"batch of {length + LOG_OVERHEAD_BYTES} bytes exceeds the {limit} bytes allowed here", position=position
         )
-    if not 0 <= magic <= 2:
-        raise CorruptionError(f"unknown magic {magic}: the batch is not of version 0, 1 or 2", position=position)
-    if not 0 <= base_offset < _MAX_OFFSET:
-        raise CorruptionError(f"impossible base offset {base_offset}", position=position)
-    if magic < 2:
+    if length >= _MIN_BATCH_LENGTH and magic in (0, 1) and 0 <= base_offset < _MAX_OFFSET:
         return header_of_message(legacy.read_message(buf, position))
-    if length < _MIN_V2_LENGTH:
-        raise CorruptionError(f"batch length {length} is below that of a v2 header", position=position)
-    if left < HEADER_BYTES:
+    if length >= _MIN_V2_LENGTH and magic == 2 and left < HEADER_BYTES:
         raise CorruptionError(f"the batch header is cut off: {left} bytes are left", position=position)
-    header = BatchHeader._make(_HEADER.unpack_from(buf, position))
-    if header.records_count < 0 or header.last_offset_delta < 0:
-        raise CorruptionError(
-            f"negative records count {header.records_count} or last offset delta {header.last_offset_delta}",
-            position=position,
-        )
-    raise CorruptionError(
-        f"offsets {header.base_offset} + {header.last_offset_delta} do not fit 64 bits", position=position
-    )
+    what = f"offset {base_offset}, length {length}, magic {magic}"
+    if left >= HEADER_BYTES:
+        header = BatchHeader._make(_HEADER.unpack_from(buf, position))
+        what += f", last offset delta {header.last_offset_delta}, {header.records_count} records"
+    raise CorruptionError(f"impossible batch header: {what}", position=position)
 
 
 def header_of_message(m: legacy.Message, base_offset: int | None = None, count: int | None = None) -> BatchHeader:

@@ -65,8 +65,6 @@ _COMPILED_ALONE = (
     *("key_hashes", "records_extent", "run_records"),
 )
 """Functions that only the compiled twin has. In pure Python they return None, and callers use a slower path."""
-_ELSEWHERE = ("AccumulatedBatch", "AccumulatedRecord", "Accumulator")
-"""Compiled names that ``tiered.format.accumulator`` imports."""
 HASH_SECRET = os.urandom(16)
 """Secret that keys every :class:`KeyTable` of this process; no result depends on it."""
 _NO_EXTENSION = "TIERED_NO_EXTENSION"
@@ -90,14 +88,11 @@ if not _asked(_NO_EXTENSION):
     try:
         from tiered.format import _kernels
 
-        if _missing := [name for name in (*_TWINS, *_COMPILED_ALONE, *_ELSEWHERE) if not hasattr(_kernels, name)]:
-            raise ImportError(
-                f"they were built from other sources, without {_missing[0]}: `make setup` builds them again"
-            )
-    except ImportError as error:
+        _compiled = {name: getattr(_kernels, name) for name in (*_TWINS, *_COMPILED_ALONE)}
+    except (ImportError, AttributeError) as error:  # not built, or from other sources
         _why_not = str(error)
     else:
-        globals().update({name: getattr(_kernels, name) for name in (*_TWINS, *_COMPILED_ALONE)})
+        globals().update(_compiled)
         KERNELS_IN_USE = f"compiled ({_kernels.COMPILED})"
 
 if KERNELS_IN_USE == PURE and _asked(_REQUIRE_EXTENSION):

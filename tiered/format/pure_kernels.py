@@ -305,7 +305,7 @@ def encode_record_at(
     return encode_varint(len(body)) + body
 
 
-def _read_varint(data: bytes, position: int, shift_limit: int) -> tuple[int, int]:
+def read_varint(data: bytes, position: int, shift_limit: int = _MAX_VARINT_SHIFT) -> tuple[int, int]:
     """Return (value, position after it) of the varint at ``position``.
 
     ``shift_limit``: 7 times the largest allowed number of bytes. Raises CorruptionError for more bytes, or too few.
@@ -327,22 +327,6 @@ def _read_varint(data: bytes, position: int, shift_limit: int) -> tuple[int, int
     if shift >= shift_limit - 7:  # the last byte may bring more bits than there are
         z &= 0xFFFF_FFFF if shift_limit == _MAX_VARINT_SHIFT else _MASK64
     return (z >> 1) ^ -(z & 1), end
-
-
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return (signed 32-bit integer, position after it) of the varint at ``position``.
-
-    Raises ``CorruptionError`` past 5 bytes or past the end.
-    """
-    return _read_varint(data, position, _MAX_VARINT_SHIFT)
-
-
-def read_varlong(data: bytes, position: int) -> tuple[int, int]:
-    """Return (signed 64-bit integer, position after it) of the varint at ``position``.
-
-    Raises ``CorruptionError`` past 10 bytes or past the end.
-    """
-    return _read_varint(data, position, _MAX_VARLONG_SHIFT)
 
 
 def _read_long_delta(data: bytes, position: int) -> tuple[int, int]:
@@ -402,7 +386,7 @@ def decode_record(
         raise CorruptionError(
             f"record length {length} does not fit the {len(data) - position} bytes that are left", position=start
         )
-    timestamp_delta, position = read_varlong(data, position + 1)
+    timestamp_delta, position = read_varint(data, position + 1, _MAX_VARLONG_SHIFT)
     offset_delta, position = read_varint(data, position)
     key, position = _decode_field(data, position, end, "key")
     value, position = _decode_field(data, position, end, "value")

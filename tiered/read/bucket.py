@@ -24,24 +24,6 @@ from tiered.store.options import StoreOptions
 from tiered.times import Time
 
 
-class BucketAddress:
-    """Checked address of a bucket, and the version of it to read. Creating one makes no request.
-
-    ``pin``: protect what is read from garbage collection. ``now_ms``: time to which a relative ``as_of`` refers. Raises
-    ConfigError for a wrong URL or ``as_of``, NotFoundError for a ``file://`` folder that is no store.
-    """
-
-    def __init__(self, url: str, place: StorePlace, *, as_of: Time | None, pin: bool, now_ms: int) -> None:
-        self._as_of = None if as_of is None else AsOf.parse(as_of, now_ms=now_ms)
-        self._pin = pin
-        self._location = StoreLocation.parse(url, **place.s3)
-        self._location.require_folder()
-
-    def open(self, options: StoreOptions) -> BucketReads:
-        """Open the bucket with a new store. Makes no request."""
-        return BucketReads(self._location.open(options), self._as_of, pin=self._pin)
-
-
 class BucketReads:
     """Open bucket of a reader. Thread-safe. ``pins``: active pins; ``entries``: registry entries as last seen."""
 
@@ -54,6 +36,19 @@ class BucketReads:
         self._caches = SharedCaches(ByteCache(INDEX_CACHE_BYTES), RootCache())
         self.entries: dict[str, TopicEntry] = {}  # as last seen
         self._busy = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, place: StorePlace, as_of: Time | None, options: StoreOptions, *, pin: bool, now_ms: int
+    ) -> BucketReads:
+        """Open the bucket of ``place``. Makes no request. ``now_ms``: time to which a relative ``as_of`` refers.
+
+        Raises ConfigError for a wrong URL or ``as_of``, NotFoundError for a ``file://`` folder that is no store.
+        """
+        past = None if as_of is None else AsOf.parse(as_of, now_ms=now_ms)
+        location = StoreLocation.parse(place.url or "", **place.s3)
+        location.require_folder()
+        return cls(location.open(options), past, pin=pin)
 
     @property
     def is_past(self) -> bool:
@@ -69,12 +64,6 @@ class BucketReads:
         for entry in (yield from list_topics(unreadable)):
             found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, entry.known_settings)
         return found
-
-    def names(self) -> Steps[list[str]]:
-        """Return the names of all topics, from one listing of the registry, with or without a readable entry."""
-        unreadable: dict[str, TieredError] = {}
-        entries = yield from list_topics(unreadable)
-        return [*(entry.name for entry in entries), *unreadable]
 
     def entry(self, name: str, known: Mapping[int, RootLowerBounds]) -> Steps[TopicEntry | None]:
         """Return a topic's registry entry. None if there is none, and neither the disk nor this reader has seen one.

@@ -77,7 +77,7 @@ def transact(broker: Broker, numbers: range) -> list[bytes]:
 def end_in(url: str, tp: TopicPartition) -> int:
     try:
         with tiered.open_reader(url) as reader:
-            return reader.end_offsets(tp.topic)[tp]
+            return reader.topic(tp.topic).end_offsets()[tp]
     except TieredError:
         return 0  # not registered yet
 

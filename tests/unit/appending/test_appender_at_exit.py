@@ -44,11 +44,6 @@ done = threading.Event()
 threading.Thread(target=lambda: (fill(), done.set()), daemon=True).start()
 done.wait()
 """
-AIO_DAEMON = """
-done = threading.Event()
-threading.Thread(target=lambda: (asyncio.run(fill_on_a_loop()), done.set()), daemon=True).start()
-done.wait()
-"""
 DROPPED = """
 def run():
     fill()
@@ -78,8 +73,6 @@ ENDS = {
     "a child of multiprocessing": (CHILD, 0),
     "an earlier function of atexit": ("fill(500)\n" + LATE, 0),
     "asyncio": ("asyncio.run(fill_on_a_loop())", 0),
-    "asyncio, sys.exit": ("asyncio.run(fill_on_a_loop()); sys.exit(3)", 3),
-    "asyncio in a daemon thread": (AIO_DAEMON, 0),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 import sys
 import tracemalloc
@@ -20,7 +19,7 @@ from tests.unit.format.twins import compiled, each_twin  # noqa: F401 - the fixt
 from tiered.arrow import COLUMNS, ArrowDecoder, RecordBounds, arrow_schema, arrow_table
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format import batch as batch_module
-from tiered.format.batch import HEADER_BYTES, BatchProducer, decode_records, encode_batch, read_header
+from tiered.format.batch import BatchProducer, decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec, decompress
 from tiered.format.control import ControlType, marker
 from tiered.model import NewRecord, TimestampType
@@ -160,36 +159,6 @@ def test_old_formats_record_by_record() -> None:
         {"offset": 43, "key": None, "value": b"new", "timestampType": 0, "headers": None},
     ]
     assert decode([message], bounds=RecordBounds(43)) == []
-
-
-def test_damaged_records_are_refused_by_both_decoders_or_by_none() -> None:
-    rng = random.Random(11)
-    records = [
-        NewRecord(b"v" * (at * 12), b"k", 1_700_000_000_000 + at * 5000, [("h", b"1")] if at % 3 else None)
-        for at in range(12)
-    ]
-    part = encode_batch(records)
-    bounds = RecordBounds(-(2**33))
-    everything: dict[str, Any] = {"columns": ("key", "value", "offset", "headers"), "bounds": bounds}
-    refused = 0
-    for _ in range(3000):
-        damaged = bytearray(part)
-        for _ in range(rng.choice((1, 1, 2))):
-            damaged[rng.randrange(HEADER_BYTES, len(damaged))] = rng.choice(
-                (0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256))
-            )
-        data = bytes(damaged)
-        try:
-            plain: list[dict[str, Any]] | None = expected([data])
-        except CorruptionError:
-            plain = None
-        if plain is None:
-            with pytest.raises(CorruptionError):
-                decode([data], **everything)
-            refused += 1
-        else:
-            assert decode([data], **everything) == plain
-    assert 200 < refused < 2900
 
 
 def test_a_wrong_count_is_refused() -> None:

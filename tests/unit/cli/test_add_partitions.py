@@ -76,7 +76,7 @@ def test_an_open_topic_writes_and_reads_them(
         assert log.topic("t", partitions=5, create=True).end_offsets()[TopicPartition("t", 4)] > 1
     if remote:
         with tiered.open_reader(remote) as reader:
-            assert {tp.partition for tp, end in reader.end_offsets("t").items() if end} == {0, 1, 2, 3, 4}
+            assert {tp.partition for tp, end in reader.topic("t").end_offsets().items() if end} == {0, 1, 2, 3, 4}
 
 
 def test_an_open_appender_spreads_over_them(tmp_path: Path, remote: str | None) -> None:

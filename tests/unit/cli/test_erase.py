@@ -159,7 +159,7 @@ def test_keys_of_a_file_prefixes_hex_and_times(cli: Cli, bucket: str, tmp_path: 
     assert cli("erase", "t", "--key-prefix", "key", "--now", "--remote", bucket, "--yes").code == 0
     assert read(bucket, "read_uncommitted") == {}
     with tiered.open_reader(bucket) as reader:
-        assert reader.end_offsets("t")[TopicPartition("t", 0)] > 80
+        assert reader.topic("t").end_offsets()[TopicPartition("t", 0)] > 80
 
 
 def test_what_the_disk_still_holds_is_counted(cli: Cli, bucket: str, tmp_path: Path) -> None:

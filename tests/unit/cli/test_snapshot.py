@@ -130,7 +130,7 @@ def test_as_of_a_snapshot_gives_what_was_read_then(cli: Cli, bucket: str) -> Non
         assert values(bucket, as_of=as_of) == then
         with tiered.open_reader(bucket, as_of=as_of) as reader:
             (taken,) = reader.taken("t").values()
-            assert (taken.version, reader.end_offsets("t")) == (version, {tiered.TopicPartition("t", 0): 40})
+            assert (taken.version, reader.topic("t").end_offsets()) == (version, {tiered.TopicPartition("t", 0): 40})
     assert values(bucket, as_of=newest(cli, bucket)) == now
     seen = cli("cat", "t", "--as-of", "release-1", "--remote", bucket)
     assert seen.out.splitlines() == then
@@ -310,7 +310,7 @@ def test_an_asyncio_read_that_is_left_early_ends_its_pin(bucket: str, tmp_path: 
 
 def test_arrow_and_find_end_their_pins(bucket: str, tmp_path: Path) -> None:
     with tiered.open_reader(bucket, pin=True) as reader:
-        assert reader.beginning_offsets("t")
+        assert reader.topic("t").beginning_offsets()
         before = reader.requests().get("put", 0)
         assert (before, reader.to_arrow("t").num_rows) == (0, 40)
         assert len(list(reader.find("t", key=b"1"))) == 10

@@ -53,20 +53,6 @@ def test_who_requires_the_extension_is_told_that_it_is_not_at_work() -> None:
     assert done.stderr.splitlines()[-1] == f"{said}: TIERED_NO_EXTENSION is set"
 
 
-def test_kernels_of_other_sources_are_not_at_work() -> None:
-    """An update of a checkout leaves this, before the kernels are built again."""
-    code = (
-        "import sys, types; sys.modules['tiered.format._kernels'] = types.ModuleType('tiered.format._kernels')\n"
-        "from tiered.format import kernels; print(kernels.KERNELS_IN_USE)"
-    )
-    env = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{kernels.PURE}\n"
-    env["TIERED_REQUIRE_EXTENSION"] = "1"
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert "built from other sources, without" in done.stderr
-
-
 @needs_both
 @given(
     records=lists,

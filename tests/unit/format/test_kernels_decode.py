@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import struct
@@ -192,19 +191,6 @@ def plain(count: int) -> bytes:
         for i in range(count)
     ]
     return pure_kernels.encode_records(records, 1_000)[0]
-
-
-def test_the_records_of_the_compiled_twin_are_those_of_the_house() -> None:
-    first, second, *_ = compiled.decode_records(plain(4), 4, 0, 1_000, None)
-    assert first == Record(0, 1_000, b"k0", b"v0" * 9, [])
-    assert (second.offset, second._replace(key=None).key, second._asdict()["timestamp"]) == (1, None, 1_400)
-    assert not gc.is_tracked(first)
-    shown = Shown("t", 1, 0, 4, "local", 0)
-    seen = next(compiled.consumer_records(plain(4), 4, 0, 1_000, None, shown))
-    assert repr(seen) == repr(ConsumerRecord("t", 1, 0, 1_000, 0, b"k0", b"v0" * 9, [], 4, "local"))
-    key = (seen.topic, seen.key, seen.value)
-    assert hash(seen[:6]) == hash(("t", 1, 0, 1_000, 0, b"k0"))
-    assert key == ("t", b"k0", b"v0" * 9)
 
 
 def damaged(rng: random.Random, good: bytes) -> bytes:

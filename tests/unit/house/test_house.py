@@ -28,7 +28,7 @@ def test_every_public_name_resolves_and_is_listed() -> None:
 def test_import_touches_no_sdk_no_numpy_and_starts_no_thread() -> None:
     code = (
         "import sys, threading, tiered;"
-        "heavy = ('boto3', 'botocore', 'aiobotocore', 'numpy', 'pyarrow', 'pyspark', 'click');"
+        "heavy = ('boto3', 'botocore', 'aiobotocore', 'numpy', 'pyarrow', 'pyspark', 'click', 'asyncio', 'tiered.aio');"
         "print(sorted(m for m in heavy if m in sys.modules),"
         "threading.active_count())"
     )

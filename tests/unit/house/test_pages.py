@@ -111,11 +111,6 @@ def test_names_that_come_with_import_tiered(name: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_import_tiered_alone_stays_light(tmp_path: Path) -> None:
-    done = run("import tiered, sys; print({'numpy', 'asyncio', 'uploader', 'tiered.aio'} & set(sys.modules))", tmp_path)
-    assert done.stdout == "set()\n"
-
-
 @pytest.mark.parametrize("script", ["import tiered; tiered.uploader.Uploader()", "import tiered.uploader"])
 def test_a_file_that_hides_the_package_is_named_and_not_run(tmp_path: Path, script: str) -> None:
     (tmp_path / "uploader.py").write_text("print('this is not what was asked for')\n")

@@ -16,7 +16,7 @@ import tiered
 from tiered import aio
 from tiered.config import MAX_PARTITIONS, LogConfig, TopicConfig
 from tiered.errors import TieredError
-from tiered.model import NewRecord, TopicPartition
+from tiered.model import NewRecord
 
 NAN, INF = float("nan"), float("inf")
 NAIVE = dt.datetime(2024, 1, 1)
@@ -94,11 +94,6 @@ LOG: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
     (lambda log, x: log.transaction("id", timeout=x), [None, *NO_SECONDS]),
     (lambda log, x: log.transaction("id", durability=x), [*NO_WORD, "memory"]),
     (lambda log, x: log.sync(x), [None, *NO_SECONDS]),
-    (
-        lambda log, x: log.wait_uploaded(x, 0),
-        [None, 5, [("t", 0)], {("t", 0): "x"}, {"t": 1}, {TopicPartition("t", 0): 1.5}],
-    ),
-    (lambda log, x: log.wait_uploaded({TopicPartition("t", 0): 1}, x), NO_SECONDS),
 ]
 OPENS: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
     (lambda m, x: m.open(x), NO_PATH),
@@ -135,11 +130,7 @@ READER: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
     (lambda r, x: r.to_arrow("t", until=x), NO_TIME),
     (lambda r, x: r.to_arrow("t", columns=x), ["value", 5, ["nothing"], [5], b"key", {"key": 1}]),
 ]
-SYNC_READER = [
-    (lambda r, x: r.beginning_offsets(x), NO_TEXT),
-    (lambda r, x: r.end_offsets(x), NO_TEXT),
-    (lambda r, x: r.offsets_for_times("t", x), [None, *NO_TIME]),
-]
+SYNC_READER = []
 TXN: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
     (lambda txn, x: txn.append(x), NO_BYTES),
     (lambda txn, x: txn.append(b"v", key=x), NO_BYTES),
@@ -263,11 +254,6 @@ def test_the_asyncio_face(place: Path, runner: asyncio.Runner) -> None:
     runner.run(reader.close())
 
 
-def test_an_unknown_keyword_is_pythons_own_error(place: Path) -> None:
-    with tiered.open("log") as log, pytest.raises(TypeError, match="unexpected keyword"):
-        log.topic("t").append(b"v", keys=b"k")  # type: ignore[call-arg]  # the bad input
-
-
 def test_integers_of_numpy_are_integers(place: Path) -> None:
     with tiered.open("log") as log:
         topic = log.topic("n", partitions=np.int64(3), create=True, config={"segment.bytes": np.int64(5000)})
@@ -294,14 +280,6 @@ def test_a_number_of_partitions_on_disk_is_not_taken_on_trust(place: Path, parti
         assert error.exit_code == 13
         assert "tiered-topics.json" in error.message
         assert repr(partitions) in error.message
-
-
-@pytest.mark.parametrize("partitions", [1_000_000_000, MAX_PARTITIONS + 1, 0])
-def test_several_directories_refuse_absurd_counts_too(tmp_path: Path, partitions: int) -> None:
-    with tiered.open([tmp_path / "a", tmp_path / "b"]) as log:
-        before = contents(tmp_path)
-        refused(lambda: log.topic("t", partitions=partitions, create=True))
-        assert contents(tmp_path) == before
 
 
 def test_a_directory_of_an_absurd_partition_is_refused(place: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -108,46 +106,6 @@ def test_what_the_uploader_does_says_that_it_passes(directory: Path) -> None:
         with pytest.raises(LockedError):  # the uploader itself asks the writer to seal: it waits for nobody
             uploader._open()
     assert [(each.pid, each.passing) for each in found] == [(os.getpid(), True)]
-
-
-def test_status_finds_the_daemon_wherever_it_serves(directory: Path, tmp_path: Path) -> None:
-    """The lock of the directory tells; what listens at the default address may be another directory's."""
-    daemon = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "uploader", "run", "--log-dir", str(directory)),
-            *("--remote", f"file://{tmp_path / 'store'}", "--http", "127.0.0.1:0", "--log-format", "json"),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert daemon.stderr is not None
-        started = next(json.loads(line) for line in daemon.stderr if '"started"' in line)
-        note = DirectoryLock(directory, PosixFiles(), name="tiered-uploader.lock").note()
-        assert (note["pid"], note["http"]) == (daemon.pid, f"127.0.0.1:{started['http_port']}")
-        told = status(directory)
-        assert (told["uploader"]["report"] is not None, [each["topic"] for each in told["partitions"]]) == (True, ["t"])
-    finally:
-        daemon.terminate()
-        daemon.communicate(timeout=60)
-    assert status(directory)["uploader"]["running"] is None
-
-
-def test_status_does_not_deny_an_uploader_that_serves_nothing(directory: Path) -> None:
-    uploader = LogDirectory(directory, clock=SystemClock(), ids=SystemIds())
-    uploader.acquire()
-    uploader.note_http("")
-    told = status(directory)
-    uploader.release()
-    assert (told["uploader"]["report"], f"process {os.getpid()}" in told["uploader"]["running"]) == (None, True)
-    assert told["reason"] is None
-    assert status(directory)["uploader"]["running"] is None
-
-
-def status(directory: Path) -> dict[str, Any]:
-    arguments = [sys.executable, "-m", "tiered", "status", "--json", "--log-dir", str(directory)]
-    found: dict[str, Any] = json.loads(subprocess.run(arguments, capture_output=True, check=False).stdout)
-    return found
 
 
 def test_another_process_is_named_as_before(directory: Path) -> None:

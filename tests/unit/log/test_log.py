@@ -321,7 +321,7 @@ def test_remote_durability_waits_for_the_seal_whoever_uploads(
         slow = log.topic("slow", create=True)
         slow.append(b"v")
         with pytest.raises(DataLocalError, match="slow-0 at offset 0 of 1"):
-            log.wait_uploaded({TopicPartition("slow", 0): 1}, 0.0)  # nothing is sealed, and waiting seals nothing
+            log._wait_uploaded({TopicPartition("slow", 0): 1}, 0.0)  # nothing is sealed, and waiting seals nothing
 
 
 @pytest.mark.parametrize("looks", [False, True])

@@ -150,9 +150,3 @@ def test_a_log_that_was_emptied_resumes_where_the_bucket_ends(tmp_path: Path) ->
         log.topic("t").append(b"new")
     with tiered.open(tmp_path / "log", remote=url) as log:
         assert log.topic("t").append(b"new").offset == 10
-
-
-def test_a_log_that_ends_where_the_bucket_ends_goes_on(tmp_path: Path) -> None:
-    url = cut_below(tmp_path, 10)
-    with tiered.open(tmp_path / "log", remote=url) as log:
-        assert log.topic("t").append(b"new").offset == 10

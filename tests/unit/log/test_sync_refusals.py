@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.store.emulator import Emulator
 from tiered.config import TopicConfig
 from tiered.engine.tiering import Tiering
-from tiered.errors import ConditionalWritesUnsupportedError, ConfigError, OffsetGapError
+from tiered.errors import ConfigError, OffsetGapError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.store.base import Store
@@ -67,17 +66,6 @@ def test_the_others_are_synced_before_a_refusal_is_told(tmp_path: Path) -> None:
     with pytest.raises(OffsetGapError):
         tiering.sync({GAPPED: 120, WHOLE: 120}, None)
     assert [log.partition(tp).positions().uploaded_offset for tp in (GAPPED, WHOLE)] == [60, 120]
-    log.close()
-
-
-def test_a_store_that_ignores_conditions_gets_no_segment(tmp_path: Path) -> None:
-    store = FaultStore(Emulator(ignores="all"))
-    log, tiering = opened(tmp_path, store)
-    end = fill(log, WHOLE)
-    with pytest.raises(ConditionalWritesUnsupportedError):
-        tiering.sync({WHOLE: end}, None)
-    assert uploaded(store) == []
-    assert log.partition(WHOLE).positions().uploaded_offset == 0
     log.close()
 
 

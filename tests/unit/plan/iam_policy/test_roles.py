@@ -258,7 +258,7 @@ def test_a_maintainer(tmp_path: Path, url: str, become: Become, cli: Cli) -> Non
     assert (done.code, cli("status", "--remote", url).code) == (0, 0), done.err
     assert cli("doctor", "--remote", url, "--write-probe").code == 0
     with tiered.open_reader(url) as reader:
-        assert reader.beginning_offsets("orders")[TopicPartition("orders", 0)] > 0
+        assert reader.topic("orders").beginning_offsets()[TopicPartition("orders", 0)] > 0
     assert cli("erase", "orders", "--key", "nobody", "--remote", url, "--yes").code == 0
     assert cli("topic", "set", "orders", "gc.grace.ms=0", "--remote", url).code == 0
     assert cli("topic", "delete", "orders", "--remote", url, "--yes").code == 0
