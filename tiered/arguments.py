@@ -325,14 +325,6 @@ def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int
     return [partition]
 
 
-def ends(value: object) -> dict[TopicPartition, int]:
-    """Return a mapping from TopicPartition to an offset as a dict. Raises ConfigError unless all are 0 or more."""
-    hint = '{TopicPartition("orders", 0): 4711}'
-    if not isinstance(value, Mapping) or not all(isinstance(tp, TopicPartition) for tp in value):
-        raise wrong("ends", value, hint)
-    return {tp: whole(f"ends[{tp}]", end, least=0) for tp, end in value.items()}
-
-
 def columns_or_none(value: object, known: Sequence[str]) -> list[str] | None:
     if value is None:
         return None

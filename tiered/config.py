@@ -466,10 +466,7 @@ def _policy(value: object) -> str:
 
 
 def _convert(key: str, value: object, kind: type) -> object:
-    """Return ``value`` as the type ``kind`` of the setting ``key`` (dotted). Numbers may be text, such as ``"64MiB"``.
-
-    Raises ConfigError for text that is no such number, and for a setting of type text that is not given as text.
-    """
+    """Return ``value`` as the type ``kind`` of the setting ``key``. Numbers may be text, such as ``"64MiB"``."""
     if kind is str:
         if key == "cleanup.policy" and isinstance(value, list | tuple):
             return ",".join(str(word) for word in value)

@@ -346,10 +346,7 @@ class Log:
         )
 
     def _partition_or_error(self, tp: TopicPartition) -> WriteLog | TieredError:
-        """Return a partition, or the error with which it is out of service or on another broker.
-
-        The error is not raised, so that the other partitions of the topic stay usable.
-        """
+        """Return a partition, or the error with which it is out of service or on another broker."""
         try:
             return self._local.partition(tp)
         except TieredError as error:
@@ -583,10 +580,7 @@ class Log:
                     raise
 
     def _seal_all(self) -> tuple[dict[TopicPartition, int], TieredError | None]:
-        """Seal all partitions. Return their sealed ends, and the first error of those that failed, None without one.
-
-        A partition that failed has no end in the result.
-        """
+        """Seal all partitions. Return their sealed ends, and the first error of those that failed, None without one."""
         ends: dict[TopicPartition, int] = {}
         refused: TieredError | None = None
         with self._local.deferring_checkpoints():

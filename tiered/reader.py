@@ -360,10 +360,7 @@ class Reader:
         until: Time | None,
         partition: int | None,
     ) -> Steps[Steps[None]]:
-        """Check the arguments of :meth:`find`. Return the steps that emit the records and count them in ``report``.
-
-        The steps add each stream to ``opened``. The caller releases the streams.
-        """
+        """Check the arguments of :meth:`find`. Return the steps that emit the records and count them in ``report``."""
         key = bytes(arguments.key(key))
         wanted = ReadRange.from_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)
@@ -427,10 +424,7 @@ class Reader:
         until: Time | None,
         columns: list[str] | None,
     ) -> tuple[Sequence[str], Steps[None]]:
-        """Check the arguments of :meth:`to_arrow`. Return the columns, and steps that emit lists of record batches.
-
-        The steps add each stream to ``opened``. The caller releases the streams.
-        """
+        """Check the arguments of :meth:`to_arrow`. Return the columns, and steps that emit lists of record batches."""
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
         wanted = ReadRange.from_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)

@@ -230,10 +230,7 @@ class Transaction:
             self._abort_after_error()
 
     def _abort_after_error(self) -> None:
-        """Abort the transaction. A failure is only logged, so that it does not hide the first error.
-
-        The next open of the log aborts the transaction then.
-        """
+        """Abort the transaction. A failure is only logged, so that it does not hide the first error."""
         try:
             self.abort()
         except TieredError as error:

@@ -94,10 +94,7 @@ class AsyncTransaction:
         await self._worker.call(self._txn.abort)
 
     async def _leave(self, error: BaseException | None) -> None:
-        """Commit at the end of the block, or abort if it ends with ``error``.
-
-        If the task is cancelled before a thread begins the commit, abort.
-        """
+        """Commit at the end of the block, or abort if it ends with ``error``."""
         leave = functools.partial(self._txn.__exit__, type(error) if error else None, error, None)
         waits = self._durability == "remote"
         await self._worker.finish(leave, waits=waits, instead=self._txn._abort_after_error)
@@ -165,10 +162,7 @@ class AsyncReceipt:
         return self._receipt.exception()
 
     async def _wait(self, timeout_s: float | None) -> None:
-        """Wait until the record is in the log or has failed.
-
-        Raises AppendTimeoutError after ``timeout_s`` seconds (None: no limit).
-        """
+        """Wait until the record is in the log or has failed."""
         timeout_s = arguments.seconds_or_none("timeout", timeout_s)
         if self._receipt.done():
             return

@@ -417,20 +417,14 @@ class Appender(Accumulator[Receipt]):
             pieces.append((start, broken))
 
     def _halt(self, batch: PendingBatch, pieces: list[tuple[int, Outcome]]) -> None:
-        """Halt the batch's partition if one of its outcomes is an error other than the refusal of a record.
-
-        ``pieces``: (index of the first record, outcome) of consecutive records.
-        """
+        """Halt the batch's partition if one of its outcomes is an error other than the refusal of a record."""
         halting = _halting(pieces)
         if halting is not None:
             with self._lock:
                 self._halted.setdefault(batch.partition, halting)
 
     def _complete(self, batch: PendingBatch, pieces: list[tuple[int, Outcome]]) -> None:
-        """Store the outcomes of a batch, wake threads that wait for it, and free its room in the buffer.
-
-        ``pieces``: (index of the first record, outcome) of consecutive records.
-        """
+        """Store the outcomes of a batch, wake threads that wait for it, and free its room in the buffer."""
         self._halt(batch, pieces)
         count, failed = batch.count, 0
         for (start, found), end in zip(pieces, [*(at for at, _ in pieces[1:]), count], strict=True):
@@ -530,11 +524,7 @@ class Appender(Accumulator[Receipt]):
 
 
 def _own(record: NewRecord, clock: Clock) -> tuple[NewRecord, int]:
-    """Return (copy of the record with a timestamp, upper bound of its bytes in a batch).
-
-    The caller of ``append`` cannot change the copy. A record with headers, or with fields that are not plain bytes,
-    is checked. Raises InvalidRecordError if a field has a wrong type or size.
-    """
+    """Return (copy that the caller cannot change, with a timestamp; upper bound of its bytes in a batch)."""
     value, key, timestamp, headers = record
     if timestamp == NO_TIMESTAMP:
         timestamp = clock.now_ms()
@@ -553,10 +543,7 @@ def _copy(field: bytes | None) -> bytes | None:
 
 
 def _halting(pieces: Sequence[tuple[int, Outcome]]) -> TieredError | None:
-    """Return the first error in the outcomes that halts a partition: one that is no refusal of a record.
-
-    None without one. ``pieces``: (index of the first record, outcome) of consecutive records.
-    """
+    """Return the first outcome that halts a partition: an error that is no refusal of a record. None without one."""
     failures = (found for _, found in pieces if isinstance(found, TieredError))
     return next((found for found in failures if not isinstance(found, InvalidRecordError)), None)
 

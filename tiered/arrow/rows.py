@@ -153,10 +153,7 @@ class ArrowRows:
         return RowSlice(first, records, self._places(given, records, first))
 
     def _check_sizes(self, records: RecordColumns, first: int) -> None:
-        """Raise RecordTooLargeError for a row that fits into no batch. Only large rows are encoded to find out.
-
-        ``first``: row number of the first record, for the error.
-        """
+        """Raise RecordTooLargeError for a row that fits into no batch. Only large rows are encoded to find out."""
         rules = self._rules
         room = rules.max_bytes - HEADER_BYTES
         if records.largest() <= room:

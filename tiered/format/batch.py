@@ -283,10 +283,7 @@ def encode_batch(
 
 @cache
 def _form(attributes: int, most_bytes: int) -> BatchForm:
-    """Return the encoder's settings for records that were checked before: any timestamp, no key needed.
-
-    ``most_bytes``: largest size of the batch. ``attributes``: those of the batch header.
-    """
+    """Return the encoder's settings for records that were checked before: any timestamp, no key needed."""
     return BatchForm(False, most_bytes, attributes, False, False, before_ms=MAX_LONG, after_ms=MAX_LONG)
 
 
@@ -340,10 +337,7 @@ def _not_bytes(what: str, field: object, index: int) -> InvalidRecordError | Non
 
 
 def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
-    """Return the error for ``records``, which could not be encoded. It names the first bad record and the reason.
-
-    ``cause``: exception of the encoder, for the error if every record looks right.
-    """
+    """Return the error for ``records``, which could not be encoded. It names the first bad record and the reason."""
     for i, record in enumerate(records):
         if not isinstance(record, tuple) or len(record) != 4:
             return InvalidRecordError(

@@ -239,10 +239,7 @@ class BatchWalk:
             raise self._damage(self.position, what, self.expected)
 
     def _odd_range(self, batch: memoryview) -> tuple[int, int]:
-        """Return the first and last offset of a whole v0 or v1 batch.
-
-        Raises the error of ``damage`` for a bad header, and for every v2 batch.
-        """
+        """Return the first and last offset of a whole v0 or v1 batch."""
         base, _, _, magic = _PREFIX.unpack_from(batch)
         if magic == 2:
             delta = _LAST_OFFSET_DELTA.unpack_from(batch, 23)[0]

@@ -44,11 +44,7 @@ def _encode_lines(lines: list[str]) -> str:
 
 
 def _decode_lines(text: str, fields: int) -> list[list[str]]:
-    """Return the words of each entry line. Accepts CRLF; no bytes or only a version line mean no entries.
-
-    ``fields``: number of words that a line must have. Raises CorruptionError for other text, NewerFormatError for a
-    newer version.
-    """
+    """Return the words of each entry line. Accepts CRLF; no bytes or only a version line mean no entries."""
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[-1] == "":
         lines.pop()

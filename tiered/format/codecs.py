@@ -246,11 +246,7 @@ def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
 
 
 def _decompress_block(block: memoryview, budget: int, max_bytes: int, position: int) -> bytes:
-    """Return the decompressed bytes of one raw block.
-
-    ``budget``: bytes left of ``max_bytes``, the limit of all blocks. ``position``: that of the block, for errors.
-    Raises CorruptionError for damage, and for a claimed size above ``budget`` or snappy's largest expansion.
-    """
+    """Return the decompressed bytes of one raw block. ``budget``: bytes left of the limit ``max_bytes``."""
     claimed = shift = 0
     for byte in block[:_MAX_UVARINT_BYTES]:
         claimed |= (byte & 0x7F) << shift

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
 from uuid import UUID
 
 from tiered.format.framed_object import TableLayout, pack, unpack
@@ -27,13 +26,6 @@ MAX_PARTITIONS = 100_000
 
 COMMITTED = "committed"
 ABORTED = "aborted"
-
-
-class SinkTarget(NamedTuple):
-    """Partition to which a sink's batch writes."""
-
-    topic_id: UUID
-    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +87,11 @@ def decode_decision(data: bytes, *, key: str) -> Decision:
     Raises CorruptionError (key and position) for damaged or foreign bytes, and for another batch's decision (by
     ``key``). Raises ConfigError for a newer format.
     """
-    framed = unpack(data, lambda _: (_ROWS,), key=key)
-    header = framed.header
+    header, tables = unpack(data, lambda _: (_ROWS,), key=key)
     values = header.checked_fields(_HEADER)
     if values["state"] not in (COMMITTED, ABORTED):
         header.refuse("state", f"is neither {COMMITTED} nor {ABORTED}")
-    rows = Rows(framed.tables[_ROWS.name])
+    rows = Rows(tables[_ROWS.name])
     counts = [count for *_, count in values["partitions"]]
     if sum(counts) != len(rows):
         header.refuse("partitions", f"should have {sum(counts)} rows, but {len(rows)} are there")
@@ -108,7 +99,7 @@ def decode_decision(data: bytes, *, key: str) -> Decision:
     seen: dict[tuple[UUID, int], int] = {}
     listed, at = list(rows), 0
     for topic_id, partition, version, count in values["partitions"]:
-        target = SinkTarget(UUID(int=topic_id), partition)
+        target = UUID(int=topic_id), partition
         if target in partitions:
             header.refuse("partitions", f"names {topic_id:032x}-{partition} twice")
         partitions[target], seen[target] = tuple(listed[at : at + count]), version

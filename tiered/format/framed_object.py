@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -55,6 +54,8 @@ _NO_VALUES = np.empty(0, np.int64)
 """Column of a table without rows, as most tables of most catalogs are."""
 
 Columns = Mapping[str, npt.NDArray[np.int64]]
+Tables = dict[str, dict[str, npt.NDArray[np.int64]]]
+"""Columns by name of each table, by its name: int64 copies of the encoded bytes."""
 
 
 class TableLayout:
@@ -90,14 +91,6 @@ class Packed(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FramedObject:
-    """Decoded object. ``tables``: for each table name its columns by name, int64 copies of the encoded bytes."""
-
-    header: JsonObject
-    tables: dict[str, dict[str, npt.NDArray[np.int64]]]
-
-
 def pack(header: Mapping[str, Any], tables: Sequence[Packed]) -> bytes:
     """Return the bytes of one object. Raises ConfigError if readers would refuse its size."""
     tables = [table for table in tables if table.rows]
@@ -121,19 +114,14 @@ def with_field(data: bytes, name: str, value: str) -> bytes:
     return made + _CRC.pack(crc32c(made))
 
 
-def has_first_field(data: bytes, name: str) -> bool:
-    """Return True if ``name`` is the first field of the header, where :func:`with_field` adds a field."""
-    return data.startswith(f"{{{_json(name)}:".encode(), _HEAD.size)
-
-
 def unpack(
     data: bytes,
     layouts: Callable[[JsonObject], Sequence[TableLayout]],
     *,
     key: str,
     max_raw_bytes: int = MAX_RAW_BYTES,
-) -> FramedObject:
-    """Decode the bytes of :func:`pack`. ``layouts`` returns, for the header, the tables that the body may have.
+) -> tuple[JsonObject, Tables]:
+    """Return header and tables in the bytes of :func:`pack`. ``layouts`` returns the tables that an object may have.
 
     The result has each of them, also those without rows. ``max_raw_bytes`` limits the decompressed body. Raises
     CorruptionError (``key`` and position) for damaged or foreign bytes, ConfigError for a newer format.
@@ -167,7 +155,7 @@ def unpack(
     if values["codec"] != "zstd":
         header.refuse("codec", "is not zstd")
     raw = _decompressed(memoryview(data)[body_at:end], values["raw_len"], key, body_at)
-    return FramedObject(header, _tables(raw, header, values["tables"], layouts(header)))
+    return header, _tables(raw, header, values["tables"], layouts(header))
 
 
 def _decompressed(body: memoryview, raw_len: int, key: str, position: int) -> bytes:
@@ -183,11 +171,9 @@ def _decompressed(body: memoryview, raw_len: int, key: str, position: int) -> by
     return raw
 
 
-def _tables(
-    raw: bytes, header: JsonObject, described: Sequence[Any], layouts: Sequence[TableLayout]
-) -> dict[str, dict[str, npt.NDArray[np.int64]]]:
+def _tables(raw: bytes, header: JsonObject, described: Sequence[Any], layouts: Sequence[TableLayout]) -> Tables:
     expected = {layout.name: layout for layout in layouts}
-    tables: dict[str, dict[str, npt.NDArray[np.int64]]] = {}
+    tables: Tables = {}
     at = 0
     for index, entry in enumerate(described):
         where = f"tables[{index}]"

@@ -99,10 +99,7 @@ def _read_field(buf: memoryview, position: int, end: int, what: str) -> tuple[by
 
 
 def _key_and_value(buf: memoryview, message: Message, end: int) -> tuple[bytes | None, bytes | None]:
-    """Return key and value. As in Kafka, any negative length is null, and bytes after the value are ignored.
-
-    ``end``: position after the message. Raises CorruptionError for a field that exceeds it.
-    """
+    """Return key and value. As in Kafka, any negative length is null, and bytes after the value are ignored."""
     key, position = _read_field(buf, message.body, end, "key")
     return key, _read_field(buf, position, end, "value")[0]
 
@@ -146,10 +143,7 @@ def inner_messages(data: bytes | memoryview) -> Iterator[tuple[Message, memoryvi
 
 
 def _decode_set(view: memoryview, wrapper: Message, check_crcs: bool) -> list[Record]:
-    """Return the records of the inner messages in ``view``. As in Kafka, v0 and v1 messages may be mixed.
-
-    ``check_crcs``: check the CRC of each. Raises CorruptionError for damage, a compressed one, or no message at all.
-    """
+    """Return the records of the inner messages in ``view``. As in Kafka, v0 and v1 messages may be mixed."""
     inner: list[tuple[Message, bytes | None, bytes | None]] = []
     for message, data in inner_messages(view):
         if check_crcs:

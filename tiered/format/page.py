@@ -277,8 +277,8 @@ def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
         return (_LAYOUTS[kind or PageKind(kind_name)],)
 
     widest = max(layout.row_bytes for layout in (_LAYOUTS.values() if kind is None else (_LAYOUTS[kind],)))
-    framed = unpack(data, layouts, key=key, max_raw_bytes=MAX_PAGE_ROWS * widest)
-    header, values = framed.header, framed.header.checked_fields(_HEADER)
+    header, tables = unpack(data, layouts, key=key, max_raw_bytes=MAX_PAGE_ROWS * widest)
+    values = header.checked_fields(_HEADER)
     if kind is not None and values["kind"] != kind.value:
         header.refuse("kind", f"is not {kind.value}, as its pointer says")
     if values["role"] not in set(Role):
@@ -287,7 +287,7 @@ def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
     topic_id, partition = UUID(int=values["topic_id"]), values["partition"]
     if kind is not None and parse_page_key(key) != PageKey(topic_id, partition, name):
         header.refuse("uid", f"{name.uid} belongs to another page, which was copied over this one")
-    (table,) = framed.tables.values()
+    (table,) = tables.values()
     held = PageKind(values["kind"])
     content: Content
     match held:

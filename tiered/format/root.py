@@ -21,7 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from tiered.errors import CorruptionError
-from tiered.format.framed_object import BODY_FIELDS, HEAD_BYTES, TableLayout, has_first_field, pack, unpack, with_field
+from tiered.format.framed_object import BODY_FIELDS, HEAD_BYTES, TableLayout, pack, unpack, with_field
 from tiered.format.json_schema import HEX_128, INT32, INT64_MAX, NUMBER, TEXT, TIME_MS, ListOf, Shape, ValueType
 from tiered.format.keys import Role, page_key, parse_root_key, parse_snap_key, root_key
 from tiered.format.page import NO_POINTERS, POINTER_COLUMNS, Page, Pointer, Pointers
@@ -300,8 +300,7 @@ def decode_root(data: bytes, *, key: str) -> Root:
     Raises CorruptionError (key and position) for damaged or foreign bytes, and for the root of another partition (by
     ``key``). Raises ConfigError for a newer format. ``plan.invariants.check_root`` checks relations between the values.
     """
-    framed = unpack(data, lambda _: _TABLES, key=key)
-    header, tables = framed.header, framed.tables
+    header, tables = unpack(data, lambda _: _TABLES, key=key)
     values = header.checked_fields(_HEADER)
     optional = {name: header.checked_fields(shape) for name, shape in _OPTIONAL.items() if name in header.values}
     topic_id, partition = UUID(int=values["topic_id"]), values["partition"]
@@ -387,7 +386,7 @@ def encode_pending_snapshot(root: bytes, uid: str, name: str) -> bytes:
 
 def is_pending(data: bytes) -> bool:
     """Return True if ``data`` is the body of an unfinished snapshot."""
-    return has_first_field(data, "begun")
+    return data.startswith(b'{"begun":', HEAD_BYTES)
 
 
 def encode_dropped(uid: str) -> bytes:

@@ -33,7 +33,6 @@ from tiered.model import KEY_BITS, Row, TrashEntry
 Column = npt.NDArray[np.int64]
 
 ROW_BYTES = 96
-TRASH_BYTES = 56
 SUM_MODULUS = 1 << 128
 
 _INT64_MIN = -(2**63)

@@ -330,11 +330,7 @@ class TierStream:
         return windows
 
     def _windows_below(self, wanted: ReadRange, start: int, end: int) -> Steps[list[Window]]:
-        """Return offsets ``start`` to ``end`` (exclusive), which are below the catalog's rows, as one window.
-
-        If ``wanted`` starts at a time, the window starts at the disk's first record from then on. Return none if that
-        leaves no offset.
-        """
+        """Return offsets ``start`` to ``end`` (exclusive), which are below the catalog's rows, as one window."""
         if start < end and wanted.since_ms is not None and self._local is not None:
             found = yield from blocking(partial(self._local.offset_for_time, wanted.since_ms))
             start = end if found is None else max(start, found[0])
@@ -596,10 +592,7 @@ def _batches_of(run: BatchRun) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def _cut(batch: TierBatch, at: int) -> TierBatch:
-    """Return the batch without records below ``at``, which the other tier has already served.
-
-    A control batch is returned whole.
-    """
+    """Return the batch without records below ``at``, which the other tier has already served; a control batch whole."""
     if batch.header.is_control:
         return batch
     data = rebuild_batch(batch.header, [record for record in decode_records(batch.data) if record.offset >= at])

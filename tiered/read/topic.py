@@ -251,11 +251,7 @@ class TopicReads:
         since: Time | None,
         until: Time | None,
     ) -> ReadRange:
-        """Check the arguments of :meth:`read` that give the range, and return the range.
-
-        Raises ConfigError for a wrong offset, an offset and a time on one side, and an offset number without a
-        partition in a topic with several. Raises InvalidTimestampError for a wrong time.
-        """
+        """Check the arguments of :meth:`read` that give the range, and return the range."""
         span = ReadRange.from_times(since, until, now_ms=self._now_ms(), start=start, end=end)
         if partition is None and self.partitions > 1 and (isinstance(span.start, int) or isinstance(span.end, int)):
             raise ConfigError(
@@ -274,10 +270,7 @@ class TopicReads:
         follow: bool,
         idle_timeout: float | str | None,
     ) -> ReadRequest:
-        """Check the arguments of :meth:`read` other than the range ``span``. Return all of them.
-
-        Raises ConfigError for a wrong value, for ``idle_timeout`` without ``follow``, and for ``until`` with it.
-        """
+        """Check the arguments of :meth:`read` other than the range ``span``. Return all of them."""
         arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
         arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
         idle_s = None if idle_timeout is None else arguments.duration_s("idle_timeout", idle_timeout)

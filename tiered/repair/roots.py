@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tiered.check.segment_check import judge_index
 from tiered.erase.notes import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.format.decision import COMMITTED, Decision, SinkTarget
+from tiered.format.decision import COMMITTED, Decision
 from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.kernels import crc32c
 from tiered.format.keys import (
@@ -314,7 +314,7 @@ def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[s
     Raises CorruptionError for a damaged decision, and without ``accept_loss`` for several batches, whose order is not
     proven.
     """
-    target = SinkTarget(copy.topic_id, copy.partition)
+    target = copy.topic_id, copy.partition
     waiting: list[Decision] = []
     for entry in (yield from list_all(DECISIONS_PREFIX)):
         parsed = parse_decision_key(entry.key)

@@ -29,13 +29,12 @@ FACES = (tiered.aio, tiered.spark, tiered.admin, tiered.aio.admin)
 PROMISED = {
     *tiered.__all__,
     "Consumer",
+    "TopicReads",
     *(getattr(getattr(tiered.aio, name), "__name__", name) for name in tiered.aio.__all__),
 }
-"""Public names of both faces, and what ``Log.consumer`` returns; a class of ``tiered.aio`` by its own name."""
+"""Public names of both faces, and what their methods return; a class of ``tiered.aio`` by its own name."""
 
 WITHOUT_CALLERS = {
-    # What a format fixes, by its name.
-    "tiered/format/rows.py: TRASH_BYTES",
     # What tests look at, where nothing else shows it.
     "tiered/local/disk/fd_pool.py: PooledFiles.open_count",
     "tiered/plan/producer_state.py: ProducerState.producer",

@@ -60,16 +60,6 @@ def test_empty_sections_are_left_out() -> None:
     assert bundle.head.size_bytes == HEAD_BYTES
 
 
-def test_layout_is_the_one_drawn() -> None:
-    data = encode_bundle(DESCRIPTOR, INDEXES, 5)
-    assert struct.unpack_from("<4sI HH i", data) == (b"TIX1", 0, 1, 5, 5)
-    assert data[16:32] == UUID(int=7).bytes
-    assert struct.unpack_from("<ii6q2I", data, 32) == (
-        3, 9, 2**63 - 200, 2**63 - 100, -5, 1_700_000_000_000, 4096, 100, 2**32 - 1, 0,
-    )  # fmt: skip
-    assert struct.unpack_from("<4I", data, 96) == (1, 512, 80, crc32c(b"o" * 80))
-
-
 def test_every_truncation_and_every_flipped_bit_is_found() -> None:
     data = encode_bundle(DESCRIPTOR, INDEXES, 5)
     for length in range(len(data)):

@@ -28,7 +28,7 @@ from tiered.format.page import (
     verified_page,
 )
 from tiered.format.root import decode_root, encode_root
-from tiered.format.rows import ROW_BYTES, SUM_MODULUS, TRASH_COLUMNS, Rows, Trash
+from tiered.format.rows import ROW_BYTES, SUM_MODULUS, Rows, Trash
 from tiered.model import TRASH_ROWS, TrashEntry
 from tiered.plan.invariants import check_root
 
@@ -50,15 +50,6 @@ def test_round_trip(content: Content) -> None:
     assert (page.pointer.crc, page.pointer.page_len) == (crc32c(page.body), len(page.body))
     if not isinstance(content, Trash):
         assert verified_page(page.body, page.pointer, key=page.key, kind=page.kind) == content
-
-
-def test_sizes_are_those_of_the_design() -> None:
-    leaf = page_of(make_rows(1024))
-    pointers = Pointers.from_pointers([leaf.pointer] * 512)
-    assert len(leaf.body) < 40_000
-    assert sum(int(dtype[-1]) for _, dtype in POINTER_COLUMNS) == 112
-    assert sum(int(dtype[-1]) for _, dtype in TRASH_COLUMNS) == 56
-    assert len(page_of(pointers).body) < MAX_PAGE_BYTES
 
 
 def test_a_pointer_says_what_its_page_holds_and_an_inner_page_what_its_pages_hold() -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-import numpy as np
 import pytest
 import zstandard
 from hypothesis import given
@@ -20,9 +19,9 @@ from tests.unit.format.catalog.building import KEY, TOPIC_ID, make_root, make_ro
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.framed_object import MAX_RAW_BYTES
 from tiered.format.kernels import crc32c
-from tiered.format.keys import Role, root_key
-from tiered.format.root import Sealed, decode_root, encode_root
-from tiered.format.rows import ROW_BYTES, TRASH_BYTES, TRASH_COLUMNS, Rows
+from tiered.format.keys import root_key
+from tiered.format.root import decode_root, encode_root
+from tiered.format.rows import Rows
 from tiered.plan.invariants import check_root
 
 TOP = 2**63 - 1
@@ -38,21 +37,6 @@ def test_round_trip(count: int) -> None:
     assert encode_root(back) == data
     assert check_root(back) == []
     assert len(data) < 1_500 + 60 * count
-
-
-def test_layout_is_the_one_drawn() -> None:
-    data = encode_root(make_root(make_rows(2)))
-    magic, fmt, flags, header_len = struct.unpack_from("<4sHHI", data)
-    header = json.loads(data[12 : 12 + header_len])
-    raw = zstandard.ZstdDecompressor().decompress(data[12 + header_len : -4])
-    assert (magic, fmt, flags) == (b"OLC1", 1, 0)
-    assert struct.unpack("<I", data[-4:])[0] == crc32c(data[:-4])
-    assert (header["topic_id"], header["raw_len"]) == (TOPIC_ID.hex, len(raw))
-    assert [table[:2] for table in header["tables"]] == [["tail", 2], ["trash", 1]]
-    assert len(raw) == 2 * ROW_BYTES + TRASH_BYTES
-    assert np.frombuffer(raw, "<i8", 2).tolist() == [0, 100]  # base
-    assert np.frombuffer(raw, "<i8", 2, offset=16).tolist() == [100, 200]  # next
-    assert [dtype for _, dtype in TRASH_COLUMNS] == ["<i8"] * 5 + ["<i4"] * 2 + ["<i8"]
 
 
 def test_row_sum_is_blake2b_of_the_canonical_bytes() -> None:
@@ -271,10 +255,3 @@ def test_fields_that_are_not_known_are_written_again() -> None:
     again = decode_root(encode_root(dataclasses.replace(root, version=root.version + 1)), key=KEY)
     assert again.unknown == root.unknown
     assert decode_root(encode_root(make_root(make_rows(1))), key=KEY).unknown == {}
-
-
-def test_roles_are_found_by_letter_and_by_name() -> None:
-    root = make_root(make_rows(1))
-    assert root.roles[Role.WRITER] is root.roles["w"] is root.writer
-    assert root.sealed_commit("m", 1) == Sealed("m", 1, "c3", 2)
-    assert root.sealed_commit("w", 1) is None
