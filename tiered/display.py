@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 MAX_ROWS = 100
 """Largest number of rows that a table shows. A last line gives the number of the other rows."""
@@ -24,3 +24,14 @@ def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[obje
 
 def _line(tag: str, cells: Iterable[object]) -> str:
     return f"<tr>{''.join(f'<{tag}>{html.escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
+
+
+def names_without(*internal: str) -> Callable[[object], list[str]]:
+    """Return a ``__dir__`` method that leaves out private names and the names in ``internal``."""
+    hidden = frozenset(internal)
+
+    def names(self: object) -> list[str]:
+        every = object.__dir__(self)
+        return sorted(name for name in every if name not in hidden and (name.startswith("__") or name[:1] != "_"))
+
+    return names

@@ -29,6 +29,7 @@ from tiered.config import LogConfig, S3Keywords, TopicConfig
 from tiered.consumer.assignment import CallersPositions, LogAssignment, LoggedPositions, ProgramPositions
 from tiered.consumer.consumer import Consumer
 from tiered.consumer.steps import ConsumerKeywords, ConsumerSteps, Options
+from tiered.display import names_without
 from tiered.engine.tiering import SpreadTiering, Tiering
 from tiered.engine.wait import UploaderComponent, Uploaders, wait_uploaded
 from tiered.errors import (
@@ -38,6 +39,7 @@ from tiered.errors import (
     CorruptionError,
     FencedError,
     LocalIOError,
+    NotFoundError,
     ReentrantCallError,
     RemoteUnavailableError,
     TieredError,
@@ -179,6 +181,7 @@ class Log:
         if store is not None:
             self._tiering = SpreadTiering(local, store, clock=clock, ids=ids, reachable=reachable, memory=memory)
         self._uploader: Uploaders | None = None
+        self._unreported: TieredError | None = None  # why the uploader ended; None again once an append raised it
         self._topics: dict[str, Topic] = {}
         self._opening: dict[str, threading.RLock] = {}
         self._appenders = AppenderThread(clock, ThreadWorkers())
@@ -194,6 +197,7 @@ class Log:
             daemon=True,
         )
         self._start_ticking()
+        _OPENED.add(self)
 
     def _start_ticking(self) -> None:
         try:
@@ -205,12 +209,26 @@ class Log:
             hint = "open the log before the main thread ends, or raise the process's limit of threads"
             raise TieredError(f"{self.directory} cannot be opened: {error}", hint=hint) from error
 
+    @classmethod
+    def opened(cls, path: str | Path) -> Log:
+        """Return this process's open log of the directory ``path``, for example in a notebook cell that reruns.
+
+        Raises NotFoundError if this process has not opened it.
+        """
+        wanted = arguments.path("path", path).resolve()
+        for log in list(_OPENED):
+            if not log._closed.is_set() and wanted in [each.resolve() for each in log._local.logs()]:
+                return log
+        raise NotFoundError(f"no log of this process has {path} open", hint=f"tiered.open({str(path)!r}) opens it")
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with closing_after(error, self.directory):
             self.close()
+
+    __dir__ = names_without("request_counts", "store_options")
 
     def __repr__(self) -> str:
         state = "closed" if self._closed.is_set() else f"{len(self._local.topics())} topics"
@@ -291,6 +309,7 @@ class Log:
     def _opened(self, name: str) -> Topic:
         if name not in self._topics:
             self._topics[name] = self._open_topic(name)
+            self._topics[name]._set_slow_path(self._unreported is not None)  # after _uploader_ended can find it
         return self._topics[name]
 
     def _make(
@@ -326,6 +345,7 @@ class Log:
                 self._adopt(self._tiering, info)
             with self._lock:
                 self._topics[topic]._spread(self._logs_of(info))
+                self._topics[topic]._set_slow_path(self._unreported is not None)
                 self._appenders.spread(topic, count)
             return count
 
@@ -400,6 +420,7 @@ class Log:
             raise arguments.wrong("topic", topic, 'a Topic of this log; its appends may name others: topic="ledger"')
         if durability == "remote":
             self._check_remote()
+        self._check_uploader()
         producer = self._local.transactions.begin(transactional_id, timeout_ms)
 
         def wait(logs: Mapping[TopicPartition, WriteLog]) -> None:
@@ -491,16 +512,36 @@ class Log:
             self._topics.pop(name, None)
 
     def _attach(self, uploader: UploaderComponent, location: StoreLocation) -> None:
-        self._uploader = uploaders = Uploaders(self._clock)
+        self._uploader = uploaders = Uploaders(self._clock, self._uploader_ended)
         try:
             uploaders.start(uploader, self._local, location, self.store_options)
         except BaseException:
             self._uploader = None
             raise
 
+    def _uploader_ended(self, error: TieredError) -> None:
+        """Make the next append raise ``error``. Acquires no lock: ``close`` may hold it and wait for this thread."""
+        if self._closed.is_set():
+            return
+        self._unreported = error  # before the topics: a topic made meanwhile reads it
+        for topic in list(self._topics.values()):
+            topic._set_slow_path(True)
+
     def _check_caller(self) -> None:
         """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
         self._local.check_caller()
+
+    def _check_uploader(self) -> None:
+        """Raise, once, the error that ended the uploader of this process. The append that raises it writes nothing."""
+        error, self._unreported = self._unreported, None
+        if error is None:
+            return
+        for topic in list(self._topics.values()):
+            topic._set_slow_path(False)
+        raise TieredError(
+            f"the uploader of {self.directory} ended by itself, and this call appended nothing: {error.message}",
+            hint="close the log and open it again to upload; or append again to continue on this disk only",
+        ) from error
 
     @property
     def _uploader_error(self) -> str | None:
@@ -662,6 +703,10 @@ def closing_after(error: BaseException | None, directory: Path) -> Iterator[None
             raise
         # The error of the block is the cause: a full disk fails the append first, and then the close.
         _logger.warning("close_failed path=%s error=%s", directory, failed)
+
+
+_OPENED: weakref.WeakSet[Log] = weakref.WeakSet()
+"""Logs of this process, closed ones included."""
 
 
 def _tick(local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock) -> None:

@@ -19,7 +19,7 @@ from tiered.clock import Clock, IdSource
 from tiered.config import S3Keywords
 from tiered.consumer.consumer import Consumer
 from tiered.consumer.steps import ConsumerKeywords, ConsumerSteps, Options
-from tiered.display import html_table
+from tiered.display import html_table, names_without
 from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
 from tiered.local.directory.read_only_log import LogView
@@ -189,6 +189,8 @@ class Reader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    __dir__ = names_without("request_counts", "store_options")
 
     def __repr__(self) -> str:
         return f"<Reader {' + '.join(place for _, place in self._places())}>"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tiered import arguments
 from tiered.appending.appender import BATCH_BYTES, BUFFER_BYTES, LINGER_MS, MAX_BLOCK_MS, Appender, AppenderLimits
 from tiered.appending.thread import AppenderThread
-from tiered.display import html_table
+from tiered.display import html_table, names_without
 from tiered.errors import ConfigError, InvalidRecordError, TieredError
 from tiered.format import kernels
 from tiered.format.batch import HEADER_BYTES
@@ -65,7 +65,10 @@ class Topic(TopicReads):
         self._waiter = waiter
         self._appenders = appenders
         self._is_internal = is_state_log(info.name)
+        self._is_slow = False  # each append has to ask why the uploader ended
         self._spread(logs)
+
+    __dir__ = names_without("check_partition", "chosen", "log", "stream")
 
     def _repr_html_(self) -> str:
         """Return an HTML table with the positions of each partition. No request is made."""
@@ -125,6 +128,7 @@ class Topic(TopicReads):
             and durability == MEMORY
             and (key is None or type(key) is bytes)
             and (value is None or type(value) is bytes)
+            and not self._is_slow
         ):
             if partition is None:
                 partition = self._partitioner.partition_for(key)
@@ -133,7 +137,7 @@ class Topic(TopicReads):
             writer = self._writers[partition]
             if writer is not None:
                 return writer.append(((value, key, NO_TIMESTAMP, None),))  # type: ignore[arg-type]  # a tuple costs a third
-        self._check_durability(durability)
+        self._check_append(durability)
         chosen, record = self._route(value, key, partition, timestamp, headers)
         written = self.log(chosen).append((record,))
         self._wait({chosen: written.end_offset}, durability)
@@ -149,7 +153,7 @@ class Topic(TopicReads):
         RecordMetadata for each partition. Raises the errors of :meth:`append`. ``InvalidRecordError.index`` is the
         record's place in the call. After an error the batches of lower partitions may be appended.
         """
-        self._check_durability(durability)
+        self._check_append(durability)
         partition = None if partition is None else self.check_partition(partition)
         written: list[RecordMetadata] = []
         if isinstance(records, list | tuple) and (partition is not None or self._partitions == 1):
@@ -172,7 +176,7 @@ class Topic(TopicReads):
         ``durability``: wait for "memory" (page cache), "disk" (fsync) or "remote" (seal and commit). Raises
         InvalidRecordError for damaged or wrong batches, and the other errors of :meth:`append`.
         """
-        self._check_durability(durability)
+        self._check_append(durability)
         partition = self.check_partition(partition)
         written = self.log(partition).append_batches(arguments.batches(data))
         self._wait({partition: written.end_offset}, durability)
@@ -194,7 +198,7 @@ class Topic(TopicReads):
         """
         from tiered.arrow.rows import ArrowRows, pieces  # noqa: PLC0415  with numpy and pyarrow
 
-        self._check_durability(durability)
+        self._check_append(durability)
         partition = None if partition is None else self.check_partition(partition)
         found = ArrowRows(data, config=self.config, partitions=self.partitions, partition=partition)
         rows = found.checked(self._now_ms())
@@ -351,9 +355,20 @@ class Topic(TopicReads):
         if durability == "remote":
             self._waiter._check_remote()
 
+    def _check_append(self, durability: str) -> None:
+        self._check_durability(durability)
+        self._check_uploader()
+
+    def _check_uploader(self) -> None:
+        self._waiter._check_uploader()
+
     def _check_caller(self) -> None:
         """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
         self._waiter._check_caller()
+
+    def _set_slow_path(self, slowly: bool) -> None:
+        """Switch the fast path of :meth:`append` off (``slowly``) or on. The fast path checks only the partition."""
+        self._is_slow = slowly
 
     def _wait(self, ends: dict[int, int], durability: str) -> None:
         if durability == "memory":

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tiered import arguments
+from tiered.display import names_without
 from tiered.errors import (
     CommitUnknownError,
     ConfigError,
@@ -101,6 +102,8 @@ class Transaction:
     def state(self) -> str:
         """Return "open", "committed", "aborted", or "unknown" (a commit was interrupted or not confirmed)."""
         return self._state
+
+    __dir__ = names_without()
 
     def __repr__(self) -> str:
         return f"<Transaction {self.transactional_id!r} {self._state} partitions={len(self._logs)}>"

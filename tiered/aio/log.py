@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -17,6 +18,7 @@ from tiered.aio.consumer import AsyncConsumer, open_consumer
 from tiered.aio.topic import AsyncTopic, AsyncTopicReads, one_by_one
 from tiered.aio.worker import Opening, ThreadPools, open_with_store
 from tiered.arrow.schema import arrow_table
+from tiered.errors import NotFoundError
 from tiered.format.kernels import ConsumerRecord
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
@@ -71,6 +73,9 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
     return Opening(opening, _close)
 
 
+_OPENED: weakref.WeakSet[AsyncLog] = weakref.WeakSet()
+
+
 async def _close(log: AsyncLog, error: BaseException | None) -> None:
     with sync_log.closing_after(error, log.directory):
         await log.close()
@@ -84,8 +89,25 @@ class AsyncLog:
         self._worker = worker
         self._runner = runner
 
+        _OPENED.add(self)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._log)
+
     def __repr__(self) -> str:
         return repr(self._log)
+
+    @classmethod
+    def opened(cls, path: str | Path) -> AsyncLog:
+        """Return the log that this process has open at ``path``. Use it only on the event loop that opened it.
+
+        Raises NotFoundError if this process has not opened it, or opened it without asyncio.
+        """
+        opened = sync_log.Log.opened(path)
+        for log in list(_OPENED):
+            if log._log is opened:
+                return log
+        raise NotFoundError(f"{path} is open, but not for asyncio", hint=f"tiered.Log.opened({str(path)!r}) returns it")
 
     @property
     def directory(self) -> Path:
@@ -259,6 +281,9 @@ class AsyncReader:
         self._reader = reader
         self._worker = worker
         self._runner = runner
+
+    def __dir__(self) -> list[str]:
+        return dir(self._reader)
 
     def __repr__(self) -> str:
         return repr(self._reader)

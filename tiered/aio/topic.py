@@ -122,6 +122,9 @@ class AsyncTopicReads:
         self._runner = runner
         self.name = topic.name
 
+    def __dir__(self) -> list[str]:
+        return dir(self._reads)
+
     def __repr__(self) -> str:
         return repr(self._reads)
 

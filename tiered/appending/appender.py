@@ -24,6 +24,7 @@ from tiered import arguments
 from tiered.appending.receipt import BATCH_OVERHEAD_BYTES, Outcome, PendingBatch, Receipt
 from tiered.appending.thread import AppenderThread
 from tiered.clock import Clock, SystemClock
+from tiered.display import names_without
 from tiered.errors import (
     AppendHaltedError,
     AppendTimeoutError,
@@ -136,6 +137,8 @@ class Appender(Accumulator[Receipt]):
         self._failed = 0  # records that failed since ``flush`` or ``close`` last raised
         self._ends: dict[int, int] = {}
         self._counts = thread.add(topic.name, self)
+
+    __dir__ = names_without()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"buffered={self._held}"
@@ -335,6 +338,7 @@ class Appender(Accumulator[Receipt]):
             raise self._closed_error()
         if self._halted and partition in self._halted:
             raise self._halted_error(partition)
+        self._topic._check_uploader()
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

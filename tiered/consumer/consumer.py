@@ -14,6 +14,7 @@ from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
 from tiered.clock import SystemClock
 from tiered.consumer.assignment import Position
 from tiered.consumer.steps import MAX_POLL_RECORDS, ConsumerSteps, Request
+from tiered.display import names_without
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import TopicPartition
 from tiered.read.fetch import PartitionFetch
@@ -50,6 +51,8 @@ class Consumer:
         self._stream: Generator[Any, None, object] | None = None
         self._committing: Future[None] | None = None
         self._pool: ThreadPool | None = None
+
+    __dir__ = names_without("core")
 
     def __repr__(self) -> str:
         return f"<Consumer group={self.core.group!r} partitions={len(list(self.core.assigned()))}>"

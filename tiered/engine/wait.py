@@ -84,9 +84,11 @@ class UploaderComponent(Protocol):
 class Uploaders:
     """All in-process uploaders of a log: one for each directory in service."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, ended: Callable[[TieredError], None]) -> None:
+        """``ended``: called from another thread with the error of an uploader that stopped by itself."""
         self._parts: list[UploaderHandle] = []
         self._clock = clock
+        self._ended = ended
 
     def start(
         self, component: UploaderComponent, local: LocalTier, location: StoreLocation, options: StoreOptions
@@ -100,7 +102,11 @@ class Uploaders:
             self.close(0.0)
             raise
         for path, part in zip(paths, self._parts, strict=True):
-            part.when_ended(functools.partial(_report, path))
+            part.when_ended(functools.partial(self._report, path))
+
+    def _report(self, path: Path, error: TieredError) -> None:
+        _logger.error("the uploader of %s ended by itself, records stay on this disk: %s", path, error)
+        self._ended(error)
 
     @property
     def error(self) -> TieredError | None:
@@ -116,10 +122,6 @@ class Uploaders:
         deadline = self._clock.monotonic() + timeout
         for part in self._parts:
             part.close(max(deadline - self._clock.monotonic(), 0.0))
-
-
-def _report(path: Path, error: TieredError) -> None:
-    _logger.error("the uploader of %s ended by itself, records stay on this disk: %s", path, error)
 
 
 def wait_uploaded(

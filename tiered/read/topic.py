@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tiered import arguments
 from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
-from tiered.display import html_table
+from tiered.display import html_table, names_without
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.batch_scanner import BatchRun
 from tiered.format.kernels import ConsumerRecord
@@ -166,6 +166,8 @@ class TopicReads:
         self._open_stream = open_stream
         self._now_ms = now_ms
         self._runner = runner
+
+    __dir__ = names_without("check_partition", "chosen", "stream")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} partitions={self.partitions}>"

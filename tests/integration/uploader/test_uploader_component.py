@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 import tiered
 from tests.integration.uploader.logs import T0, judge
 from tiered.errors import ClosedError, LocalIOError, TieredError
+from tiered.format.batch import encode_batch
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import PAUSE_NAME, UploadCheckpoint
+from tiered.model import NewRecord, TopicPartition
 from uploader import Uploader
 from uploader.component import AttachedUploader
 
@@ -46,27 +49,59 @@ def stop(log: tiered.Log) -> AttachedUploader:
     return attached
 
 
-def test_an_uploader_that_ended_is_named_by_the_log_the_positions_and_the_sync(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+APPENDS: dict[str, Callable[[tiered.Topic], object]] = {
+    "append": lambda topic: topic.append(b"w"),
+    "append, disk": lambda topic: topic.append(b"w", durability="disk"),
+    "append_many": lambda topic: topic.append_many([b"w"]),
+    "append_batches": lambda topic: topic.append_batches(encode_batch([NewRecord(b"w")])),
+    "appender": lambda topic: topic.appender().append(b"w").result(30),
+    "another topic": lambda topic: topic.append(b"w"),
+}
+
+
+@pytest.mark.parametrize("way", APPENDS)
+def test_the_next_append_says_that_the_uploader_ended(
+    way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url = f"memory://ended-{tmp_path.name}"
+    url, append = f"memory://ended-{tmp_path.name}", APPENDS[way]
     with tiered.open(tmp_path / "log", remote=url, uploader=Uploader()) as log:
         topic = log.topic("t", create=True)
         topic.append(b"v")
         log.sync(timeout=30)
         assert topic.positions(0).uploader_error is None
         attached = stop(log)
-        assert topic.append(b"w").offset == 1  # on this disk alone
-        assert topic.positions(0).uploader_error == log.positions()[T0].uploader_error
+        if way == "another topic":
+            topic = log.topic("other", create=True)
+        end = topic.positions(0).end_offset
+        with pytest.raises(TieredError, match="ended by itself, and this call appended nothing") as caught:
+            append(topic)
+        assert caught.value.__cause__ is attached.error
+        assert topic.positions(0).end_offset == end
+        append(topic)  # said once: appends go on with the disk alone
+        topic.flush()
+        assert topic.positions(0).end_offset == end + 1
+        assert topic.positions(0).uploader_error == log.positions()[TopicPartition(topic.name, 0)].uploader_error
         assert "Event loop stopped" in (topic.positions(0).uploader_error or "")
-        for call in (attached.status, lambda: log.sync(timeout=30)):
-            with pytest.raises(TieredError, match="Event loop stopped"):
-                call()
+        with pytest.raises(TieredError, match="Event loop stopped"):
+            attached.status()
+        with pytest.raises(TieredError, match="Event loop stopped"):
+            log.sync(timeout=30)
     said = [record for record in caplog.records if "ended by itself, records stay on this disk" in record.getMessage()]
     assert [(record.name, record.levelname) for record in said] == [("tiered", "ERROR")]
     with tiered.open(tmp_path / "log", remote=url, uploader=Uploader()) as log:
         log.sync(timeout=30)
-        assert log.topic("t").positions(0).uploaded_offset == 2
+        assert log.topic(topic.name).positions(0).uploaded_offset == end + 1
+
+
+async def test_on_an_event_loop_the_next_append_says_it_too(tmp_path: Path) -> None:
+    async with tiered.aio.open(tmp_path / "log", remote=f"memory://{tmp_path.name}", uploader=Uploader()) as log:
+        topic = await log.topic("t", create=True)
+        await topic.append(b"v")
+        stop(log._log)
+        with pytest.raises(TieredError, match="ended by itself"):
+            await topic.append(b"w")
+        assert (await topic.append(b"w")).offset == 1
+        assert "Event loop stopped" in (topic.positions(0).uploader_error or "")
 
 
 def test_an_uploader_that_is_closed_has_no_error(tmp_path: Path) -> None:

@@ -83,6 +83,9 @@ def test_public_objects_show_themselves(log: Path) -> None:
     with tiered.open(log / "log", remote=url) as opened:
         topic = opened.topic("t")
         assert "<td>2</td>" in topic._repr_html_()
+        assert not {"log", "chosen", "check_partition"} & {*dir(topic)}
+        assert {"append", "read"} <= {*dir(topic)}
+        assert not [name for name in dir(opened) if name.startswith("_") and not name.startswith("__")]
     (log / "log" / "t-0" / "00000000000000000000.log").write_bytes(b"x")
     damaged = admin.check(log / "log")
     assert str(damaged).count("\n") == len(damaged.findings) > 0

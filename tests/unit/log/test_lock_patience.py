@@ -15,7 +15,7 @@ import tiered
 from tests.support.faulty_files import FaultyFiles
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.disk import LogDirectory
-from tiered.errors import LockedError
+from tiered.errors import LockedError, NotFoundError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import _HELD, UNNAMED_HOLDER_SECONDS, DirectoryLock, LockTerms
 from tiered.log import LOCK_PATIENCE_S
@@ -108,6 +108,30 @@ def test_what_the_uploader_does_says_that_it_passes(directory: Path) -> None:
     assert [(each.pid, each.passing) for each in found] == [(os.getpid(), True)]
 
 
+def test_a_directory_that_this_process_has_open_names_the_open_log(directory: Path) -> None:
+    with tiered.open(directory) as log:
+        with pytest.raises(LockedError, match="is open in this process already") as caught:
+            tiered.open(directory)
+        assert caught.value.hint.startswith(f"tiered.Log.opened({str(directory)!r}) returns the open log")
+        assert tiered.Log.opened(directory) is log
+        assert tiered.Log.opened(str(directory / ".." / directory.name)) is log
+    with pytest.raises(NotFoundError, match="no log of this process has"):
+        tiered.Log.opened(directory)
+    with tiered.open(directory) as again:
+        assert tiered.Log.opened(directory) is again
+
+
+async def test_on_an_event_loop_too(directory: Path) -> None:
+    async with tiered.aio.open(directory) as log:
+        with pytest.raises(LockedError, match="is open in this process already"):
+            await tiered.aio.open(directory)
+        assert tiered.aio.Log.opened(directory) is log
+    with pytest.raises(NotFoundError):
+        tiered.aio.Log.opened(directory)
+    with tiered.open(directory), pytest.raises(NotFoundError, match="not for asyncio"):
+        tiered.aio.Log.opened(directory)
+
+
 def test_another_process_is_named_as_before(directory: Path) -> None:
     code = "import sys, tiered; log = tiered.open(sys.argv[1]); print(flush=True); sys.stdin.read()"
     line = [sys.executable, "-c", code, str(directory)]
@@ -116,5 +140,5 @@ def test_another_process_is_named_as_before(directory: Path) -> None:
         other.stdout.readline()
         with pytest.raises(LockedError, match=f"is held by process {other.pid}") as caught:
             tiered.open(directory)
-        assert caught.value.hint.startswith("close that log, or stop its process")
+        assert caught.value.hint.startswith("stop that process")
         other.communicate()

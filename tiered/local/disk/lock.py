@@ -113,9 +113,14 @@ class DirectoryLock:
             holder = self.holder()
             patience = terms.patience_seconds if holder.passing else 0.0 if holder.pid else UNNAMED_HOLDER_SECONDS
             if clock.monotonic() - begun >= min(patience, terms.patience_seconds):
-                hint = "close that log, or stop its process, or open the directory read-only"
+                hint = "stop that process, or open the directory read-only"
                 if holder.passing:
                     hint = "it is an uploader that seals idle segments: try again in a moment"
+                elif self.path.name == LOCK_NAME and self._is_held_here():
+                    hint = (
+                        f"tiered.Log.opened({str(self.path.parent)!r}) returns the open log; close it to open another"
+                    )
+                    raise LockedError(f"{self.path.parent} is open in this process already: {holder}", hint=hint)
                 raise LockedError(f"{self.path.parent} is held by {holder}", hint=hint)
             clock.sleep(LOOK_SECONDS)
         self._note = {
@@ -178,6 +183,14 @@ class DirectoryLock:
         gone = translate(OSError(errno.ESTALE, what), "use", self.path.parent)
         gone.hint = "put the directory back, or restore it from the bucket with `tiered restore`; then start again"
         raise gone
+
+    def _is_held_here(self) -> bool:
+        """Return True if another object of this process has the lock."""
+        try:
+            state = self.path.stat()
+        except OSError:
+            return False
+        return any(each._file == (state.st_dev, state.st_ino) for each in list(_HELD))
 
     def try_acquire(self, clock: Clock) -> bool:
         """Acquire the lock and return True. Return False if another process or object has it."""

@@ -336,7 +336,7 @@ def test_the_directory_is_kafkas(bench: Bench) -> None:
 
 def test_one_writer_many_readers(bench: Bench) -> None:
     bench.append(b"a")
-    with pytest.raises(LockedError, match="is held by process"):
+    with pytest.raises(LockedError, match="is open in this process already"):
         LocalLog.open(bench.directory)
     with LogView.open(bench.directory) as reader:
         seen = reader.partition(TP)
