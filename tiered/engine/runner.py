@@ -44,6 +44,8 @@ NOTE_RETRY_SECONDS = 1.0
 NOTE_PAUSE_SECONDS = 0.000_2
 """Pause after a write of the checkpoint, for each partition in it: about ten times the cost of its write."""
 RESUME_RETRY_SECONDS = 10.0
+CLOSE_SECONDS = 10.0
+"""Longest wait of the end of a run for its threads: one may have the log open, and has to close it."""
 SCAN_PAUSES = 9
 """Length of the pause between scans in a drain, as a multiple of a scan's duration: at most a tenth of the time."""
 IDLE_PAUSES = 250
@@ -249,7 +251,9 @@ class DirectoryRun:
         await asyncio.gather(*background, return_exceptions=True)
         await self.engine.stop()
         await self._write_notes()
-        self._threads.shutdown(wait=False)
+        with contextlib.suppress(TimeoutError):  # a disk that does not answer keeps no process alive
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await in_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
     # ------------------------------------------------------------------ what is on the disk
 

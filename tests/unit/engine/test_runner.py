@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from tiered.engine.partition import EngineLimits
 from tiered.engine.runner import DirectoryRun
 from tiered.errors import LocalIOError
 from tiered.local.directory.log_directory import LocalLog
+from tiered.local.disk.directory_files import CLEAN_SHUTDOWN_NAME
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.store.location import ThreadedAioStore
@@ -105,4 +107,26 @@ async def test_a_checkpoint_that_cannot_be_written_is_written_later(
     assert runner._directory.uploads()[tp].end_offset == 7
     noting.cancel()
     await asyncio.wait([noting])
+    runner._directory.release()
+
+
+async def test_a_run_that_ends_waits_for_the_thread_that_has_the_log_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the store refuses, the run ends during a seal. Without the wait no clean shutdown was marked."""
+    runner, closing, may_close = runner_of(tmp_path), threading.Event(), threading.Event()
+    true_close = LocalLog.close
+
+    def close(log: LocalLog) -> None:
+        closing.set()
+        assert may_close.wait(60)
+        true_close(log)
+
+    monkeypatch.setattr(LocalLog, "close", close)
+    runner._directory.acquire()
+    sealing = asyncio.create_task(runner._seal())
+    await asyncio.to_thread(closing.wait, 60)
+    asyncio.get_running_loop().call_later(0.05, may_close.set)
+    await runner._stop([sealing])
+    assert (tmp_path / CLEAN_SHUTDOWN_NAME).exists()
     runner._directory.release()
