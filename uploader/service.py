@@ -198,7 +198,6 @@ class Service:
             self._notify.ready(text)
             fields = (("volume", volume_id), ("http_port", self.http_port))
             self._telemetry.report(Report(Level.INFO, "started", text, None, fields))
-            first = None
             if oneshot is None and settings.maintain:
                 self._maintenance = self._maintain()
             if oneshot is not None:
@@ -206,8 +205,8 @@ class Service:
                     async with asyncio.timeout(CHECK_SECONDS):
                         await bucket.drive(bucket.steps.check_uploaded())
                 deadline_ms = None if timeout_ms is None else runner.now_ms() + timeout_ms
-                first = DrainRequested(oneshot, deadline_ms, oneshot=True)
-            ending = self._exit_with_unread(await runner.run(first=first))
+                runner.drain(DrainRequested(oneshot, deadline_ms, oneshot=True))
+            ending = self._exit_with_unread(await runner.run())
             level = Level.INFO if ending.code == 0 else Level.WARN
             self._telemetry.report(Report(level, "ended", str(ending), None, (("exit_code", ending.code),)))
             return ending
@@ -303,18 +302,21 @@ class Service:
         """
         if self._maintenance is not None:
             self._maintenance.end()
-        if self._runner is None:
+        runner, wait_ms = self._runner, self.settings.drain_timeout
+        if runner is None:
             return
-        if self._runner.is_draining:
-            self._runner.end_now()
+        if runner.is_draining:
+            runner.drain(DrainRequested(DrainMode.INFLIGHT, runner.now_ms(), last=True))
         else:
-            self._notify.stopping(self.settings.drain_timeout)
-            self._runner.drain(self.settings.drain, self.settings.drain_timeout)
+            self._notify.stopping(wait_ms)
+            runner.drain(DrainRequested(self.settings.drain, runner.now_ms() + wait_ms, last=True), scan=True)
 
     def finish(self, timeout_ms: int) -> None:
         """Finish and commit uploads in progress within ``timeout_ms``, then end. Other records stay on the disk."""
-        if self._runner is not None:
-            self._runner.finish(timeout_ms)
+        runner = self._runner
+        if runner is not None:
+            until_ms = runner.now_ms() + (0 if runner.is_draining else timeout_ms)
+            runner.drain(DrainRequested(DrainMode.INFLIGHT, until_ms))
 
     def scan_now(self) -> None:
         """Scan the disk at once, and retry after failures that pass by themselves."""
@@ -456,7 +458,7 @@ class Service:
         if (failure := self._runner.scan_failure) is not None:
             missing.append(f"the log directory cannot be read: {failure.message}")
         views = self.views()
-        if views and not self._bucket.is_reachable:
+        if views and self._bucket.steps.capabilities is None:
             missing.append("the store refuses, or has not answered yet")
         missing += [error.message for error in self._directory.unreadable().values()]
         for view in views:

@@ -30,11 +30,9 @@ from tiered.format.positions import Positions
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.plan.pacing import ALL_TOPICS, Pause
+from tiered.store.unique_upload import PUT_DEADLINE_SECONDS
 
 REJOIN_HINT = "`tiered repair rejoin` sets this log's files aside and continues at the bucket's end"
-
-FRESH_WORKERS = 64
-"""Limit of coroutines that have neither claimed nor waited yet. Other partitions are queued without a coroutine."""
 
 T = TypeVar("T")
 Note = Callable[[TopicPartition, PartitionUpload], None]
@@ -79,6 +77,8 @@ class Engine:
         self.wants: partition.Wanted = lambda p, base: True
         self.may_claim: Callable[[], bool] = lambda: True
         self.when_changed: Callable[[Partition], None] = lambda p: None
+        self.when_resuming: Callable[[], None] = lambda: None
+        self.put_seconds: Callable[[], float] = lambda: PUT_DEADLINE_SECONDS
         self.stopped = False
         self.bugs: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._monotonic = monotonic
@@ -87,8 +87,6 @@ class Engine:
         self.retries = not in_call
         self.lazy = False  # True: what the checkpoint notes as wholly committed is not claimed (one-shot runs)
         self._workers: dict[TopicPartition, Worker] = {}
-        self._fresh: set[TopicPartition] = set()  # workers that have neither claimed nor waited yet
-        self._line: dict[TopicPartition, Partition] = {}  # partitions that have work, and no worker yet
         self._leaving: dict[asyncio.Task[None], None] = {}  # tasks of removed partitions
         self._behind: dict[TopicPartition, None] = {}
 
@@ -116,20 +114,18 @@ class Engine:
     def forget(self, tp: TopicPartition) -> None:
         """Drop a partition that is no longer in the log directory, and cancel its work.
 
-        Its claim slot is free at once. Its upload slots are free once its uploads have ended.
+        Its upload slots are free once its uploads have ended.
         """
         p = self.partitions.pop(tp, None)
         if p is None:
             return
         self._behind.pop(tp, None)
-        self._line.pop(tp, None)
         self.topics.remove(p)
         worker = self._workers.pop(tp, None)
         if worker is not None:
             self._leaving[worker.task] = None
             worker.task.add_done_callback(lambda task: self._leaving.pop(task, None))
             worker.task.cancel()
-        self.release_claim_slot(p)
 
     def pause(self, pauses: Mapping[str, Pause]) -> None:
         """Set the paused topics; the key ``ALL_TOPICS`` pauses all. Work in progress is completed and committed."""
@@ -207,7 +203,7 @@ class Engine:
     def is_alone(self) -> bool:
         """Return True if the step that begins now is the only one. It may then block the event loop."""
         workers = list(self._workers.values())
-        if self._line or len(workers) + len(self.topics.tasks()) != 1:
+        if len(workers) + len(self.topics.tasks()) != 1:
             return False
         return not workers or (workers[0].p.uploading <= 1 and workers[0].p.next_upload() is None)
 
@@ -236,41 +232,13 @@ class Engine:
         if worker is not None:
             worker.wake()
         elif self.has_work(p) and self.topics.registered(p):
-            if p.phase is Phase.NEW:
-                self._line[p.tp] = p
-                self._start_claims()
-            else:
-                self._start(p)
-
-    def release_claim_slot(self, p: Partition) -> None:
-        """Stop counting the partition's coroutine as a fresh one, and start the next partition in the queue.
-
-        At most ``FRESH_WORKERS`` coroutines are fresh: they have neither claimed nor waited yet.
-        """
-        if p.tp in self._fresh:
-            self._fresh.discard(p.tp)
-            self._start_claims()
-
-    def _start_claims(self) -> None:
-        """Start coroutines for queued partitions until ``FRESH_WORKERS`` have neither claimed nor waited yet."""
-        while self._line and len(self._fresh) < FRESH_WORKERS:
-            tp = next(iter(self._line))
-            p = self._line.pop(tp)
-            if tp not in self._workers and self.has_work(p):
-                self._fresh.add(tp)
-                self._start(p)
-        if not self._line:
-            self._line = {}  # a table that was long stays so
-
-    def _start(self, p: Partition) -> None:
-        worker = self._workers[p.tp] = Worker(p, self)
-        worker.task.add_done_callback(partial(self._ended, worker))
+            worker = self._workers[p.tp] = Worker(p, self)
+            worker.task.add_done_callback(partial(self._ended, worker))
 
     def _ended(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """Remove a worker that ended. Start another one if there is new work."""
         if self._workers.get(worker.p.tp) is worker:
             del self._workers[worker.p.tp]
-            self.release_claim_slot(worker.p)
         if task.cancelled():
             return
         if (bug := task.exception()) is not None:
@@ -282,7 +250,7 @@ class Engine:
     def rest(self, p: Partition) -> None:
         """Record that a partition is idle, so that most of its catalog may be dropped from memory."""
         if self.retries:
-            self.bucket.rest(p.tp)
+            self.bucket.steps.rest(p.tp)
 
     def crash(self, bug: BaseException) -> None:
         """End the run with an unexpected error. A silent, half-dead uploader would be worse."""
@@ -518,7 +486,8 @@ class Topics:
                 await topic.changed.wait((topic.trouble.retry_at_ms - now_ms) / 1000)
                 continue
             found = await engine.attempt(
-                Step(StepKind.REGISTER, topic.name), partial(engine.bucket.register, topic.name)
+                Step(StepKind.REGISTER, topic.name),
+                lambda: engine.bucket.drive_probed(engine.bucket.steps.register(topic.name)),
             )
             if isinstance(found, Failure):
                 topic.trouble = engine.failure_noted(topic.trouble, found, doing)

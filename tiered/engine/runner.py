@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from tiered.clock import Clock, IdSource
 from tiered.engine.bucket import Bucket
-from tiered.engine.disk import Granted, LogDirectory
-from tiered.engine.drain import DrainMode, DrainRequested, Ending, Sealer
+from tiered.engine.disk import LogDirectory
+from tiered.engine.drain import DrainRequested, Ending, Sealer
 from tiered.engine.engine import Engine
 from tiered.engine.partition import EngineLimits
 from tiered.engine.reports import DaemonListener, Exit, Level, Report, Step, StepKind
@@ -119,13 +119,12 @@ class DirectoryRun:
         self._scan_seconds = 0.0
         self._scan_now = Wakeup()
         self._scanning = asyncio.Lock()
-        self._drains: list[tuple[DrainMode, int]] = []
+        self._requests: list[tuple[DrainRequested, bool]] = []
         self._draining: list[asyncio.Task[None]] = []
-        self._early: list[DrainRequested] = []
         self._running = False
         self._disk_reported_ms: int | None = None
         self._beat = clock.monotonic()
-        bucket.when_claimed = self._claimed
+        self.engine.when_resuming = self._resuming.set
 
     # ------------------------------------------------------------------ time
 
@@ -164,11 +163,10 @@ class DirectoryRun:
 
     # ------------------------------------------------------------------ the run and its end
 
-    async def run(self, *, first: DrainRequested | None = None) -> Exit:
+    async def run(self) -> Exit:
         """Scan and upload until a drain has ended. Return the exit status of the program, with a reason and a hint.
 
-        ``first``: drain to start after the first scan. Raises the error of the first scan, and an unexpected error of a
-        background loop.
+        Raises the error of the first scan, and an unexpected error of a background loop.
         """
         self._running = True
         loops = (self._keep_noting(), self._keep_ticking(), self._keep_resuming(), self._sealer.run())
@@ -177,8 +175,6 @@ class DirectoryRun:
             with contextlib.suppress(TieredError):  # the next look says so
                 await self._check_disk()
             await self._scan()
-            for request in ([first] if first is not None else []) + self._early:
-                self._ending.start_drain(request)
             self._start_drains()
             background.append(asyncio.create_task(self._keep_scanning()))
             ending = asyncio.create_task(self._ending.run())
@@ -200,48 +196,33 @@ class DirectoryRun:
     @property
     def is_draining(self) -> bool:
         """Return True once a drain was requested."""
-        return self._ending.drain is not None or bool(self._drains or self._draining or self._early)
+        return self._ending.drain is not None or bool(self._requests or self._draining)
 
-    def drain(self, mode: DrainMode, wait_ms: int) -> None:
-        """Request a scan, the upload of the records that ``mode`` selects, and the end of the run within ``wait_ms``.
+    def drain(self, request: DrainRequested, *, scan: bool = False) -> None:
+        """Start the drain of ``request``, at first after the first scan of the run, and end the run with it.
 
-        The scan finds all records that were appended before this call, which does not wait.
+        ``scan``: scan once more first, which finds all records that were appended before this call.
         """
-        self._drains.append((mode, self.now_ms() + wait_ms))
+        self._requests.append((request, scan))
         if self._running and self.has_scanned:
             self._start_drains()
 
-    def end_now(self) -> None:
-        """End the run at once, without a wait for uploads."""
-        self._drain_later(DrainRequested(DrainMode.INFLIGHT, self.now_ms(), last=True))
-
-    def finish(self, wait_ms: int) -> None:
-        """End the run after the uploads in progress, within ``wait_ms``.
-
-        If a drain was requested before, end the run at once.
-        """
-        until_ms = self.now_ms() + (0 if self.is_draining else wait_ms)
-        self._drain_later(DrainRequested(DrainMode.INFLIGHT, until_ms))
-
-    def _drain_later(self, request: DrainRequested) -> None:
-        """Start a drain now. Before :meth:`run` is called: start it after the first scan."""
-        if self._running:
-            self._ending.start_drain(request)
-        else:
-            self._early.append(request)
-
     def _start_drains(self) -> None:
-        drains, self._drains = self._drains, []
-        self._draining += [asyncio.create_task(self._scan_and_drain(mode, until_ms)) for mode, until_ms in drains]
+        requests, self._requests = self._requests, []
+        for request, scan in requests:
+            if scan:
+                self._draining.append(asyncio.create_task(self._scan_and_drain(request)))
+            else:
+                self._ending.start_drain(request)
 
-    async def _scan_and_drain(self, mode: DrainMode, until_ms: int) -> None:
+    async def _scan_and_drain(self, request: DrainRequested) -> None:
         try:
             await self._scan()
         except (TieredError, OSError) as error:  # the last scan fails too, and its status reports it
             self._listener.trouble("scan_failed", error)
         except Exception as error:  # noqa: BLE001 - any bug: the requested end has to come
             self._listener.bug(error)
-        self._ending.start_drain(DrainRequested(mode, until_ms, last=True))
+        self._ending.start_drain(request)
         self._scan_now.set()  # the pause between two scans is short from now on
 
     async def _stop(self, background: list[asyncio.Task[Any]]) -> None:
@@ -368,10 +349,6 @@ class DirectoryRun:
             if self._notes.get(tp) is written:
                 del self._notes[tp]
         return named
-
-    def _claimed(self, granted: Granted) -> None:
-        if granted.resumes:
-            self._resuming.set()
 
     async def _keep_resuming(self) -> None:
         """Move empty logs to the bucket's end after their claims, for ever. A failure is retried.

@@ -30,7 +30,7 @@ from tiered.errors import (
 from tiered.format.locks import SafeEvent
 from tiered.format.positions import Positions
 from tiered.local.disk.uploader_files import PartitionUpload
-from tiered.model import Row, TopicPartition
+from tiered.model import TopicPartition
 from tiered.plan.pacing import Pause
 from tiered.remote.roots import REGISTRATION_REQUESTS
 from tiered.store.aio_driver import DaemonLoop, in_thread, to_its_end
@@ -99,7 +99,7 @@ class SyncRun:
         """Run the engine until it is idle, and return its table."""
         tiering = self._tiering
         with ThreadPool(TOGETHER, "tiered-engine") as pool:
-            bucket = InlineBucket(tiering, pool, seconds_left=self._seconds_left, look=self._read_pauses)
+            bucket = InlineBucket(tiering, pool)
             self._engine = engine = Engine(
                 bucket,
                 now_ms=lambda: int(self._clock.monotonic() * 1000),
@@ -110,7 +110,7 @@ class SyncRun:
                 note=self._record_upload,
                 in_call=True,
             )
-            bucket.when_looked, bucket.is_alone = engine.pause, engine.is_alone
+            bucket.is_alone, engine.put_seconds = engine.is_alone, self._put_seconds
             engine.wants, engine.may_claim = self._wants, lambda: not self._is_late()
             engine.pause(pauses)
             if self._heeds_pauses:  # a claim alone copies nothing
@@ -132,12 +132,10 @@ class SyncRun:
     def _is_late(self) -> bool:
         return self._deadline is not None and self._clock.monotonic() >= self._deadline
 
-    def _seconds_left(self) -> float:
-        return math.inf if self._deadline is None else max(self._deadline - self._clock.monotonic(), 0.0)
-
-    def _read_pauses(self) -> Mapping[str, Pause]:
-        """Return the current pauses of topics, ``{}`` in a run that ignores them. Costs one ``stat``."""
-        return self._tiering.pauses.read() if self._heeds_pauses else {}
+    def _put_seconds(self) -> float:
+        """Return the seconds for which the upload of each object may be retried: at most until the deadline."""
+        left = math.inf if self._deadline is None else max(self._deadline - self._clock.monotonic(), 0.0)
+        return min(left, PUT_DEADLINE_SECONDS)
 
     # ------------------------------------------------------------------ callbacks of the engine
 
@@ -154,9 +152,11 @@ class SyncRun:
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
         """Store the first error of each partition. An error that concerns more than one partition ends the run.
 
-        A failed deletion of old uploads is only logged.
+        A failed deletion of old uploads is only logged. After an upload, the present pauses are read.
         """
         del seconds
+        if step.kind is StepKind.UPLOAD and error is None and self._heeds_pauses and self._engine is not None:
+            self._engine.pause(self._tiering.pauses.read())
         if not isinstance(error, TieredError):
             return
         if step.kind is StepKind.SETTLE:
@@ -264,57 +264,22 @@ class _DiskState:
 
 
 class InlineBucket(StepBucket):
-    """The engine's operations for an open log, on threads of the engine and on the log's own synchronous store.
+    """The bucket of an open log: steps run on threads of the run, and on the log's own synchronous store.
 
-    ``seconds_left``: returns the time until the run's deadline. ``look``: reads the present pauses after each upload.
+    ``is_alone``: returns True if no other step waits. A step may then block the event loop.
     """
 
-    def __init__(
-        self,
-        tiering: Tiering,
-        pool: ThreadPool,
-        *,
-        seconds_left: Callable[[], float],
-        look: Callable[[], Mapping[str, Pause]],
-    ) -> None:
+    def __init__(self, tiering: Tiering, pool: ThreadPool) -> None:
         super().__init__(tiering.steps, tiering.memory)
         self._tiering = tiering
         self._pool = pool
-        self._seconds_left = seconds_left
-        self._look = look
-        self.when_looked: Callable[[Mapping[str, Pause]], None] = lambda pauses: None
         self.is_alone: Callable[[], bool] = lambda: False
 
     async def drive(self, steps: Steps[T], *, together: int = REGISTRATION_REQUESTS) -> T:
-        """Run a steps function to its end, on a thread or in this call. Return its value. ``together`` is not used."""
         del together
-        return await self._call(partial(self._tiering.drive, steps))
-
-    async def _call(self, work: Callable[[], T]) -> T:
-        """Run ``work``, which blocks, on a thread, or in this call if no other step waits. Return its result."""
         if self.is_alone():
-            return work()  # on the loop's thread, where nothing else waits: no hop to another one
-        return await to_its_end(work, self._pool)
-
-    def upload_deadline_seconds(self) -> float:
-        """Return the seconds for which the upload of each object may be retried: at most until the run's deadline."""
-        return min(self._seconds_left(), PUT_DEADLINE_SECONDS)
-
-    async def register(self, topic: str) -> None:
-        """Create or adopt the topic's registry entry. Do not retry if the store did not answer lately."""
-        await self._call(partial(self._tiering.asked, self.steps.register(topic)))
-
-    async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
-        """Upload both objects of a segment, verify them, and return their row.
-
-        Before the return, the present pauses of uploads are read, and set for the rest of the run.
-        """
-        seconds = self.upload_deadline_seconds()
-        steps = self.steps.upload(tp, segment, claim_epoch, deadline_seconds=seconds)
-
-        row, pauses = await self._call(lambda: (self._tiering.drive(steps), self._look()))
-        self.when_looked(pauses)
-        return row
+            return self._tiering.asked(steps)  # on the loop's thread, where nothing else waits: no hop to another one
+        return await to_its_end(partial(self._tiering.asked, steps), self._pool)
 
 
 def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -78,7 +78,6 @@ class Worker:
         """Wait for a change, at most until ``until_ms`` (-1: without a limit)."""
         if not self.p.at_work:
             self._engine.rest(self.p)  # thousands may wait, as for an upload slot
-        self._engine.release_claim_slot(self.p)
         await self._changed.wait(None if until_ms == NONE_MS else (until_ms - self._engine.now_ms()) / 1000)
 
     # ------------------------------------------------------------------ the steps
@@ -91,13 +90,13 @@ class Worker:
             p.phase = Phase.CLAIMING
             engine.track(p)
             try:
+                step = Step(StepKind.CLAIM, p.tp.topic, p.tp)
                 granted = await engine.attempt(
-                    Step(StepKind.CLAIM, p.tp.topic, p.tp), partial(engine.bucket.claim, p.tp)
+                    step, lambda: engine.bucket.drive_probed(engine.bucket.steps.claim(p.tp))
                 )
             finally:
                 if p.phase is Phase.CLAIMING:
                     p.phase = Phase.NEW
-                engine.release_claim_slot(p)
         if isinstance(granted, Failure):
             if granted.kind is FailureKind.FENCED:
                 engine.fence(p, granted)
@@ -106,6 +105,8 @@ class Worker:
             return
         for text in granted.warnings:
             engine.report(Report(Level.WARN, "resumed", text, p.tp))
+        if granted.resumes:
+            engine.when_resuming()
         p.remote_start = granted.start_offset
         p.claim_epoch, p.committed = granted.claim_epoch, granted.next_offset
         yet_to = granted.resumes and p.local_start < granted.next_offset  # its writer may have been faster
@@ -124,8 +125,8 @@ class Worker:
     async def _sweep_dead_uploads(self) -> None:
         """Delete unfinished uploads of earlier claims, before a commit moves the committed end past them."""
         p, engine, epoch = self.p, self._engine, self.p.claim_epoch
-        settle = partial(engine.bucket.sweep_dead_uploads, p.tp, epoch, p.committed)
-        swept = await engine.attempt(Step(StepKind.SETTLE, p.tp.topic, p.tp), settle)
+        settle = engine.bucket.steps.sweep_dead_uploads(p.tp, epoch, p.committed)
+        swept = await engine.attempt(Step(StepKind.SETTLE, p.tp.topic, p.tp), partial(engine.bucket.drive, settle))
         if p.claim_epoch != epoch or p.phase is not Phase.CLAIMED:
             return
         if not isinstance(swept, Failure):
@@ -165,8 +166,15 @@ class Worker:
     async def _upload(self, work: SegmentUpload, claim_epoch: int) -> None:
         p, engine, segment = self.p, self._engine, work.segment
         step = Step(StepKind.UPLOAD, p.tp.topic, p.tp, size_bytes=segment.size_bytes)
-        upload = partial(engine.bucket.upload, p.tp, segment, claim_epoch)
-        row = await engine.attempt(step, upload, engine.bucket.room_for_upload(p.tp, segment))
+        steps = engine.bucket.steps
+        room = engine.bucket.room(partial(steps.upload_bytes, p.tp, segment), reads_disk=True)
+        row = await engine.attempt(
+            step,
+            lambda: engine.bucket.drive(
+                steps.upload(p.tp, segment, claim_epoch, deadline_seconds=engine.put_seconds())
+            ),
+            room,
+        )
         if p.claim_epoch != claim_epoch or p.phase is not Phase.CLAIMED:
             return  # the claim is gone: no epoch adopts another's uploads
         work.uploading = False
@@ -190,8 +198,10 @@ class Worker:
                 if not rows:
                     return
                 step = Step(StepKind.COMMIT, p.tp.topic, p.tp, records=rows[-1].next - rows[0].base)
-                commit = partial(engine.bucket.commit, p.tp, epoch, rows)
-                found = await engine.attempt(step, commit, engine.bucket.room_for_commit(p.tp, rows))
+                steps = engine.bucket.steps
+                room = engine.bucket.room(partial(steps.commit_bytes, p.tp, rows), reads_disk=False)
+                commit = steps.commit(p.tp, epoch, rows)
+                found = await engine.attempt(step, partial(engine.bucket.drive, commit), room)
         finally:
             p.committing = False
         if p.claim_epoch == epoch and p.phase is Phase.CLAIMED:

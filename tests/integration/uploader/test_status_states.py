@@ -126,7 +126,7 @@ def test_the_disk_is_low(directory: Path, url: str, monkeypatch: pytest.MonkeyPa
         started = asyncio.Event()
         run = asyncio.create_task(service.run(started=started.set))
         await started.wait()
-        while service._metrics.disk_free_bytes is None or not service._bucket or not service._bucket.is_reachable:
+        while service._metrics.disk_free_bytes is None or not service._bucket or not service._bucket.steps.capabilities:
             await asyncio.sleep(0)
         await asyncio.to_thread(expect, directory, "disk_low", "the disk is nearly full")
         service.drain()

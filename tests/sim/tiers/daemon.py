@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.sim.tiers.machine import Killed, Machine, Process, SimAioStore
@@ -68,7 +69,8 @@ class Daemon:
             if self.world.rng.random() < 0.08 and self._runner is not None and self._loop is not None:
                 self.world.note(self, "SIGTERM")
                 mode = self.world.rng.choice((DrainMode.SEALED, DrainMode.INFLIGHT))
-                self._loop.call_soon(self._runner.drain, mode, 30_000)
+                request = DrainRequested(mode, self._runner.now_ms() + 30_000, last=True)
+                self._loop.call_soon(partial(self._runner.drain, request, scan=True))
             self.advance()
         elif self.machine.path.exists() and self.world.rng.random() < 0.5:
             self.start()
@@ -109,10 +111,9 @@ class Daemon:
                     lazy=oneshot,
                 )
                 self._runner = runner
-                first = None
                 if oneshot:
-                    first = DrainRequested(DrainMode.ALL, runner.now_ms() + 60_000, oneshot=True)
-                return await runner.run(first=first)
+                    runner.drain(DrainRequested(DrainMode.ALL, runner.now_ms() + 60_000, oneshot=True))
+                return await runner.run()
             finally:
                 journal.close()
         finally:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from tests.sim.tiers.virtual import VirtualLoop
@@ -23,6 +23,9 @@ from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import Row, TopicPartition
 from tiered.plan.pacing import Pause
 from tiered.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from tiered.engine.steps import BucketSteps
 
 OPENED: list[Desk] = []
 """Desks of the running test, closed at its end."""
@@ -83,21 +86,45 @@ class CommittedRoot:
     start_offset: int = 0
 
 
-class AnsweredBucket(StepBucket):
-    """Each step waits until the test answers it."""
+class AnsweredSteps:
+    """In place of each step a call, which the test answers."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.when_claimed = lambda granted: None
-        self._memory = None
-        self._desk = desk
+    capabilities = object()
 
     def rest(self, tp: TopicPartition) -> None:
         """No root is held."""
 
-    async def drive(self, steps: Any, *, together: int = 0) -> Any:
-        raise AssertionError("each step is answered by the test")
+    def register(self, topic: str) -> Call:
+        return Call(StepKind.REGISTER, topic)
 
-    async def _asked(self, call: Call) -> Any:
+    def claim(self, tp: TopicPartition) -> Call:
+        return Call(StepKind.CLAIM, tp.topic, tp)
+
+    def sweep_dead_uploads(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> Call:
+        return Call(StepKind.SETTLE, tp.topic, tp, claim_epoch)
+
+    def upload_bytes(self, tp: TopicPartition, segment: SegmentRef) -> int:
+        return 0
+
+    def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int, *, deadline_seconds: float) -> Call:
+        return Call(StepKind.UPLOAD, tp.topic, tp, claim_epoch, segment)
+
+    def commit_bytes(self, tp: TopicPartition, rows: Sequence[Row]) -> int:
+        return 0
+
+    def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Call:
+        return Call(StepKind.COMMIT, tp.topic, tp, claim_epoch, rows=tuple(rows))
+
+
+class AnsweredBucket(StepBucket):
+    """Each step waits until the test answers it."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(cast("BucketSteps", AnsweredSteps()), None)
+        self._desk = desk
+
+    async def drive(self, steps: Any, *, together: int = 0) -> Any:
+        call: Call = steps
         self._desk.begun(call)
         while not call.future.done():
             try:
@@ -108,24 +135,6 @@ class AnsweredBucket(StepBucket):
         if call.cancelled or call.future.cancelled():
             raise asyncio.CancelledError
         return call.future.result()
-
-    async def register(self, topic: str) -> None:
-        await self._asked(Call(StepKind.REGISTER, topic))
-
-    async def claim(self, tp: TopicPartition) -> Granted:
-        granted: Granted = await self._asked(Call(StepKind.CLAIM, tp.topic, tp))
-        return granted
-
-    async def sweep_dead_uploads(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
-        swept: int = await self._asked(Call(StepKind.SETTLE, tp.topic, tp, claim_epoch))
-        return swept
-
-    async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
-        stored: Row = await self._asked(Call(StepKind.UPLOAD, tp.topic, tp, claim_epoch, segment))
-        return stored
-
-    async def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Any:
-        return await self._asked(Call(StepKind.COMMIT, tp.topic, tp, claim_epoch, rows=tuple(rows)))
 
 
 class Desk:
