@@ -111,7 +111,6 @@ RELOADABLE = frozenset(
         "memory",
         "multipart_above",
         "part_size",
-        "http",
         "maintain_every",
     }
 )

@@ -21,7 +21,6 @@ from tiered.engine.runner import UPLOAD_BYTES_PER_SECOND, DirectoryRun, Timing
 from tiered.engine.status import PartitionView
 from tiered.engine.wait import PROGRESS_SECONDS
 from tiered.errors import (
-    ConfigError,
     CorruptionError,
     DataLocalError,
     OffsetGapError,
@@ -114,7 +113,6 @@ class Service:
         self._bucket: Bucket | None = None
         self._runner: DirectoryRun | None = None
         self._server: HealthServer | None = None
-        self._listening: asyncio.Task[None] | None = None  # at another address
         self.http_port = 0
 
     def _directory_of(self, place: ServicePlace, settings: Settings) -> LogDirectory:
@@ -191,7 +189,8 @@ class Service:
         )
         self._bucket, self._runner = bucket, runner
         try:
-            await self._listen(None if oneshot is not None else settings.http)
+            if oneshot is None and settings.http is not None:
+                await self._listen(*settings.http)
             if started is not None:
                 started()
             text = f"uploading {self._place.directory} to {self._place.store}"
@@ -215,44 +214,16 @@ class Service:
                 self._notify.stopping(0)
             if self._maintenance is not None:
                 await self._maintenance.close()
-            if (listening := self._listening) is not None:
-                await listening
             if self._server is not None:
                 await self._server.close()
             await bucket.close()
 
-    async def _listen(self, http: tuple[str, int] | None) -> None:
-        """Serve at ``http`` (host, port) and nowhere else; None: nowhere.
-
-        Raises ConfigError if the address cannot be used. Nothing is served then.
-        """
-        before, self._server = self._server, None
-        if before is not None:
-            await before.close()
-        server = None
-        try:
-            if http is not None:
-                server = HealthServer(self._probes(), *http)
-                await server.start()
-                self._server = server
-        finally:
-            self.http_port = 0 if self._server is None else self._server.port
-            self._directory.note_http("" if self._server is None else self._server.address)
-
-    async def _follow_http(self, listens: tuple[str, int] | None) -> None:
-        """Serve at the newest ``http`` setting; if that fails, again at ``listens``, the address before."""
-        while (wanted := self.settings.http) != listens:
-            try:
-                await self._listen(wanted)
-                listens = wanted
-            except ConfigError as error:
-                text = f"http is that of before: {error.message}"
-                self._telemetry.report(Report(Level.ERROR, "reload_failed", text))
-                if self.settings.http == wanted:
-                    self.settings = replace(self.settings, http=listens)
-                with contextlib.suppress(ConfigError):  # taken meanwhile: uploads continue
-                    await self._listen(listens)
-        self._listening = None
+    async def _listen(self, host: str, port: int) -> None:
+        """Serve at an address. Raises ConfigError if it cannot be used."""
+        server = HealthServer(self._probes(), host, port)
+        await server.start()
+        self._server, self.http_port = server, server.port
+        self._directory.note_http(server.address)
 
     def _maintain(self) -> MaintenanceThread:
         """Start maintenance. Its store is separate, as the uploads' belongs to this event loop; limits are shared."""
@@ -337,8 +308,6 @@ class Service:
             self._runner.reconfigure(new.limits)
             self._runner.set_timing(self._timing())
             self._bucket.steps.sizes = new.sizes
-            if new.http != before.http and self._listening is None:
-                self._listening = asyncio.create_task(self._follow_http(before.http))
         if self._maintenance is not None:
             self._maintenance.reconfigure(new.maintain_every)
         level = Level.WARN if stale else Level.INFO
