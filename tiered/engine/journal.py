@@ -133,11 +133,6 @@ class Journal:
             if self._lines > COMPACT_LINES and self._lines > 4 * len(self._entries):
                 self._compact()
 
-    def names(self, log_key: str) -> bool:
-        """Return True if the journal has this upload as unfinished: neither committed nor deleted."""
-        with self._lock:
-            return log_key in self._entries
-
     def before(self, tp: TopicPartition, epoch: int) -> list[Entry]:
         """Return the unfinished uploads of ``tp`` under claim epochs below ``epoch``, sorted by base offset."""
         with self._lock:

@@ -69,7 +69,7 @@ from tiered.store.base import (
 )
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.sources import PIECE_BYTES
-from tiered.store.unique_upload import PARALLEL_PARTS, PUT_DEADLINE_SECONDS, Parts, PartSizes
+from tiered.store.unique_upload import PARALLEL_PARTS, PUT_DEADLINE_SECONDS, PartSizes
 
 T = TypeVar("T")
 
@@ -104,19 +104,6 @@ class Prepared:
         return self.sealed_indexes
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """Multipart upload in progress, or one that failed because the store did not answer.
-
-    A retry under the same claim resumes it.
-    """
-
-    segment: SegmentRef
-    claim_epoch: int
-    plan: UploadPlan
-    parts: Parts
-
-
 class BucketSteps:
     """Operations on the bucket for one log directory, as steps functions. Different partitions may run concurrently.
 
@@ -142,7 +129,6 @@ class BucketSteps:
         self.registered: dict[str, TopicEntry] = {}
         self.capabilities: Capabilities | None = None
         self._catalogs: dict[TopicPartition, Catalog] = {}
-        self._unfinished: dict[TopicPartition, dict[int, Unfinished]] = {}  # under the current claim, by base offset
         self._idle: dict[TopicPartition, None] = {}  # partitions with a catalog in memory, the longest idle first
         self._resting: dict[TopicPartition, IdleCatalog] = {}  # idle longer: without a catalog
         self._unseen: set[TopicPartition] = set()  # committed, but the root could not be read back: claim again
@@ -277,7 +263,6 @@ class BucketSteps:
         """
         yield from self.probe()
         self._idle.pop(tp, None)
-        self._unfinished.pop(tp, None)  # uploads of dead claims are swept
         topic_id = self._disk.topic_id(tp)
         entry = self.registered.get(tp.topic)
         if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
@@ -430,10 +415,9 @@ class BucketSteps:
     ) -> Steps[Row]:
         """Upload both objects of a segment, verify them, and return their row for the catalog.
 
-        If the store stops answering a multipart upload, the next attempt sends only the missing parts. Objects of other
-        failed attempts are deleted after the commit or by the next claim. ``deadline_seconds``: time in which the
-        upload of each object is retried. Then RemoteUnavailableError is raised. Raises FencedError if a newer claim
-        deleted the objects, CorruptionError if the segment is damaged or the stored object differs.
+        Objects of failed attempts are deleted after the commit or by the next claim. ``deadline_seconds``: time in
+        which the upload of each object is retried. Then RemoteUnavailableError is raised. Raises FencedError if a newer
+        claim deleted the objects, CorruptionError if the segment is damaged or the stored object differs.
         """
         try:
             return (yield from self._upload(tp, ref, claim_epoch, deadline_seconds))
@@ -444,16 +428,13 @@ class BucketSteps:
     def _upload(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, deadline_seconds: float) -> Steps[Row]:
         capabilities = self.capabilities or (yield from self.probe())
         journal = self._journal()
-        kept = self._kept(tp, ref, claim_epoch, journal) if tp in self._unfinished else None
-        uid: str = "" if kept is not None else (yield NewId())
+        uid: str = yield NewId()
         before = yield from self._producers_before(tp, ref)
 
         def prepare() -> Prepared:
-            """Read the segment, then write the names of its objects into the journal, unless an upload is resumed."""
+            """Read the segment, then write the names of its objects into the journal."""
             segment = self._disk.segment(tp, ref)
             descriptor, indexes = segment.descriptor, segment.indexes(before)
-            if kept is not None:
-                return Prepared(descriptor, segment.open_log(), indexes, kept.plan)
             plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=Role.WRITER)
             source = segment.open_log()
             try:
@@ -464,32 +445,23 @@ class BucketSteps:
             return Prepared(descriptor, source, indexes, plan)
 
         prepared: Prepared = yield Blocking(prepare)
-        work = kept
-        if kept is None and prepared.source.size > self.sizes.multipart_above_bytes:
-            work = Unfinished(ref, claim_epoch, prepared.plan, Parts())
-            self._unfinished.setdefault(tp, {})[ref.base] = work
         try:
-            row = yield from upload_segment(
-                prepared,
-                claim_epoch=claim_epoch,
-                capabilities=capabilities,
-                plan=prepared.plan,
-                on_multipart=functools.partial(journal.part, prepared.plan.log_key),
-                sizes=self.sizes,
-                deadline_seconds=deadline_seconds,
-                parts=None if work is None else work.parts,
+            return (
+                yield from upload_segment(
+                    prepared,
+                    claim_epoch=claim_epoch,
+                    capabilities=capabilities,
+                    plan=prepared.plan,
+                    on_multipart=functools.partial(journal.part, prepared.plan.log_key),
+                    sizes=self.sizes,
+                    deadline_seconds=deadline_seconds,
+                )
             )
-        except TieredError as error:
-            if not isinstance(error, RemoteUnavailableError):
-                self._finished(tp, ref)
-            if isinstance(error, CorruptionError):
-                yield from self._catalog(tp).confirm()
+        except CorruptionError:
+            yield from self._catalog(tp).confirm()
             raise
         finally:
             prepared.source.close()
-        if work is not None:
-            self._finished(tp, ref)
-        return row
 
     def _producers_before(self, tp: TopicPartition, ref: SegmentRef) -> Steps[ProducerSnapshot | None]:
         """Return the producers at the bucket's end if the broker (before 2.8) has no snapshot of them, else None."""
@@ -500,20 +472,6 @@ class BucketSteps:
             return None
         data = yield from self.producers(tp, root)
         return ProducerSnapshot(root.next_offset, tuple(decode_snapshot(data)) if data else ())
-
-    def _finished(self, tp: TopicPartition, ref: SegmentRef) -> None:
-        """Drop the unfinished multipart upload of this segment."""
-        begun = self._unfinished.get(tp, {})
-        begun.pop(ref.base, None)
-        if not begun:
-            self._unfinished.pop(tp, None)
-
-    def _kept(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, journal: Journal) -> Unfinished | None:
-        """Return the multipart upload to resume for this segment under this claim, None if the journal has none."""
-        kept = self._unfinished.get(tp, {}).get(ref.base)
-        if kept is None or (kept.segment, kept.claim_epoch) != (ref, claim_epoch) or not kept.parts.upload_id:
-            return None
-        return kept if journal.names(kept.plan.log_key) else None
 
     def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Steps[Root]:
         """Append ``rows`` to the root, and return the root as it was read back.

@@ -32,7 +32,6 @@ from tiered.model import ByteSource, Row, SealedSegment, SegmentDescriptor
 from tiered.store.base import Capabilities, NewId, PutResult, Steps
 from tiered.store.unique_upload import (
     PUT_DEADLINE_SECONDS,
-    Parts,
     PartSizes,
     put_unique,
     upload_object,
@@ -73,18 +72,15 @@ def upload_segment(
     on_multipart: Callable[[str], None] | None = None,
     sizes: PartSizes = PartSizes(),  # noqa: B008 - it never changes
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
-    parts: Parts | None = None,
 ) -> Steps[Row]:
     """Store and verify both objects of a writer's ``segment`` and return its row. Commits nothing.
 
     ``capabilities``: result of the store's probe. ``plan``: the journalled names; None takes fresh ones.
-    ``on_multipart`` gets the id of each multipart upload before its first part is sent, for the journal. ``parts``:
-    stored parts of an earlier call with the same ``plan``, updated here. ``deadline_seconds`` bounds the retries of
-    each object; one attempt is always made, and never cut short.
+    ``on_multipart`` gets the id of each multipart upload before its first part is sent, for the journal.
+    ``deadline_seconds`` bounds the retries of each object; one attempt is always made, and never cut short.
 
     Raises CorruptionError if the file differs from the seal or the object from what was sent, RemoteUnavailableError if
-    the store does not answer. A failed multipart upload is aborted first. Only if the store did not answer and the
-    caller gave ``parts``, the upload stays open, and a call with the same ``plan`` sends the missing parts.
+    the store does not answer. A failed multipart upload is aborted first.
     """
     descriptor = segment.descriptor
     if plan is None:
@@ -104,7 +100,6 @@ def upload_segment(
                 sizes=sizes,
                 deadline_seconds=deadline_seconds,
                 on_started=on_multipart,
-                parts=parts,
             )
             yield from verify_sent(plan.log_key, descriptor.size_bytes, descriptor.crc32c, sent, capabilities)
         except CorruptionError:

@@ -7,11 +7,12 @@ for ``root`` and ``topics/``, which other processes write, too: see ``remote.con
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError, TieredError
+from tiered.errors import ConfigError, CorruptionError, RemoteUnavailableError, TieredError
 from tiered.format.header import Buffer
 from tiered.format.kernels import crc32c as crc32c_of
 from tiered.model import ByteSource, BytesSource
@@ -46,11 +47,6 @@ MULTIPART_FROM_BYTES = 64 * 1024 * 1024
 
 PART_BYTES = 16 * 1024 * 1024
 PARALLEL_PARTS = 4
-
-FRUITLESS_RESUMES = 20
-"""Consecutive calls that may store no part of an upload before it is started again: not every store reports that it
-has deleted an upload.
-"""
 
 READ_BACK_BYTES = 8 * 1024 * 1024
 """Size of the ranges in which an object is read back for verification."""
@@ -95,39 +91,6 @@ def put_unique(
         yield from _wait(attempt, deadline, f"Put {key}", result)
 
 
-class Parts:
-    """State of one multipart upload: its id and stored parts. With it a later call resumes the upload after a failure.
-
-    ``part_bytes`` is fixed when the upload starts, so that the number of a part implies its bytes. ``fruitless``:
-    consecutive calls that stored no part.
-    """
-
-    __slots__ = ("fruitless", "part_bytes", "stored", "upload_id")
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget the upload, so that the next attempt starts another one."""
-        self.upload_id = ""
-        self.part_bytes = 0
-        self.fruitless = 0
-        self.stored: dict[int, PartStored] = {}
-
-    def left(self, key: str, body: ByteSource) -> list[UploadPart]:
-        """Return the requests for those parts of ``body`` that are not stored yet."""
-        starts = range(0, body.size, self.part_bytes) if body.size else range(1)
-        return [
-            UploadPart(key, self.upload_id, number, body, start, min(body.size, start + self.part_bytes))
-            for number, start in enumerate(starts, 1)
-            if number not in self.stored
-        ]
-
-    def in_order(self) -> tuple[PartStored, ...]:
-        """Return the stored parts in order, as the request to complete the upload needs them."""
-        return tuple([self.stored[number] for number in sorted(self.stored)])
-
-
 def upload_object(
     key: str,
     body: ByteSource,
@@ -137,28 +100,20 @@ def upload_object(
     sizes: PartSizes = PartSizes(),
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
     on_started: Callable[[str], None] | None = None,
-    parts: Parts | None = None,
 ) -> Steps[PutResult]:
     """Create the object ``key``, which must be a unique key. ``sizes`` decides if it is a multipart upload.
 
-    ``crc32c``: checksum of the body; a multipart upload does not check it. ``parts``: state of an upload to resume,
-    which always is a multipart upload. ``on_started``: called with the id of a multipart upload before its first part.
+    ``crc32c``: checksum of the body; a multipart upload does not check it. ``on_started``: called with the id of a
+    multipart upload before its first part.
 
     Return a result with the status ``LANDED``. Raises ``RemoteUnavailableError`` if the store has not confirmed it
     ``deadline_seconds`` after the start, or after the last part: the object may exist then. Raises ``CorruptionError``
     if the body does not have ``crc32c``.
     """
-    begun = parts is not None and parts.upload_id
-    if body.size <= sizes.multipart_above_bytes and not begun:
+    if body.size <= sizes.multipart_above_bytes:
         return put_unique(key, body, crc32c, tags, deadline_seconds=deadline_seconds)
     return upload_multipart(
-        key,
-        body,
-        part_bytes=sizes.part_bytes,
-        tags=tags,
-        deadline_seconds=deadline_seconds,
-        on_started=on_started,
-        parts=parts,
+        key, body, part_bytes=sizes.part_bytes, tags=tags, deadline_seconds=deadline_seconds, on_started=on_started
     )
 
 
@@ -167,48 +122,36 @@ def upload_multipart(
     body: ByteSource,
     *,
     part_bytes: int = PART_BYTES,
-    parallel_parts: int = PARALLEL_PARTS,
     tags: Tags = (),
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
     on_started: Callable[[str], None] | None = None,
-    parts: Parts | None = None,
 ) -> Steps[PutResult]:
-    """Create the object in parts, ``parallel_parts`` at once. Return a result with the status ``LANDED``.
+    """Create the object in parts, ``PARALLEL_PARTS`` at once. Return a result with the status ``LANDED``.
 
     ``on_started(upload_id)`` runs before the first part. A failed part is sent again until ``deadline_seconds`` after
     the last stored part. The same time bounds the completion, and the attempts with a new upload. Raises
-    ``RemoteUnavailableError`` at the deadline: the object may exist then.
-
-    After an error the upload is aborted if possible. But if the store did not answer and the caller gave ``parts``, the
-    upload stays open, and another call with the same ``parts`` sends only the missing ones.
+    ``RemoteUnavailableError`` at the deadline: the object may exist then. After an error the upload is aborted if
+    possible.
     """
-    progress = Parts() if parts is None else parts
     deadline = (yield Now()).monotonic + deadline_seconds
     attempt = 0
     while True:
-        resumed = bool(progress.upload_id)
+        upload_id = (yield StartUpload(key, tags)).upload_id
         try:
-            if not resumed:
-                progress.upload_id = (yield StartUpload(key, tags)).upload_id
-                progress.part_bytes = max(part_bytes, -(-body.size // MAX_PART_NUMBER))
-                if on_started is not None:
-                    yield Blocking(partial(on_started, progress.upload_id))
-            yield from _upload_parts(key, progress, body, parallel_parts, deadline_seconds)
+            if on_started is not None:
+                yield Blocking(partial(on_started, upload_id))
+            parts = yield from _upload_parts(key, upload_id, body, part_bytes, deadline_seconds)
             until = (yield Now()).monotonic + deadline_seconds
-            result = yield from _complete(CompleteUpload(key, progress.upload_id, progress.in_order()), until)
-        except TieredError as error:
-            unanswered = isinstance(error, RemoteUnavailableError)
-            if not (parts is not None and unanswered and progress.fruitless < FRUITLESS_RESUMES):
-                yield from _abort(key, progress)
-            if resumed and isinstance(error, NotFoundError):
-                continue  # the store has deleted the parts of an earlier call
+            result = yield from _complete(CompleteUpload(key, upload_id, parts), until)
+        except TieredError:
+            yield from _abort(key, upload_id)
             raise
         if result.status is PutStatus.LANDED:
             if not result.etag:
-                yield from _abort(key, progress)  # an earlier attempt of ours made the object: this upload is garbage
+                yield from _abort(key, upload_id)  # an earlier attempt of ours made the object: this upload is garbage
             return result
         # A conflict, or an upload that the store no longer knows while the key is absent: only a new upload helps.
-        yield from _abort(key, progress)
+        yield from _abort(key, upload_id)
         attempt += 1
         yield from _wait(attempt, deadline, f"CompleteUpload {key}", result)
 
@@ -265,7 +208,7 @@ class ObjectWriter:
         """Delete the sent parts of an unfinished object."""
         self._buffer.clear()
         if self._upload_id:
-            yield from _abort_upload(self.key, self._upload_id)
+            yield from _abort(self.key, self._upload_id)
             self._upload_id = ""
 
     def _send(self, length: int) -> Steps[None]:
@@ -308,36 +251,39 @@ def verify_stored(key: str, size: int, crc32c: int, capabilities: Capabilities) 
 
 
 def _upload_parts(
-    key: str, progress: Parts, body: ByteSource, parallel_parts: int, deadline_seconds: float
-) -> Steps[None]:
-    """Send the parts that ``progress`` lacks, ``parallel_parts`` at once, and failed ones again.
+    key: str, upload_id: str, body: ByteSource, part_bytes: int, deadline_seconds: float
+) -> Steps[tuple[PartStored, ...]]:
+    """Send the parts, ``PARALLEL_PARTS`` at once, and failed ones again. Return them in order.
 
     Raises permanent errors at once. Raises RemoteUnavailableError once no part was stored for ``deadline_seconds``.
     """
-    together = max(1, parallel_parts)
+    part_bytes = max(part_bytes, -(-body.size // MAX_PART_NUMBER))
+    starts = range(0, body.size, part_bytes) if body.size else range(1)
+    left = {
+        number: UploadPart(key, upload_id, number, body, start, min(body.size, start + part_bytes))
+        for number, start in enumerate(starts, 1)
+    }
+    stored: list[PartStored] = []
     last_stored = (yield Now()).monotonic
     attempt = 0
-    while left := progress.left(key, body):
-        failed: TieredError | None = None
-        for first in range(0, len(left), together):
-            outcomes = yield Together(tuple(left[first : first + together]), errors=True)
-            stored = {outcome.number: outcome for outcome in outcomes if isinstance(outcome, PartStored)}
-            progress.stored |= stored
-            if stored:
-                last_stored, attempt, progress.fruitless = (yield Now()).monotonic, 0, 0
-            for error in (outcome for outcome in outcomes if isinstance(outcome, TieredError)):
-                if not isinstance(error, RemoteUnavailableError):
-                    raise error
-                failed = error
-            if failed is not None:
-                break
-        if failed is not None:
+    while left:
+        outcomes = yield Together(tuple(itertools.islice(left.values(), PARALLEL_PARTS)), errors=True)
+        for outcome in outcomes:
+            if isinstance(outcome, PartStored):
+                stored.append(outcome)
+                del left[outcome.number]
+                last_stored, attempt = (yield Now()).monotonic, 0
+        failed = [outcome for outcome in outcomes if isinstance(outcome, TieredError)]
+        for error in failed:
+            if not isinstance(error, RemoteUnavailableError):
+                raise error
+        if failed:
             left_seconds = last_stored + deadline_seconds - (yield Now()).monotonic
             if left_seconds <= 0:
-                progress.fruitless += 1
-                raise failed
+                raise failed[-1]
             attempt += 1
             yield Backoff(attempt, left_seconds)
+    return tuple(sorted(stored, key=lambda part: part.number))
 
 
 def _complete(request: CompleteUpload, deadline: float) -> Steps[PutResult]:
@@ -382,15 +328,7 @@ def _wait(attempt: int, deadline: float, what: str, result: PutResult) -> Steps[
     yield Backoff(attempt, deadline - now.monotonic)
 
 
-def _abort(key: str, progress: Parts) -> Steps[None]:
-    """Abort the upload, and reset ``progress``, so that the next attempt starts another upload."""
-    upload_id = progress.upload_id
-    progress.forget()
-    if upload_id:
-        yield from _abort_upload(key, upload_id)
-
-
-def _abort_upload(key: str, upload_id: str) -> Steps[None]:
+def _abort(key: str, upload_id: str) -> Steps[None]:
     try:
         yield AbortUpload(key, upload_id)
     except TieredError:

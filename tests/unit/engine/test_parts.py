@@ -1,4 +1,4 @@
-"""A multipart upload that the store did not answer goes on in the same process, and is aborted by the next one."""
+"""A multipart upload that the store did not answer is aborted: by the commit, or by the next process."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tiered.engine.disk import OpenDisk
 from tiered.engine.journal import Journal
 from tiered.engine.partition import SegmentRef
 from tiered.engine.steps import BucketSteps
-from tiered.errors import CorruptionError, FencedError, LocalIOError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import CorruptionError, FencedError, LocalIOError, RemoteUnavailableError
 from tiered.format.keys import join_uid
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.store.aio_driver import adrive
-from tiered.store.base import Delete, Get, Head, Object, Outcome, Steps, StoreRequest, UploadPart
+from tiered.store.base import Delete, Get, Head, Object, Outcome, Steps, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
@@ -78,6 +78,7 @@ class World:
     def cut_short(self) -> None:
         """The first parts of the segment are stored when the store stops to answer."""
         self.store.add(Fault(FaultKind.ERROR, "uploadpart", nth=STORED + 1, times=-1))
+        self.store.add(Fault(FaultKind.ERROR, "abortupload", times=-1))
         with pytest.raises(RemoteUnavailableError):
             self.upload()
         assert len(self.journal.between(TP, 0, 1)) == 1
@@ -108,16 +109,6 @@ def on_disk(world: World) -> bytes:
     return (world.directory / "t-0" / f"{0:020d}.log").read_bytes()
 
 
-def test_the_next_attempt_sends_only_the_parts_that_are_missing(world: World) -> None:
-    world.cut_short()
-    row = world.upload()
-    assert world.sent() == ["uploadpart"] * (PARTS - STORED) + ["completeupload", "put"]
-    assert world.stored() == on_disk(world)
-    assert row.crc == next(iter(world.log.partition(TP).sealed_segments(0))).descriptor.crc32c
-    (entry,) = world.journal.between(TP, 0, 1)
-    assert len(entry.upload_ids) == 1
-
-
 def test_a_commit_stands_whose_line_in_the_journal_cannot_be_written(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,22 +129,14 @@ def test_a_commit_stands_whose_line_in_the_journal_cannot_be_written(
     assert world.stored() == on_disk(world)
 
 
-@pytest.mark.parametrize("stands", ["another attempt", "a later upload of the same"])
-def test_what_a_failed_attempt_began_is_aborted_with_the_commit(world: World, stands: str) -> None:
-    """Also where the abort of the attempt itself did not get through, and a committed object stands beside it."""
+def test_what_a_failed_attempt_began_is_aborted_with_the_commit(world: World) -> None:
+    """Also where the abort of the attempt itself did not get through."""
     world.cut_short()
     (entry,) = world.journal.between(TP, 0, 1)
-    if stands == "another attempt":
-        world.steps._unfinished.clear()  # of another name
-        row = world.upload()
-    else:
-        world.journal.part(entry.log_key, "begun later")
-        row = world.upload()
-    world.store.calls.clear()
+    row = world.upload()
     world.drive(world.steps.commit(TP, world.epoch, [row]))
     assert world.store.calls.count(("abortupload", entry.log_key)) == 1
     assert world.journal.between(TP, 0, 1) == []
-    world.store.calls.clear()
     assert drive(world.store, list_unfinished(""))[0] == []
 
 
@@ -169,90 +152,6 @@ def test_the_next_process_aborts_it(world: World) -> None:
     world.upload(after, granted.claim_epoch)
     assert world.sent() == ["startupload"] + ["uploadpart"] * PARTS + ["completeupload", "put"]
     assert world.stored() == on_disk(world)
-
-
-def test_nothing_goes_on_under_a_newer_claim(world: World) -> None:
-    world.cut_short()
-    epoch = world.drive(world.steps.claim(TP)).claim_epoch
-    world.store.calls.clear()
-    assert epoch > world.epoch
-    assert world.steps._unfinished == {}
-    world.upload(epoch=epoch)
-    assert world.sent() == ["startupload"] + ["uploadpart"] * PARTS + ["completeupload", "put"]
-
-
-def test_what_the_journal_no_longer_names_is_not_gone_on_with(world: World) -> None:
-    """Whoever had the directory's lock meanwhile has swept it."""
-    world.cut_short()
-    world.journal.done([entry.log_key for entry in world.journal.between(TP, 0, 1)])
-    world.upload()
-    assert world.sent() == ["startupload"] + ["uploadpart"] * PARTS + ["completeupload", "put"]
-    assert len(world.journal.between(TP, 0, 1)) == 1
-
-
-def test_after_a_refusal_the_next_attempt_takes_another_name(world: World) -> None:
-    world.store.add(Fault(FaultKind.PERMISSION, "uploadpart", nth=5))
-    with pytest.raises(RemotePermissionError):
-        world.upload()
-    world.store.clear()
-    world.store.calls.clear()
-    world.upload()
-    assert world.sent() == ["startupload"] + ["uploadpart"] * PARTS + ["completeupload", "put"]
-    assert len({entry.uid for entry in world.journal.between(TP, 0, 1)}) == 2
-
-
-def test_a_bundle_that_was_not_answered_needs_no_part_again(world: World) -> None:
-    world.store.add(Fault(FaultKind.UNKNOWN_BEFORE, "put", key="*.idx", times=-1))
-    with pytest.raises(RemoteUnavailableError):
-        world.upload()
-    world.store.clear()
-    world.store.calls.clear()
-    world.upload()
-    assert world.sent() == ["completeupload", "put"]
-    assert world.stored() == on_disk(world)
-
-
-class Hanging:
-    """An asyncio store whose fifth part never ends."""
-
-    def __init__(self, world: World) -> None:
-        self.url, self.world = world.store.url, world
-        self.hangs = asyncio.Event()
-        self.parts = 0
-
-    async def execute(self, request: StoreRequest) -> Outcome:
-        self.parts += isinstance(request, UploadPart)
-        if self.parts > STORED:
-            self.hangs.set()
-            await asyncio.Event().wait()
-        return self.world.store.execute(request)
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-
-def test_an_upload_that_is_cancelled_goes_on_too(world: World) -> None:
-    """The time limit of an order cancels it."""
-
-    async def cut_short() -> None:
-        store = Hanging(world)
-        steps = world.steps.upload(TP, world.segment, world.epoch)
-        task = asyncio.create_task(adrive(store, steps, clock=world.clock, ids=world.ids))
-        await store.hangs.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    asyncio.run(cut_short())
-    world.store.calls.clear()
-    world.upload()
-    assert world.sent() == ["uploadpart"] * (PARTS - STORED) + ["completeupload", "put"]
-    assert world.stored() == on_disk(world)
-
-
-def test_nothing_is_kept_of_what_ended(world: World) -> None:
-    world.upload()
-    assert world.steps._unfinished == {}
 
 
 @pytest.mark.parametrize("taken", [True, False])

@@ -9,7 +9,6 @@ from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavaila
 from tiered.format.kernels import crc32c
 from tiered.model import BytesSource
 from tiered.store.base import (
-    AbortUpload,
     Absent,
     Capabilities,
     Get,
@@ -30,8 +29,6 @@ from tiered.store.layers import LayeredStore
 from tiered.store.memory import MemoryStore
 from tiered.store.retry import Retries
 from tiered.store.unique_upload import (
-    FRUITLESS_RESUMES,
-    Parts,
     PartSizes,
     put_unique,
     upload_multipart,
@@ -85,7 +82,7 @@ def upload_once(store: FaultStore, clock: FakeClock) -> PutResult:
     retrying = LayeredStore(store, Retries(clock=clock, ids=SeededIds(1)))
     return drive(
         retrying,
-        upload_multipart("k", BytesSource(BODY), part_bytes=100, parallel_parts=3),
+        upload_multipart("k", BytesSource(BODY), part_bytes=100),
         clock=clock,
         ids=SeededIds(2),
         together=1,
@@ -118,9 +115,9 @@ def test_multipart_upload_is_aborted_after_an_error() -> None:
     assert store.execute(Get("k")) == Missing()
 
 
-def in_parts(store: FaultStore, clock: FakeClock, parts: Parts | None = None) -> PutResult:
-    """In eight parts, three at once; each request is tried once."""
-    steps = upload_multipart("k", BytesSource(BODY), part_bytes=100, parallel_parts=3, parts=parts)
+def in_parts(store: FaultStore, clock: FakeClock) -> PutResult:
+    """In eight parts; each request is tried once."""
+    steps = upload_multipart("k", BytesSource(BODY), part_bytes=100)
     return drive(store, steps, clock=clock, ids=SeededIds(2), together=1)
 
 
@@ -138,65 +135,20 @@ def test_a_part_that_fails_is_sent_again_without_the_others(nth: int) -> None:
     assert got.data == BODY
 
 
-def test_what_an_outage_left_undone_is_all_that_is_sent_after_it() -> None:
-    """Six parts are stored, then nothing is for as long as anybody tries; the next call with the parts ends it."""
-    store, parts, clock = FaultStore(small_store(), [Fault(FaultKind.ERROR, nth=8, times=-1)]), Parts(), FakeClock()
-    with pytest.raises(RemoteUnavailableError):
-        in_parts(store, clock, parts)
-    assert 120 <= clock.monotonic() < 180
-    assert sorted(parts.stored) == [1, 2, 3, 4, 5, 6]
-    store.clear()
-    store.calls.clear()
-    assert in_parts(store, clock, parts).status is PutStatus.LANDED
-    assert [operation for operation, _ in store.calls] == ["uploadpart", "uploadpart", "completeupload"]
-    got = store.execute(Get("k"))
-    assert isinstance(got, Object)
-    assert got.data == BODY
-
-
-def test_nobody_who_keeps_no_parts_leaves_any() -> None:
+def test_an_upload_that_the_store_does_not_answer_is_aborted() -> None:
     store = FaultStore(small_store(), [Fault(FaultKind.ERROR, "uploadpart", nth=2, times=-1)])
     with pytest.raises(RemoteUnavailableError):
         in_parts(store, FakeClock())
     assert store.calls[-1] == ("abortupload", "k")
 
 
-def test_a_refusal_throws_away_what_was_kept() -> None:
-    store, parts = FaultStore(small_store(), [Fault(FaultKind.PERMISSION, "uploadpart", nth=5)]), Parts()
-    with pytest.raises(RemotePermissionError):
-        in_parts(store, FakeClock(), parts)
-    assert store.calls[-1] == ("abortupload", "k")
-    assert (parts.upload_id, parts.stored) == ("", {})
-
-
-def test_an_upload_that_the_store_has_thrown_away_begins_anew() -> None:
-    store, parts, clock = FaultStore(small_store(), [Fault(FaultKind.ERROR, nth=8, times=-1)]), Parts(), FakeClock()
-    with pytest.raises(RemoteUnavailableError):
-        in_parts(store, clock, parts)
-    store.clear()
-    store.execute(AbortUpload("k", parts.upload_id))  # a lifecycle rule
-    store.calls.clear()
-    assert in_parts(store, clock, parts).status is PutStatus.LANDED
-    assert count(store, "startupload") == 1
-    assert count(store, "uploadpart") == 2 + 8  # two that nobody knows, then all
-
-
-def test_an_upload_that_stores_nothing_for_long_begins_anew() -> None:
-    """Some stores answer a part of an upload that they have thrown away as if they were down."""
-    store, parts, clock = FaultStore(small_store(), [Fault(FaultKind.ERROR, nth=8, times=-1)]), Parts(), FakeClock()
-    for _ in range(FRUITLESS_RESUMES):
-        assert parts.upload_id == "" or len(parts.stored) == 6
-        with pytest.raises(RemoteUnavailableError):
-            in_parts(store, clock, parts)
-    assert (parts.upload_id, parts.stored) == ("", {})
-
-
-def test_a_part_that_is_stored_gives_the_others_their_time_again() -> None:
+def test_a_part_that_is_stored_gives_the_others_their_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the eight needs two minutes of attempts; the whole takes longer than the deadline of one."""
+    monkeypatch.setattr("tiered.store.unique_upload.PARALLEL_PARTS", 1)
     clock = FakeClock()
     faults = [Fault(FaultKind.ERROR, "uploadpart", nth=1 + 10 * at, times=9) for at in range(8)]
     store = FaultStore(small_store(), faults)
-    steps = upload_multipart("k", BytesSource(BODY), part_bytes=100, parallel_parts=1, deadline_seconds=200)
+    steps = upload_multipart("k", BytesSource(BODY), part_bytes=100, deadline_seconds=200)
     assert drive(store, steps, clock=clock, ids=SeededIds(2)).status is PutStatus.LANDED
     assert clock.monotonic() > 200
 
