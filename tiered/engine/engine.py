@@ -287,6 +287,8 @@ class Engine:
         except Exception as raised:  # noqa: BLE001 - any bug: the partition goes on or reports it
             self._listener.bug(raised)
             error = raised
+            if step.kind is StepKind.COMMIT:
+                error = CommitUnknownError(f"{step.tp}: a defect in the middle of the commit: {raised!r}")
         else:
             self._listener.ended(step, None, self._monotonic() - begun)
             return value
@@ -306,12 +308,8 @@ class Engine:
         self.changed(p)
 
     def succeeded(self, p: Partition, doing: str) -> None:
-        """Record that the step ``doing``, a text for reports, succeeded, and clear the partition's failure.
-
-        The failure of a refused commit stays until the root ends above the commit's first offset.
-        """
-        refused = p.refused
-        p.trouble = p.still_refused(refused) if refused else self.success_noted(p.trouble, doing, p.tp)
+        """Record that the step ``doing``, a text for reports, succeeded, and clear the partition's failure."""
+        p.trouble = self.success_noted(p.trouble, doing, p.tp)
 
     def failure_noted(
         self, before: FailureStreak, failure: Failure, doing: str, tp: TopicPartition | None = None

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from tiered.engine.failure import FATAL_ATTEMPTS, NO_FAILURES, NONE_MS, Failure, FailureKind, FailureStreak
@@ -129,19 +128,6 @@ class SegmentUpload:
     stored_ms: int = NONE_MS
 
 
-class RefusedCommit(NamedTuple):
-    """Commit of the segments from ``base`` to ``end`` that is proven not to be in the catalog.
-
-    ``times``: refusals in a row. Claims and uploads that succeed afterwards do not clear it. Only a root that ends
-    above ``base`` does.
-    """
-
-    base: int
-    end: int
-    times: int
-    failure: Failure
-
-
 @dataclass(slots=True)
 class Partition:
     """State of one partition in the engine.
@@ -178,7 +164,6 @@ class Partition:
     doubt_end: int = 0
     settled: bool = True
     sweep: FailureStreak = NO_FAILURES
-    refusal: RefusedCommit | None = None
     trouble: FailureStreak = NO_FAILURES
     pause: Pause | None = None
     given_up: bool = False
@@ -218,16 +203,6 @@ class Partition:
         return self.active_since_ms + min(limits) if limits else NONE_MS
 
     # ------------------------------------------------------------------ where it stands
-
-    @property
-    def refused(self) -> RefusedCommit | None:
-        """Return the refusal of the next commit, None if it was not refused."""
-        return self.refusal if self.refusal is not None and self.refusal.base == self.committed else None
-
-    @property
-    def one_by_one(self) -> bool:
-        """Return True while a refused commit is not in the root. Its segments are then committed one at a time."""
-        return self.refusal is not None and self.committed < self.refusal.end
 
     @property
     def at_work(self) -> bool:
@@ -333,20 +308,6 @@ class Partition:
         """Remove the segments that the root contains."""
         self.works = {base: work for base, work in self.works.items() if work.segment.end > self.committed}
 
-    def refuse_commit(self, failure: Failure, end: int) -> None:
-        """Record that the commit up to offset ``end`` is proven not to be in the catalog.
-
-        Each further refusal makes its retries rarer.
-        """
-        times = 0 if self.refused is None else self.refused.times
-        self.trouble = replace(self.trouble, attempts=times)
-        self.refusal = RefusedCommit(self.committed, end, times + 1, failure)
-
-    def still_refused(self, refused: RefusedCommit) -> FailureStreak:
-        """Return the failure record of a commit that stays refused. Other steps that succeed do not clear it."""
-        doing, attempts = self.committing_text, refused.times
-        return replace(self.trouble, failure=refused.failure, doing=doing, attempts=attempts, retry_at_ms=0)
-
     @property
     def committing_text(self) -> str:
         """Return the description of the partition's next commit, for reports."""
@@ -392,14 +353,12 @@ def has_work(p: Partition, wanted: Wanted, *, lazy: bool = False) -> bool:
 def upload_due(p: Partition, wanted: Wanted) -> SegmentUpload | None:
     """Return the segment whose upload may begin now, None if there is none or ``wanted`` excludes it.
 
-    After a failure only one upload runs at a time. After a refused commit only its first segment may be uploaded.
+    After a failure only one upload runs at a time.
     """
     if p.phase is not Phase.CLAIMED or p.pause is not None or p.given_up:
         return None  # stored segments are committed all the same
     work = p.next_upload()
-    if work is None or (p.uploading and (p.trouble.attempts or p.one_by_one)):
-        return None
-    if p.refused is not None and work.segment.base != p.committed:
+    if work is None or (p.uploading and p.trouble.attempts):
         return None
     return work if wanted(p, work.segment.base) else None
 
@@ -407,9 +366,11 @@ def upload_due(p: Partition, wanted: Wanted) -> SegmentUpload | None:
 def rows_due(p: Partition, limits: EngineLimits, now_ms: int) -> tuple[Row, ...]:
     """Return the rows to commit now, () if none is due.
 
-    Rows are due if they fill a commit, if the first has waited long enough, or if no upload runs.
+    Rows are due if they fill a commit, if the first has waited long enough, or if no upload runs. After a fatal
+    failure, such as a refused row, they are committed one at a time.
     """
-    most = 1 if p.one_by_one else limits.commit_segments
+    failure = p.trouble.failure
+    most = 1 if failure is not None and failure.kind is FailureKind.FATAL else limits.commit_segments
     prefix = p.prefix()[:most]
     if not prefix or (len(prefix) < most and now_ms < commit_at_ms(p, limits)):
         return ()

@@ -211,7 +211,8 @@ class Worker:
     def _committed(self, rows: tuple[Row, ...], found: Root | Failure) -> None:
         """Apply the result of a commit: the root that was read back, or the failure.
 
-        After an unknown outcome the claim is dropped, and the next claim reads the root.
+        After an unknown outcome the claim is dropped, and the next claim reads the root. A refused commit is repeated
+        under the same claim.
         """
         p, engine, end = self.p, self._engine, rows[-1].next
         if isinstance(found, Failure):
@@ -220,9 +221,6 @@ class Worker:
                 return
             if found.kind is FailureKind.UNKNOWN:
                 p.doubt_end = end
-            if found.kind is FailureKind.FATAL:  # a new claim reads the catalog as it is, and uploads again
-                p.refuse_commit(found, end)
-            if found.kind in (FailureKind.UNKNOWN, FailureKind.FATAL):
                 engine.drop_claim(p)
             engine.failed(p, found, p.committing_text)
             return

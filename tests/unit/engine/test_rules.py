@@ -7,7 +7,7 @@ import pytest
 from tests.unit.engine.desk import row, segment, topic_id, tp
 from tiered.engine import partition
 from tiered.engine.failure import NONE_MS, Failure, FailureKind, FailureStreak
-from tiered.engine.partition import EngineLimits, Partition, Phase, RefusedCommit, SegmentUpload
+from tiered.engine.partition import EngineLimits, Partition, Phase, SegmentUpload
 from tiered.plan.pacing import Pause
 
 LIMITS = EngineLimits(commit_wait_ms=250, commit_segments=2)
@@ -50,7 +50,7 @@ def test_rows_are_due_when_the_prefix_is_full_old_or_alone(works: str, now_ms: i
 
 
 def test_of_a_refused_commit_one_row_at_a_time_is_due() -> None:
-    p = claimed("ss", refusal=RefusedCommit(0, 20, 1, REFUSED))
+    p = claimed("ss", trouble=FailureStreak(REFUSED))
     assert [r.base for r in partition.rows_due(p, LIMITS, 1_000)] == [0]
 
 
@@ -68,9 +68,6 @@ def test_of_a_refused_commit_one_row_at_a_time_is_due() -> None:
         (".", {"committed": 5}, None),  # the root ends inside the segment
         ("u.", {"trouble": FailureStreak(attempts=1)}, None),  # one upload is the probe
         (".", {"trouble": FailureStreak(attempts=1)}, 0),
-        ("..", {"refusal": RefusedCommit(0, 20, 1, REFUSED)}, 0),
-        ("s.", {"refusal": RefusedCommit(0, 20, 1, REFUSED)}, None),  # nothing after what is refused
-        ("u.", {"refusal": RefusedCommit(5, 20, 1, REFUSED)}, None),  # one by one
     ],
 )
 def test_the_upload_that_may_begin(works: str, changes: dict[str, object], base: int | None) -> None:
