@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ from tiered.store.unique_upload import PartSizes
 T = TypeVar("T")
 
 
-class StepBucket:
+class StepBucket(ABC):
     """Steps of the engine, and the memory that they share. A subclass defines how steps are run (:meth:`drive`)."""
 
     def __init__(self, steps: BucketSteps, memory: Slots | None) -> None:
@@ -30,12 +31,12 @@ class StepBucket:
         self._memory = memory
         self._probing = asyncio.Lock()
 
+    @abstractmethod
     async def drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
         """Run a steps function to its end and return its value.
 
         ``together``: limit of its requests that are in progress at the same time.
         """
-        raise NotImplementedError
 
     async def drive_probed(self, steps: Steps[T]) -> T:
         """Run a steps function to its end, once the store's capabilities are known. Return its value."""

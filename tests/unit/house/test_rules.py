@@ -33,7 +33,7 @@ FACES = (
     "tiered/reader.py",
     "tiered/aio/",
 )
-ENGINE = ("tiered/engine/bucket.py", "tiered/engine/sync_run.py", "tiered/engine/tiering.py")
+ENGINE = ("tiered/engine/bucket.py", "tiered/engine/sync_run.py", "tiered/engine/tiering.py", "tiered/engine/worker.py")
 DRIVERS = ("drive", "adrive", "drive_stream", "adrive_stream")
 
 
