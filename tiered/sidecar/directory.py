@@ -68,7 +68,7 @@ class BrokerDirectory(LogDirectory):
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
         """Return the error of each partition that could not be read, in the private directory or in the broker's."""
-        return {**self._mirror.unreadable(), **super().unreadable()}
+        return {**self._mirror.broken, **super().unreadable()}
 
     def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
         """Return (base, end) of each existing link. A link ends where the next one begins, even if that is missing.

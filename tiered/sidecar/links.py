@@ -14,7 +14,6 @@ offset at or above the end of the links, or a link that is not listed. Neither c
 
 from __future__ import annotations
 
-import errno
 import itertools
 from collections.abc import Sequence
 from functools import partial
@@ -22,7 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiered.errors import (
-    ConfigError,
     CorruptionError,
     DataLocalError,
     LocalIOError,
@@ -250,8 +248,7 @@ class LinkFolder:
         """Link ``part`` of the broker's log, or copy it, with its side files. The ``.log`` becomes visible last.
 
         ``may_have_gaps``: the topic is compacted. Raises OffsetGapError if the broker has rewritten the segment,
-        CorruptionError for a damaged one, DataLocalError if it was replaced meanwhile, ConfigError if it is on another
-        file system.
+        CorruptionError for a damaged one, DataLocalError if it was replaced meanwhile.
         """
         files, linking, theirs = self._files, self.ours / LINKING_NAME, self.theirs / log_name(part.base)
         files.unlink(linking)
@@ -287,22 +284,12 @@ class LinkFolder:
             except NotFoundError:
                 self._files.link(self.theirs / f"{name}{DELETED}", target)
         except LocalIOError as error:
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EXDEV:
-                raise self._on_another_disk() from error
             if isinstance(error, LocalPermissionError):
                 error.hint = (
                     "run the sidecar as the broker's user: Linux links files of another user only if they are writable "
                     "(fs.protected_hardlinks)"
                 )
             raise
-
-    def _on_another_disk(self) -> ConfigError:
-        name, where = self.theirs.name, self.theirs.resolve()
-        return ConfigError(
-            f"{name} lies in {where}, on another file system than {self.ours.parent}: no file can be linked",
-            hint=f"stop the broker and move the partition's files into {self.broker}; or, if all partitions "
-            "are there, pass a --log-dir on that file system",
-        )
 
     def _copy_log(self, theirs: Path, linking: Path, position: int) -> None:
         """Copy ``theirs`` from byte ``position`` on to ``linking``. A hard link would contain the whole file."""

@@ -128,15 +128,12 @@ class Mirror:
         self.broken: dict[TopicPartition, TieredError] = {}
         self.skipped: set[TopicPartition] = set()
         self.taken_back: set[TopicPartition] = set()
-        """Partitions whose links the last scan found replaced, missing or restored."""
+        """Partitions whose links the last scan found replaced."""
         self._files = files
         self._compacted = frozenset(compacted)
         self._held_bytes = held_bytes
         self._full = False
-        self._gone: set[TopicPartition] = set()
         self._folders: dict[TopicPartition, LinkFolder] = {}
-        self._lost: dict[TopicPartition, list[Lost]] = {}
-        self._unlinked: dict[TopicPartition, TieredError] = {}  # ``broken`` without missing links
         self._uploads = UploadCheckpoint(path, files)
         self._ends = OffsetsFile(path, RECOVERY_POINT_NAME, files)
 
@@ -214,13 +211,11 @@ class Mirror:
             points, marks, cleaned, starts = map(self._checkpoint, names)
         except TieredError as unknown:  # existing links are uploaded meanwhile
             self.broken = dict.fromkeys((tp for tp in theirs if tp.topic not in INTERNAL), unknown)
-            self._unlinked = dict(self.broken)
             return
         committed = {tp: upload.end_offset for tp, upload in self._uploads.read().items()}
         ours = DirectoryView.read(self.path, self._files).partitions
         held, broken = self._delete_committed(ours)
         was_full, self._full = self._full, False
-        self._log_gone({tp for tp in ours if tp not in theirs})
         followed: dict[TopicPartition, bool] = {}
         for tp in theirs:
             asked_for = tp not in cleaned or tp.topic in self._compacted
@@ -248,7 +243,6 @@ class Mirror:
                 )
             except TieredError as error:
                 broken[tp] = error
-        self._unlinked = dict(broken)
         self._report_lost(broken, ours)
         self.broken = broken
         if self._full and not was_full:
@@ -288,44 +282,16 @@ class Mirror:
             ) from error
         return data
 
-    def _log_gone(self, gone: set[TopicPartition]) -> None:
-        """Log a warning for each partition that the broker no longer has, once until the broker has it again."""
-        for tp in sorted(gone - self._gone):
-            text = (
-                "sidecar_gone partition=%s: the broker no longer has it; existing links are uploaded, no new ones made"
-            )
-            LOGGER.warning(text, tp)
-        self._gone = gone
-
     def _report_lost(self, broken: dict[TopicPartition, TieredError], ours: Iterable[TopicPartition]) -> None:
-        """Store in ``broken`` the error of each partition with a missing link, unless it has another error.
-
-        Partitions whose missing links changed since the last scan are added to ``taken_back``.
-        """
-        was_lost, self._lost = self._lost, {}
+        """Store in ``broken`` the error of each partition with a missing link, unless it has another error."""
+        uploads = self._uploads.read()
         for tp in ours:
             if tp in broken and not isinstance(broken[tp], OffsetGapError):
-                lost = was_lost.get(tp, [])
-            else:
-                lost = self._lost_links(tp)
-                broken |= {tp: self._is_lost(tp, lost[0])} if lost else {}
+                continue
+            folder, upload = self.folder(tp), uploads.get(tp)
+            lost = folder.lost(folder.bases(), -1 if upload is None or not folder.begun else upload.end_offset)
             if lost:
-                self._lost[tp] = lost
-        self.taken_back |= {tp for tp in {*was_lost, *self._lost} if was_lost.get(tp) != self._lost.get(tp)}
-
-    def unreadable(self) -> dict[TopicPartition, TieredError]:
-        """Return the error of each partition that the last scan could not link.
-
-        A missing link is left out once the bucket has its records.
-        """
-        settled = {tp for tp in self._lost if not self._lost_links(tp)}
-        return {tp: error for tp, error in self.broken.items() if tp not in settled} | {
-            tp: self._unlinked[tp] for tp in settled if tp in self._unlinked
-        }
-
-    def _lost_links(self, tp: TopicPartition) -> list[Lost]:
-        upload, folder = self._uploads.read().get(tp), self.folder(tp)
-        return folder.lost(folder.bases(), -1 if upload is None or not folder.begun else upload.end_offset)
+                broken[tp] = self._is_lost(tp, lost[0])
 
     def _is_lost(self, tp: TopicPartition, lost: Lost) -> OffsetGapError:
         ours = self.folder(tp).ours
@@ -549,10 +515,7 @@ class Mirror:
             claims.forget([tp])
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
-        """Replace the hint of a refused claim or a lost topic by one for the sidecar's user.
-
-        For damage in a link, also name the broker's file in the message.
-        """
+        """Replace the hint of a refused claim, a lost topic or a damaged link by one for the sidecar's user."""
         ours = self.path / partition_dir(tp)
         if isinstance(error, FencedError):  # a repair would write to what is linked
             error.hint = (
@@ -563,22 +526,12 @@ class Mirror:
             held = DirectoryView.read(self.path, self._files).partitions
             folders = ", ".join(str(folder) for each, folder in held.items() if each.topic == tp.topic)
             error.hint = f"if the topic was deleted on purpose, stop this and remove {folders}; else {error.hint}"
+        elif isinstance(error, NewerFormatError):
+            return
         elif isinstance(error, CorruptionError) and Path(error.path_or_key).parent == ours:
-            self._name_broker_file(tp, error, Path(error.path_or_key))
-
-    def _name_broker_file(self, tp: TopicPartition, damage: CorruptionError, link: Path) -> None:
-        """Put the broker's file into the error in place of the link, if it is still the linked file."""
-        file = self.broker / partition_dir(tp) / link.name
-        linked, now = self._files.state(link), self._files.state(file)
-        if linked is not None and now is not None and linked.inode == now.inode:
-            damage.message = damage.message.replace(str(link), f"{file} (linked as {link})")
-            damage.path_or_key = str(file)
-        else:
-            damage.message += f"; the broker's {file}, of which it was made, is gone or another file by now"
-        if not isinstance(damage, NewerFormatError):
-            damage.hint = (
-                "let the broker fetch the segment from another replica; then stop this and remove "
-                f"{link.parent}: the missing segments are linked again"
+            error.hint = (
+                f"let the broker fetch the segment from another replica; then stop this and remove {ours}: the missing "
+                "segments are linked again"
             )
 
     def _delete_committed(self, ours: Iterable[TopicPartition]) -> tuple[int, dict[TopicPartition, TieredError]]:

@@ -256,18 +256,6 @@ def test_links_that_another_leader_wrote_again_are_made_anew(
     assert read(url, "t") == mixed(finished, other, broker.bases[cut], end)
 
 
-def test_a_link_to_a_segment_that_was_cut_is_not_uploaded(
-    broker: Broker, finished: Path, other: Path, url: str
-) -> None:
-    upload_one_and_link_four(broker, url)
-    cut = broker.elect(other, 3, 5, rewritten=False)
-    assert sidecar(broker.path, url).code == 0
-    judge(url, finished, cut)
-    end = broker.elect(other, 3, 5)
-    assert sidecar(broker.path, url).code == 0
-    assert read(url, "t") == mixed(finished, other, cut, end)
-
-
 def test_a_running_uploader_is_told_anew_what_was_linked_again(broker: Broker, finished: Path, other: Path) -> None:
     broker.lead({0: 0})
     broker.roll(4)
@@ -354,21 +342,6 @@ def test_what_the_broker_does_not_vouch_for_is_no_success(broker: Broker, finish
         assert (ending.code, "do not both list this partition" in str(ending)) == (75, True), ending
         assert links(broker) == [0]
     (broker.path / name).write_bytes(right)
-    assert sidecar(broker.path, url).code == 0
-    judge(url, finished, end)
-
-
-def test_what_the_broker_has_no_more_is_told_once_and_what_is_linked_is_uploaded(
-    broker: Broker, finished: Path, url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    end = broker.roll(2)
-    mirror = mirror_of(broker)
-    mirror.scan()
-    broker.folder.rename(broker.path / f"t-0.{'0' * 32}-delete")
-    for _ in range(3):
-        mirror.scan()
-    told = [each.getMessage().split(":")[0] for each in caplog.records]
-    assert told.count("sidecar_gone partition=t-0") == 1
     assert sidecar(broker.path, url).code == 0
     judge(url, finished, end)
 
@@ -683,18 +656,6 @@ def test_a_segment_is_never_linked_with_the_indexes_of_another_file(broker: Brok
     judge(url, finished, end)
 
 
-def test_a_topic_that_was_made_again(broker: Broker, finished: Path, url: str, tmp_path: Path) -> None:
-    end = broker.roll(3)
-    assert sidecar(broker.path, url).code == 0
-    again = Broker(finished_log(tmp_path / "again", records=30), tmp_path / "other", T)
-    again.roll(2)
-    shutil.rmtree(broker.folder)
-    shutil.copytree(again.folder, broker.folder)
-    ending = sidecar(broker.path, url)
-    assert (ending.code, "is another topic of the same name now" in str(ending)) == (2, True)
-    judge(url, finished, end)
-
-
 @pytest.mark.parametrize("uploaded", [0, 2])
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_topic_that_was_made_again_with_more_partitions(
@@ -929,29 +890,6 @@ def test_another_file_system_is_refused(broker: Broker, tmp_path: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def test_a_partition_on_another_file_system_is_told_with_what_to_do(
-    broker: Broker, finished: Path, url: str, tmp_path: Path
-) -> None:
-    """A link in the broker's directory leads there."""
-
-    class Across(PosixFiles):
-        def link(self, source: Path, target: Path) -> None:
-            refused = OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-            raise translate(refused, "link", source) from refused
-
-    end = broker.roll(3)
-    there = broker.folder.rename(tmp_path / "elsewhere")
-    broker.folder.symlink_to(there)
-    mirror = mirror_of(broker, Across())
-    mirror.scan()
-    told = mirror.broken[T]
-    assert isinstance(told, ConfigError)
-    assert f"t-0 lies in {there}, on another file system than {beside(broker.path)}" in told.message
-    assert "pass a --log-dir on that file system" in told.hint
-    assert sidecar(broker.path, url).code == 0
-    judge(url, finished, end)
-
-
 def test_the_settings(tmp_path: Path) -> None:
     found = resolve({"sidecar": str(tmp_path / "kafka")}, {"TIERED_UPLOADER_SIDECAR_COMPACTED": "a, b"}, None)
     assert (found.log_dir, found.sidecar_compacted) == (tmp_path / "kafka-tiered", ("a", "b"))
@@ -992,7 +930,7 @@ def test_a_damaged_segment_is_told_by_the_brokers_name_of_it(broker: Broker, fin
     judge(url, finished, broker.bases[1])
 
 
-def test_a_flipped_bit_is_told_by_the_brokers_name_of_the_file(broker: Broker, finished: Path, url: str) -> None:
+def test_a_flipped_bit_is_told_with_its_remedy(broker: Broker, finished: Path, url: str) -> None:
     """Only the upload reads all bytes. What the broker fetches again is another file than the one that is linked."""
     end = broker.roll(3)
     rotten, link = (place / "t-0" / log_name(broker.bases[1]) for place in (broker.path, beside(broker.path)))
@@ -1001,14 +939,11 @@ def test_a_flipped_bit_is_told_by_the_brokers_name_of_the_file(broker: Broker, f
         log.seek(300)
         log.write(bytes([right[300] ^ 4]))
     ending = sidecar(broker.path, url)
-    told = f"{rotten} (linked as {link}) at byte 0: CRC mismatch at offset {broker.bases[1]}"
+    told = f"{link} at byte 0: CRC mismatch at offset {broker.bases[1]}"
     assert (ending.code, told in str(ending), f"stop this and remove {link.parent}" in str(ending)) == (13, True, True)
     judge(url, finished, broker.bases[1])
     rotten.unlink()
     rotten.write_bytes(right)
-    ending = sidecar(broker.path, url)
-    told = f"; the broker's {rotten}, of which it was made, is gone or another file by now"
-    assert (ending.code, f"{link} at byte 0" in str(ending), told in str(ending)) == (13, True, True), ending
     shutil.rmtree(link.parent)
     assert sidecar(broker.path, url).code == 0
     judge(url, finished, end)
