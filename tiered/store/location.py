@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -69,19 +68,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _IP_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _MEMORY_NAME = re.compile(r"[A-Za-z0-9._-]*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
-_OTHER_SCHEMES = {
-    "s3a": "write s3://",
-    "s3n": "write s3://",
-    "http": "write s3://bucket/prefix?endpoint=http://host:port",
-    "https": "write s3://bucket/prefix?endpoint=http://host:port",
-    "gs": "only S3 is supported; the S3 interface of this store ignores If-Match and cannot hold a catalog",
-    "gcs": "only S3 is supported; the S3 interface of this store ignores If-Match and cannot hold a catalog",
-    "abfs": "only S3 is supported",
-    "abfss": "only S3 is supported",
-    "az": "only S3 is supported",
-    "hdfs": "only S3 is supported",
-    "mem": "write memory://name",
-}
+URL_HINT = "use s3://bucket/prefix, s3://bucket/prefix?endpoint=http://host:port, or file:///dir"
 
 AIO_THREADS = 8
 """Requests of a threaded store in flight at once; more wait."""
@@ -256,15 +243,9 @@ def _split_scheme(url: str | os.PathLike[str]) -> tuple[str, str | Path]:
         return "file", _absolute(at_home("the store", Path(url)))
     scheme, rest = found.group(1).lower(), found.group(2)
     if scheme not in SCHEMES:
-        near = difflib.get_close_matches(scheme, SCHEMES, n=1, cutoff=0.5)
-        hint = _OTHER_SCHEMES.get(scheme) or (f"did you mean {near[0]}://?" if near else "")
-        raise ConfigError(
-            f"the scheme {scheme}:// is not supported", hint=hint or "use s3://bucket/prefix or file:///dir"
-        )
+        raise ConfigError(f"the scheme {scheme}:// is not supported", hint=URL_HINT)
     if not rest.startswith("//"):
-        slash = "/" if scheme == "file" else ""
-        shown = rest.lstrip("/").rpartition("@")[2]
-        raise ConfigError(f"{scheme}: is not followed by two slashes", hint=f"did you mean {scheme}://{slash}{shown}?")
+        raise ConfigError(f"{scheme}: is not followed by two slashes", hint=URL_HINT)
     return scheme, rest
 
 
@@ -303,9 +284,8 @@ def split_query(url: str) -> tuple[str, S3Keywords]:
     found: dict[str, str] = {}
     for word, value in parse_qsl(query, keep_blank_values=True) if mark else ():
         if word not in QUERY_WORDS:
-            near = difflib.get_close_matches(word, QUERY_WORDS, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else f"words of the query: {', '.join(QUERY_WORDS)}"
-            raise ConfigError(f"{word!r} in the query of the s3:// URL is not known", hint=hint)
+            words = ", ".join(QUERY_WORDS)
+            raise ConfigError(f"{word!r} in the query of the s3:// URL is not known", hint=f"its words are {words}")
         if not value or QUERY_WORDS[word] in found:
             wrong = "is given twice" if value else "is empty"
             raise ConfigError(

@@ -9,7 +9,7 @@ import itertools
 import logging
 import threading
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from tiered.clock import Clock, SystemClock
 from tiered.errors import RemoteUnavailableError, TieredError
@@ -47,7 +47,7 @@ OUTAGE_ATTEMPTS = 3
 _logger = logging.getLogger("tiered.store")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestFigures:
     """Sums for one operation and status. ``op`` is ``get``, ``head``, ``put``, ``startupload``, ...
 
@@ -60,20 +60,11 @@ class RequestFigures:
 
     op: str
     status: str
-    requests: int
-    seconds: float
-    sent_bytes: int
-    received_bytes: int
-    buckets: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Sums:
-    buckets: list[int]
     requests: int = 0
     seconds: float = 0.0
-    sent: int = 0
-    received: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(SECONDS_BOUNDS) + 1))
 
 
 @dataclass(slots=True)
@@ -90,7 +81,7 @@ class StoreMetrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sums: dict[tuple[str, str], _Sums] = {}
+        self._sums: dict[tuple[str, str], RequestFigures] = {}
         self._flights: dict[int, InFlight] = {}  # in the order in which they began
         self._numbers = itertools.count()
         self._silent_since: float | None = None  # when the first request without a response was sent
@@ -151,20 +142,17 @@ class StoreMetrics:
                 self._silent_since = None  # a refusal is a response, too; a cancelled request says nothing
             sums = self._sums.get((op, status))
             if sums is None:
-                sums = self._sums[op, status] = _Sums([0] * (len(SECONDS_BOUNDS) + 1))
+                sums = self._sums[op, status] = RequestFigures(op, status)
             sums.requests += 1
             sums.seconds += seconds
-            sums.sent += sent
-            sums.received += received
+            sums.sent_bytes += sent
+            sums.received_bytes += received
             sums.buckets[bisect_left(SECONDS_BOUNDS, seconds)] += 1
 
     def snapshot(self) -> tuple[RequestFigures, ...]:
         """Return all sums since this object was created, ordered by operation and status."""
         with self._lock:
-            return tuple(
-                RequestFigures(op, status, s.requests, s.seconds, s.sent, s.received, tuple(s.buckets))
-                for (op, status), s in sorted(self._sums.items())
-            )
+            return tuple(replace(each, buckets=list(each.buckets)) for _, each in sorted(self._sums.items()))
 
     def requests(self, op: str | None = None) -> int:
         """Return the number of requests of one operation; None: of all."""

@@ -6,7 +6,6 @@ operation, ``s3://bucket/key`` and the next step; they never contain credentials
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -70,19 +69,25 @@ _CHECKSUM_CODES = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumM
 _REGION_CODES = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
 )
-_CREDENTIAL_HINTS = {
-    "InvalidAccessKeyId": "the access key is unknown to this store: check AWS_ACCESS_KEY_ID, profile and endpoint",
-    "SignatureDoesNotMatch": "the secret key does not fit the access key, or a proxy rewrites the Host header",
-    "ExpiredToken": "the session token has expired: log in again, or let the role renew it",
-    "ExpiredTokenException": "the session token has expired: log in again, or let the role renew it",
-    "InvalidToken": "the session token is not valid here: check AWS_SESSION_TOKEN",
-    "TokenRefreshRequired": "the session token must be renewed",
-    "RequestTimeTooSkewed": "this machine's clock is more than 15 minutes off: correct it",
-    "InvalidSecurity": "the credentials are not valid",
-    "AccountProblem": "the account may not use this store",
-    "NotSignedUp": "the account may not use this store",
-    "AllAccessDisabled": "access to this resource is disabled",
-}
+_CREDENTIAL_CODES = frozenset(
+    {
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidToken",
+        "TokenRefreshRequired",
+        "RequestTimeTooSkewed",
+        "InvalidSecurity",
+        "AccountProblem",
+        "NotSignedUp",
+        "AllAccessDisabled",
+    }
+)
+_CREDENTIAL_HINT = (
+    "the store refuses these credentials: check the key (AWS_ACCESS_KEY_ID, AWS_PROFILE or role), that its session has "
+    "not expired, the endpoint, and this machine's clock"
+)
 
 # Class names of botocore, aiobotocore and aiohttp, looked up along the bases of the error.
 _CREDENTIAL_ERRORS = frozenset(
@@ -94,8 +99,15 @@ _CREDENTIAL_ERRORS = frozenset(
         "TokenRetrievalError",
     }
 )
-_UNREADABLE = ("No such file", "Is a directory", "Permission denied", "NO_CERTIFICATE_OR_CRL_FOUND")
-"""Words of an SSLError about the file of trusted certificates."""
+_CERTIFICATES = (
+    "CERTIFICATE_VERIFY_FAILED",
+    "certificate verify failed",
+    "No such file",
+    "Is a directory",
+    "Permission denied",
+    "NO_CERTIFICATE_OR_CRL_FOUND",
+)
+"""Words of an SSLError about certificates, or the file of them: no repeat helps."""
 _CONFIG_ERRORS = frozenset(
     {
         "ParamValidationError",
@@ -245,8 +257,8 @@ def _refused(target: S3Target, request: StoreRequest, status: int, code: str, wh
         )
     if code == "InvalidObjectState":
         return _archived(target, request, what)
-    if status in (401, 403) or code in _CREDENTIAL_HINTS:
-        hint = _CREDENTIAL_HINTS.get(code) or _permission_hint(target, request)
+    if status in (401, 403) or code in _CREDENTIAL_CODES:
+        hint = _CREDENTIAL_HINT if code in _CREDENTIAL_CODES else _permission_hint(target, request)
         return RemotePermissionError(what, operation=_name(request), resource=target.resource(request), hint=hint)
     if status == 501 and write:
         return ConditionalWritesUnsupportedError(
@@ -307,44 +319,20 @@ def _from_sdk(target: S3Target, request: StoreRequest, error: Exception) -> Tier
             hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or run with a role",
         )
     if "SSLError" in names or "SSLCertVerificationError" in names:
-        if "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text:
+        if any(words in text for words in _CERTIFICATES):
             return ConfigError(
-                what + "the certificate of the endpoint is not trusted",
-                hint="set AWS_CA_BUNDLE to the authority of that server, or correct the endpoint",
-            )
-        if any(words in text for words in _UNREADABLE):
-            bundle = os.environ.get("AWS_CA_BUNDLE", "the ca_bundle of the AWS settings")
-            return ConfigError(
-                what + f"the certificates in {bundle} cannot be read",
-                hint="set AWS_CA_BUNDLE to a PEM file, or unset it",
+                what + f"no trusted TLS connection ({_one_line(text)})",
+                hint="set AWS_CA_BUNDLE to a PEM file with the authority of that server, or correct the endpoint",
             )
         return RemoteUnavailableError(
             what + f"the TLS connection failed ({type(error).__name__})", hint="check that the endpoint speaks https"
         )
     if names & _CONFIG_ERRORS:
         return ConfigError(what + _one_line(text), hint="correct the bucket, region, profile or endpoint")
-    if "ProxyConnectionError" in names:
-        return RemoteUnavailableError(
-            what + "the proxy does not answer", hint="check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
-        )
-    inner = str(getattr(error, "kwargs", {}).get("error", ""))
-    hint = _network_hint(names, f"{text} {inner}")
-    return RemoteUnavailableError(what + f"{type(error).__name__}, {_one_line(text)}", hint=hint)
-
-
-def _network_hint(names: set[str], text: str) -> str:
-    if any(
-        word in text
-        for word in ("Name or service not known", "nodename nor servname", "name resolution", "getaddrinfo")
-    ):
-        return "the host name does not resolve: check the endpoint and DNS"
-    if "ReadTimeoutError" in names:
-        return "the store did not answer in time"
-    if "EndpointConnectionError" in names or "ConnectTimeoutError" in names:
-        return "nothing answers there: check the endpoint, the network and that the server runs"
-    if "TimeoutError" in names:  # of the socket, in the middle of a body
-        return "the store did not answer in time"
-    return "check the network; the request is retried later"
+    return RemoteUnavailableError(
+        what + f"{type(error).__name__}, {_one_line(text)}",
+        hint="the store did not answer: check the endpoint, DNS, proxies, the network, and that the server runs",
+    )
 
 
 def _writes(request: StoreRequest) -> bool:
