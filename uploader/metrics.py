@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -15,7 +15,7 @@ from tiered.clock import Clock, SystemClock
 from tiered.engine.status import PartitionView
 from tiered.metrics import HELP, help_text
 from tiered.metrics import Metric as Figure
-from tiered.store.metrics import SECONDS_BOUNDS, RequestFigures, StoreMetrics
+from tiered.store.metrics import SECONDS_BOUNDS, RequestFigures, StoreMetrics, request_metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Views = Callable[[], Sequence[PartitionView]]
@@ -92,9 +92,15 @@ class Metrics:
         build.labels(__version__, platform.python_version()).set(1)
         registry.register(_Disk(self))
         registry.register(_PartitionMetrics(views, by_partition=by_partition))
-        registry.register(_Requests(store, clock or SystemClock()))
+        registry.register(_RequestSeconds(store))
+        clock = clock or SystemClock()
+
+        def requests() -> list[Figure]:  # without the sums of seconds, which the histogram has
+            found = request_metrics(store, clock.monotonic())
+            return [each for each in found if each.name != "tiered_store_request_seconds_total"]
+
         # One collector: the lag of a group comes from the directory or from the bucket, under one name.
-        registry.register(_Figures(lambda: chain(limits(), writer(), maintenance())))
+        registry.register(_Figures(lambda: chain(requests(), limits(), writer(), maintenance())))
 
     def render(self) -> bytes:
         """Return the Prometheus text for ``/metrics``."""
@@ -176,32 +182,22 @@ def _text(value: str) -> str:
     return value.encode("utf-8", "backslashreplace").decode()
 
 
-class _Requests(Collector):
-    def __init__(self, store: StoreMetrics, clock: Clock) -> None:
+class _RequestSeconds(Collector):
+    """Histogram of the requests to the store."""
+
+    def __init__(self, store: StoreMetrics) -> None:
         self._store = store
-        self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("tiered_store_requests", HELP["store_requests_total"], labels=["op", "status"])
-        moved = CounterMetricFamily("tiered_store_bytes", HELP["store_bytes_total"], labels=["op"])
         seconds = HistogramMetricFamily(
             "tiered_store_request_seconds", "Duration of requests to the store.", labels=["op"]
         )
         by_op: dict[str, list[RequestFigures]] = {}
         for figures in self._store.snapshot():
-            requests.add_metric([figures.op, figures.status], figures.requests)
             by_op.setdefault(figures.op, []).append(figures)
         for op, lines in by_op.items():
-            moved.add_metric([op], sum(line.sent_bytes + line.received_bytes for line in lines))
-            counts = [sum(line.buckets[i] for line in lines) for i in range(len(SECONDS_BOUNDS) + 1)]
-            bounds = [*(str(bound) for bound in SECONDS_BOUNDS), "+Inf"]
-            running = [(bound, float(sum(counts[: i + 1]))) for i, bound in enumerate(bounds)]
+            counts = accumulate(sum(line.buckets[i] for line in lines) for i in range(len(SECONDS_BOUNDS) + 1))
+            bounds = [*map(str, SECONDS_BOUNDS), "+Inf"]
+            running = [(bound, float(count)) for bound, count in zip(bounds, counts, strict=True)]
             seconds.add_metric([op], running, sum(line.seconds for line in lines))
-        oldest = GaugeMetricFamily("tiered_store_oldest_request_seconds", HELP["store_oldest_request_seconds"])
-        oldest.add_metric([], self._store.oldest_seconds(self._clock.monotonic()))
-        silent = GaugeMetricFamily("tiered_store_silent_seconds", HELP["store_silent_seconds"])
-        silent.add_metric([], self._store.silent_seconds(self._clock.monotonic()))
-        yield from (oldest, silent)
-        yield requests
-        yield moved
         yield seconds

@@ -139,7 +139,6 @@ class OpenDisk:
         return self._local.partition(tp).topic_id
 
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
-        """Return a sealed segment for reading. Raises NotFoundError if it is not on the disk."""
         for segment in self._local.partition(tp).sealed_segments(ref.base):
             if segment.base_offset == ref.base:
                 return segment
@@ -155,7 +154,6 @@ class OpenDisk:
         return tuple(self._local.partition(tp).leader_epochs())
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
-        """Return the start and the exact end of the local log now."""
         del exact
         positions = self._local.partition(tp).positions()
         return LogExtent(positions.local_start_offset, positions.end_offset)
@@ -248,7 +246,6 @@ class LogDirectory:
 
     @property
     def volume_id(self) -> str:
-        """Return the volume's id in claims."""
         return self._scanner.volume_id
 
     def scan(self, *, whole: bool = True) -> Look:
@@ -296,23 +293,19 @@ class LogDirectory:
         return itertools.pairwise(bases)
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Return the topics by name."""
         with self._busy:
             return self._scanner.topics()
 
     def topic_id(self, tp: TopicPartition) -> UUID:
-        """Return Kafka's topic id of a partition."""
         return self._scanner.topic_id(tp)
 
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
-        """Return a sealed segment for reading. Raises NotFoundError if the newest scan has not found the partition."""
         return self._scanner.segment(tp, ref)
 
     def add_owner_hint(self, tp: TopicPartition, error: TieredError) -> None:
         """Leave ``error`` unchanged: its hint is right for a log directory. Only a sidecar needs another hint."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
-        """Return the leader epochs of a partition."""
         return self._scanner.leader_epochs(tp)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
@@ -412,7 +405,6 @@ class LogDirectory:
             return len(self._checkpoint.read())
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
-        """Return the upload checkpoint: committed end and claim of each partition."""
         return self._checkpoint.read()
 
     def disk(self) -> tuple[int, int] | None:
