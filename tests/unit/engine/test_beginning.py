@@ -209,20 +209,3 @@ def test_what_was_set_aside_goes_on_where_the_bucket_ends_or_not_at_all(world: W
     tiering = Tiering(world.owner, world.store, clock=world.clock, ids=SeededIds(7))
     tiering.adopt(world.owner.topics()["t"])
     assert append(world.owner) == 3
-
-
-def test_an_inline_claim_of_a_log_that_just_got_its_first_record_is_not_sent(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.directory.release()
-    tiering = Tiering(world.fresh, world.store, clock=world.clock, ids=SeededIds(8))
-    correct = Claims.keep
-
-    def keep(self: Claims, tp: TopicPartition, token: str | None, last_append: str | None) -> None:
-        append(world.fresh)
-        correct(self, tp, token, last_append)
-
-    monkeypatch.setattr(Claims, "keep", keep)
-    with pytest.raises(LockedError, match="first records"):
-        tiering.adopt(world.fresh.topics()["t"])
-    assert world.owners_volume()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.engine.desk import DOWN, Call, Desk
+from tests.unit.engine.desk import Call, Desk
 from tiered.engine.partition import EngineLimits, Partition
 from tiered.engine.reports import StepKind
-from tiered.engine.worker import Worker
 
 
 def test_the_oldest_byte_goes_first_and_nobody_takes_more_than_a_quarter_while_another_waits() -> None:
@@ -20,19 +19,6 @@ def test_the_oldest_byte_goes_first_and_nobody_takes_more_than_a_quarter_while_a
     desk.store(under_way[0])
     desk.store(under_way[1])
     assert [call.tp.partition for call in desk.uploads][2:] == [2, 1]
-
-
-def test_a_thousand_partitions_share_the_slots_by_age() -> None:
-    desk = Desk(limits=EngineLimits(uploads=4, claims=2_000), partitions=300).claimed()
-    for number in range(300):
-        desk.seal(0, 10, at=number, first_ms=1_000 - number)
-    order: list[int] = []
-    for _ in range(3):
-        for call in desk.uploads:
-            desk.answer(call, DOWN)
-            order.append(desk.uploads[-1].tp.partition)
-    assert order[:3] == [299, 298, 297]
-    assert desk.engine.queue.running == 4
 
 
 def test_a_backlog_of_one_partition_starves_no_other() -> None:
@@ -93,11 +79,3 @@ def work_for(partitions: int, monkeypatch: pytest.MonkeyPatch) -> float:
 def test_a_commit_costs_the_same_work_however_many_partitions_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     few = work_for(20, monkeypatch)
     assert work_for(200, monkeypatch) <= few * 1.1
-
-
-def test_what_waits_for_a_slot_is_an_entry_and_no_task() -> None:
-    desk = Desk(limits=EngineLimits(uploads=1)).claimed()
-    desk.seal(*range(0, 600, 10))
-    (worker,) = desk.engine._workers.values()
-    assert isinstance(worker, Worker)
-    assert len(worker._uploads) == 1

@@ -128,34 +128,6 @@ def test_together_returns_every_error_to_steps_that_want_them(face: str, togethe
     assert found == ["Missing", "not_found", "remote_unavailable", "Missing"]
 
 
-class OneFails:
-    """An async store whose key ``bad`` fails at once, while the others take some turns of the loop."""
-
-    url = "one-fails://"
-
-    def __init__(self) -> None:
-        self.finished: list[str] = []
-
-    async def execute(self, request: StoreRequest) -> Outcome:
-        assert isinstance(request, Get)
-        if request.key == "bad":
-            raise NotFoundError("bad")
-        for _ in range(20):
-            await asyncio.sleep(0)
-        self.finished.append(request.key)
-        return Missing()
-
-    async def close(self) -> None:
-        """Nothing to release."""
-
-
-async def test_an_async_error_waits_for_the_requests_beside_it() -> None:
-    store = OneFails()
-    with pytest.raises(NotFoundError, match="bad"):
-        await adrive(store, failing_together([]))
-    assert store.finished == ["a", "worse", "b"]
-
-
 class Peak(MemoryStore):
     """Counts requests that are under way at once; each waits until ``width`` are, or all are told to go."""
 

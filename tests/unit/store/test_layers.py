@@ -227,21 +227,3 @@ def test_the_fault_store_counts_and_fires_as_told() -> None:
     outcome = store.execute(Put("late", b"", ABSENT))
     assert isinstance(outcome, PutResult)
     assert outcome.status is PutStatus.LOST
-
-
-def test_fake_clock_and_seeded_ids() -> None:
-    clock, event = FakeClock(1000), threading.Event()
-    assert clock.wait(event, 2.5) is False
-    clock.jump(-10)
-    assert (clock.now_ms(), clock.monotonic()) == (1000 + 2500 - 10_000, 2.5)
-    event.set()
-    assert clock.wait(event, 100)
-    assert clock.wait(event, None)
-    assert clock.monotonic() == 2.5
-    clock.set_ms(7)
-    assert clock.now_ms() == 7
-    one, two = SeededIds(1), SeededIds(1)
-    assert (one.uid(), one.uuid(), one.random()) == (two.uid(), two.uuid(), two.random())
-    assert one.uuid().version == 4
-    assert len(one.uid()) == 32
-    assert SeededIds(2).uid() != SeededIds(1).uid()

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from tests.support.admin import check
-from tests.unit.remote.building import RemoteLog
-from tiered.check.check import CheckOptions
 from tiered.errors import ConfigError
-from tiered.remote.gc.orphans import sweep_strays
-from tiered.remote.roots import list_partitions
 from tiered.store.aio_driver import adrive
-from tiered.store.base import ABSENT, List, ListPage, Outcome, Put, Steps, StoreRequest
-from tiered.store.directory import DirectoryStore
+from tiered.store.base import ABSENT, List, Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
-from tiered.store.steps import list_all, list_page
+from tiered.store.steps import list_all
 
 
 class Ignoring(MemoryStore):
@@ -57,34 +48,3 @@ async def test_a_page_that_does_not_advance_is_an_error(after: str) -> None:
 def test_a_page_of_all_keys_is_cut_to_those_that_were_asked_for() -> None:
     found = drive(filled(100), list_all("a/", "a/7"))
     assert [entry.key for entry in found] == ["a/8", "a/9"]
-
-
-@pytest.mark.parametrize("kind", ["memory", "directory"])
-def test_pages_of_our_own_stores_advance(kind: str, tmp_path: Path) -> None:
-    store = MemoryStore() if kind == "memory" else DirectoryStore(tmp_path / "store")
-    for number in range(10):
-        store.execute(Put(f"a/{number}", b"v", ABSENT))
-
-    def pages() -> Steps[list[ListPage]]:
-        found = [(yield from list_page("a/", limit=3))]
-        while found[-1].more:
-            found.append((yield from list_page("a/", found[-1].entries[-1].key, 3)))
-        return found
-
-    assert [len(page.entries) for page in drive(store, pages())] == [3, 3, 3, 1]
-    store.close()
-
-
-LISTING: list[Callable[[Ignoring], object]] = [
-    lambda store: check(None, store, CheckOptions()),
-    lambda store: drive(store, list_partitions()),
-    lambda store: drive(store, sweep_strays(delete=True)),
-]
-
-
-@pytest.mark.parametrize("work", LISTING, ids=["check", "partitions", "strays"])
-def test_what_lists_a_bucket_ends(work: Callable[[Ignoring], object]) -> None:
-    store = Ignoring(3)
-    RemoteLog(store).fill(1_000)
-    with pytest.raises(ConfigError, match="does not advance"):
-        work(store)

@@ -12,12 +12,7 @@ import pytest
 
 import tiered
 from tiered import aio
-from tiered.cli.main import run
-from tiered.engine.drain import DrainMode
 from tiered.errors import ConfigError
-from tiered.store.location import StoreLocation
-from uploader.config import Settings
-from uploader.service import Service, ServicePlace, serve
 
 PAGE = b"<!DOCTYPE html><html><head><meta charset=utf-8><title>Console</title></head><body>Log in</body></html>"
 
@@ -72,28 +67,3 @@ def test_the_library(page: str, tmp_path: Path) -> None:
     for door in doors:
         with pytest.raises(ConfigError, match=f"{page} does not answer as S3 does"):
             door()
-
-
-def test_the_commands(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = ["--remote", f"s3://bucket?endpoint={page}"]
-    for line in (
-        ["topic", "list"],
-        ["cat", "t"],
-        ["status"],
-        ["check"],
-        ["doctor"],
-        ["restore", "--log-dir", str(tmp_path)],
-    ):
-        assert run([*line, *place]) == 2, line
-        told = capsys.readouterr()
-        assert "does not answer as S3 does" in " ".join((told.out + told.err).split()), line
-
-
-def test_the_daemon(page: str, tmp_path: Path) -> None:
-    with tiered.open(tmp_path / "log") as log:
-        log.topic("t", create=True).append(b"v")
-    place = ServicePlace(tmp_path / "log", StoreLocation.parse("s3://bucket", endpoint_url=page))
-    service = Service(place, Settings(http=None, scan=20))
-    ending = asyncio.run(serve(service, oneshot=DrainMode.ALL, timeout_ms=60_000, reload=Settings))
-    assert ending.code == 2
-    assert "does not answer as S3 does" in ending.reason

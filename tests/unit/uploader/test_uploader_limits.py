@@ -115,21 +115,6 @@ def test_a_store_that_refuses_too_many_requests_is_asked_again(tmp_path: Path) -
     assert "tiered_store_slow_downs_total 2.0\n" in text
 
 
-def test_sighup_changes_both_rates(tmp_path: Path) -> None:
-    clock = FakeClock()
-    make_log(tmp_path / "log", records=1, partitions=1)
-    place = ServicePlace(tmp_path / "log", StoreLocation.parse("memory://x"))
-    service = Service(place, Settings(http=None, requests_per_second=5), clock=clock)
-    wanted = replace(service.settings, requests_per_second=7, bytes_per_second=1000)
-    assert service.reload(wanted) == []
-    document = service.status()["store"]
-    assert (document["requests_per_second"], document["bytes_per_second"]) == (7, 1000)
-    assert document["slow_downs"] == 0
-    clock.advance(1)
-    waits = [service._limits.before(Get("k")) for _ in range(15)]
-    assert sum(wait > 0 for wait in waits) == 8
-
-
 @pytest.mark.parametrize(
     ("rate", "uploads", "seconds"),
     [(None, 4, 300 + 67_000_000 / 50_000), (10_000_000, 4, 300 + 67_000_000 / 50_000), (100_000, 4, 300 + 10_720)],

@@ -25,18 +25,6 @@ from uploader.metrics import Metrics
 from uploader.upkeep import GroupLags
 
 
-@pytest.mark.parametrize("value", ["5s", "5000ms"])
-def test_the_period_of_the_scan_is_a_duration_everywhere(tmp_path: Path, value: str) -> None:
-    path = tmp_path / "c.toml"
-    path.write_text(f'[uploader]\nscan = "{value}"\n')
-    found = [
-        resolve({"scan": value}, {}, None),
-        resolve({}, {"TIERED_UPLOADER_SCAN": value}, None),
-        resolve({}, {}, path),
-    ]
-    assert [one.scan for one in found] == [5_000] * 3
-
-
 @pytest.mark.parametrize("name", ["uploads", "scan", "http", "drain", "bytes_per_second", "part_size"])
 def test_a_wrong_value_names_its_key_and_its_origin(tmp_path: Path, name: str) -> None:
     path = tmp_path / "c5.toml"
