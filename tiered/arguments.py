@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
-from tiered.config import MAX_PARTITIONS, S3_WORDS, S3Keywords, TopicConfig
+from tiered.config import MAX_PARTITIONS, S3_WORDS, S3Keywords, TopicConfig, parse_duration_ms
 from tiered.errors import ConfigError, InvalidRecordError, InvalidTimestampError, UnknownTopicError
 from tiered.model import Headers, NewRecord, TopicPartition
-from tiered.times import check_no_seconds, parse_duration_ms
+from tiered.times import check_no_seconds
 
 SHOWN_CHARS = 80
 """Longest part of a wrong value that an error shows, in characters."""
@@ -116,10 +116,7 @@ def duration_s(name: str, value: object) -> float:
     if value is None:
         return math.inf
     if isinstance(value, str):
-        found = parse_duration_ms(value)
-        if found is None:
-            raise wrong(name, value, 'a number of seconds, a text such as "5s", or None for no limit')
-        return found / 1000
+        return seconds(name, parse_duration_ms(value, name) / 1000)
     return seconds(name, value)
 
 

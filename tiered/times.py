@@ -65,14 +65,6 @@ def parse_time(value: Time | SupportsIndex, *, now_ms: int) -> int:
         raise InvalidTimestampError(f"a {type(value).__name__} is not a time", hint=_FORMS) from None
 
 
-def parse_duration_ms(text: str) -> int | None:
-    """Return a duration such as "500ms", "5s" or "1m30s" in milliseconds; None for other text, also with a sign."""
-    span = _SPAN.fullmatch(text)
-    if span is None or span[1] is not None or text.startswith("now"):
-        return None
-    return sum(int(count) * UNITS_MS[unit] for count, unit in _STEP.findall(text))
-
-
 def format_time(timestamp_ms: int) -> str:
     """Return the time as ISO 8601 in UTC, with milliseconds unless they are 0.
 

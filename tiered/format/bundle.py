@@ -93,27 +93,11 @@ class BundleHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(BundleHead):
     """A whole bundle, all checksums verified. ``txn``: transaction id of the sink that staged it, or ``""``."""
 
-    head: BundleHead
     indexes: SealedIndexes
     txn: str = ""
-
-    @property
-    def descriptor(self) -> SegmentDescriptor:
-        """Descriptor of the segment."""
-        return self.head.descriptor
-
-    @property
-    def claim_epoch(self) -> int:
-        """Claim epoch of the upload."""
-        return self.head.claim_epoch
-
-    @property
-    def sections(self) -> tuple[Section, ...]:
-        """Table of sections."""
-        return self.head.sections
 
 
 def encode_bundle(descriptor: SegmentDescriptor, indexes: SealedIndexes, claim_epoch: int, txn: str = "") -> bytes:
@@ -191,7 +175,7 @@ def decode_bundle(data: bytes, *, key: str = "") -> Bundle:
         txn = found.get(SectionKind.TXN, b"").decode()
     except UnicodeDecodeError as error:
         _refuse(key, -1, f"the id of its transaction: {error}")
-    return Bundle(head, indexes, txn)
+    return Bundle(head.descriptor, head.claim_epoch, head.sections, indexes, txn)
 
 
 def verify_section(section: Section, data: bytes | memoryview, *, key: str = "") -> bytes:

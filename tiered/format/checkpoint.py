@@ -27,6 +27,7 @@ from tiered.model import EpochEntry, TopicPartition
 CHECKPOINT_VERSION = 0
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _UUID_CHARS = 22
+_CLUSTER = re.compile(r"[A-Za-z0-9._-]*")
 _UUID = re.compile(rf"[A-Za-z0-9_-]{{{_UUID_CHARS}}}")
 
 
@@ -153,61 +154,37 @@ class MetaProperties(NamedTuple):
     comments: tuple[str, ...] = ("", "")
 
 
-_ESCAPES = {
-    "\\": "\\\\",
-    "\t": "\\t",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\f": "\\f",
-    "=": "\\=",
-    ":": "\\:",
-    "#": "\\#",
-    "!": "\\!",
-}
-_UNESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_PROPERTY = re.compile(r"\s*((?:\\.|[^\\\s=:])+)\s*[=:\s]?\s*(.*)", re.DOTALL)
-
-
-def _escape(value: str) -> str:
-    out = "".join(_ESCAPES.get(c, c) if " " <= c <= "~" or c in _ESCAPES else f"\\u{ord(c):04X}" for c in value)
-    return "\\" + out if out.startswith(" ") else out
-
-
-def _unescape(value: str) -> str:
-    def one(match: re.Match[str]) -> str:
-        word = match[1]
-        return chr(int(word[1:], 16)) if len(word) == 5 else _CONTROLS.get(word, word)
-
-    return _UNESCAPE.sub(one, value)
-
-
 def decode_properties(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return keys and values of a Java properties file, and its comment lines without ``#`` or ``!``.
+    """Return keys and values of a properties file in the form that Kafka writes, and its comments without ``#``.
 
-    Continued lines are not supported. Raises ``CorruptionError`` for a line without a key.
+    Raises ``CorruptionError`` for a line without a key.
     """
     values: dict[str, str] = {}
     comments: list[str] = []
     for line in text.splitlines():
-        if line.lstrip().startswith(("#", "!")):
-            comments.append(line.lstrip()[1:])
-        elif line.strip():
-            match = _PROPERTY.fullmatch(line)
-            if match is None:
-                raise CorruptionError(f"malformed property line: {line[:80]!r}")
-            values[_unescape(match[1])] = _unescape(match[2])
+        key, _, value = line.partition("=")
+        if line.startswith("#"):
+            comments.append(line[1:])
+        elif line and not key:
+            raise CorruptionError(f"malformed property line: {line[:80]!r}")
+        elif line:
+            values[key] = value
     return values, tuple(comments)
 
 
 def encode_meta_properties(meta: MetaProperties) -> str:
-    """Return the text of ``meta.properties``: comments, then the keys in the order of Kafka's writer."""
+    """Return the text of ``meta.properties``: comments, then the keys in the order of Kafka's writer.
+
+    Raises ``ConfigError`` for a cluster id that the format would have to escape.
+    """
+    if not _CLUSTER.fullmatch(meta.cluster_id):
+        raise ConfigError(f"cluster id {meta.cluster_id[:80]!r} is not allowed", hint="use letters, digits, _, - and .")
     lines = [f"#{c}" for c in meta.comments]
     lines.append(f"node.id={meta.node_id}" if meta.version else f"broker.id={meta.node_id}")
     if meta.directory_id is not None:
         lines.append(f"directory.id={encode_uuid(meta.directory_id)}")
     lines.append(f"version={meta.version}")
-    lines.append(f"cluster.id={_escape(meta.cluster_id)}")
+    lines.append(f"cluster.id={meta.cluster_id}")
     return "\n".join(lines) + "\n"
 
 

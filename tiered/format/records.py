@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import datetime as _dt
 from collections.abc import Callable, Iterable, Iterator
+from functools import total_ordering
 from operator import itemgetter
 from typing import Any, ClassVar, Self
 
@@ -51,6 +52,7 @@ def made_again(name: str, values: tuple[Any, ...]) -> object:
     return getattr(kernels, name)(*values)
 
 
+@total_ordering
 class Fields:
     """Base class of the records: the methods of a named tuple. ``_all``: values of all fields, in order."""
 
@@ -93,18 +95,6 @@ class Fields:
     def __lt__(self, other: object) -> bool:
         values = values_of(self._fields, other)
         return NotImplemented if values is None else self._all < values
-
-    def __le__(self, other: object) -> bool:
-        values = values_of(self._fields, other)
-        return NotImplemented if values is None else self._all <= values
-
-    def __gt__(self, other: object) -> bool:
-        values = values_of(self._fields, other)
-        return NotImplemented if values is None else self._all > values
-
-    def __ge__(self, other: object) -> bool:
-        values = values_of(self._fields, other)
-        return NotImplemented if values is None else self._all >= values
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
         return made_again, (type(self).__name__, self._all)

@@ -68,11 +68,8 @@ RunShape = Callable[[Tier, BatchRun], Any]
 Through = Callable[[Iterator[ConsumerRecord]], Iterator[ConsumerRecord]]
 
 
-class Window(NamedTuple):
-    """Range of offsets ``start`` to ``end`` (exclusive; None: to the latest) in which wanted records may be."""
-
-    start: int
-    end: int | None
+Window = tuple[int, int | None]
+"""Range of offsets in which wanted records may be: start and exclusive end, None: to the latest."""
 
 
 class Part(NamedTuple):
@@ -254,19 +251,12 @@ class TierStream:
 
         Decimal text is an offset, too. Raises ConfigError for other texts and negative numbers.
         """
-        if isinstance(wanted, bool):
-            raise ConfigError(f"{wanted!r} is not an offset", hint='an int >= 0, "earliest" or "latest"')
-        if isinstance(wanted, int):
-            if wanted < 0:
-                raise ConfigError(f"{self.tp}: offset {wanted} is negative", hint='an int >= 0, "earliest" or "latest"')
-            return wanted
-        if wanted in ("earliest", "beginning"):
+        checked = offset_or_none("offset", wanted)
+        if checked in ("earliest", "beginning"):
             return (yield from self.earliest())
-        if wanted in ("latest", "end"):
+        if checked in ("latest", "end"):
             return (yield from self.latest())
-        if wanted.isdecimal():
-            return int(wanted)
-        raise ConfigError(f"{wanted!r} is not an offset", hint='an int >= 0, "earliest" or "latest"')
+        return int(checked or 0)
 
     def offset_for_time(self, timestamp: int) -> Steps[tuple[int, int] | None]:
         """Return (offset, timestamp) of the first record with a timestamp of at least ``timestamp``, None without one.
@@ -308,10 +298,10 @@ class TierStream:
         start = yield from (self.offset(wanted.start) if wanted.start is not None else self.earliest())
         end = (yield from self.offset(wanted.end)) if wanted.end is not None else None
         if wanted.since_ms is None and wanted.until_ms is None:
-            return [Window(start, end)] if end is None or start < end else []
+            return [(start, end)] if end is None or start < end else []
         local, remote = yield from self.spans()
         if start > latest_offset(local, remote) and (end is None or start < end):
-            return [Window(start, end)]  # reading it raises OffsetOutOfRangeError
+            return [(start, end)]  # reading it raises OffsetOutOfRangeError
         windows: list[Window] = []
         local_from = start
         if self._remote is not None and remote is not None:
@@ -326,7 +316,7 @@ class TierStream:
                 if found is None:
                     return windows
                 local_from = max(local_from, found[0])
-            windows.append(Window(local_from, end))
+            windows.append((local_from, end))
         return windows
 
     def _windows_below(self, wanted: ReadRange, start: int, end: int) -> Steps[list[Window]]:
@@ -334,7 +324,7 @@ class TierStream:
         if start < end and wanted.since_ms is not None and self._local is not None:
             found = yield from blocking(partial(self._local.offset_for_time, wanted.since_ms))
             start = end if found is None else max(start, found[0])
-        return [Window(start, end)] if start < end else []
+        return [(start, end)] if start < end else []
 
     def _remote_windows(self, remote: RemotePartition, wanted: ReadRange, start: int, end: int) -> Steps[list[Window]]:
         windows: list[Window] = []
@@ -346,10 +336,10 @@ class TierStream:
                 too_new = wanted.until_ms is not None and row.min_ts >= wanted.until_ms
                 if low >= high or too_old or too_new:
                     continue
-                if windows and windows[-1].end == low:
-                    windows[-1] = Window(windows[-1].start, high)
+                if windows and windows[-1][1] == low:
+                    windows[-1] = windows[-1][0], high
                 else:
-                    windows.append(Window(low, high))
+                    windows.append((low, high))
             at = rows.end_offset
         return windows
 

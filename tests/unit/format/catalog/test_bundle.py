@@ -36,7 +36,7 @@ def test_round_trip() -> None:
     data = encode_bundle(DESCRIPTOR, INDEXES, 5)
     bundle = decode_bundle(data, key=KEY)
     assert (bundle.descriptor, bundle.indexes, bundle.claim_epoch) == (DESCRIPTOR, INDEXES, 5)
-    assert bundle.head.size_bytes == len(data) == HEAD_BYTES + 80 + 120 + 34 + 56 + 24
+    assert bundle.size_bytes == len(data) == HEAD_BYTES + 80 + 120 + 34 + 56 + 24
 
 
 def test_a_prefix_gives_the_head_and_a_range_one_section() -> None:
@@ -56,8 +56,8 @@ def test_empty_sections_are_left_out() -> None:
     bundle = decode_bundle(encode_bundle(DESCRIPTOR, SealedIndexes(b"", b""), 5))
     assert bundle.sections == ()
     assert bundle.indexes == SealedIndexes(b"", b"")
-    assert bundle.head.section(SectionKind.OFFSET_INDEX) is None
-    assert bundle.head.size_bytes == HEAD_BYTES
+    assert bundle.section(SectionKind.OFFSET_INDEX) is None
+    assert bundle.size_bytes == HEAD_BYTES
 
 
 def test_every_truncation_and_every_flipped_bit_is_found() -> None:
