@@ -165,7 +165,7 @@ def refused(call: Callable[[], Any]) -> TieredError:
     with pytest.raises(TieredError) as caught:
         call()
     error = caught.value
-    assert error.hint, f"{type(error).__name__} without a hint: {error}"
+    assert error.next_step, f"{type(error).__name__} without a hint: {error}"
     assert "\n" not in str(error)
     return error
 

@@ -100,7 +100,7 @@ def _decode_topics(value: Mapping[str, Any]) -> dict[str, TopicInfo]:
 
 def _partitions(value: object) -> int:
     """Return ``value``, a number of partitions from the file. Raises ValueError if it is out of range."""
-    if not isinstance(value, int) or not 0 <= value <= MAX_PARTITIONS:
+    if type(value) is not int or not 0 <= value <= MAX_PARTITIONS:
         raise ValueError(f"{value!r} is not a number of partitions from 1 to {MAX_PARTITIONS}")
     return value
 
