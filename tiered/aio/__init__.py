@@ -38,8 +38,6 @@ from tiered.aio.topic import AsyncPartitionStream as PartitionStream
 from tiered.aio.topic import AsyncTopic as Topic
 from tiered.aio.topic import AsyncTopicReads as TopicReads
 
-Reads = TopicReads
-
 __all__ = [
     "Appender",
     "Consumer",
@@ -47,7 +45,6 @@ __all__ = [
     "Log",
     "PartitionStream",
     "Reader",
-    "Reads",
     "Receipt",
     "Topic",
     "TopicReads",

@@ -278,40 +278,6 @@ def test_unknown_codecs_are_named(codec: int) -> None:
 # --- refused records ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("data", "count", "message"),
-    [
-        ("10000000026b0276", 1, "record length 8 does not fit"),
-        ("10000000026b02760010000000026b027600", 1, "9 bytes are left after 1 records"),
-        ("10000000026b027600", 2, "2 records cannot be in 9 bytes"),
-        ("12000000026b02760000", 1, "fields end -1 bytes from its end"),
-        ("0e000000026b027600", 1, "header count 0 does not fit -1 bytes"),
-        ("01000000026b027600", 1, "record length -1"),
-        ("ffffffffff7f0000026b027600", 1, "longer than 5 bytes"),
-        ("1600ffffffffffffffffffff01", 1, "longer than 10 bytes"),
-        ("10000000036b027600", 1, "header name length 59 exceeds"),  # the null key has no byte
-        ("1400000c03787878787800", 1, "value length 60 exceeds"),  # going back two bytes would end in the right place
-        ("08000000000300", 1, "record length 4 does not fit"),  # the same with the value
-        ("10000000206b027600", 1, "key length 16 exceeds"),
-        ("10000000026b037600", 1, "header count 59 does not fit"),
-        ("10000000026b207600", 1, "value length 16 exceeds"),
-        ("10000000026b027601", 1, "header count -1 does not fit"),
-        ("10000000026b02767e", 1, "header count 63 does not fit"),
-        ("14000000026b0276020102", 1, "header name length -1"),
-        ("14000000026b0276027e00", 1, "header name length 63"),
-        ("180000808080808000026b027600", 1, "varint is longer than 5 bytes"),
-        ("80808080808080", 1, "longer than 5 bytes"),
-        ("10000000020000ff808080", 1, "."),
-    ],
-)
-def test_damaged_records_are_refused_with_what_is_wrong(data: str, count: int, message: str) -> None:
-    batch = batch_of(bytes.fromhex(data), count)
-    verify_batch(batch)
-    with pytest.raises(CorruptionError, match=message) as caught:
-        list(decode_records(batch))
-    assert caught.value.position >= 0
-
-
 # --- buffers --------------------------------------------------------------------------------------------------
 
 BYTES_OF_ALL_KINDS = (

@@ -32,12 +32,6 @@ A = TopicPartition("topic-a", 0)
 B = TopicPartition("b", 12)
 
 
-def test_golden_checkpoints() -> None:
-    assert encode_offsets({A: 42}) == "0\n1\ntopic-a 0 42\n"
-    assert encode_epochs([EpochEntry(0, 0), EpochEntry(3, 120)]) == "0\n2\n0 0\n3 120\n"
-    assert encode_offsets({}) == "0\n0\n"
-
-
 @given(
     offsets=st.dictionaries(
         st.builds(TopicPartition, st.from_regex(r"[a-zA-Z0-9._-]{1,30}", fullmatch=True), st.integers(0, 2**31 - 1)),
