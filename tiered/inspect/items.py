@@ -1,7 +1,7 @@
 """Items found in files, one value each, printed as JSON or as a line of text.
 
 :func:`log_items` yields those of a ``.log`` or of a KRaft snapshot, from an offset on, up to a limit. :class:`Content`
-says how keys and values look: text, hex, base64, JSON, numbers, or decoded records of coordinators.
+says how much of the records is shown. Keys and values are text, base64, or decoded records of coordinators.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tiered.check.inspection import WINDOW_BYTES, batches
 from tiered.errors import CorruptionError
@@ -36,13 +36,6 @@ from tiered.plan.producer import SEQUENCES
 from tiered.program.records import encoded_fields
 from tiered.times import format_time
 
-DECODERS = ("auto", "utf-8", "hex", "base64", "json", "integer", "long")
-"""Decoders of keys and values. ``auto``: text if it is UTF-8, otherwise base64; also replaces a decoder that fails."""
-
-RECORD_DECODERS = ("auto", "offsets", "transactions", "none")
-"""Decoders of whole records. ``auto``: by the topic."""
-
-_NUMBER_BYTES = {"integer": 4, "long": 8}
 _PLACES = {"index_entry": "offset", "time_index_entry": "offset", "aborted_txn": "last_offset"}
 
 
@@ -50,14 +43,11 @@ _PLACES = {"index_entry": "offset", "time_index_entry": "offset", "aborted_txn":
 class Content:
     """Parts of records to show. ``deep``: records at all; ``data``: also their keys and values.
 
-    ``key``, ``value``: their decoders, from ``DECODERS``. ``decoder``: that of whole records, ``offsets``,
-    ``transactions`` or ``none``.
+    ``decoder``: that of whole records, ``offsets``, ``transactions`` or ``none``.
     """
 
     deep: bool = False
     data: bool = False
-    key: str = "auto"
-    value: str = "auto"
     decoder: str = "none"
 
     def fields(self, record: Record) -> dict[str, Any]:
@@ -68,7 +58,7 @@ class Content:
         """
         if not self.data:
             return {"header_keys": [name for name, _ in record.headers]}
-        found = encoded_fields(shown(record.key, self.key), shown(record.value, self.value), record.headers)
+        found = encoded_fields(shown(record.key), shown(record.value), record.headers)
         if self.decoder != "none":
             try:
                 found["decoded"] = _decoded(record, self.decoder)
@@ -85,32 +75,24 @@ class Content:
             names = [name for name, _ in record.headers]
             return f" header keys {names!r}" if names else ""
         fields = self.fields(record)
-        pairs = ", ".join(f"{name!r}: {_plain(content, 'auto')}" for name, content in record.headers)
+        pairs = ", ".join(f"{name!r}: {_plain(content)}" for name, content in record.headers)
         headers = f" headers {{{pairs}}}" if pairs else ""
         decoded = fields.get("decoded")
         if decoded is not None:
             return f" key {_json(decoded['key'])} value {_json(decoded['value'])}{headers}"
         note = f" ({fields['undecoded']})" if "undecoded" in fields else ""
-        return f" key {_plain(record.key, self.key)} value {_plain(record.value, self.value)}{headers}{note}"
+        return f" key {_plain(record.key)} value {_plain(record.value)}{headers}{note}"
 
 
-def decoder_for(decoder: str, directory: str) -> str:
-    """Return the decoder of whole records for a file: ``decoder``, unless that is ``auto``.
-
-    For ``auto`` return ``offsets``, ``transactions`` or ``none``, by the topic of the partition folder ``directory``.
-    """
-    if decoder != "auto":
-        return decoder
+def decoder_for(directory: str) -> str:
+    """Return the decoder of whole records: that of the topic of the partition folder ``directory``, or ``none``."""
     folder = folder_named(directory)
     topic = folder.tp.topic if isinstance(folder, PartitionFolder) else ""
     return {OFFSETS_TOPIC: "offsets", TRANSACTION_STATE_TOPIC: "transactions"}.get(topic, "none")
 
 
 def _decoded(record: Record, decoder: str) -> dict[str, Any]:
-    """Return key and value of a coordinator's record with the names of Kafka's own tool.
-
-    Raises CorruptionError for a damaged record, and for one that is neither a position nor a transaction.
-    """
+    """Return key and value of a coordinator's record with the names of Kafka's own tool."""
     if record.key is None:
         raise CorruptionError(f"the record at offset {record.offset} has no key", offset=record.offset)
     number, key, value = 0, dict[str, Any](), dict[str, Any]()
@@ -149,52 +131,24 @@ def _transaction(value: TxnValue) -> dict[str, Any]:
     }
 
 
-def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:
-    """Return (content as a JSON value, name of its encoding). (None, ``""``) for null.
-
-    ``decoder``: one of ``DECODERS``. "auto" returns text if the content is UTF-8, otherwise base64. "utf-8" replaces
-    invalid bytes. Content that is no JSON or has the wrong size for a number is shown as by "auto".
-    """
+def shown(content: bytes | None) -> tuple[str | None, str]:
+    """Return (text, "utf-8") for content in UTF-8, otherwise (its base64, "base64"). (None, ``""``) for null."""
     if content is None:
         return None, ""
-    if decoder == "hex":
-        return content.hex(), "hex"
-    if decoder == "base64":
-        return base64.b64encode(content).decode("ascii"), "base64"
-    if len(content) == _NUMBER_BYTES.get(decoder):
-        return int.from_bytes(content, "big", signed=True), decoder
-    if decoder == "json":
-        try:
-            return json.loads(content.decode()), "json"
-        except (ValueError, RecursionError):
-            return shown(content, "auto")
     try:
         return content.decode(), "utf-8"
     except UnicodeDecodeError:
-        return (content.decode("utf-8", "replace"), "utf-8-lossy") if decoder == "utf-8" else shown(content, "base64")
+        return base64.b64encode(content).decode("ascii"), "base64"
 
 
-def _plain(content: bytes | None, decoder: str) -> str:
-    """Return the decoded content as a Python literal, for a terminal. "auto" shows bytes that are no text as b'...'."""
-    value, word = shown(content, decoder)
-    return repr(content if decoder == "auto" and word == "base64" else value)
+def _plain(content: bytes | None) -> str:
+    """Return the content as a Python literal, for a terminal: a text, or b'...' for bytes that are none."""
+    value, word = shown(content)
+    return repr(content if word == "base64" else value)
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-class Item(Protocol):
-    """One item of a file. ``kind``: its ``message_type`` in JSON."""
-
-    @property
-    def kind(self) -> str: ...
-
-    def fields(self) -> dict[str, Any]:
-        """Return the item as JSON fields. New releases may add names, and never remove any."""
-
-    def text(self) -> str:
-        """Return the item as a line of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +301,10 @@ class BatchWindow:
     def start(self) -> int:
         """Return the offset to begin at, 0 without one."""
         return self.offset or 0
+
+
+Item = FileEntry | BatchItem | RecordItem | Tail
+"""Item of a file. ``kind``: its ``message_type`` in JSON; ``fields()``: its JSON fields; ``text()``: its line."""
 
 
 def log_items(name: str, source: ByteSource, window: BatchWindow, content: Content) -> Iterator[Item]:

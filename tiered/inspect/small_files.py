@@ -141,15 +141,10 @@ def _time_index(name: str, data: bytes) -> Iterator[FileEntry]:
 
 
 def _txn_index(name: str, data: bytes) -> Iterator[FileEntry]:
-    """Yield the entries of a transaction index, each decoded alone. Entries in a wrong order are yielded, too.
+    """Yield the entries of a transaction index, each decoded alone.
 
-    Raises CorruptionError at an entry that cannot be decoded, or at the end for a wrong order or a partial entry.
+    Raises CorruptionError at an entry that cannot be decoded, or at the end for a partial one.
     """
-    damage: CorruptionError | None = None
-    try:
-        decode_txns(data, base_of(name))
-    except CorruptionError as cause:
-        damage = cause
     for position in range(0, len(data) - TXN_ENTRY_BYTES + 1, TXN_ENTRY_BYTES):
         try:
             (txn,) = decode_txns(data[position : position + TXN_ENTRY_BYTES])
@@ -160,8 +155,6 @@ def _txn_index(name: str, data: bytes) -> Iterator[FileEntry]:
             f" last stable offset {txn.last_stable_offset}"
         )
         yield FileEntry("aborted_txn", {"version": 0, **txn._asdict()}, text)
-    if damage is not None:
-        raise damage
     torn = len(data) % TXN_ENTRY_BYTES
     if torn:
         message = f"{torn} bytes of an unfinished entry end the transaction index"
