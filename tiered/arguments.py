@@ -30,10 +30,7 @@ T = TypeVar("T")
 
 
 def whole(name: str, value: object, *, least: int | None = None, most: int | None = None) -> int:
-    """Return ``value`` as an int, if it is a whole number from ``least`` to ``most``, both inclusive (None: no bound).
-
-    Raises ConfigError, which names the argument ``name``, otherwise.
-    """
+    """Return ``value`` as an int, if it is a whole number from ``least`` to ``most`` (inclusive; None: no bound)."""
     hint = "a whole number" + (f" from {least}" if least is not None else "") + (f" to {most}" if most else "")
     number = value if type(value) is int else _index(value)
     if number is None:
@@ -59,10 +56,7 @@ def text(name: str, value: object) -> str:
 
 
 def text_of(name: str, value: object, *, most_bytes: int) -> str:
-    """Return ``value`` if it is a text, not empty, of at most ``most_bytes`` bytes as UTF-8.
-
-    Raises ConfigError, which names the argument ``name``, otherwise.
-    """
+    """Return ``value`` if it is a text, not empty, of at most ``most_bytes`` bytes as UTF-8."""
     found = text(name, value)
     try:
         size = len(found.encode())
@@ -87,20 +81,14 @@ def one_of(name: str, value: object, allowed: Sequence[str]) -> str:
 
 
 def seconds(name: str, value: object) -> float:
-    """Return a finite number of seconds as a float. A negative number becomes 0.
-
-    Raises ConfigError, which names the argument ``name``, for other values.
-    """
+    """Return a finite number of seconds as a float. A negative number becomes 0."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise wrong(name, value, "a number of seconds")
     return max(0.0, float(value))
 
 
 def seconds_or_none(name: str, value: object) -> float | None:
-    """Return a finite number of seconds as a float, 0 for a negative one. None, for no limit, stays None.
-
-    Raises ConfigError, which names the argument ``name``, for other values.
-    """
+    """Return a finite number of seconds as a float, 0 for a negative one. None, for no limit, stays None."""
     if value is None:
         return None
     if isinstance(value, float) and math.isinf(value):
@@ -109,10 +97,7 @@ def seconds_or_none(name: str, value: object) -> float | None:
 
 
 def duration_s(name: str, value: object) -> float:
-    """Return a duration in seconds, given as a number or as text such as "5s". None is infinity.
-
-    Raises ConfigError, which names the argument ``name``, for other values.
-    """
+    """Return a duration in seconds, given as a number or as text such as "5s". None is infinity."""
     if value is None:
         return math.inf
     if isinstance(value, str):
@@ -284,10 +269,7 @@ def topic_settings(value: object) -> dict[str, Any]:
 
 
 def selected(value: object) -> tuple[str | TopicPartition, ...]:
-    """Return topic names and TopicPartitions as a tuple. ``value``: an iterable of them, or a single one.
-
-    Raises ConfigError for other values.
-    """
+    """Return topic names and TopicPartitions as a tuple. ``value``: an iterable of them, or a single one."""
     if isinstance(value, str | TopicPartition):
         return (value,)
     found = tuple(value) if isinstance(value, Iterable) else (value,)
@@ -297,10 +279,7 @@ def selected(value: object) -> tuple[str | TopicPartition, ...]:
 
 
 def selected_partitions(value: object) -> tuple[TopicPartition, ...]:
-    """Return TopicPartitions as a tuple. ``value``: an iterable of them, or a single one.
-
-    Raises ConfigError for other values.
-    """
+    """Return TopicPartitions as a tuple. ``value``: an iterable of them, or a single one."""
     found = selected(value)
     partitions = tuple(each for each in found if isinstance(each, TopicPartition))
     if len(partitions) < len(found):

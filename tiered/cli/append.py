@@ -16,7 +16,6 @@ from tiered.config import MAX_PARTITIONS, TopicConfig
 from tiered.errors import (
     ConfigError,
     InvalidRecordError,
-    InvalidTimestampError,
     TieredError,
 )
 from tiered.format.keys import check_topic_name
@@ -31,9 +30,8 @@ from tiered.program.application import (
 )
 from tiered.program.open_log import open_log, topic_settings
 from tiered.program.open_reader import open_reader, topic_to_read
-from tiered.program.output import Progress, counted, human_bytes, human_duration
+from tiered.program.output import Progress, counted, human_bytes
 from tiered.program.records import ByteStream, InputShape, LineSource, read_records
-from tiered.times import MAX_TIME_MS, format_time
 
 CHUNK_RECORDS = 1000
 """Most records of one append. Each append is atomic."""
@@ -127,7 +125,7 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
 
 
 def _plan(app: Application, name: str, source: LineSource, shape: InputShape, *, create: bool) -> int:
-    """Read the whole input, and print the number of records to append. Raises InvalidRecordError for a wrong line."""
+    """Read the whole input, and print the number of records to append."""
     if not create:
         with open_reader(app) as reader:
             topic_to_read(reader, name)
@@ -141,16 +139,13 @@ def _plan(app: Application, name: str, source: LineSource, shape: InputShape, *,
 
 
 def _append_all(app: Application, tally: _Tally, source: LineSource, shape: InputShape, chosen: int | None) -> None:
-    """Append the whole input to the partition ``chosen`` (None: by key).
-
-    The message of an error says how many records were appended.
-    """
+    """Append the whole input to the partition ``chosen`` (None: by key). An error has the number of records."""
     config = tally.config
     limit_bytes = min(CHUNK_BYTES, config.max_message_bytes // 2, config.segment_bytes // 2)
     try:
         with Progress(app, "appending") as progress:
             for chunk, lines in _chunks(source, shape, app.clock.now_ms(), limit_bytes):
-                tally.append(chunk, lines, chosen, app.clock.now_ms())
+                tally.append(chunk, lines, chosen)
                 app.out.summary_fields.update(records=tally.records, partitions=tally.ends)
                 progress.advance(len(chunk))
     except TieredError as cause:
@@ -174,17 +169,13 @@ class _Tally:
     def config(self) -> TopicConfig:
         return self._target.config
 
-    def append(self, chunk: list[NewRecord], lines: list[int], partition: int | None, now_ms: int) -> None:
+    def append(self, chunk: list[NewRecord], lines: list[int], partition: int | None) -> None:
         """Append one chunk. ``lines``: the input line of each record. ``partition`` None: each record's key decides.
 
         The error for a refused record names its line and its number in the input.
         """
         try:
             written = self._target.append_many(chunk, partition=partition)
-        except InvalidTimestampError as cause:
-            where = self._where(cause.index, lines)
-            cause.message, cause.hint = _refused_time(where, chunk[cause.index].timestamp, now_ms, self.config)
-            raise
         except InvalidRecordError as cause:
             # The log counts within the call, the user within the input.
             words = cause.message.removeprefix(f"record {cause.index}")
@@ -208,22 +199,6 @@ class _Tally:
             with contextlib.suppress(TieredError):
                 ends[partition] = self._target.positions(partition).end_offset
         return ends
-
-
-def _refused_time(where: str, timestamp: int, now_ms: int, config: TopicConfig) -> tuple[str, str]:
-    """Return the sentence and the hint for a timestamp that the log refused. They name the limit."""
-    early = timestamp <= now_ms
-    name = f"message.timestamp.{'before' if early else 'after'}.max.ms"
-    limit_ms = config.message_timestamp_before_max_ms if early else config.message_timestamp_after_max_ms
-    sentence = (
-        f"{where}: its time {_moment(timestamp)} lies more than {human_duration(limit_ms)} ({name})"
-        f" {'before' if early else 'after'} now, {format_time(now_ms)}"
-    )
-    return sentence, f"correct the time or the clock, or make a topic with another limit: --set {name}=..."
-
-
-def _moment(timestamp: int) -> str:
-    return format_time(timestamp) if 0 <= timestamp <= MAX_TIME_MS else f"{timestamp} ms"
 
 
 def _standard_input(app: Application) -> ByteStream:

@@ -119,10 +119,7 @@ class _CatReading:
         self.code = 0
 
     def find_starts(self, partitions: Sequence[int], find: Callable[[int], int]) -> None:
-        """Store the first offset of each partition. ``find``: function from the partition's number to that offset.
-
-        A partition in another directory gives a warning. If it is the only one, UnknownTopicError is raised.
-        """
+        """Store the first offset of each partition. ``find``: function from the partition's number to that offset."""
         self._begins = {}
         for partition in partitions:
             try:
@@ -178,10 +175,7 @@ def _first(source: TopicReads, begin: LogPlace, partition: int) -> int:
 
 
 def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRecord], bytes]:
-    """Return a function that encodes a record: as JSON, by the template ``text_format``, or its value as a line.
-
-    Raises ConfigError for a wrong template, and for a template in JSON mode.
-    """
+    """Return a function that encodes a record: as JSON, by the template ``text_format``, or its value as a line."""
     if app.out.json_mode:
         if text_format is not None:
             raise ConfigError("--template and --json exclude each other", hint="give one of them")

@@ -21,6 +21,7 @@ from tiered.program.application import Application, Command, FiniteFloat, pass_a
 from tiered.program.open_store import open_remote
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import lock_holders
+from tiered.program.uploader_status import fetch
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import list_topics
 from tiered.store.base import Steps, Store
@@ -86,10 +87,7 @@ def command(app: Application, records_per_second: float | None, **shape: str | i
 
 
 def workload_of(records_per_second: float, shape: dict[str, str | int | float | None]) -> Workload:
-    """Build the workload from the options of a plan. ``shape``: options by name.
-
-    Raises ConfigError for a wrong or negative value.
-    """
+    """Build the workload from the options of a plan. ``shape``: options by name."""
 
     def seconds(name: str) -> float:
         option = "--" + name.replace("_", "-")
@@ -239,15 +237,11 @@ def _requests(app: Application, fields: dict[str, object]) -> list[str]:
 
 
 def metrics_at(address: str) -> str:
-    """Request ``/metrics`` of the daemon at ``address`` and return the text, ``""`` if it does not answer."""
-    connection = http.client.HTTPConnection(address, timeout=5)
+    """Return the text of ``/metrics`` of the daemon at ``address``, ``""`` if it does not answer."""
     try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode()
+        return fetch(address, "/metrics").decode()
     except (OSError, http.client.HTTPException):
         return ""
-    finally:
-        connection.close()
 
 
 def requests_of(text: str) -> dict[str, int]:

@@ -86,10 +86,7 @@ def compact(app: Application, *, selected: str | None) -> int:
 
 
 def _partitions(log: LocalLog | LogView, selected: str | None) -> list[TopicPartition]:
-    """Return the named partitions; without a name all of compacted topics that are in service.
-
-    Raises UnknownTopicError.
-    """
+    """Return the named partitions; without a name all of compacted topics that are in service."""
     topics = log.topics()
     if selected is None:
         broken = log.out_of_service  # reported at the open
@@ -244,10 +241,7 @@ class _Drop:
         return max(self._last - (self.going[-1].end_offset if self.going else self._start), 0)
 
     def keep_unproven(self, tiers: Tiers, facts: TopicFacts, known: RootLowerBounds) -> None:
-        """Keep the segments from the first one on that the catalog in the bucket, or the store, does not have.
-
-        Raises LogDestroyedError or CorruptionError if the catalog is gone or damaged.
-        """
+        """Keep the segments from the first one on that the catalog in the bucket, or the store, does not have."""
         pinned = tiers.snapshot(facts, self.tp.partition, known)
         if not self.going:
             return
@@ -351,10 +345,7 @@ def move(app: Application, *, partition: str, target: str) -> int:
 
 
 def _check_move(log: LogView, tp: TopicPartition, target: Path) -> None:
-    """Raise ConfigError if the partition is tiered or in ``target`` already, or if the directories are nested.
-
-    Raises UnknownTopicError if the partition is not in the log directory.
-    """
+    """Raise ConfigError if the partition is tiered or in ``target`` already, or if the directories are nested."""
     source, place = log.directory.resolve(), target.resolve()
     if (target / str(tp)).is_dir():
         raise ConfigError(f"{tp} is in {target} already", hint="name another directory")
@@ -443,10 +434,7 @@ def _check_cut(tp: TopicPartition, offset: int, positions: Positions) -> None:
 
 @contextlib.contextmanager
 def _without_uploader(app: Application, log: LocalLog) -> Iterator[None]:
-    """Hold the uploader's lock during the block, so that no uploader commits removed records.
-
-    Raises LockedError if an uploader runs.
-    """
+    """Hold the uploader's lock during the block, so that no uploader commits removed records."""
     lock = uploader_lock(log.directory, log.files)
     if log.files.state(lock.path) is None:  # no uploader ever ran here
         yield
@@ -464,10 +452,7 @@ def _without_uploader(app: Application, log: LocalLog) -> Iterator[None]:
 
 
 def _cut(app: Application, tp: TopicPartition, offset: int) -> int:
-    """Remove the records from ``offset`` on. Return the end offset that the next open finds.
-
-    Raises LockedError if a writer or an uploader runs.
-    """
+    """Remove the records from ``offset`` on. Return the end offset that the next open finds."""
     with open_directory(app) as log, _without_uploader(app, log):
         log.partition(tp).truncate_to(offset)
         log.transactions.positions.rewind_lost(app.clock.now_ms())

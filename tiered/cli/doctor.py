@@ -19,20 +19,14 @@ import click
 from tiered.arguments import at_home
 from tiered.check.check import keeps_versions
 from tiered.config import LogConfig
-from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError, TieredError
-from tiered.format.checkpoint import decode_meta_properties
+from tiered.errors import ConfigError, RemotePermissionError, TieredError
 from tiered.format.kernels import KERNELS_IN_USE, PURE
 from tiered.format.keys import TOPICS_PREFIX
-from tiered.local.directory.read_only_log import LogView, find_gone
-from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.partition_files import gone_text
-from tiered.local.disk.uploader_files import UploadCheckpoint
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application, Command, pass_application
 from tiered.program.open_reader import directory_error
 from tiered.program.open_store import location, open_remote
-from tiered.program.output import counted, human_bytes, human_duration, write_failure
-from tiered.program.partition_status import lock_holders
+from tiered.program.output import human_bytes, write_failure
 from tiered.program.platforms import (
     FILE_SYSTEMS,
     PYTHONS,
@@ -71,9 +65,6 @@ LINE_CHARS = 90
 
 MIN_OPEN_FILES, GOOD_OPEN_FILES = 1024, 65_536
 """Limit of open files below which a warning is given, and the one that is advised."""
-
-NAMED = 5
-"""Most partitions that one line names."""
 
 OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
 
@@ -193,16 +184,6 @@ def _directory(app: Application, directory: Path) -> Iterator[Diagnosis]:
     if kind:
         yield _standing("file system", kind, standing(kind, FILE_SYSTEMS))
     yield _attempt("disk", lambda: _disk(directory))
-    yield _attempt("volume", lambda: _volume(directory))
-    yield _attempt("partitions", lambda: _partitions(directory))
-    yield from _gone(directory)
-    held = [
-        f"{role}: {holder.program} (pid {holder.pid} on {holder.host})"
-        f" for {human_duration(max(0, app.clock.now_ms() - holder.since_ms))}"
-        for role, holder in lock_holders(directory).items()
-    ]
-    yield Diagnosis("locks", OK, "; ".join(held) or "no writer, no uploader")
-    yield _attempt("uploads", lambda: _uploads(directory))
 
 
 def _disk(directory: Path) -> Diagnosis:
@@ -216,56 +197,6 @@ def _disk(directory: Path) -> Diagnosis:
     if space.free < space.total // 5:
         return Diagnosis("disk", WARN, found, "more than 80 % is used; local.retention.bytes lets uploaded segments go")
     return Diagnosis("disk", OK, found)
-
-
-def _volume(directory: Path) -> Diagnosis:
-    try:
-        text = PosixFiles().read(directory / "meta.properties").decode("utf-8", "replace")
-    except NotFoundError:
-        return Diagnosis("volume", WARN, "there is no meta.properties", "nothing was ever written here by a log")
-    return Diagnosis("volume", OK, f"id {decode_meta_properties(text).directory_id}")
-
-
-def _partitions(directory: Path) -> Diagnosis:
-    with LogView.open(directory) as log:
-        count, broken = len(log.partitions()), log.positions()[1]
-    if broken:
-        first = broken[min(broken)]
-        names = ", ".join(f"{tp}" for tp in sorted(broken)[:NAMED])
-        summary = f"{counted(len(broken), 'partition')} of {count} out of service: {names}; {first.message}"
-        return Diagnosis("partitions", FAIL, summary, first.hint, first.exit_code)
-    return Diagnosis("partitions", OK, f"{counted(count, 'partition')}, all in service")
-
-
-def _gone(directory: Path) -> Iterator[Diagnosis]:
-    """Yield a failed diagnosis for each of the first partitions whose directory is gone, and one for all others.
-
-    Yield none if the checkpoints cannot be read.
-    """
-    files = PosixFiles()
-    try:
-        uploads, claims = UploadCheckpoint(directory, files).read(), Claims(directory, files).read()
-        gone = find_gone(directory, files, uploads)
-    except TieredError:
-        return  # another check reports the file
-    for tp in sorted(gone)[:NAMED]:
-        advice = gone_text(directory, tp, gone[tp], tiered=tp in uploads or tp in claims)
-        found, _, hint = advice.partition(": ")
-        what = f"{tp}: its directory is gone; {found}"
-        yield Diagnosis("partition gone", FAIL, what, hint, CorruptionError.exit_code)
-    if len(gone) > NAMED:
-        more = f"and {counted(len(gone) - NAMED, 'partition')} more"
-        yield Diagnosis("partition gone", FAIL, more, "`tiered status` names them", CorruptionError.exit_code)
-
-
-def _uploads(directory: Path) -> Diagnosis:
-    uploads = UploadCheckpoint(directory, PosixFiles()).read()
-    fenced = [str(tp) for tp, upload in uploads.items() if upload.fenced]
-    if fenced:
-        return Diagnosis(
-            "uploads", FAIL, f"fenced: {', '.join(fenced)}", "a newer claim owns them; `tiered repair rejoin`", 11
-        )
-    return Diagnosis("uploads", OK, f"committed data of {counted(len(uploads), 'partition')}")
 
 
 def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:

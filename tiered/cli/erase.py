@@ -112,10 +112,7 @@ def _conclude(app: Application, report: EraseReport, topic: str, disk: Sequence[
 
 
 def _on_disk(app: Application, topic: str, numbers: Sequence[int], selection: Selection) -> list[dict[str, Any]]:
-    """Return an entry for each partition with matching records on the disk: their number and offsets.
-
-    ``damaged``: why a partition was not counted to its end. Without a log directory return none.
-    """
+    """Return the number and offsets of matching records on the disk, or why they were not counted, by partition."""
     if app.log_dir is None or not app.log_dir.is_dir():
         return []
     found = []

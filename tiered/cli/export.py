@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
 import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -79,7 +80,7 @@ def command(
         wanted = {"start": first.offset, "end": last.offset, "since": first.time_ms, "until": last.time_ms}
         wanted |= {"partition": partition, "isolation": options["isolation"]}
         with Progress(app, "exporting") as progress, _replacing(path) as file:
-            write = {"parquet": _write_parquet, "csv": _write_csv, "jsonl": _write_jsonl}[form]
+            write = _write_parquet if form == "parquet" else partial(_write_lines, form=form)
             records = write(file, source, wanted, options["limit"], progress)
     size_bytes = path.stat().st_size
     line = f"{counted(records, 'record')} of {name} exported to {path}, {human_bytes(size_bytes)}"
@@ -96,10 +97,7 @@ def _format_of(path: Path) -> str:
 
 
 def _check_target(app: Application, path: Path) -> None:
-    """Raise ConfigError for a folder, a device, standard output or a place in the log, NotFoundError without a folder.
-
-    The places in the log are those in its directory, and in the folder of its bucket.
-    """
+    """Raise an error for a folder, a device, standard output or a place in the log or its bucket."""
     if str(path) == "-":
         raise ConfigError("export writes to a file, not to standard output", hint="name a file, or use `tiered cat`")
     if path.is_dir():
@@ -137,10 +135,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 def _write_parquet(
     file: BinaryIO, source: TopicReads, wanted: dict[str, Any], limit: int | None, progress: Progress
 ) -> int:
-    """Write record batches. Return the number of records.
-
-    ``wanted``: arguments of the read. ``limit``: most records; None: all.
-    """
+    """Write at most ``limit`` records (None: all) in batches. Return their number."""
     batches = source.read_batches(**wanted)
     import pyarrow.parquet  # noqa: PLC0415  an optional extra, which read_batches has found
 
@@ -156,27 +151,6 @@ def _write_parquet(
     return written
 
 
-def _write_csv(
-    file: BinaryIO, source: TopicReads, wanted: dict[str, Any], limit: int | None, progress: Progress
-) -> int:
-    """Write rows of texts. Return the number of records.
-
-    ``wanted``: arguments of the read. ``limit``: most records; None: all.
-    """
-    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    try:
-        rows = csv.writer(text)
-        rows.writerow(CSV_COLUMNS)
-        written = 0
-        for record in islice(source.read(**wanted), limit):
-            rows.writerow(_row(record))
-            written += 1
-            progress.advance()
-    finally:
-        text.detach()  # the file is closed by its owner
-    return written
-
-
 def _row(record: ConsumerRecord) -> list[object]:
     """Return the cells of a record. A null is an empty cell."""
     fields = envelope(record)
@@ -187,16 +161,19 @@ def _row(record: ConsumerRecord) -> list[object]:
     return [fields[name] for name in CSV_COLUMNS]
 
 
-def _write_jsonl(
-    file: BinaryIO, source: TopicReads, wanted: dict[str, Any], limit: int | None, progress: Progress
+def _write_lines(
+    file: BinaryIO, source: TopicReads, wanted: dict[str, Any], limit: int | None, progress: Progress, *, form: str
 ) -> int:
-    """Write the JSON of each record on a line. Return the number of records.
-
-    ``wanted``: arguments of the read. ``limit``: most records; None: all.
-    """
+    """Write at most ``limit`` records (None: all) as CSV or JSON lines. Return their number."""
+    rows = csv.writer(codecs.getwriter("utf-8")(file))
+    if form == "csv":
+        rows.writerow(CSV_COLUMNS)
     written = 0
     for record in islice(source.read(**wanted), limit):
-        file.write(envelope_line(record))
+        if form == "csv":
+            rows.writerow(_row(record))
+        else:
+            file.write(envelope_line(record))
         written += 1
         progress.advance()
     return written

@@ -98,10 +98,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code. Never prints a traceback without ``--debug``.
-
-    Raises only SystemExit, at the end of a completion that a shell requested.
-    """
+    """Run one command line and return its exit code. Never prints a traceback without ``--debug``."""
     if "_TIERED_COMPLETE" in os.environ:
         tiered.main(args=list(arguments), prog_name="tiered")
     return run_command(tiered, "tiered", arguments)

@@ -191,7 +191,7 @@ def _once(app: Application, wanted: MaintainScope) -> int:
                 with _by_itself(TopicPartition(facts.name, 0), failed):
                     tiers.run(resume_topic_deletion(facts.entry, owner_of(PROGRAM)))
     for tp, error in failed.items():
-        app.out.warn(f"{tp}: {_error_and_hint(error)}")
+        app.out.warn(f"{tp}: {error}")
     code = unread or next((error.exit_code for error in (*failed.values(), *damaged)), 0)
     return _conclude(app, plans, None if dry_run else done, swept, strays, code)
 
@@ -250,22 +250,15 @@ def _sweep_decisions(app: Application, tiers: Tiers, *, delete: bool) -> list[Co
     for key, why in old.failed:
         app.out.warn(f"{key} was not deleted: {why}")
     for key, damage in old.damaged.items():
-        app.out.warn(f"{key} cannot be read: {_error_and_hint(damage)}")
+        app.out.warn(f"{key} cannot be read: {damage}")
     if old.keys:
         app.out.say(f"{counted(len(old.keys), 'old decision')} of sinks {'deleted' if delete else 'would be deleted'}")
     return list(old.damaged.values())
 
 
-def _error_and_hint(error: TieredError) -> str:
-    return f"{error.message} ({error.hint})" if error.hint else error.message
-
-
 @contextlib.contextmanager
 def _by_itself(tp: TopicPartition, failed: Failed) -> Iterator[None]:
-    """Record a CorruptionError, FencedError or LogDestroyedError of one partition in ``failed``.
-
-    The other partitions are then still maintained.
-    """
+    """Record an error of one partition in ``failed``, so that the others are still maintained."""
     try:
         yield
     except (CorruptionError, FencedError, LogDestroyedError) as error:
@@ -279,10 +272,7 @@ def _carry_out(
     failed: Failed,
     memory: Slots,
 ) -> list[ActionResult]:
-    """Run the actions one after the other, with a progress bar. Return the results of those that succeeded.
-
-    After an error a partition is in ``failed``, and its further actions are skipped.
-    """
+    """Run the actions one after the other. Return the results; after an error the rest of a partition is skipped."""
     capabilities = tiers.run(probe())
     check_capabilities(capabilities, app.need_remote())
     done: list[ActionResult] = []
@@ -313,13 +303,17 @@ def _planned(
     for facts in topics.values():
         for number in chosen_partitions(facts.name, facts.partitions, partition):
             tp = TopicPartition(facts.name, number)
-            maintainer = _maintainer(facts, tp, owner, failed)
-            plan = None
-            if maintainer is not None:
-                with _by_itself(tp, failed):
-                    plan = _plan_of(tiers, maintainer, wanted)
-            if maintainer is not None and plan is not None:
-                yield maintainer, plan
+            if facts.entry is None:
+                continue
+            try:
+                settings = facts.entry.settings
+            except ConfigError as unknown:
+                failed[tp] = unknown
+                continue
+            maintainer = Maintainer(tp, facts.entry.topic_id, settings, owner=owner, known=facts.entry.known)
+            with _by_itself(tp, failed):
+                if (plan := _plan_of(tiers, maintainer, wanted)) is not None:
+                    yield maintainer, plan
 
 
 def _plan_of(tiers: Tiers, maintainer: Maintainer, wanted: MaintainScope) -> MaintenancePlan | None:
@@ -329,21 +323,6 @@ def _plan_of(tiers: Tiers, maintainer: Maintainer, wanted: MaintainScope) -> Mai
     if plan is not None and plan.actions and not wanted.orphans:
         tiers.run(maintainer.require_newest_root(sweeps=False))  # a rewrite of an older root would hide its age
     return plan
-
-
-def _maintainer(facts: TopicFacts, tp: TopicPartition, owner: str, failed: Failed) -> Maintainer | None:
-    """Return a partition's maintainer, None if the topic is not in the bucket.
-
-    If its settings are unknown, record the error in ``failed`` and return None.
-    """
-    if facts.entry is None:
-        return None
-    try:
-        settings = facts.entry.settings
-    except ConfigError as unknown:
-        failed[tp] = unknown
-        return None
-    return Maintainer(tp, facts.entry.topic_id, settings, owner=owner, known=facts.entry.known)
 
 
 def _conclude(  # noqa: PLR0917 - private, what one run has come to
@@ -368,31 +347,31 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
         text = [f"{counted(len(done), 'action')} done, {human_bytes(read)} read, {human_bytes(written)} written"]
         text = text if done else ["nothing was to be done"]
     for tp, found in swept.items():
-        verb = "would be deleted" if done is None else "left alone" if found.readers else "deleted"
-        text.append(f"{tp}: {counted(found.count, 'orphan')}, {human_bytes(found.size_bytes)}, {verb}")
-        if found.readers:
-            app.out.warn(f"{tp}: nothing was swept: {counted(found.readers, 'reader')} pinned it; try again later")
-        if found.uploads:
-            verb = "would be aborted" if done is None else "left alone" if found.readers else "aborted"
-            text.append(f"{tp}: {counted(len(found.uploads), 'unfinished upload')}, {verb}")
-        if found.unlisted:
-            app.out.warn(f"{tp}: unfinished uploads are not known: {found.unlisted}")
+        text += _swept_lines(app, found, f"{tp}: {counted(found.count, 'orphan')}", f"{tp}", dry_run=done is None)
     if strays is not None:
         fields["strays"] = {"objects": strays.count, "size_bytes": strays.size_bytes, "failed": len(strays.failed)}
         fields["strays"]["uploads"] = len(strays.uploads)
-    if strays is not None and strays.count:
-        verb = "would be deleted" if done is None else "deleted"
-        text.append(f"{counted(strays.count, 'stray')} of no topic, {human_bytes(strays.size_bytes)}, {verb}")
-    if strays is not None and strays.uploads:
-        verb = "would be aborted" if done is None else "aborted"
-        text.append(f"{counted(len(strays.uploads), 'unfinished upload')} of no topic, {verb}")
-    if strays is not None and strays.unlisted:
-        app.out.warn(f"unfinished uploads of no topic are not known: {strays.unlisted}")
+        if strays.count or strays.uploads or strays.unlisted:
+            title = f"{counted(strays.count, 'stray')} of no topic"
+            text += _swept_lines(app, strays, title, "of no topic", dry_run=done is None)
     left = bool(strays and (strays.failed or strays.unlisted)) or any(
         each.failed or each.unlisted or each.readers for each in swept.values()
     )
     incomplete = any(one.note for one in done or ()) or left
     return app.out.result("maintain", fields, text, code or (EXIT_WARNINGS if incomplete else 0))
+
+
+def _swept_lines(app: Application, found: Swept, title: str, where: str, *, dry_run: bool) -> list[str]:
+    """Return lines about a sweep, which begin with ``title``. Warn of what it left. ``where``: what was swept."""
+    verb = "would be {}" if dry_run else "left alone" if found.readers else "{}"
+    lines = [f"{title}, {human_bytes(found.size_bytes)}, {verb.format('deleted')}"]
+    if found.uploads:
+        lines.append(f"{where}: {counted(len(found.uploads), 'unfinished upload')}, {verb.format('aborted')}")
+    if found.readers:
+        app.out.warn(f"{where}: nothing was swept: {counted(found.readers, 'reader')} pinned it; try again later")
+    if found.unlisted:
+        app.out.warn(f"{where}: unfinished uploads are not known: {found.unlisted}")
+    return lines
 
 
 def _loop(app: Application, wanted: MaintainScope, every_ms: int, metrics_file: Path | None) -> int:
@@ -409,7 +388,7 @@ def _loop(app: Application, wanted: MaintainScope, every_ms: int, metrics_file: 
         app.out.flush()
 
     def on_failed(tp: TopicPartition | None, error: TieredError) -> None:
-        app.out.warn(f"{tp}: {_error_and_hint(error)}" if tp is not None else _error_and_hint(error))
+        app.out.warn(f"{tp}: {error}" if tp is not None else str(error))
 
     def note(view: UpkeepView) -> None:
         write_metrics(metrics_file, view.metrics())

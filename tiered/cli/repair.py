@@ -44,10 +44,7 @@ REPAIR_COMMAND = "TOPIC[:P]"
 
 
 class RepairGroup(Group):
-    """Group of the commands of ``tiered repair``.
-
-    Without a command's name, the arguments belong to the command ``REPAIR_COMMAND``.
-    """
+    """Group of the commands of ``tiered repair``. Arguments without a command's name belong to ``REPAIR_COMMAND``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the name of the repairing command before the arguments, unless they begin with a command's name.

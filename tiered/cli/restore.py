@@ -12,7 +12,7 @@ from tiered import admin
 from tiered.check.check import EXIT_WARNINGS
 from tiered.check.findings import emit_handler
 from tiered.config import parse_duration_ms
-from tiered.errors import ConfigError, RemoteUnavailableError, TieredError
+from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.format.keys import check_topic_name
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application, topic_or_partition
@@ -187,10 +187,7 @@ def _conclude(app: Application, report: RestoreReport) -> int:
 
 
 def run_standby(app: Application, every: str, *, follow: bool, once: bool, promoted: bool) -> int:
-    """Follow a bucket with a standby, or promote it. Return the exit code.
-
-    Raises ConfigError for options that exclude each other.
-    """
+    """Follow a bucket with a standby, or promote it. Return the exit code."""
     if follow and promoted:
         raise ConfigError("--follow and --promote exclude each other", hint="choose one of them")
     refuse_file(app.need_log_dir())
@@ -198,10 +195,7 @@ def run_standby(app: Application, every: str, *, follow: bool, once: bool, promo
 
 
 def _follow(app: Application, every: str, *, once: bool) -> int:
-    """Pull at the interval ``every`` until the process is stopped, or a single time with ``once``.
-
-    An outage of the store is a warning, and an error with ``once``.
-    """
+    """Pull at the interval ``every`` until the process is stopped, or a single time with ``once``."""
     rest_seconds = parse_duration_ms(every, "--every") / 1000
     if rest_seconds <= 0:
         raise ConfigError(
@@ -248,13 +242,9 @@ def _show(app: Application, report: PullReport, warned: set[str], *, once: bool)
         if once:
             raise error
         if error.message not in warned:
-            app.out.warn(_text(error))
+            app.out.warn(str(error))
     warned.clear()
     warned.update(error.message for error in report.errors)
-
-
-def _text(error: TieredError) -> str:
-    return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
 def _promote(app: Application) -> int:

@@ -168,10 +168,7 @@ def _print(
     code: int = 0,
     state: str = "",
 ) -> int:
-    """Print snapshots with their state, or with ``state`` for all. Return ``code``.
-
-    ``verb``: name of the command. ``damaged``: partitions and names of snapshots that cannot be read.
-    """
+    """Print snapshots with their state, or with ``state`` for all. Return ``code``."""
     entries = [_entry(tp, taken) | ({"state": state} if state else {}) for tp, taken in found]
     header = ["snapshot", "partition", "version", "time", "end", "state"]
     rows = [

@@ -47,11 +47,7 @@ from tiered.times import format_time
 
 EXIT_UNSAFE = 3
 
-READ_BYTES = 256 * 1024 * 1024
-"""Most bytes of the next segments to upload that are read, to find damage."""
-
 OUT_OF_SERVICE = "out of service"
-GONE_MEANWHILE = "its directory left the disk during this look"
 
 
 @click.command("status", cls=Command, exits={0: "safe", 3: "not safe", 13: "the bucket lost or damaged something"})
@@ -142,7 +138,7 @@ class StatusReport:
 
     def _gather(self, tiers: Tiers) -> None:
         try:
-            self.entries = gather(tiers, self.unreadable, self.topic, read_bytes=READ_BYTES)
+            self.entries = gather(tiers, self.unreadable, self.topic)
         except (RemoteUnavailableError, RemotePermissionError, NotFoundError, ConfigError) as cause:
             if tiers.local is None or isinstance(cause, UnknownTopicError):
                 raise
@@ -309,7 +305,7 @@ def _why_unreachable(cause: TieredError) -> UnsafeReason:
 
 def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
     if local and status.positions is None and status.pinned is None:
-        return [f"{status.tp}   {OUT_OF_SERVICE if status.reasons else status.elsewhere or GONE_MEANWHILE}"]
+        return [f"{status.tp}   {OUT_OF_SERVICE if status.reasons else 'not on this disk'}"]
     flushed = f"   flushed {status.positions.flushed_offset:,}" if status.positions is not None else ""
     if status.fenced and status.positions is not None:
         ends = f"end {status.positions.end_offset:,}{flushed}   uploaded {status.committed_offset:,}"

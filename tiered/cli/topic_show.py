@@ -76,10 +76,7 @@ def show(app: Application, topic: str, *, segments: bool, time: str | None) -> i
 def _offsets_at(
     app: Application, name: str, partitions: Sequence[int], at_ms: int
 ) -> tuple[dict[int, tuple[int, int]], int]:
-    """Return the first (offset, timestamp) at or after a time, by partition, and the exit code.
-
-    Partitions without such a record are left out.
-    """
+    """Return the first (offset, timestamp) at or after a time, by partition that has one, and the exit code."""
     with open_reader(app) as reader:
         source = topic_to_read(reader, name)
         found, code = collect_each(
@@ -131,10 +128,7 @@ def setting_lines(config: Mapping[str, str]) -> list[str]:
 
 
 def setting_meaning(name: str, value: str) -> str:
-    """Return the meaning of a value: a readable size or time, ``no limit``, or the setting that it follows.
-
-    Return ``no number`` for a damaged value, and ``""`` for all other settings.
-    """
+    """Return the meaning of a value: a readable size or time, ``no limit``, or the setting that it follows."""
     unit = name.rpartition(".")[2]
     if unit not in ("bytes", "ms", "messages"):
         return ""

@@ -6,7 +6,7 @@ Kafka's words: a transaction *hangs* if it is open in a partition but unknown to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ from tiered.format.batch import encode_marker
 from tiered.format.control import ControlType
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC, TxnState, TxnValue
 from tiered.local.directory.read_only_log import LogView
+from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.state_log import replay_state
 from tiered.model import TopicPartition
@@ -56,11 +57,21 @@ def list_command(app: Application) -> int:
     """
     with open_view(app) as log:
         known = _known(log)
-        owners = {value.producer_id: name for name, value in known.items() if value.state in _OPEN}
+        owners = _owners(known)
         still_open = [_open_fields(tp, txn, owners.get(txn.producer_id)) for tp, txn in _open(log)]
     ids = [_fields(name, value) for name, value in sorted(known.items())]
+    rows = [
+        [
+            one["transactional_id"],
+            one["state"],
+            str(one["producer_id"]),
+            ", ".join(one["partitions"]) or "-",
+            format_time(one["last_update_ms"]),
+        ]
+        for one in ids
+    ]
     names = ["id", "state", "producer", "partitions", "last update"]
-    text = columns(names, [_row(fields) for fields in ids]) if ids else ["no transaction was ever begun here"]
+    text = columns(names, rows) if ids else ["no transaction was ever begun here"]
     names = ["partition", "first offset", "producer", "newest record", "id"]
     text += ["", *columns(names, [_open_row(fields) for fields in still_open])] if still_open else ["none is open"]
     return app.out.result("transaction list", {"transactions": ids, "open": still_open}, text)
@@ -83,8 +94,8 @@ def abort_command(app: Application, *, partition: str, producer_id: int) -> int:
     # Read-only, so that a dry run changes nothing: opening for writing ends transactions that the coordinator knows.
     with open_view(app) as log:
         need_topic(tp.topic, log.topics())
-        txn = _find(log, tp, producer_id)
-        owner = next((name for name, value in _known(log).items() if _owns(value, producer_id)), None)
+        txn = _find(log.partition(tp), producer_id)
+        owner = _owners(_known(log)).get(producer_id)
     if txn is None:
         raise NotFoundError(
             f"{tp}: producer {producer_id} has no open transaction there",
@@ -103,32 +114,25 @@ def abort_command(app: Application, *, partition: str, producer_id: int) -> int:
     )
 
 
-def _find(log: LogView, tp: TopicPartition, producer_id: int) -> OpenTxn | None:
-    return next((txn for txn in log.partition(tp).open_txns() if txn.producer_id == producer_id), None)
+def _find(log: ReadLog, producer_id: int) -> OpenTxn | None:
+    return next((txn for txn in log.open_txns() if txn.producer_id == producer_id), None)
 
 
-def _owns(value: TxnValue, producer_id: int) -> bool:
-    return value.state in _OPEN and value.producer_id == producer_id
+def _owners(known: Mapping[str, TxnValue]) -> dict[int, str]:
+    """Return the transactional ids of open transactions, by producer id."""
+    return {value.producer_id: name for name, value in known.items() if value.state in _OPEN}
 
 
 def _end(app: Application, log: WriteLog, producer_id: int) -> bool:
     """Abort a transaction that is still open. Return False if the coordinator ended it when the log was opened."""
-    txn = next((txn for txn in log.open_txns() if txn.producer_id == producer_id), None)
+    txn = _find(log, producer_id)
     if txn is None:
         return False
-    log.append_as_coordinator(_abort_marker(txn, app.clock.now_ms()))
+    epoch = max(txn.coordinator_epoch, 0)
+    producer = {"producer_id": txn.producer_id, "producer_epoch": txn.producer_epoch}
+    log.append_as_coordinator(encode_marker(ControlType.ABORT, epoch, app.clock.now_ms(), **producer))
     log.flush()
     return True
-
-
-def _abort_marker(txn: OpenTxn, now_ms: int) -> bytes:
-    return encode_marker(
-        ControlType.ABORT,
-        max(txn.coordinator_epoch, 0),
-        now_ms,
-        producer_id=txn.producer_id,
-        producer_epoch=txn.producer_epoch,
-    )
 
 
 def _known(log: LogView) -> dict[str, TxnValue]:
@@ -156,18 +160,6 @@ def _fields(name: str, value: TxnValue) -> dict[str, Any]:
         "partitions": [str(tp) for tp in value.partitions or ()],
         "last_update_ms": value.last_update_ms,
     }
-
-
-def _row(fields: dict[str, Any]) -> list[object]:
-    held = ", ".join(fields["partitions"]) or "-"
-    updated = format_time(fields["last_update_ms"])
-    return [
-        fields["transactional_id"],
-        fields["state"],
-        str(fields["producer_id"]),
-        held,
-        updated,
-    ]
 
 
 def _open_fields(tp: TopicPartition, txn: OpenTxn, owner: str | None) -> dict[str, Any]:

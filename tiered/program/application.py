@@ -317,10 +317,7 @@ def split_topic(text: str) -> tuple[str, int | None]:
 
 
 def topic_or_partition(text: str) -> str | TopicPartition:
-    """Parse ``TOPIC`` to text, or ``TOPIC:PARTITION`` to a TopicPartition.
-
-    Raises ConfigError for an empty topic, and if the text after the colon is not a number.
-    """
+    """Parse ``TOPIC`` to text, or ``TOPIC:PARTITION`` to a TopicPartition."""
     topic, partition = split_topic(text)
     return topic if partition is None else TopicPartition(topic, partition)
 

@@ -14,7 +14,7 @@ import re
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -33,10 +33,7 @@ class Terminated(BaseException):
 
 
 def run_command(group: click.Group, program: str, arguments: Sequence[str]) -> int:
-    """Run one command line of ``group`` and return its exit code.
-
-    It never raises, and prints a traceback only with ``--debug``.
-    """
+    """Run one command line of ``group`` and return its exit code. It never raises."""
     # Guessed before the line is parsed, because a line that cannot be parsed needs an answer, too.
     output = Output(json_mode="--json" in arguments or boolean(os.environ.get("TIERED_JSON", "")) is True)
     flags: dict[str, Any] = {"output": output}
@@ -67,7 +64,7 @@ def _invoke(group: click.Group, program: str, arguments: list[str], flags: dict[
 def _failed(cause: Exception, output: Output, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(cause)
-    error = as_error(cause, "tiered", ABSENT_OPTIONS)
+    error = as_error(cause, "tiered")
     in_cli_words(error)
     with contextlib.suppress(StdoutClosed, TieredError):  # the output itself may have failed
         output.failure(error)
@@ -145,18 +142,6 @@ WORDS = (
 )
 """Phrases of the library's hints, and their translations here."""
 
-ABSENT_OPTIONS = {
-    "--bootstrap-server": "there is no broker: --log-dir names a directory, --remote a bucket",
-    "--from-beginning": "cat begins at the beginning; --from WHERE begins elsewhere",
-    "--isolation-level": "write --isolation",
-    "--max-messages": "write --limit N",
-    "--partition": "write TOPIC:P",
-    "--replication-factor": "leave it out: a partition is on one disk, and in the bucket",
-    "--set": "to change a topic, write `tiered topic set TOPIC NAME=VALUE`",
-    "--topic": "the topic is an argument: TOPIC or TOPIC:P",
-}
-"""Options of Kafka's tools and of other commands that a command may lack, and their replacements."""
-
 _SUGGESTION = re.compile(r"\s*\(?Did you mean .*$")
 """Click's own suggestion, which our hint replaces."""
 
@@ -173,15 +158,12 @@ def in_cli_words(error: TieredError) -> None:
         error.hint = error.hint.replace(library, ours)
 
 
-def as_error(cause: Exception, program: str, options: Mapping[str, str] | None = None) -> TieredError:
-    """Convert any exception of ``program`` to a TieredError with a sentence, a hint and an exit code.
-
-    ``options``: hints by option, for options that the command does not have.
-    """
+def as_error(cause: Exception, program: str) -> TieredError:
+    """Convert any exception of ``program`` to a TieredError with a sentence, a hint and an exit code."""
     if isinstance(cause, TieredError):
         return cause
     if isinstance(cause, click.ClickException):
-        return ConfigError(_sentence(cause), hint=_usage_hint(cause, program, options or {}))
+        return ConfigError(_sentence(cause), hint=_usage_hint(cause, program))
     if isinstance(cause, OSError):
         return output_error(cause) if _is_echo(cause) else _os_error(cause)
     if isinstance(cause, MemoryError):
@@ -208,12 +190,10 @@ def _sentence(cause: click.ClickException) -> str:
     return text[:1].lower() + text[1:].rstrip(".")
 
 
-def _usage_hint(cause: click.ClickException, program: str, options: Mapping[str, str]) -> str:
+def _usage_hint(cause: click.ClickException, program: str) -> str:
     context = getattr(cause, "ctx", None)
     names = {name.lstrip("-"): name for name in getattr(cause, "possibilities", None) or ()}
     near = difflib.get_close_matches(str(getattr(cause, "option_name", "")).lstrip("-"), names, n=1, cutoff=0.6)
-    if isinstance(cause, click.NoSuchOption) and cause.option_name in options:
-        return options[cause.option_name]
     if near:
         return f"did you mean {names[near[0]]}?"
     return f"see {context.command_path} --help" if context is not None else f"see {program} --help"

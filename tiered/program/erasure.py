@@ -99,10 +99,7 @@ def _lines_of(file: Path) -> list[str]:
 
 
 def plan_table(plans: Iterable[Fields]) -> list[str]:
-    """Return the lines of a table of the segments to rewrite, and a line with the number of segments that were read.
-
-    ``plans``: each partition's plan of the erasure, as JSON values.
-    """
+    """Return a table of the segments to rewrite, and the number of segments that were read."""
     plans = list(plans)
     header = ["partition", "from", "to", "records that go", "bytes of the segment"]
     rows = [
@@ -134,10 +131,7 @@ def left_line(partition: str, left: Fields) -> str:
 
 
 def outcome_line(records: int, left: int) -> str:
-    """Return one sentence about the result. ``records``: number erased.
-
-    ``left``: number of objects that still have matching records.
-    """
+    """Return one sentence about the result: ``records`` erased, and ``left`` objects that still have some."""
     hold = "holds" if left == 1 else "hold"
     proof = f"{counted(left, 'object')} still {hold} some" if left else "no object of the bucket holds any"
     return f"{counted(records, 'record')} erased; {proof}"

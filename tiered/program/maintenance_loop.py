@@ -223,10 +223,7 @@ class MaintenanceLoop:
             left_s = begun + self._every_ms / 1000 - self._clock.monotonic()
 
     def turn(self) -> None:
-        """Run one round: maintain each partition once. An error of one partition is passed to ``on_failed``.
-
-        Raises TieredError for a failure of the store or the registry.
-        """
+        """Run one round: maintain each partition once. An error of one partition is passed to ``on_failed``."""
         self._note(began_ms=self._clock.now_ms(), paused=frozenset())
         try:
             if self._capabilities is None:

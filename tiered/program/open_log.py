@@ -33,12 +33,7 @@ T = TypeVar("T")
 
 
 def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_DEADLINE_SECONDS) -> tiered.Log:
-    """Open the log directory for writing, and its bucket if one was given.
-
-    ``create``: create a missing directory. ``deadline_seconds``: longest time for the retries of a request. Raises
-    ConfigError if no directory was given, NotFoundError if it is missing and ``create`` is False, LockedError if it is
-    open for writing already, and the other errors of ``tiered.open``.
-    """
+    """Open the log directory for writing, and its bucket if one was given. ``create``: create a missing directory."""
     directory = app.need_log_dir()
     if create:
         refuse_file(directory)
@@ -184,11 +179,7 @@ class Tiers:
 def open_tiers(
     app: Application, *, with_local: bool = True, with_remote: bool = True, limits: Limits | None = None
 ) -> Iterator[Tiers]:
-    """Open log directory and bucket, as given, for commands that read segments and catalogs themselves.
-
-    ``with_local`` False: without the log directory, for example a lost one. ``with_remote`` False: without the bucket.
-    ``limits``: limits of requests and memory. Raises ConfigError if neither is given, NotFoundError if one is missing.
-    """
+    """Open log directory and bucket, as given, for commands that read segments and catalogs themselves."""
     app.need_a_tier()
     if with_local:
         need_directory(app)
@@ -209,10 +200,7 @@ def open_tiers(
 
 @contextmanager
 def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicEntry]]:
-    """Open the bucket with one topic's registry entry, for commands that change the topic there.
-
-    Raises ConfigError without a bucket and for an internal topic, UnknownTopicError for a topic not in the bucket.
-    """
+    """Open the bucket with one topic's registry entry, for commands that change the topic there."""
     app.need_remote()
     refuse_internal(topic)
     with open_tiers(app, with_local=False) as tiers:
@@ -252,22 +240,14 @@ def topic_settings(pairs: Sequence[str], option: str = "--set ") -> dict[str, An
 
 
 def open_directory(app: Application) -> LocalLog:
-    """Open the log directory of the command line for writing, without the bucket.
-
-    Raises ConfigError if none was given or it is a file, NotFoundError if it is missing. Raises LocalPermissionError if
-    it cannot be read, LockedError if it has a writer.
-    """
+    """Open the log directory of the command line for writing, without the bucket."""
     directory = app.need_log_dir()
     need_directory(app)
     return LocalLog.open(directory, clock=app.clock, ids=app.ids)
 
 
 def open_view(app: Application) -> LogView:
-    """Open the log directory for reading, without the bucket.
-
-    Raises ConfigError if none was given or it is a file, NotFoundError if it is missing. Raises LocalPermissionError if
-    it cannot be read.
-    """
+    """Open the log directory for reading, without the bucket."""
     directory = app.need_log_dir()
     need_directory(app)
     return LogView.open(directory, clock=app.clock)

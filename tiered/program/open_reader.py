@@ -29,11 +29,9 @@ T = TypeVar("T")
 
 
 def open_reader(app: Application, as_of: str | None = None, *, pin: bool = False) -> tiered.Reader:
-    """Open the log directory and the bucket of the command line for reading. Takes no lock.
+    """Open the log directory and the bucket of the command line for reading.
 
-    ``as_of``: open a past state (snapshot's name, version or time) of the bucket, without the log directory. ``pin``:
-    protect what is read from garbage collection, by a small object in the bucket. Raises ConfigError if neither place
-    is given, NotFoundError if one is missing.
+    ``as_of``: open a past state of the bucket, without the log directory.
     """
     if as_of is not None:
         return _open_remote_reader(app, app.need_remote(), as_of=as_of, pin=pin)
@@ -108,11 +106,7 @@ def pass_over(app: Application, topic: str, partition: int, refused: TieredError
 
 
 def need_directory(app: Application) -> None:
-    """Raise an error if the given log directory cannot be read. Do nothing if none was given.
-
-    Raises NotFoundError if it is missing or no log directory, ConfigError if it is a file. Also raises
-    LocalPermissionError, or the error of a damaged file in it.
-    """
+    """Raise an error if the given log directory cannot be read. Do nothing if none was given."""
     refused = directory_error(app)
     if refused is not None:
         raise refused

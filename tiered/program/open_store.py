@@ -34,10 +34,7 @@ def store_options(app: Application, url: str) -> S3Keywords:
 
 
 def location(app: Application) -> StoreLocation:
-    """Return the parsed URL of the bucket.
-
-    Raises ConfigError for a missing or wrong URL, NotFoundError for a folder that is no store.
-    """
+    """Return the parsed URL of the bucket."""
     url = app.need_remote()
     place = StoreLocation.parse(url, **store_options(app, url))
     try:
@@ -48,11 +45,7 @@ def location(app: Application) -> StoreLocation:
 
 
 def open_remote(app: Application, limits: Limits | None = None) -> Store:
-    """Open the bucket alone. Requests are retried for at most :data:`STORE_DEADLINE_SECONDS`, because a user waits.
-
-    ``limits``: limits of requests, traffic and memory; None: no limits. Raises ConfigError for a missing or
-    wrong URL, NotFoundError for a folder that is no store.
-    """
+    """Open the bucket alone. Requests are retried for at most :data:`STORE_DEADLINE_SECONDS`, because a user waits."""
     options = StoreOptions(
         clock=app.clock,
         ids=app.ids,

@@ -71,24 +71,16 @@ class Output:
         return sys.stdout.isatty()
 
     def start(self, command: str, **fields: Any) -> None:
-        """Start a run that prints many JSON lines. ``fields``: initial fields of its summary; the command updates
-        them.
-        """
+        """Start a run that prints many JSON lines. ``fields``: initial fields of its summary."""
         self.command = command
         self.summary_fields = fields
 
     def line(self, text: str) -> None:
-        """Write one line of text to standard output.
-
-        Raises StdoutClosed if its reader is gone, LocalIOError or DiskFullError if the write fails.
-        """
+        """Write one line of text to standard output."""
         self.data(text.encode("utf-8", "backslashreplace") + b"\n")
 
     def data(self, data: bytes) -> None:
-        """Write bytes to standard output.
-
-        Raises StdoutClosed if its reader is gone, LocalIOError or DiskFullError if the write fails.
-        """
+        """Write bytes to standard output. Raises StdoutClosed if its reader is gone."""
         try:
             stream = getattr(sys.stdout, "buffer", None)
             if stream is None:
@@ -102,10 +94,7 @@ class Output:
             raise output_error(cause) from cause
 
     def flush(self) -> None:
-        """Flush standard output, at the end of a run and before each wait for new data.
-
-        Raises StdoutClosed if its reader is gone, LocalIOError or DiskFullError if the write fails.
-        """
+        """Flush standard output, at the end of a run and before each wait for new data."""
         try:
             sys.stdout.flush()
         except BrokenPipeError as cause:
@@ -139,10 +128,7 @@ class Output:
         self.message("summary", command=self.command, exit_code=exit_code, **merged)
 
     def result(self, command: str, fields: dict[str, Any], text: Iterable[str], exit_code: int = 0) -> int:
-        """Print the result of a command: in JSON mode the summary with ``fields``, otherwise ``text`` as lines.
-
-        Return ``exit_code``.
-        """
+        """Print the result of a command, as a summary in JSON or as lines. Return ``exit_code``."""
         if self.json_mode:
             self.command = command
             self.summary(exit_code, **fields)
@@ -364,10 +350,7 @@ def _place(_context: click.Context, _parameter: click.Parameter, value: str | No
 
 
 def write_metrics(path: Path | None, figures: Iterable[Metric]) -> None:
-    """Replace the file ``path`` atomically by the metrics. None: write no file.
-
-    Raises DiskFullError on a full disk, ConfigError if the file cannot be written for another reason.
-    """
+    """Replace the file ``path`` atomically by the metrics. None: write no file."""
     if path is None:
         return
     beside = path.with_name(path.name + ".new")
@@ -379,10 +362,7 @@ def write_metrics(path: Path | None, figures: Iterable[Metric]) -> None:
 
 
 def write_failure(path: Path, option: str, error: OSError) -> TieredError:
-    """Return the error for a failed write of the file ``path`` of ``option``.
-
-    Return DiskFullError on a full disk, and delete the file. Return ConfigError for other causes.
-    """
+    """Return the error for a failed write of the file of ``option``. On a full disk, delete the file."""
     text = f"cannot write {path}: {error.strerror}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         path.unlink(missing_ok=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import os
-import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tiered.engine.scanner import living
 from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import Role
@@ -21,9 +19,7 @@ from tiered.local.disk.directory_files import STANDBY_NAME
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
 from tiered.local.disk.partition_files import gone_text
-from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
-from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
 from tiered.plan.ownership import SPARK_VOLUME, Refusal, RefusalReason, RestoredFrom, VolumeProof, decide_claim
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
@@ -31,7 +27,6 @@ from tiered.program.open_log import Tiers, TopicFacts
 from tiered.program.output import counted
 from tiered.program.uploader_status import UnsafeReason
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.upload import check_source
 from tiered.times import format_time
 
 
@@ -41,11 +36,10 @@ class PartitionStatus:
     used or did not answer.
 
     ``unreadable``: why the disk's part cannot be read. ``lost``: why the bucket has less than the registry or this disk
-    has seen. ``elsewhere``: why the partition is not on this disk although nothing was lost. ``deleting``: the topic is
-    being deleted in the bucket. ``fenced``: another volume owns the partition. ``sealed_since_ms``: last write
-    of the oldest sealed segment that is not uploaded, -1 without any. ``reasons``: why this partition is not safe.
-    ``times``: least and greatest timestamp in the bucket, None without any. ``local_bytes``: bytes of all its segments
-    on this disk. ``active_bytes``: those of the active one.
+    has seen. ``deleting``: the topic is being deleted in the bucket. ``fenced``: another volume owns the partition.
+    ``sealed_since_ms``: last write of the oldest sealed segment that is not uploaded, -1 without any. ``reasons``: why
+    this partition is not safe. ``times``: least and greatest timestamp in the bucket, None without any.
+    ``local_bytes``: bytes of all its segments on this disk. ``active_bytes``: those of the active one.
     """
 
     tp: TopicPartition
@@ -59,7 +53,6 @@ class PartitionStatus:
     reasons: list[UnsafeReason] = field(default_factory=list)
     unreadable: TieredError | None = None
     lost: TieredError | None = None
-    elsewhere: str = ""
     deleting: bool = False
     sealed_since_ms: int = -1
 
@@ -174,39 +167,22 @@ class PartitionStatus:
         }
 
 
-@dataclass(slots=True)
-class Budget:
-    """Limit of the bytes of segments that one status command reads. ``left``: bytes that it may still read."""
-
-    left: int = 0
-
-    def spend(self, size: int) -> bool:
-        """Subtract ``size`` bytes and return True if at least as many are left. Otherwise return False."""
-        if size > self.left:
-            return False
-        self.left -= size
-        return True
-
-
 @dataclass(frozen=True, slots=True)
 class DiskNotes:
     """Facts from the files of a log directory about all its partitions, read once.
 
-    ``present``: partitions with a folder. ``gone``: partitions whose folder is gone, each with its end offset in the
-    checkpoints. ``topics``: topics that should be here. ``known``: lower bounds of the roots in the bucket.
-    ``uploads``: state of the uploads. ``budget``: bytes of segments that may be read.
+    ``present``: partitions with a folder. ``gone``: end offsets of partitions whose folder is gone. ``known``: lower
+    bounds of the roots in the bucket. ``uploads``: state of the uploads.
     """
 
     present: frozenset[TopicPartition] = frozenset()
     known: Mapping[TopicPartition, RootLowerBounds] = field(default_factory=dict)
     uploads: Mapping[TopicPartition, PartitionUpload] = field(default_factory=dict)
     gone: Mapping[TopicPartition, int] = field(default_factory=dict)
-    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
-    budget: Budget = field(default_factory=Budget)
 
     @classmethod
-    def read(cls, tiers: Tiers, read_bytes: int = 0) -> DiskNotes:
-        """Read the facts from the log directory, if there is one. ``read_bytes``: most bytes of segments to read later.
+    def read(cls, tiers: Tiers) -> DiskNotes:
+        """Read the facts from the log directory, if there is one.
 
         Call this before the bucket is read, so that the state of the bucket is never older than these facts.
         """
@@ -215,19 +191,7 @@ class DiskNotes:
             return cls()
         known, uploads = tiers.known(), log.uploads.read()
         present = frozenset(log.partitions())
-        topics = log.topics()
-        return cls(present, known, uploads, _gone(log, uploads), topics, Budget(read_bytes))
-
-    def elsewhere(self, tp: TopicPartition) -> str:
-        """Return why a partition is not on this disk although nothing was lost."""
-        topic = self.topics.get(tp.topic)
-        if topic is None:
-            return "not here: no partition of the topic lies in this directory"
-        if topic.adopted:
-            return "not here: another directory of the broker, or another broker, has it"
-        if tp.partition in topic.here:
-            return "not here yet: it holds no record, and its directory is made at the next open"
-        return "not here: it is in another directory of this log, which --log-dir can name"
+        return cls(present, known, uploads, _gone(log, uploads))
 
 
 def _gone(log: LogView, uploads: Mapping[TopicPartition, PartitionUpload]) -> dict[TopicPartition, int]:
@@ -239,14 +203,13 @@ def _gone(log: LogView, uploads: Mapping[TopicPartition, PartitionUpload]) -> di
 
 
 def gather(
-    tiers: Tiers, unreadable: dict[str, TieredError] | None = None, topic: str | None = None, *, read_bytes: int = 0
+    tiers: Tiers, unreadable: dict[str, TieredError] | None = None, topic: str | None = None
 ) -> list[PartitionStatus]:
-    """Return the state of every partition of every topic, or of ``topic``. Raises UnknownTopicError if it is unknown.
+    """Return the state of every partition, or those of ``topic``.
 
     ``unreadable``: gets the error of each topic whose entry cannot be read. None: such an error is raised.
-    ``read_bytes``: most bytes of segments to read, in order to find uploads that cannot succeed.
     """
-    notes = DiskNotes.read(tiers, read_bytes)
+    notes = DiskNotes.read(tiers)
     found = tiers.topics(unreadable=unreadable) if topic is None else {topic: tiers.need_topic(topic)}
     return [
         partition_status(tiers, facts, number, notes) for facts in found.values() for number in range(facts.partitions)
@@ -262,17 +225,15 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
         bucket = status.tp in notes.uploads or status.tp in notes.known
         advice = gone_text(tiers.local.directory, status.tp, notes.gone[status.tp], tiered=bucket)
         status.trouble("damaged", f"its directory is gone from this disk or has no .log file; {advice}")
-    if tiers.local is not None and status.tp not in notes.present:
-        status.elsewhere = notes.elsewhere(status.tp)
     if tiers.local is not None and status.tp in notes.present:
         try:
-            _add_disk(status, tiers.local, notes.uploads.get(status.tp), notes.budget)
+            _add_disk(status, tiers.local, notes.uploads.get(status.tp))
         except (CorruptionError, LocalIOError, NotFoundError) as error:
             status.positions = None
             if not is_partition_gone(tiers.local.files, tiers.local.directory, status.tp, error):
                 status.unreadable = error
                 code = "damaged" if isinstance(error, CorruptionError) else "unreadable"
-                status.trouble(code, f"{error.message}; {error.hint}" if error.hint else error.message)
+                status.trouble(code, str(error))
     if facts.unreadable is not None:  # reported once, for the topic
         return status
     try:
@@ -290,17 +251,14 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
     return status
 
 
-def _add_disk(status: PartitionStatus, local: LogView, upload: PartitionUpload | None, budget: Budget) -> None:
-    """Add positions and problems of this disk to ``status``. ``upload``: state of the partition's uploads, if any.
-
-    ``budget``: bytes of segments that may be read. Raises CorruptionError, LocalIOError or NotFoundError if the
-    partition cannot be read.
-    """
+def _add_disk(status: PartitionStatus, local: LogView, upload: PartitionUpload | None) -> None:
+    """Add positions and problems of this disk to ``status``. ``upload``: state of the partition's uploads, if any."""
     log = local.partition(status.tp)
     status.positions = log.positions()
     sealed = log.sealed_segments()
     status.local_segments = len(sealed) + 1
-    active = local.files.state(local.directory / str(status.tp) / log_name(_active_base(status.positions, sealed)))
+    base = sealed[-1].end_offset if sealed else status.positions.local_start_offset
+    active = local.files.state(local.directory / str(status.tp) / log_name(base))
     status.active_bytes = active.size if active is not None else 0
     status.local_bytes = sum(segment.size_bytes for segment in sealed) + status.active_bytes
     if upload is not None and not upload.fenced and status.positions.end_offset < upload.end_offset:
@@ -313,9 +271,6 @@ def _add_disk(status: PartitionStatus, local: LogView, upload: PartitionUpload |
     if unsent:
         state = local.files.state(local.directory / str(status.tp) / log_name(unsent[0].base_offset))
         status.sealed_since_ms = -1 if state is None else state.modified_ns // 1_000_000
-    stuck = _stuck(unsent, upload, budget)
-    if stuck is not None:
-        status.trouble("damaged", f"the upload waits: {stuck.message}; {stuck.hint}")
     if upload is not None and upload.fenced:
         status.fenced = True
         status.trouble(
@@ -348,44 +303,13 @@ def _add_owner(status: PartitionStatus, local: LogView) -> None:
         status.trouble("fenced", f"appends are refused: {claim.message}; {claim.hint}")
 
 
-def _stuck(
-    unsent: Sequence[SealedLocalSegment], upload: PartitionUpload | None, budget: Budget
-) -> CorruptionError | LocalIOError | None:
-    """Return the error that an upload of the next segment would meet on this disk. None: none was found.
-
-    ``unsent``: sealed segments that are not uploaded, in order. ``budget``: bytes of segments that may be read.
-    """
-    if upload is None or upload.fenced or not unsent:
-        return None
-    try:
-        if not unsent[0].lacks_producers:  # an uploader takes them from the bucket
-            unsent[0].indexes()
-        if budget.spend(unsent[0].size_bytes):
-            source = unsent[0].open_log()
-            try:
-                check_source(source, unsent[0].descriptor)
-            finally:
-                source.close()
-    except (CorruptionError, LocalIOError) as damage:
-        return damage
-    except NotFoundError:
-        return None  # it left the disk at this moment
-    return None
-
-
-def _active_base(positions: Positions, sealed: list[Any]) -> int:
-    return int(sealed[-1].end_offset) if sealed else positions.local_start_offset
-
-
 def _start(local: Positions | None, pinned: CatalogView | None) -> int:
     starts = [local.start_offset] if local is not None else []
     return min([*starts, pinned.start_offset] if pinned is not None else starts, default=0)
 
 
 def deleting_text(statuses: Iterable[PartitionStatus]) -> str:
-    """Return ``deleting``, with the time of its start if known. Empty if the topic of ``statuses`` is not being
-    deleted.
-    """
+    """Return ``deleting``, with the time of its start if known; empty if the topic is not being deleted."""
     found = [status for status in statuses if status.deleting]
     since = [status.deleting_since_ms for status in found if status.deleting_since_ms is not None]
     return "" if not found else f"deleting since {format_time(min(since))}" if since else "deleting"
@@ -396,16 +320,6 @@ def lock_holders(directory: Path) -> dict[str, Holder]:
     found = {}
     for role, name in (("writer", LOCK_NAME), ("uploader", UPLOADER_LOCK_NAME)):
         holder = DirectoryLock(directory, PosixFiles(), name=name).holder()
-        if holder.pid and _lives(holder):
+        if living(holder):
             found[role] = holder
     return found
-
-
-def _lives(holder: Holder) -> bool:
-    if holder.host != socket.gethostname():
-        return True
-    try:
-        os.kill(holder.pid, 0)
-    except OSError as cause:
-        return cause.errno != errno.ESRCH
-    return True

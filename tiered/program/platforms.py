@@ -72,9 +72,7 @@ def this_python() -> str:
 
 
 def file_system_of(directory: Path, mounts: str) -> str:
-    """Return the type of the file system of a directory, from the text of ``/proc/self/mountinfo``; ``""`` if
-    unknown.
-    """
+    """Return a directory's type of file system, from the text of ``/proc/self/mountinfo``; ``""`` if unknown."""
     found, longest = "", -1
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")

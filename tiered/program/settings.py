@@ -388,13 +388,10 @@ DAEMON = (
 def read(
     wanted: Sequence[Setting], flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None, tables: Tables
 ) -> dict[str, Value]:
-    """Return the values that are given for the settings ``wanted``, by name. ``flags``: options, None if not given.
-
-    A flag has precedence over the environment, and the environment over the file.
+    """Return the values that are given for the settings ``wanted``, by name: of a flag, the environment or the file.
 
     ``tables``: tables of the TOML file to read, each with all settings that it may have. ``""`` is for keys outside any
-    table. A later table has precedence. Raises ConfigError, which names the place, for a wrong value or unknown key.
-    Raises NotFoundError if the file ``config`` does not exist.
+    table. A later table has precedence. Raises ConfigError for a wrong value or unknown key.
     """
     by_name = {setting.name: setting for setting in wanted}
     found: dict[str, Value] = {}
@@ -444,20 +441,14 @@ def _from_file(
 
 
 def resolve(flags: Mapping[str, Scalar], environ: Mapping[str, str], config: Path | None) -> dict[str, Value]:
-    """Return the value and origin of every setting of the program ``tiered``.
-
-    Raises ConfigError for a wrong value and an unknown key or variable, NotFoundError for a missing file.
-    """
+    """Return the value and origin of every setting of the program ``tiered``."""
     refuse_unknown_variables(environ)
     found = read(SETTINGS, flags, environ, config, {"": SETTINGS})
     return {setting.name: found.get(setting.name, Value(setting.default)) for setting in SETTINGS}
 
 
 def store_limits(flags: Mapping[str, str | None], environ: Mapping[str, str], config: Path | None) -> StoreLimits:
-    """Return the limits of requests, traffic and memory for a command.
-
-    Raises ConfigError for a wrong value and an unknown key or variable, NotFoundError for a missing file.
-    """
+    """Return the limits of requests, traffic and memory for a command."""
     refuse_unknown_daemon_variables(environ)
     found = read(LIMITS, flags, environ, config, {TABLE: (*PLACE, *DAEMON)})
     return StoreLimits(**{name: each.value for name, each in found.items()})
@@ -490,10 +481,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def daemon_values(environ: Mapping[str, str], config: Path | None) -> dict[str, Value]:
-    """Return the value and origin of every setting of the daemon, without command line options.
-
-    Raises ConfigError for a wrong value and an unknown key or variable, NotFoundError for a missing file.
-    """
+    """Return the value and origin of every setting of the daemon, without command line options."""
     refuse_unknown_daemon_variables(environ)
     found = read(DAEMON, {}, environ, config, {TABLE: (*PLACE, *DAEMON)})
     return {setting.name: found.get(setting.name, Value(setting.default)) for setting in DAEMON}

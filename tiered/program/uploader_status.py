@@ -111,26 +111,15 @@ def ask_uploader(directory: Path, clock: Clock) -> UploaderStatus:
     files = PosixFiles()
     lock, pauses = uploader_lock(directory, files), PauseFile(directory, files).read()
     running = living(lock.holder())
-    paused = list(_paused(pauses))
-    if not running:
-        return UploaderStatus("", None, paused, pauses)
-    try:
-        document = _ask(lock)
-    except TieredError as error:
-        return UploaderStatus(
-            running,
-            None,
-            [*paused, UnsafeReason("hangs", f"{running}: {error.message}", clock.now_ms(), error.hint), *_noted(lock)],
-            pauses,
-        )
-    if document is None:
-        return UploaderStatus(running, None, [*paused, *_noted(lock)], pauses)
-    return UploaderStatus(running, document, [*paused, *reasons_of(document)], pauses)
-
-
-def _ask(lock: DirectoryLock) -> dict[str, Any] | None:
-    host, _, port = str(lock.note().get("http", "")).rpartition(":")
-    return query(host.strip("[]"), int(port)) if host and port.isdigit() else None
+    document, reasons = None, list(_paused(pauses))
+    if running:
+        address = str(lock.note().get("http", ""))
+        try:
+            document = query(address) if address else None
+        except TieredError as error:
+            reasons.append(UnsafeReason("hangs", f"{running}: {error.message}", clock.now_ms(), error.hint))
+        reasons += _noted(lock) if document is None else reasons_of(document)
+    return UploaderStatus(running, document, reasons, pauses)
 
 
 def _noted(lock: DirectoryLock) -> Iterator[UnsafeReason]:
@@ -206,36 +195,34 @@ def _wait_reason(line: Mapping[str, Any]) -> UnsafeReason | None:
     )
 
 
-def query(host: str, port: int) -> dict[str, Any]:
-    """Return the report of the daemon at this address.
-
-    Raises RemoteUnavailableError if there is no good answer, CorruptionError if another program answers.
-    """
-    connection = http.client.HTTPConnection(host, port, timeout=QUERY_SECONDS)
+def fetch(address: str, path: str) -> bytes:
+    """Return the answer of the daemon at ``address``. Raises OSError or HTTPException if there is none."""
+    connection = http.client.HTTPConnection(address, timeout=QUERY_SECONDS)
     try:
-        connection.request("GET", "/status")
-        answer = connection.getresponse()
-        data = answer.read(MAX_STATUS_BYTES)
-        if answer.status != http.HTTPStatus.OK:
-            raise RemoteUnavailableError(
-                f"http://{host}:{port}/status answered with HTTP status {answer.status}",
-                hint="correct the address: another program may listen there",
-            )
-        document = json.loads(data)
-    except (OSError, http.client.HTTPException) as error:
-        raise RemoteUnavailableError(
-            f"the uploader does not answer at http://{host}:{port} within {QUERY_SECONDS:g} s: {error}",
-            hint="read its log; you can kill -9 it and start it again without loss",
-        ) from error
-    except ValueError as error:
-        raise CorruptionError(
-            f"http://{host}:{port}/status is not JSON", hint="correct the address: another program listens there"
-        ) from error
+        connection.request("GET", path)
+        return connection.getresponse().read(MAX_STATUS_BYTES)
     finally:
         connection.close()
+
+
+def query(address: str) -> dict[str, Any]:
+    """Return the report of the daemon at this address.
+
+    Raises RemoteUnavailableError if there is no answer, CorruptionError if another program answers.
+    """
+    where = f"http://{address}/status"
+    try:
+        document = json.loads(fetch(address, "/status"))
+    except (OSError, http.client.HTTPException) as error:
+        raise RemoteUnavailableError(
+            f"the uploader does not answer at {where} within {QUERY_SECONDS:g} s: {error}",
+            hint="read its log; you can kill -9 it and start it again without loss",
+        ) from error
+    except ValueError:
+        document = None
     if not isinstance(document, dict) or document.get("message_type") != "status":
         raise CorruptionError(
-            f"http://{host}:{port}/status is not the status of a tiered-uploader",
+            f"{where} is not the status of a tiered-uploader",
             hint="correct the address: another program listens there",
         )
     return document

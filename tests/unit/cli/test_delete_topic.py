@@ -253,21 +253,12 @@ def test_who_asks_is_told_that_a_topic_is_being_deleted(cli: Cli, bucket: str, t
             ("u", False),
             ("u", False),
         ]
-        alone = "; 1 record only on this disk, and no uploader takes any more of it" if place != remote else ""
-        assert status["notes"] == [f"t: {told}: a maintainer takes it from the bucket{alone}"]
-        assert status["safe"]
-        text = cli("status", *place).text.splitlines()
-        assert text[-1] == status["notes"][0]
-        of_partitions = [row.partition("   deleting")[1:] for row in text if row.startswith(("t-", "u-"))]
-        assert ["".join(one).strip() for one in of_partitions] == [*each, "", ""]
+        assert (len(status["notes"]), told in status["notes"][0], status["safe"]) == (1, True, True)
+        rows = [row for row in cli("status", *place).text.splitlines() if row.startswith("t-")]
+        assert [row.endswith(since) for row, since in zip(rows, each, strict=True)] == [True, True]
         listed = cli("topic", "list", *place, "--json").summary["topics"]
         assert [(one["topic"], one["deleting"]) for one in listed] == [("t", True), ("u", False)]
-        rows = cli("topic", "list", *place).text.splitlines()[1:]
-        assert [row.endswith("remote, deleting") for row in rows] == [True, False]
-        described = cli("topic", "show", "t", *place)
-        assert described.text.splitlines()[0].endswith(f"  {told}")
-        assert cli("topic", "show", "t", *place, "--json").summary["deleting"]
-        assert "deleting" not in cli("topic", "show", "u", *place).text.splitlines()[0]
+        assert cli("topic", "show", "t", *place).text.splitlines()[0].endswith(f"  {told}")
     over(cli, bucket)
     assert cli("maintain", "--only", "collect", "t:0", *remote, "--yes").code == 0
     seen = cli("topic", "show", "t:0", *remote, "--json").summary

@@ -108,24 +108,6 @@ def receipt_of(url: str, key: str) -> dict[str, Any]:
     return json.loads(found.data)  # type: ignore[no-any-return]
 
 
-def test_a_log_goes_on_behind_an_erasure(cli: Cli, bucket: str, tmp_path: Path) -> None:
-    """Its transactions too; what its disk still holds is said, and a fresh disk takes it over."""
-    plan = cli("erase", "t", "--key", "key 3", "--remote", bucket, "--dry-run")
-    assert "keeps what local.retention.* keeps" in plan.text
-    assert cli("erase", "t", "--key", "key 3", "--remote", bucket, "--yes").code == 3  # it waits for its grace
-    for directory in ("log", "fresh"):
-        with tiered.open(tmp_path / directory, remote=bucket) as log:
-            topic = log.topic("t")
-            with topic.transaction("till") as txn:
-                txn.append(b"new " + directory.encode(), key=b"key 1", partition=0)
-            log.sync(timeout=60)
-    found = read(bucket, "read_committed")
-    assert [held[1] for at, held in sorted(found.items()) if held[1] and held[1].startswith(b"new ")] == [
-        b"new log", b"new fresh"
-    ]  # fmt: skip
-    assert b"key 3" not in {held[0] for held in found.values()}
-
-
 def test_a_snapshot_and_words_that_are_wrong(cli: Cli, bucket: str, tmp_path: Path) -> None:
     assert cli("snapshot", "create", "kept", "t", "--remote", bucket).code == 0
     refused = cli("erase", "t:0", "--key", "key 3", "--now", "--remote", bucket, "--yes")

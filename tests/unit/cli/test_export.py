@@ -99,11 +99,11 @@ def test_a_file_is_replaced_after_a_yes_and_only_by_a_whole_one(
     target.write_text("older")
     assert cli("export", "t", target, *place).code == 2
 
-    def broken(file: io.BytesIO, *_: object) -> int:
+    def broken(file: io.BytesIO, *_: object, **__: object) -> int:
         file.write(b"half")
         raise OSError(28, "No space left on device", str(target))
 
-    monkeypatch.setattr(export, "_write_csv", broken)
+    monkeypatch.setattr(export, "_write_lines", broken)
     assert cli("export", "t", target, *place, "--yes").code == 75
     assert target.read_text() == "older"
     monkeypatch.undo()

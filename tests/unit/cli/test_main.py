@@ -16,7 +16,7 @@ import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.cli import cat, main
 from tiered.program import command_line
-from tiered.program.output import Output, StdoutClosed, columns, human_bytes, human_duration, printable
+from tiered.program.output import Output, StdoutClosed, human_bytes, human_duration, printable
 
 
 @pytest.fixture
@@ -192,12 +192,7 @@ def test_json_by_environment(cli: Cli, directory: Path, monkeypatch: pytest.Monk
     assert cli("cat", "t", "--log-dir", directory, "--form", "1").out == b""
 
 
-def test_columns_and_units() -> None:
-    assert columns(["a", "number"], [["x", 1234567], ["long", -1]]) == [
-        "a        number",
-        "x     1,234,567",
-        "long          -",
-    ]
+def test_units() -> None:
     assert [human_bytes(size) for size in (-1, 0, 1023, 1024, 11_744_051, 2**60)] == [
         "-",
         "0 B",

@@ -43,7 +43,6 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
         for module in (
             "local.directory.log_directory",
             "local.directory.read_only_log",
-            "cli.doctor",
             "admin",
         ):
             monkeypatch.setattr(f"tiered.{module}.PosixFiles", lambda: files)
@@ -64,33 +63,33 @@ def hurt(path: Path, how: str, refuse: Refuse) -> None:
 RECORDS = "\n".join(map(str, range(5, 12)))
 ALL = "\n".join(map(str, range(12)))
 
-# By file and damage: exit codes of status, check, doctor and cat, and what cat shows. A checkpoint of no byte has no
+# By file and damage: exit codes of status, check and cat, and what cat shows. A checkpoint of no byte has no
 # entries, as a first start leaves it; one that is missing was never written.
 EXPECTED = {
-    (META, "missing"): (0, 0, 3, 0, RECORDS),
-    (META, "empty"): (0, 13, 13, 0, RECORDS),
-    (META, "garbage"): (0, 13, 13, 0, RECORDS),
-    (META, "denied"): (0, 12, 12, 0, RECORDS),
-    (TOPICS, "missing"): (0, 0, 0, 0, RECORDS),
-    (TOPICS, "empty"): (13, 13, 13, 13, ""),
-    (TOPICS, "garbage"): (13, 13, 13, 13, ""),
-    (TOPICS, "denied"): (12, 12, 12, 12, ""),
-    (POINTS, "missing"): (0, 0, 0, 0, RECORDS),
-    (POINTS, "empty"): (0, 0, 0, 0, RECORDS),
-    (POINTS, "garbage"): (0, 3, 0, 0, RECORDS),
-    (POINTS, "denied"): (0, 12, 0, 0, RECORDS),
-    (STARTS, "missing"): (0, 0, 0, 0, ALL),
-    (STARTS, "empty"): (0, 0, 0, 0, ALL),
-    (STARTS, "garbage"): (3, 3, 13, 13, ""),
-    (STARTS, "denied"): (3, 12, 12, 12, ""),
-    (MARKS, "missing"): (0, 0, 0, 0, RECORDS),
-    (MARKS, "empty"): (0, 0, 0, 0, RECORDS),
-    (MARKS, "garbage"): (0, 3, 0, 0, RECORDS),
-    (MARKS, "denied"): (0, 12, 0, 0, RECORDS),
-    (CLEANER, "missing"): (0, 0, 0, 0, RECORDS),
-    (CLEANER, "empty"): (0, 0, 0, 0, RECORDS),
-    (CLEANER, "garbage"): (0, 3, 0, 0, RECORDS),
-    (CLEANER, "denied"): (0, 12, 0, 0, RECORDS),
+    (META, "missing"): (0, 0, 0, RECORDS),
+    (META, "empty"): (0, 13, 0, RECORDS),
+    (META, "garbage"): (0, 13, 0, RECORDS),
+    (META, "denied"): (0, 12, 0, RECORDS),
+    (TOPICS, "missing"): (0, 0, 0, RECORDS),
+    (TOPICS, "empty"): (13, 13, 13, ""),
+    (TOPICS, "garbage"): (13, 13, 13, ""),
+    (TOPICS, "denied"): (12, 12, 12, ""),
+    (POINTS, "missing"): (0, 0, 0, RECORDS),
+    (POINTS, "empty"): (0, 0, 0, RECORDS),
+    (POINTS, "garbage"): (0, 3, 0, RECORDS),
+    (POINTS, "denied"): (0, 12, 0, RECORDS),
+    (STARTS, "missing"): (0, 0, 0, ALL),
+    (STARTS, "empty"): (0, 0, 0, ALL),
+    (STARTS, "garbage"): (3, 3, 13, ""),
+    (STARTS, "denied"): (3, 12, 12, ""),
+    (MARKS, "missing"): (0, 0, 0, RECORDS),
+    (MARKS, "empty"): (0, 0, 0, RECORDS),
+    (MARKS, "garbage"): (0, 3, 0, RECORDS),
+    (MARKS, "denied"): (0, 12, 0, RECORDS),
+    (CLEANER, "missing"): (0, 0, 0, RECORDS),
+    (CLEANER, "empty"): (0, 0, 0, RECORDS),
+    (CLEANER, "garbage"): (0, 3, 0, RECORDS),
+    (CLEANER, "denied"): (0, 12, 0, RECORDS),
 }
 
 
@@ -99,10 +98,10 @@ def test_each_command_says_which_file_it_is(cli: Cli, directory: Path, refuse: R
     before = cli("status", "--log-dir", directory).text
     hurt(directory / name, how, refuse)
     at = ("--log-dir", directory)
-    status, check, doctor, cat = cli("status", *at), cli("check", *at), cli("doctor", *at), cli("cat", "t", *at)
-    found = (status.code, check.code, doctor.code, cat.code, cat.text.strip())
+    status, check, cat = cli("status", *at), cli("check", *at), cli("cat", "t", *at)
+    found = (status.code, check.code, cat.code, cat.text.strip())
     assert found == EXPECTED[name, how]
-    for seen in (status, check, doctor, cat):
+    for seen in (status, check, cat):
         if seen.code in (12, 13):
             assert name in seen.text + seen.err
     if (cat.code, name) == (0, META) and how != "missing":
@@ -116,7 +115,7 @@ def test_each_command_says_which_file_it_is(cli: Cli, directory: Path, refuse: R
 )
 def test_what_is_lost_without_it_is_said_and_the_way_on_is_one(cli: Cli, directory: Path, name: str, way: str) -> None:
     (directory / name).write_bytes(GARBAGE)
-    told = cli("doctor", "--log-dir", directory)
+    told = cli("append" if name == META else "cat", "t", "--log-dir", directory, stdin=b"12\n")
     text = " ".join((told.text + told.err).split())
     assert (told.code, "put it back from a copy" in text, "move it away" in text, way in text) == (13, True, True, True)
     (directory / name).unlink()
@@ -134,21 +133,13 @@ def test_what_is_lost_without_it_is_said_and_the_way_on_is_one(cli: Cli, directo
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        ("[]", "its content is [], not a JSON object"),
-        ('"%s"' % ("x" * 99), 'its content is "' + "x" * 39 + ", not a JSON object"),
-        ("{}", "'version' is missing"),
-        ('{"version": 1}', "'topics' is missing"),
-        ('{"version": 1, "topics": null}', "'topics' is null, not a JSON object"),
-        ('{"version": 1, "topics": {"t": []}}', "topic t is [], not a JSON object"),
-        ('{"version": 1, "topics": {"t": {}}}', "'topic_id' is missing"),
-    ],
+    "content", ["[]", "{}", '{"version": 1, "topics": null}', '{"version": 1, "topics": {"t": []}}']
 )
-def test_topics_of_another_shape_are_described(cli: Cli, directory: Path, content: str, why: str) -> None:
+def test_topics_of_another_shape_are_damage(cli: Cli, directory: Path, content: str) -> None:
     (directory / TOPICS).write_text(content)
     seen = cli("append", "t", "--log-dir", directory, stdin=b"12\n")
-    assert (seen.code, seen.err.splitlines()[0]) == (13, f"error: {directory / TOPICS} cannot be read: {why}")
+    assert seen.code == 13
+    assert seen.err.startswith(f"error: {directory / TOPICS} cannot be read: ")
 
 
 def test_a_brokers_log_is_read_to_its_end_whatever_is_noted_as_replicated(cli: Cli, directory: Path) -> None:

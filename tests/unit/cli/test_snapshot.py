@@ -250,29 +250,6 @@ def pins(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "store").rglob("pin/*.obj"))
 
 
-def test_a_reader_with_a_pin_reads_on_through_compaction_trim_and_collection(
-    cli: Cli, bucket: str, tmp_path: Path
-) -> None:
-    all_values = values(bucket)
-    with tiered.open_reader(bucket, pin=True) as reader:
-        records = reader.topic("t").read(0)
-        first = next(records)
-        assert len(pins(tmp_path)) == 1
-        live(cli, bucket)
-        assert [first.value, *(record.value for record in records)] == all_values
-        assert pins(tmp_path) == []
-        assert next(record.offset for record in reader.topic("t").read(0)) >= 20  # another read, of the newest version
-    assert pins(tmp_path) == []
-
-
-def test_closing_the_reader_ends_the_pins_of_reads_that_did_not_end(bucket: str, tmp_path: Path) -> None:
-    with tiered.open_reader(bucket, pin=True) as reader:
-        several = [reader.topic("t").read(0) for _ in range(3)]
-        assert {next(records).offset for records in several} == {0}
-        assert len(pins(tmp_path)) == 3
-    assert pins(tmp_path) == []
-
-
 def test_a_read_that_is_left_early_ends_its_pin(bucket: str, tmp_path: Path) -> None:
     with tiered.open_reader(bucket, pin=True) as reader:
         topic = reader.topic("t")
@@ -306,15 +283,6 @@ def test_an_asyncio_read_that_is_left_early_ends_its_pin(bucket: str, tmp_path: 
                 assert pins(tmp_path) == []
 
     asyncio.run(reading())
-
-
-def test_arrow_and_find_end_their_pins(bucket: str, tmp_path: Path) -> None:
-    with tiered.open_reader(bucket, pin=True) as reader:
-        assert reader.topic("t").beginning_offsets()
-        before = reader.requests().get("put", 0)
-        assert (before, reader.to_arrow("t").num_rows) == (0, 40)
-        assert len(list(reader.find("t", key=b"1"))) == 10
-        assert (reader.requests()["put"], pins(tmp_path)) == (2, [])
 
 
 @pytest.mark.parametrize("pinned", [True, False])

@@ -136,9 +136,6 @@ def test_every_command_says_so_and_goes_on(
     assert lines[0].startswith("NOT SAFE: something on the disk cannot be read, ")
     assert [line[:10] for line in lines if " end 30 " in line] == ["a-1   end ", "b-0   end ", "b-1   end "]
     assert [line for line in lines if line.startswith("problem: a-0: ") and text in line]
-    doctor = {each["name"]: each for each in cli("doctor", *at, "--json").summary["checks"]}["partitions"]
-    assert (doctor["state"], doctor["exit_code"]) == ("fail", code)
-    assert doctor["found"].startswith("1 partition of 4 out of service: a-0; ")
     listed = cli("topic", "list", *at)
     assert (listed.code, [line.split()[:2] for line in listed.text.splitlines()[1:]]) == (0, [["a", "2"], ["b", "2"]])
     began = ("--at", "1970-01-01")
@@ -186,11 +183,7 @@ def test_the_part_of_the_bucket_is_told(
 def test_a_dump_goes_on(cli: Cli, directory: Path, refuse: type[UnreadableFiles], number: int) -> None:
     refuse(directory / "a-0", number=number)
     code = 12 if number == errno.EACCES else 1
-    for names in (
-        (directory,),
-        (f"{directory}/?-?",),
-        (directory / "a-0", directory / "a-1", directory / "b-0", directory / "b-1"),
-    ):
+    for names in ((directory,), (directory / "a-0", directory / "a-1", directory / "b-0", directory / "b-1")):
         seen = cli("inspect", *names)
         assert (seen.code, seen.text.count("\nbatch ")) == (code, 90), names
         assert f"warning: cannot list {directory / 'a-0'}" in seen.err

@@ -74,7 +74,7 @@ def test_null_in_a_format() -> None:
     assert compile_format("%s|%k|%S|%K|%R")(record(None, None)) == b"||-1|-1|\xff\xff\xff\xff"
 
 
-@pytest.mark.parametrize("text", ["%", "%z", "\\", "\\q", "\\x4", "%s %", "x" * 5000])
+@pytest.mark.parametrize("text", ["%", "%z", "\\", "\\q", "\\x4", "%s %"])
 def test_formats_that_mean_nothing(text: str) -> None:
     with pytest.raises(ConfigError):
         compile_format(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import errno
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,6 @@ from tests.unit.cli.conftest import Cli
 from tiered.cli import append
 from tiered.cli.main import COMMANDS
 from tiered.cli.main import tiered as tiered_program
-from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, TieredError
-from tiered.local.disk.files import translate
 from tiered.program.command_line import WORDS
 from tiered.program.output import Output
 from tiered.spark.commands import jobs
@@ -144,20 +141,6 @@ def test_a_follower_has_no_end_to_come_before(cli: Cli, directory: Path, monkeyp
     monkeypatch.setattr(Output, "need_reader", stop)
     followed = cli("cat", "-f", "t", "--log-dir", directory)
     assert (len(followed.out.split()), followed.err) == (30, "interrupted after 30 records\n")
-
-
-@pytest.mark.parametrize(
-    ("number", "kind", "code"),
-    [
-        (errno.EACCES, LocalPermissionError, 12),
-        (errno.EPERM, LocalPermissionError, 12),
-        (errno.EIO, LocalIOError, 1),
-        (errno.ENOSPC, DiskFullError, 75),
-    ],
-)
-def test_a_local_permission_is_exit_code_12(number: int, kind: type[TieredError], code: int) -> None:
-    error = translate(OSError(number, "no"), "open", "x")
-    assert (type(error), error.exit_code) == (kind, code)
 
 
 def test_each_translated_phrase_stands_in_a_hint_of_the_library() -> None:
