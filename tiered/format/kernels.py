@@ -12,7 +12,32 @@ from typing import TYPE_CHECKING
 from tiered.format.pure_kernels import encode_record_at as encode_record_at
 
 if TYPE_CHECKING:
-    from tiered.format._kernels import *  # noqa: F403  the types of both twins
+    from tiered.format import _kernels as typed
+
+    ConsumerRecord = typed.ConsumerRecord
+    KeyTable = typed.KeyTable
+    PlainLock = typed.PlainLock
+    Record = typed.Record
+    TurnLock = typed.TurnLock
+    arrow_columns = typed.arrow_columns
+    arrow_rows = typed.arrow_rows
+    assign_offsets = typed.assign_offsets
+    batch_filler = typed.batch_filler
+    batch_records = typed.batch_records
+    consumer_records = typed.consumer_records
+    crc32c = typed.crc32c
+    decode_records = typed.decode_records
+    encode_batch = typed.encode_batch
+    encode_records = typed.encode_records
+    group = typed.group
+    intact_header = typed.intact_header
+    key_hashes = typed.key_hashes
+    murmur2 = typed.murmur2
+    records_extent = typed.records_extent
+    run_batches = typed.run_batches
+    run_records = typed.run_records
+    scan = typed.scan
+    survey = typed.survey
 else:
     from tiered.format.locks import PlainLock  # noqa: F401
     from tiered.format.locks import PlainLock as TurnLock  # noqa: F401
