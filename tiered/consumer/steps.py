@@ -386,7 +386,7 @@ class ConsumerSteps:
         """
         fetch = yield from PartitionFetch.open(tp, self._opener, self._signal, isolation=self._options.isolation)
         if position is None:
-            fetch.seek((yield from self._start_of(fetch)))
+            fetch.seek((yield from fetch.stream.first_offset(self._options.start, self._options.start_ms)))
             if self._options.start != "earliest":  # resolved once: the next process must not skip what comes meanwhile
                 yield from self.commit({tp: Position(fetch.position)})
         else:
@@ -396,12 +396,6 @@ class ConsumerSteps:
         if self._options.stops and tp not in self._stops:
             self._stops[tp] = yield from self._end_of(fetch)
         self._fetches[tp] = fetch
-
-    def _start_of(self, fetch: PartitionFetch) -> Steps[int]:
-        if self._options.start_ms is None:
-            return (yield from fetch.stream.offset(self._options.start))
-        found = yield from fetch.stream.offset_for_time(self._options.start_ms)
-        return (yield from fetch.stream.latest()) if found is None else found[0]
 
     def _end_of(self, fetch: PartitionFetch) -> Steps[int]:
         committed = self._options.isolation == "read_committed"

@@ -16,7 +16,7 @@ from uuid import UUID
 from tiered import arguments
 from tiered.clock import SystemClock
 from tiered.consumer.assignment import Changes
-from tiered.errors import ClosedError, ConfigError, LogDestroyedError, TieredError
+from tiered.errors import ConfigError, LogDestroyedError, TieredError
 from tiered.format.kernels import PlainLock
 from tiered.format.keys import check_group_name
 from tiered.format.locks import SafeEvent
@@ -54,9 +54,8 @@ def open_member(
     """Start a member of ``group`` that shares the partitions of the topics ``names``. Return the member.
 
     ``member``: its name; None: host and process id. ``times``: None for the defaults. ``start``: where to begin in
-    partitions without a position. ("earliest" or "latest", None), or a time in ms as the second value: then begin at
-    the earliest record of that time or later. Raises ConfigError for an invalid name of the group or member,
-    UnknownTopicError for a topic that does not exist.
+    partitions without a position: "earliest" or "latest", and a time in ms or None. A time counts. Raises ConfigError
+    for an invalid name of the group or member, UnknownTopicError for a topic that does not exist.
     """
     check_group_name(arguments.text("group", group))
     name = f"{socket.gethostname()}-{os.getpid()}" if member is None else arguments.text("member", member)
@@ -88,19 +87,12 @@ class GroupMember:
         self._thread = threading.Thread(target=self._run, name=f"tiered-group-{member.group}", daemon=True)
         self._thread.start()
 
-    def __repr__(self) -> str:
-        return f"<GroupMember {self._member.name} of {self._member.group}>"
-
     def poll(self, busy: Collection[TopicPartition]) -> Changes:
         """Return the changes since the last call. ``busy``: partitions with returned records that are not committed.
 
-        Raises ClosedError after :meth:`close`, and PartitionLostError after ``max_poll_interval_ms`` without a poll.
-        Raises errors of heartbeats that only a person can correct, and the error that ended the heartbeat thread.
+        Raises PartitionLostError after ``max_poll_interval_ms`` without a poll, errors of heartbeats that only a person
+        can correct, and the error that ended the heartbeat thread.
         """
-        if self._closed.is_set():
-            raise ClosedError(
-                f"the member {self._member.name} has left the group {self._member.group}", hint="make a new consumer"
-            )
         if self._crash is not None:
             raise self._crash
         try:
@@ -111,32 +103,22 @@ class GroupMember:
                 self._wake.set()
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """Share the partitions of these topics instead of the present ones, from the next heartbeat on.
-
-        Raises UnknownTopicError if a topic does not exist.
-        """
         self._steps(self._member.subscribe(topics))
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Raise ConfigError, because the group assigns the partitions to its members."""
         raise ConfigError(
             f"group {self._member.group} assigns partitions to its members itself, but {len(partitions)} were named",
             hint="subscribe to topics, or read named partitions without a group",
         )
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Mapping[TopicPartition, TieredError]:
-        """Store positions in the bucket. Return the error of each partition whose position was not stored."""
         return self._steps(self._member.commit(positions))
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Return the stored positions. Partitions without a position are left out."""
         return self._steps(self._member.committed(partitions))
 
     def open_stream(self, tp: TopicPartition) -> Steps[TierStream]:
-        """Open a stream of a partition that this member owns, at the newest root.
-
-        Raises PartitionLostError if this member does not own it, LogDestroyedError if the topic was deleted.
-        """
+        """Open a stream of a partition at the newest root. Raises PartitionLostError unless this member owns it."""
         return (yield from self._topics.open_stream(tp, self._member.topic_id(tp)))
 
     def close(self) -> None:
@@ -194,18 +176,13 @@ class GroupMember:
 
 
 class BucketTopics:
-    """Source of the topics and streams of one bucket, for a member of a group.
-
-    ``start``: "earliest" or "latest", for partitions without a position. ``start_ms``: None, or a time in place of
-    ``start``: begin at the earliest record of that time or later.
-    """
+    """Source of the topics and streams of one bucket, for a member of a group (``GroupTopics``)."""
 
     def __init__(self, bucket: BucketReads, start: str, start_ms: int | None) -> None:
         self._bucket, self._start, self._start_ms = bucket, start, start_ms
         self._entries: dict[str, TopicEntry] = {}
 
     def find_topics(self, names: Sequence[str]) -> Steps[Mapping[str, PlannedTopic]]:
-        """Return the topics among ``names`` that exist. A topic that is being deleted is left out. One GET for each."""
         found = {}
         for name in names:
             entry = yield from load_topic_to_read(name)
@@ -221,9 +198,8 @@ class BucketTopics:
         """
         entry = self._entries.get(tp.topic)
         if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
-            yield from self.find_topics([tp.topic])
-            entry = self._entries.get(tp.topic)
-        if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
+            entry = yield from load_topic_to_read(tp.topic)
+        if entry is None or entry.topic_id != topic_id or entry.state != STATE_OPEN:
             raise LogDestroyedError(
                 f"topic {tp.topic} ({topic_id}) was deleted, and perhaps created again",
                 hint="poll again: the group reads a new topic of this name from its start",
@@ -233,20 +209,8 @@ class BucketTopics:
         return stream
 
     def resolve(self, tp: TopicPartition, topic_id: UUID, *, from_start: bool) -> Steps[Position]:
-        """Return the position at which the group begins in a partition without a committed position.
-
-        ``from_start``: True for the earliest offset, False for the consumer's ``start``. Raises LogDestroyedError if
-        the topic was deleted, and perhaps made again.
-        """
         stream = yield from self.open_stream(tp, topic_id)
-        offset = yield from self._offset(stream, from_start=from_start)
+        start = ("earliest", None) if from_start else (self._start, self._start_ms)
+        offset = yield from stream.first_offset(*start)
         yield from stream.release()
         return Position(offset)
-
-    def _offset(self, stream: TierStream, *, from_start: bool) -> Steps[int]:
-        if from_start:
-            return (yield from stream.earliest())
-        if self._start_ms is None:
-            return (yield from stream.offset(self._start))
-        found = yield from stream.offset_for_time(self._start_ms)
-        return (yield from stream.latest()) if found is None else found[0]

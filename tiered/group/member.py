@@ -5,7 +5,7 @@
     round    every heartbeat.ms: renew ── read the plan ── list members ── judge ── agree on the plan ── release ── take
     poll     the caller's thread, no request: what was assigned, what to stop, what is lost
     commit   one compare-and-swap per partition, all together
-    leave    release all ── out of the plan ── delete the member's object
+    leave    release all ── delete the member's object; others remove it from the plan
 
 Steps of one member run one after the other. :meth:`Member.poll` may run while they wait for an answer.
 
@@ -33,22 +33,14 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.keys import (
-    group_member_key,
-    group_members_prefix,
-    group_partition_key,
-    group_plan_key,
-    parse_group_key,
-)
+from tiered.format.keys import group_member_key, group_members_prefix, group_plan_key, parse_group_key
 from tiered.group.objects import (
-    MAX_OWNERSHIP_BYTES,
     MAX_PLAN_BYTES,
     GroupPlan,
     GroupTopics,
     MemberBeat,
     Ownership,
     PlannedTopic,
-    decode_ownership,
     decode_plan,
     encode_member,
     encode_ownership,
@@ -125,7 +117,7 @@ class GroupSettings:
 
 @dataclass(slots=True)
 class _HeldPartition:
-    """Partition that this member owns. ``at``: its object in the bucket, as last read or written.
+    """Partition that this member owns. ``owned``, ``etag``: its object in the bucket, as last read or written.
 
     ``known``: ids of own writes, one of which is the object's last unless another member changed it. ``stopping_s``:
     time when the plan gave the partition to another member. ``reported``: a poll has returned the partition in
@@ -133,17 +125,18 @@ class _HeldPartition:
     """
 
     topic_id: UUID
-    at: Tagged[Ownership | None]
+    owned: Ownership
+    etag: str
     known: set[int]
     stopping_s: float = math.inf
     reported: bool = False
     idle: bool = False
 
-    @property
-    def owned(self) -> Ownership:
-        if self.at.value is None:
-            raise ValueError("an owned partition has no object")
-        return self.at.value
+    def is_last_of(self, found: Ownership | None) -> bool:
+        """Return True if ``found`` is of this ownership, and its last commit is one of ``known``."""
+        if found is None or (found.owner, found.epoch) != (self.owned.owner, self.owned.epoch):
+            return False
+        return found.commit in self.known
 
 
 @dataclass(slots=True)
@@ -156,18 +149,15 @@ class _Observed:
 
 
 class Member:
-    """Member ``name`` of ``group``. ``id``: name and a random number; ``""`` while the member is not in the group.
+    """Member ``name`` of ``group``, which joins with its first :meth:`round`. ``topics``: names of its topics.
 
-    ``topics``: names of its topics. ``failure``: error that the next :meth:`poll` raises, or None.
+    ``id``: name and a random number; ``""`` while the member is not in the group. ``failure``: error that the next
+    :meth:`poll` raises, or None.
     """
 
     def __init__(
         self, group: str, name: str, names: Iterable[str], topics: GroupTopics, settings: GroupSettings
     ) -> None:
-        """Make a member that joins with its first :meth:`round`.
-
-        ``names``: names of its topics. ``topics``: source of the bucket's topics.
-        """
         self.group, self.name, self.topics = group, name, tuple(sorted(set(names)))
         self.settings = settings
         self.id = ""
@@ -184,7 +174,6 @@ class Member:
         self._registry: Mapping[str, PlannedTopic] = {}
         self._rounds = self._failures = 0
         self._held: dict[TopicPartition, _HeldPartition] = {}
-        self._watched: dict[str, Tagged[Ownership | None]] = {}
         self._doubtful: set[tuple[TopicPartition, UUID]] = set()
         self._polled_s = math.inf
         self._idle = self._left = self._is_incomplete = False
@@ -197,9 +186,8 @@ class Member:
     def poll(self, busy: Collection[TopicPartition], now_s: float, ahead_s: float = 0.0) -> Changes:
         """Return the changes of the assignment since the last poll, without a request.
 
-        ``busy``: partitions with returned records that are not committed. ``now_s``: time of a monotonic clock.
-        ``ahead_s``: seconds until the caller polls again. Raises PartitionLostError once if the caller did not poll for
-        ``max_poll_interval_ms``. Raises errors of heartbeats that only a person can correct.
+        ``busy``: partitions with returned records that are not committed. ``ahead_s``: seconds until the caller polls
+        again. Raises PartitionLostError once if the caller did not poll for ``max_poll_interval_ms``.
         """
         self._polled_s = now_s
         if self._idle:
@@ -251,10 +239,9 @@ class Member:
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def round(self) -> Steps[float]:
-        """Run one heartbeat: renew the member's object, update the plan, release and claim partitions.
+        """Run one heartbeat. Return the seconds until the next one.
 
-        Return the seconds until the next heartbeat. Errors are logged, not raised. :meth:`poll` raises errors that only
-        a person can correct.
+        Errors are logged, not raised. :meth:`poll` raises errors that only a person can correct.
         """
         began: Time = yield Now()
         try:
@@ -275,7 +262,10 @@ class Member:
         heartbeat_s = self.settings.heartbeat_ms / 1000
         # mutant idle-caller-leaves
         if now_s - self._polled_s >= self.settings.max_poll_interval_ms / 1000:
-            yield from self._leave_idle()
+            if not self._idle:
+                LOGGER.warning("group_member_idle group=%s member=%s", self.group, self.id)
+            self._idle = self._left = True
+            yield from self.leave()
         if self._idle:
             return heartbeat_s
         if not self.id:
@@ -305,10 +295,9 @@ class Member:
         member = f"{self.name}~{uid}"
         beat = MemberBeat(member, self.topics, 0, commit)
         deadline = yield from deadline_after(self.settings.heartbeat_ms)
-        cell = member_cell(self.group, member)
-        done = yield from replace_once(cell, "", NextBody(encode_member(beat), beat), deadline)
-        if not done.written:
-            raise CommitUnknownError(f"{cell.what}: it was not written, because another object is at {cell.key}")
+        done = yield from replace_once(
+            member_cell(self.group, member), "", NextBody(encode_member(beat), beat), deadline
+        )
         self._own, self._beats = Tagged(done.value, done.etag), {commit}
         self.id, self._planned_s, self._rounds = member, math.inf, 0
         yield from self._observe()
@@ -414,10 +403,7 @@ class Member:
             self._planned_s = (yield Now()).monotonic
 
     def _refresh_topics(self) -> Steps[None]:
-        """Read the topics every ``TOPICS_EVERY`` rounds, and at once if one was not read yet or the plan differs.
-
-        The plan differs if it has another id of a topic, or more partitions than were read.
-        """
+        """Read the topics every ``TOPICS_EVERY`` rounds, and at once if the plan has a topic in another state."""
         planned = (self._plan.value or GroupPlan()).topics
         self._rounds += 1
         differs = any(
@@ -447,28 +433,26 @@ class Member:
     # -- partitions ----------------------------------------------------------------------------------------------------
 
     def release_due(self) -> Steps[None]:
-        """Release partitions that moved to other members, once their records are handled or after ``handover_ms``."""
+        """Release partitions of other members' shares, once their records are handled or after ``handover_ms``."""
         now: Time = yield Now()
         longest_s = self.settings.handover_ms / 1000
         due = [tp for tp, held in self._held.items() if held.idle or now.monotonic - held.stopping_s >= longest_s]
         yield from self._at_once([self._release(tp) for tp in due])
 
     def _release(self, tp: TopicPartition) -> Steps[None]:
-        """Make a partition free, unless another member owns it, and remove it from this member's partitions.
-
-        After CommitUnknownError, RemoteUnavailableError or another error of the store the next round retries.
-        """
+        """Make a partition free, unless another member owns it, and remove it from this member's partitions."""
         held = self._held[tp]
 
         def change(seen: Tagged[Ownership | None]) -> Planned[Ownership | None]:
-            if not self._is_mine(seen.value, held):
+            if seen.value is None or not held.is_last_of(seen.value):
                 return None
-            free = replace(held.owned if seen.value is None else seen.value, owner="", commit=int((yield NewId()), 16))
+            free = replace(seen.value, owner="", commit=int((yield NewId()), 16))
             held.known.add(free.commit)
             return NextBody(encode_ownership(free), free)
 
         deadline = yield from deadline_after(self.settings.heartbeat_ms)
-        yield from update(ownership_cell(self.group, tp, held.topic_id), change, deadline, seen=held.at)
+        cell = ownership_cell(self.group, tp, held.topic_id)
+        yield from update(cell, change, deadline, seen=Tagged(held.owned, held.etag))
         self._lose(tp)
 
     def _claim_share(self, now_s: float) -> Steps[bool]:
@@ -483,7 +467,7 @@ class Member:
             return False  # others start at the same time, and will change the plan
         wanted = {each for each in self._share().items() if each[0] not in self._held} | self._doubtful
         chosen = sorted(each for each in wanted if each[0] not in self._held)
-        looked = yield from self._at_once([self._read_ownership(tp, topic_id) for tp, topic_id in chosen])
+        looked = yield from self._at_once([ownership_cell(self.group, *each).look() for each in chosen])
         found = {each: seen for each, seen in zip(chosen, looked, strict=True) if seen is not None}
         owners = {seen.value.owner for seen in found.values() if seen.value is not None}.difference(("", self.id))
         if not self._alive.issuperset(owners):
@@ -495,18 +479,8 @@ class Member:
         return True
 
     def _is_free(self, found: Ownership | None) -> bool:
-        """Return True if the partition has no owner, a dead owner, or this member by a claim of unknown outcome."""
+        # This member is the owner after a claim whose outcome was unknown.
         return found is None or not found.owner or found.owner == self.id or found.owner not in self._alive
-
-    def _read_ownership(self, tp: TopicPartition, topic_id: UUID) -> Steps[Tagged[Ownership | None]]:
-        key = group_partition_key(self.group, topic_id, tp.partition)
-        before = self._watched.get(key, Tagged(None))
-        got = yield Get(key, if_none_match=before.etag or None, max_bytes=MAX_OWNERSHIP_BYTES)
-        if not isinstance(got, NotModified):
-            is_there = isinstance(got, Object)
-            before = Tagged(decode_ownership(got.data, key=key), got.etag) if is_there else Tagged(None)
-        self._watched[key] = before
-        return before
 
     def _claim_partition(self, tp: TopicPartition, topic_id: UUID, seen: Tagged[Ownership | None]) -> Steps[None]:
         owners = frozenset([seen.value.owner] if seen.value is not None else [])
@@ -531,9 +505,8 @@ class Member:
         deadline = yield from deadline_after(self.settings.heartbeat_ms)
         done = yield from update(ownership_cell(self.group, tp, topic_id), change, deadline, seen=seen)
         self._doubtful.discard((tp, topic_id))
-        self._watched.pop(group_partition_key(self.group, topic_id, tp.partition), None)
         if done.written and done.value is not None:
-            self._held[tp] = _HeldPartition(topic_id, Tagged(done.value, done.etag), {done.value.commit})
+            self._held[tp] = _HeldPartition(topic_id, done.value, done.etag, {done.value.commit})
             self._assigned[tp] = done.value.position
 
     def _start(self, tp: TopicPartition, topic_id: UUID, now_ms: int) -> Steps[Position]:
@@ -549,7 +522,6 @@ class Member:
     # -- commits -------------------------------------------------------------------------------------------------------
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Steps[dict[TopicPartition, TieredError]]:
-        """Store positions, concurrently. Return the error of each partition whose position was not stored."""
         chosen = sorted(positions)
         ends = yield from in_turns([self._commit_one(tp, positions[tp]) for tp in chosen])
         return {tp: end for tp, end in zip(chosen, ends, strict=True) if isinstance(end, TieredError)}
@@ -562,18 +534,19 @@ class Member:
 
         def change(seen: Tagged[Ownership | None]) -> Planned[Ownership | None]:
             # mutant commit-checks-owner
-            if not self._is_mine(seen.value, held):
+            if seen.value is None or not held.is_last_of(seen.value):
                 return None
             now: Time = yield Now()
             stored = replace(position, committed_ms=now.now_ms)
-            wanted = replace(seen.value or held.owned, position=stored, commit=int((yield NewId()), 16))
+            wanted = replace(seen.value, position=stored, commit=int((yield NewId()), 16))
             held.known.add(wanted.commit)  # before the PUT: its answer may be lost
             return NextBody(encode_ownership(wanted), wanted)
 
         deadline = yield from deadline_after(self.settings.heartbeat_ms)
-        done = yield from update(ownership_cell(self.group, tp, held.topic_id), change, deadline, seen=held.at)
+        cell = ownership_cell(self.group, tp, held.topic_id)
+        done = yield from update(cell, change, deadline, seen=Tagged(held.owned, held.etag))
         if done.written and done.value is not None:
-            held.at, held.known = Tagged(done.value, done.etag), {done.value.commit}
+            held.owned, held.etag, held.known = done.value, done.etag, {done.value.commit}
             return
         self._lose(tp)
         found = done.value
@@ -584,12 +557,6 @@ class Member:
             )
         raise self._lost_error(tp)
 
-    def _is_mine(self, found: Ownership | None, held: _HeldPartition) -> bool:
-        """Return True if ``found`` has this member's ownership epoch, and its last commit is this member's."""
-        if found is None or (found.owner, found.epoch) != (held.owned.owner, held.owned.epoch):
-            return False
-        return found.commit in held.known
-
     def _lost_error(self, tp: TopicPartition) -> PartitionLostError:
         return PartitionLostError(
             f"group {self.group}: {tp} belongs to another member now, and its position was not stored",
@@ -597,10 +564,7 @@ class Member:
         )
 
     def committed(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, Position]]:
-        """Return the stored positions of ``partitions``. Partitions without one are left out.
-
-        A partition of another member costs one GET.
-        """
+        """Return the stored positions. A partition of another member costs one GET."""
         found = {tp: held.owned.position for tp, held in self._held.items() if tp in partitions}
         topics = yield from self._source.find_topics(sorted({tp.topic for tp in partitions if tp not in found}))
         others = sorted(tp for tp in partitions if tp not in found and tp.topic in topics)
@@ -615,43 +579,16 @@ class Member:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def leave(self) -> Steps[None]:
-        """Release all partitions, leave the plan, and delete the member's object.
-
-        Raises the error of the plan's update after the object is deleted. Errors of releases are logged.
-        """
+        """Release all partitions and delete the member's object. Errors of releases are logged."""
         if not self.id:
             return
         yield from self._at_once([self._release(tp) for tp in tuple(self._held)])
-        member = self.id
+        key = group_member_key(self.group, self.id)
         self._forget()
-
-        def change(seen: Tagged[GroupPlan | None]) -> Planned[GroupPlan | None]:
-            if seen.value is None or member not in seen.value.members:
-                return None
-            wanted = replace(next_plan(seen.value, [member], {}, {}), commit=int((yield NewId()), 16))
-            return NextBody(encode_plan(wanted), wanted)
-
-        failed: TieredError | None = None
-        try:
-            deadline = yield from deadline_after(self.settings.heartbeat_ms)
-            seen = self._plan if self._plan.etag else None
-            done = yield from update(plan_cell(self.group), change, deadline, seen=seen)
-            self._plan = Tagged(done.value, done.etag)
-        except TieredError as error:
-            failed = error
         # mutant leaver-deletes-its-object
-        yield Delete((group_member_key(self.group, member),))
-        if failed is not None:
-            raise failed
-
-    def _leave_idle(self) -> Steps[None]:
-        if not self._idle:
-            LOGGER.warning("group_member_idle group=%s member=%s", self.group, self.id)
-        self._idle = self._left = True
-        yield from self.leave()
+        yield Delete((key,))
 
     def _forget(self) -> None:
-        """Discard all partitions and the member's id, because its object is gone or will be deleted."""
         for tp in tuple(self._held):
             self._lose(tp)
         self.id, self._own, self._beats = "", Tagged(None), set()
@@ -668,10 +605,7 @@ class Member:
             self._lost.add(tp)
 
     def _at_once(self, several: Sequence[Steps[T]]) -> Steps[list[T | None]]:
-        """Run steps of several partitions. Return their results, None for a failed one.
-
-        A failure is logged and does not stop the others; the next round retries.
-        """
+        """Run steps of several partitions. Return their results, None for a failed one: the next round retries."""
         ends = yield from in_turns(several)
         for end in ends:
             if isinstance(end, TieredError):

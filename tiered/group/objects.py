@@ -24,9 +24,9 @@ own P/M partitions move.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from tiered.config import MAX_PARTITIONS
@@ -175,10 +175,7 @@ def encode_member(beat: MemberBeat) -> bytes:
 
 
 def decode_member(data: bytes, *, key: str) -> MemberBeat:
-    """Decode the object of a member. ``key``: the object's key.
-
-    Raises CorruptionError for damage, and if ``key`` names another member. Raises ConfigError for a newer format.
-    """
+    """Decode the object of a member. Raises CorruptionError if ``key`` names another member."""
     fields, values = _parse(data, key, _MEMBER, MAX_MEMBER_BYTES)
     parsed = parse_group_key(key)
     if parsed is None or parsed.member != values["member"]:
@@ -211,10 +208,7 @@ def _shares(seat: Seat) -> list[list[Any]]:
 
 
 def decode_plan(data: bytes, *, key: str) -> GroupPlan:
-    """Decode a plan. ``key``: its key, for messages.
-
-    Raises CorruptionError for damage, or if a partition has two members. Raises ConfigError for a newer format.
-    """
+    """Decode a plan. Raises CorruptionError if a partition has two members."""
     fields, values = _parse(data, key, _PLAN, MAX_PLAN_BYTES)
     topics = {name: PlannedTopic(UUID(int=id_), count, first) for name, id_, count, first in values["topics"]}
     members = {
@@ -232,40 +226,17 @@ def decode_plan(data: bytes, *, key: str) -> GroupPlan:
 
 def encode_ownership(found: Ownership) -> bytes:
     """Encode the object with owner and position of a partition."""
-    position = found.position
-    return _encode(
-        {
-            **found.extra,
-            "format": FORMAT,
-            "topic": found.topic,
-            "owner": found.owner,
-            "epoch": found.epoch,
-            "offset": position.offset,
-            "leader_epoch": position.leader_epoch,
-            "metadata": position.metadata,
-            "committed_ms": position.committed_ms,
-            "owned_ms": found.owned_ms,
-            "commit": f"{found.commit:032x}",
-        }
-    )
+    fields = {"format": FORMAT, "topic": found.topic, "owner": found.owner, "epoch": found.epoch}
+    own = {"owned_ms": found.owned_ms, "commit": f"{found.commit:032x}"}
+    return _encode({**found.extra, **fields, **asdict(found.position), **own})
 
 
 def decode_ownership(data: bytes, *, key: str) -> Ownership:
-    """Decode the object with owner and position of a partition. ``key``: its key, for messages.
-
-    Raises CorruptionError for damage, ConfigError for a newer format.
-    """
+    """Decode the object with owner and position of a partition."""
     fields, values = _parse(data, key, _OWNERSHIP, MAX_OWNERSHIP_BYTES)
-    position = Position(values["offset"], values["leader_epoch"], values["metadata"], values["committed_ms"])
-    return Ownership(
-        values["topic"],
-        values["owner"],
-        values["epoch"],
-        position,
-        values["commit"],
-        values["owned_ms"],
-        _extra(fields, _OWNERSHIP),
-    )
+    _, topic, owner, epoch, offset, leader_epoch, metadata, committed_ms, owned_ms, commit = values.values()
+    position = Position(offset, leader_epoch, metadata, committed_ms)
+    return Ownership(topic, owner, epoch, position, commit, owned_ms, _extra(fields, _OWNERSHIP))
 
 
 def _encode(fields: Mapping[str, Any]) -> bytes:
@@ -273,6 +244,7 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 
 
 def _parse(data: bytes, key: str, shape: Shape, limit: int) -> tuple[JsonObject, dict[str, Any]]:
+    """Decode the object ``key``. Raises CorruptionError for damage, ConfigError for a newer format."""
     try:
         if len(data) > limit:
             raise CorruptionError(
@@ -292,36 +264,31 @@ def _extra(fields: JsonObject, shape: Shape) -> Mapping[str, Any]:
 
 # -- compare-and-swap --------------------------------------------------------------------------------------------------
 
-GroupObject = MemberBeat | GroupPlan | Ownership
+T = TypeVar("T", MemberBeat, GroupPlan, Ownership)
 
 
 def member_cell(group: str, member: str) -> Cell[MemberBeat | None]:
-    """Return key, decoder and comparison of a member's object, for compare-and-swap. Makes no request."""
     key = group_member_key(group, member)
-    look = read_cell(key, lambda got: decode_member(got.data, key=key), MAX_MEMBER_BYTES)
-    return Cell(key, f"group {group}: member {member}", look, _same_commit)
+    return _cell(key, f"group {group}: member {member}", decode_member, MAX_MEMBER_BYTES)
 
 
 def plan_cell(group: str) -> Cell[GroupPlan | None]:
-    """Return key, decoder and comparison of the object of a group's plan, for compare-and-swap. Makes no request."""
-    key = group_plan_key(group)
-    look = read_cell(key, lambda got: decode_plan(got.data, key=key), MAX_PLAN_BYTES)
-    return Cell(key, f"group {group}: its plan", look, _same_commit)
+    return _cell(group_plan_key(group), f"group {group}: its plan", decode_plan, MAX_PLAN_BYTES)
 
 
 def ownership_cell(group: str, tp: TopicPartition, topic_id: UUID) -> Cell[Ownership | None]:
-    """Return key, decoder and comparison of the object with a partition's owner and position, for compare-and-swap.
-
-    Makes no request.
-    """
     key = group_partition_key(group, topic_id, tp.partition)
-    look = read_cell(key, lambda got: decode_ownership(got.data, key=key), MAX_OWNERSHIP_BYTES)
+    return _cell(key, f"group {group}: position of {tp}", decode_ownership, MAX_OWNERSHIP_BYTES)
+
+
+def _cell(key: str, what: str, decode: Callable[..., T], limit: int) -> Cell[T | None]:
+    """Return the object ``key`` for compare-and-swap. Makes no request."""
+
+    def is_ours(found: T | None, sent: T | None) -> bool:
+        return found is not None and sent is not None and found.commit == sent.commit
+
     hint = "try again: the next attempt finds out whether this one was stored"
-    return Cell(key, f"group {group}: position of {tp}", look, _same_commit, hint)
-
-
-def _same_commit(found: GroupObject | None, sent: GroupObject | None) -> bool:
-    return found is not None and sent is not None and found.commit == sent.commit
+    return Cell(key, what, read_cell(key, lambda got: decode(got.data, key=key), limit), is_ours, hint)
 
 
 # -- the next plan -----------------------------------------------------------------------------------------------------

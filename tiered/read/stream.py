@@ -258,6 +258,16 @@ class TierStream:
             return (yield from self.latest())
         return int(checked or 0)
 
+    def first_offset(self, start: int | str, since_ms: int | None) -> Steps[int]:
+        """Return where a read begins: at ``start``, or at the first record of time ``since_ms`` or later.
+
+        If there is no such record, return the latest offset.
+        """
+        if since_ms is None:
+            return (yield from self.offset(start))
+        found = yield from self.offset_for_time(since_ms)
+        return (yield from self.latest()) if found is None else found[0]
+
     def offset_for_time(self, timestamp: int) -> Steps[tuple[int, int] | None]:
         """Return (offset, timestamp) of the first record with a timestamp of at least ``timestamp``, None without one.
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from tests.unit.group.group_world import GroupWorld
-from tiered.errors import ClosedError, ConfigError, PartitionLostError
 from tiered.group.driver import GroupMember
 from tiered.group.member import GroupSettings, Member
 from tiered.group.objects import PlannedTopic
@@ -69,18 +68,6 @@ def test_two_members_share_and_one_that_closes_hands_over() -> None:
     assert b.member.committed([T0])[T0].offset == 3
     b.member.close()
     assert not [key for key in store._bucket.objects if "/members/" in key]
-
-
-def test_a_member_that_was_closed_refuses_a_poll_and_a_commit() -> None:
-    a = Owner("a", Announcing(), 1)
-    a.poll_until(1)
-    a.member.close()
-    a.member.close()
-    with pytest.raises(ClosedError):
-        a.member.poll([])
-    assert isinstance(a.member.commit({T0: Position(1)})[T0], PartitionLostError)
-    with pytest.raises(ConfigError, match="assigns partitions to its members"):
-        a.member.assign([T0])
 
 
 def test_an_error_of_the_thread_reaches_the_caller() -> None:
