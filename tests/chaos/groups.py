@@ -25,6 +25,7 @@ from tests.support.proxy import FaultProxy
 from tiered.clock import SystemClock
 from tiered.errors import NotFoundError
 from tiered.group.admin import load_group
+from tiered.group.objects import Ownership
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
@@ -191,7 +192,11 @@ class Story:
         while CLOCK.monotonic() - begun < CALM_SECONDS:
             try:
                 group = drive(store, load_group(GROUP))
-                found = {each.partition: each.found.position.offset for each in group.partitions if each.found}
+                found = {
+                    each.partition: each.found.position.offset
+                    for each in group.partitions
+                    if isinstance(each.found, Ownership)
+                }
                 left = sum(end - found.get(partition, 0) for partition, end in ends.items())
             except NotFoundError:
                 left = sum(ends.values())

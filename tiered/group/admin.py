@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from tiered.format.keys import (
     parse_group_key,
 )
 from tiered.format.root import STATE_OPEN
+from tiered.group.member import EPOCH_BITS
 from tiered.group.objects import MAX_OWNERSHIP_BYTES, Ownership, decode_ownership, encode_ownership, ownership_cell
 from tiered.local.transactions.group_positions import GroupLag
 from tiered.model import Position, TopicPartition
@@ -39,27 +40,20 @@ GROUPS_END = "\U0010ffff"
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """Owner and position of a group in one partition. ``found``: None if the object is unreadable or gone.
-
-    ``damage``: the error of an unreadable object, otherwise None.
-    """
+    """Owner and position of a group in one partition. ``found``: its object, or the error of an unreadable one."""
 
     topic_id: UUID
     partition: int
-    found: Ownership | None
-    damage: TieredError | None = None
+    found: Ownership | TieredError
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """State of a group. ``members``: ids of its members.
-
-    A dead member is included until another member has removed its object.
-    """
+    """State of a group. ``members``: ids of its members, and of dead ones that no member has removed yet."""
 
     name: str
-    members: tuple[str, ...] = ()
-    partitions: tuple[GroupPartition, ...] = field(default=())
+    members: tuple[str, ...]
+    partitions: tuple[GroupPartition, ...]
 
 
 def list_groups() -> Steps[list[str]]:
@@ -80,23 +74,14 @@ def list_groups() -> Steps[list[str]]:
 
 def load_group(group: str) -> Steps[GroupInfo]:
     """Return a group with its members and all its positions. Raises NotFoundError if the bucket has no such group."""
-    members: list[str] = []
-    keys: list[tuple[str, tuple[UUID, int]]] = []
-    entries = yield from list_all(group_prefix(check_group_name(group)))
-    for entry in entries:
-        parsed = parse_group_key(entry.key)
-        if parsed is not None and parsed.member is not None:
-            members.append(parsed.member)
-        elif parsed is not None and parsed.partition is not None:
-            keys.append((entry.key, parsed.partition))
-    if not entries:
+    parsed = [parse_group_key(entry.key) for entry in (yield from list_all(group_prefix(check_group_name(group))))]
+    if not parsed:
         raise NotFoundError(f"the bucket holds no group {group!r}", hint="`tiered group list` lists the groups")
-    ends = yield from _in_turns([_load_ownership(key) for key, _ in keys])
-    partitions = [
-        GroupPartition(*number, None, end) if isinstance(end, TieredError) else GroupPartition(*number, end)
-        for (_, number), end in zip(keys, ends, strict=True)
-    ]
-    return GroupInfo(group, tuple(members), tuple(partitions))
+    members = tuple(key.member for key in parsed if key is not None and key.member is not None)
+    places = [key.partition for key in parsed if key is not None and key.partition is not None]
+    found = yield from _in_turns([_load_ownership(group, *place) for place in places])
+    partitions = [GroupPartition(*at, end) for at, end in zip(places, found, strict=True) if end is not None]
+    return GroupInfo(group, members, tuple(partitions))
 
 
 def load_committed(group: str, topic_ids: Mapping[TopicPartition, UUID]) -> Steps[dict[TopicPartition, Position]]:
@@ -107,24 +92,24 @@ def load_committed(group: str, topic_ids: Mapping[TopicPartition, UUID]) -> Step
     partition. Raises CorruptionError for a damaged object, ConfigError for one of a newer format.
     """
     places = [(topic_id, tp.partition) for tp, topic_id in topic_ids.items()]
-    owned = yield from _in_turns([_load_ownership(group_partition_key(group, *place)) for place in places])
-    found: dict[TopicPartition, Position] = {}
-    for tp, each in zip(topic_ids, owned, strict=True):
-        if isinstance(each, TieredError):
-            raise each
-        if each is not None:
-            found[tp] = each.position
-    for tp, copy in zip(topic_ids, () if found else (yield from load_positions(places)), strict=False):
-        if isinstance(copy, TieredError):
-            raise copy
-        if copy is not None and group in copy.groups:
+    owned = yield from _in_turns([_load_ownership(group, *place) for place in places])
+    found = {tp: _checked(each).position for tp, each in zip(topic_ids, owned, strict=True) if each is not None}
+    for tp, each in zip(topic_ids, () if found else (yield from load_positions(places)), strict=False):
+        if each is not None and group in (copy := _checked(each)).groups:
             found[tp] = copy.groups[group]
     return found
 
 
-def _load_ownership(key: str) -> Steps[Ownership | None]:
+def _checked(each: T | TieredError) -> T:
+    if isinstance(each, TieredError):
+        raise each
+    return each
+
+
+def _load_ownership(group: str, topic_id: UUID, partition: int) -> Steps[Ownership | None]:
+    key = group_partition_key(group, topic_id, partition)
     got = yield Get(key, max_bytes=MAX_OWNERSHIP_BYTES)
-    return decode_ownership(got.data, key=key) if isinstance(got, Object) else None  # deleted meanwhile
+    return decode_ownership(got.data, key=key) if isinstance(got, Object) else None
 
 
 def load_lags(info: GroupInfo) -> Steps[list[GroupLag | TieredError | None]]:
@@ -133,7 +118,7 @@ def load_lags(info: GroupInfo) -> Steps[list[GroupLag | TieredError | None]]:
     None: the topic was deleted, or the position cannot be read. An error: the registry entry or the catalog is damaged.
     One GET for each topic and partition, and one for a page of a long catalog.
     """
-    names = sorted({each.found.topic for each in info.partitions if each.found is not None})
+    names = sorted({each.found.topic for each in info.partitions if isinstance(each.found, Ownership)})
     loaded = yield from _in_turns([load_topic_to_read(name) for name in names])
     entries = dict(zip(names, loaded, strict=True))
     return (yield from _in_turns([_load_lag(info.name, each, entries) for each in info.partitions]))
@@ -154,7 +139,7 @@ def _in_turns(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
 def _load_lag(
     group: str, each: GroupPartition, entries: Mapping[str, TopicEntry | TieredError | None]
 ) -> Steps[GroupLag | None]:
-    if each.found is None:
+    if isinstance(each.found, TieredError):
         return None
     entry, position = entries[each.found.topic], each.found.position
     if isinstance(entry, TieredError):
@@ -200,47 +185,35 @@ def need_no_members(group: str) -> Steps[None]:
 
 def reset_group(
     group: str, positions: Mapping[TopicPartition, tuple[UUID, int]], *, force: bool = False
-) -> Steps[dict[TopicPartition, int]]:
-    """Set the positions of a group, and return the old offsets, -1 for none. ``positions``: (topic id, offset).
+) -> Steps[None]:
+    """Set the positions of a group. ``positions``: (topic id, offset).
 
     Each partition gets a new ownership epoch, so that a late commit of a dead member is refused. Raises ConfigError
     while the group has members, unless ``force``.
     """
     if not force:
         yield from need_no_members(group)
-    before: dict[TopicPartition, int] = {}
     for tp, (topic_id, offset) in positions.items():
-        before[tp] = yield from _reset_one(group, tp, topic_id, offset)
-    return before
+        yield from _reset_one(group, tp, topic_id, offset)
 
 
-def _reset_one(group: str, tp: TopicPartition, topic_id: UUID, offset: int) -> Steps[int]:
-    earlier = -1
+def _reset_one(group: str, tp: TopicPartition, topic_id: UUID, offset: int) -> Steps[None]:
     time: Time = yield Now()
     position = Position(offset, committed_ms=time.now_ms)
 
     def change(seen: Tagged[Ownership | None]) -> Planned[Ownership | None]:
-        nonlocal earlier
-        commit = int((yield NewId()), 16)
-        found = seen.value
-        earlier = -1 if found is None else found.position.offset
+        commit, found = int((yield NewId()), 16), seen.value
         if found is None:
-            epoch = int((yield NewId()), 16) >> 66
-            wanted = Ownership(tp.topic, "", epoch, position, commit)
+            wanted = Ownership(tp.topic, "", int((yield NewId()), 16) >> (128 - EPOCH_BITS), position, commit)
         else:
             wanted = replace(found, owner="", epoch=found.epoch + 1, position=position, commit=commit)
         return NextBody(encode_ownership(wanted), wanted)
 
-    cell = ownership_cell(group, tp, topic_id)
-    seen = yield from cell.look()
-    yield from update(cell, change, (yield from deadline_after(CHANGE_MS)), seen=seen)
-    return earlier
+    yield from update(ownership_cell(group, tp, topic_id), change, (yield from deadline_after(CHANGE_MS)))
 
 
-def delete_group(group: str) -> Steps[int]:
-    """Delete all objects of a group. Return their number. Raises ConfigError while it has members, or for a failed
-    deletion.
-    """
+def delete_group(group: str) -> Steps[None]:
+    """Delete all objects of a group. Raises ConfigError while it has members, or for a failed deletion."""
     yield from need_no_members(group)
     keys = [entry.key for entry in (yield from list_all(group_prefix(group)))]
     failed = yield from delete_keys(keys)
@@ -249,4 +222,3 @@ def delete_group(group: str) -> Steps[int]:
             f"group {group}: {len(failed)} of its {len(keys)} objects could not be deleted: {failed[0][1]}",
             hint="correct the cause, such as a missing permission to delete, and delete the group again",
         )
-    return len(keys)

@@ -54,10 +54,10 @@ def test_a_group_is_listed_shown_reset_and_deleted(capsys: pytest.CaptureFixture
         (("show", "nosuch"), 10, "has committed no position here"),
         (("delete", "nosuch", "--yes"), 10, "has committed no position here"),
         (("reset", "billing", "t:0", "--to", "11", "--yes"), 2, "t-0 has no offset 11"),
-        (("reset", "billing", "u", "--to", "end", "--yes"), 10, "there is no topic u here"),
+        (("reset", "billing", "u", "--to", "end", "--yes"), 10, "there is no topic 'u'"),
         (("reset", "billing", "t", "--to", "x", "--yes"), 2, "2013-01-01, -3d or s@TIME\n"),
         (("reset", "", "t", "--to", "end", "--yes"), 2, "group is empty"),
-        (("reset", "billing", "t:9", "--to", "end", "--yes"), 10, "t:9 is not on this disk"),
+        (("reset", "billing", "t:9", "--to", "end", "--yes"), 10, "no partition t:9 here"),
     ],
 )
 def test_a_wrong_name_is_refused(

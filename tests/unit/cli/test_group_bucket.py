@@ -12,6 +12,7 @@ from tests.unit.cli.conftest import Cli
 from tiered.group.admin import load_all_lags, load_group
 from tiered.group.driver import BucketTopics
 from tiered.group.member import GroupSettings, Member
+from tiered.group.objects import Ownership
 from tiered.model import Position, TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.store.driver import drive
@@ -49,7 +50,7 @@ def committed(bucket: str, start: str = "earliest", *, leaves: bool = True) -> N
 def epochs(bucket: str) -> set[int]:
     """The ownership epochs of the group's partitions."""
     group = drive(StoreLocation.parse(bucket).open(StoreOptions(create=False)), load_group("billing"))
-    return {each.found.epoch for each in group.partitions if each.found is not None}
+    return {each.found.epoch for each in group.partitions if isinstance(each.found, Ownership)}
 
 
 def test_groups_are_listed_and_shown(cli: Cli, bucket: str) -> None:
