@@ -26,7 +26,7 @@ from tiered import arguments
 from tiered.appending.thread import AppenderThread
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, S3Keywords, TopicConfig
-from tiered.consumer.assignment import CallersPositions, LogAssignment, LoggedPositions, ProgramPositions
+from tiered.consumer.assignment import CallersPositions, LogAssignment
 from tiered.consumer.consumer import Consumer
 from tiered.consumer.steps import ConsumerKeywords, ConsumerSteps, Options
 from tiered.display import names_without
@@ -463,8 +463,7 @@ class Log:
         checked = Options.from_keywords(options, now_ms=self._clock.now_ms())
         self._followers.check_open()
         logged = self._local.transactions.positions
-        store = LoggedPositions(logged, group) if positions is None else ProgramPositions(positions)
-        assignment = LogAssignment(group, store, readers=logged, find=self.topic, topics=self._local.topics)
+        assignment = LogAssignment(group, logged, positions, find=self.topic, topics=self._local.topics)
         assignment.subscribe([topics] if isinstance(topics, str) else list(topics))
         if positions is None:
             logged.check(group)

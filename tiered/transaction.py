@@ -39,7 +39,7 @@ from tiered.plan.transactions import check_timeout
 from tiered.times import Time
 
 if TYPE_CHECKING:
-    from tiered.consumer.steps import AnyConsumer, ConsumerSteps
+    from tiered.consumer.steps import ConsumerFace, ConsumerSteps
     from tiered.local.transactions.group_positions import GroupPositions
     from tiered.topic import Topic
 
@@ -153,7 +153,7 @@ class Transaction:
                 raise
         return written
 
-    def commit_positions(self, consumer: AnyConsumer) -> None:
+    def commit_positions(self, consumer: ConsumerFace) -> None:
         """Commit the positions of a consumer of the same log with this transaction: Kafka's ``TxnOffsetCommit``.
 
         Appends and positions are committed together or not at all. After an abort the consumer continues at its current
@@ -161,7 +161,7 @@ class Transaction:
         consumer whose positions are not stored in this log, and the errors of :meth:`append`.
         """
         logged, core = self._coordinator.positions, consumer.core
-        if not core.is_kept_in(logged):
+        if core.assignment.kept_in is not logged:
             hint = "make the consumer with log.consumer(), without positions="
             raise ConfigError(
                 f"positions of group {core.group!r} cannot join this transaction: they are stored outside of its log",

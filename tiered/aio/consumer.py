@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tiered import arguments
 from tiered.aio.worker import Opening
-from tiered.clock import SystemClock
 from tiered.consumer.assignment import Position
 from tiered.consumer.consumer import ARROW, taken
-from tiered.consumer.steps import MAX_POLL_RECORDS, ConsumerSteps, Request
+from tiered.consumer.steps import MAX_POLL_RECORDS, ConsumerFace, ConsumerSteps, Request
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import TopicPartition
 from tiered.read.fetch import PartitionFetch
@@ -25,24 +23,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncConsumer:
+class AsyncConsumer(ConsumerFace):
     """Consumer of a group (``tiered.consumer.Consumer`` for asyncio). Call it from one task at a time."""
 
     def __init__(self, core: ConsumerSteps, runner: AioRunner) -> None:
-        self.core = core
+        super().__init__(core, runner.clock)
         self._runner = runner
-        self._clock = runner.clock or SystemClock()
         self._lock = asyncio.Lock()
         self._stream: AsyncGenerator[Any, None] | None = None
-        self._committing: asyncio.Task[None] | None = None
-
-    def __repr__(self) -> str:
-        return f"<Consumer group={self.core.group!r} partitions={len(list(self.core.assigned()))}>"
-
-    @property
-    def skipped(self) -> int:
-        """Return the number of offsets that were skipped by ``on_trimmed="jump"``."""
-        return self.core.skipped
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -57,9 +45,7 @@ class AsyncConsumer:
         CorruptionError, ClosedError, PartitionLostError in a group of a bucket, and RemoteUnavailableError if the store
         is unreachable before the first read.
         """
-        request = Request(
-            arguments.whole("max_records", max_records, least=1), arguments.duration_s("timeout", timeout)
-        )
+        request = Request.checked(max_records, timeout)
         async with self._lock:
             return taken(await self._next(request) or (), request.most)
 
@@ -86,8 +72,7 @@ class AsyncConsumer:
         ``timeout``: seconds or text such as "5s"; None: no limit. The iteration ends only by the options ``stop_at``
         and ``idle_timeout``.
         """
-        most = arguments.whole("max_records", max_records, least=1)
-        async for found in self._lists(Request(most, arguments.duration_s("timeout", timeout), fill=True)):
+        async for found in self._lists(Request.checked(max_records, timeout, fill=True)):
             yield found
 
     async def record_batches(self) -> AsyncIterator[pyarrow.RecordBatch]:
@@ -134,28 +119,18 @@ class AsyncConsumer:
 
         Raises UnknownTopicError.
         """
-        async with self._lock:
-            await in_thread(self.core.assignment.subscribe, [topics] if isinstance(topics, str) else list(topics))
+        await self._run(self.core.subscribe(topics))
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions instead of the present ones. Raises UnknownTopicError.
 
         Raises ConfigError in a group whose members share the partitions.
         """
-        async with self._lock:
-            await in_thread(self.core.assignment.assign, list(partitions))
+        await self._run(self.core.assign(partitions))
 
     async def assignment(self) -> set[TopicPartition]:
         """Return the partitions that this consumer reads now."""
         return set(await self._run(self.core.positions()))
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Return no more records of these partitions, until :meth:`resume`. Their positions stay."""
-        self.core.pause(partitions, paused=True)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Return records of these paused partitions again."""
-        self.core.pause(partitions, paused=False)
 
     # -- positions ---------------------------------------------------------------------------------------------------
 
@@ -218,40 +193,22 @@ class AsyncConsumer:
 
         Raises the first error after all partitions were tried. Examples are ConfigError for a partition that is not
         assigned, LogDestroyedError for a deleted topic, and PartitionLostError for a partition of another member.
-        ``async_``: return at once. The next commit or :meth:`close` raises the error of such a commit. In a bucket,
-        such commits are stored at most once a second: by a later poll or commit, or by :meth:`close`.
+        ``async_``: return at once. The next poll stores the positions, in a group of a bucket at most once a second.
+        The next commit or :meth:`close` stores them, too, or raises the error of an earlier attempt.
         """
-        async with self._lock:
-            self.core.check_open()
-            wanted = self.core.handed_out() if positions is None else self.core.checked(positions)
-            if async_ and self.core.defers(wanted, self._clock.monotonic()):
-                return
-            await self._await_commit()
-            storing = self._runner.run(self.core.commit(self.core.with_deferred(wanted)))
-            if async_:
-                self.core.committing = self._committing = asyncio.ensure_future(storing)
-            else:
-                await storing
-
-    async def _await_commit(self) -> None:
-        """Wait for an asynchronous commit in progress. Raises its error, or the error of an earlier deferred commit."""
-        committing, self._committing = self._committing, None
-        if committing is not None:
-            await committing
-        self.core.raise_failure()
+        await self._run(self.core.commit_now(positions, later=async_))
 
     async def close(self) -> None:
         """Leave the group, without a new commit. Safe to call again.
 
-        Commits with ``async_`` are completed first, and their error is raised.
+        Positions of commits with ``async_`` are stored first, and their error is raised.
         """
         self.core.wake()
         async with self._lock:
             if self.core.left:
                 return
             try:
-                await self._await_commit()
-                await self._runner.run(self.core.commit(self.core.with_deferred({})))
+                await self._runner.run(self.core.settle())
             finally:
                 if self._stream is not None:
                     await self._stream.aclose()

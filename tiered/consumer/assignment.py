@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from tiered import arguments
-from tiered.errors import ConfigError, LogDestroyedError, TieredError, UnknownTopicError
+from tiered.errors import ConfigError, LogDestroyedError, TieredError
 from tiered.local.disk.topics import TopicInfo
 from tiered.model import Position, TopicPartition
 
@@ -53,8 +54,8 @@ class Assignment(Protocol):
     commit_interval_s: float
     """Least seconds between two commits for which no caller waits. Positions that come sooner are stored together."""
 
-    outlives_topics: bool
-    """True if the deletion of a topic makes its partitions ``lost``. False if it is an error."""
+    kept_in: object
+    """The ``GroupPositions`` of a log that stores the positions of this group. None: another place does."""
 
     def subscribe(self, topics: Collection[str]) -> None:
         """Read the partitions of ``topics`` instead of the present ones, from the next poll on."""
@@ -80,59 +81,10 @@ class Assignment(Protocol):
 
 MAX_GROUP_BYTES = 249
 """Longest name of a group."""
-
 Load = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, "Position | int"]]
 Store = Callable[[Mapping[TopicPartition, Position]], object]
 CallersPositions = MutableMapping[TopicPartition, Position] | tuple[Load, Store]
 """Positions that the application stores: a mapping, or a pair of functions (load, store)."""
-
-
-class PositionStore(Protocol):
-    """Store of the positions of one group."""
-
-    def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Return the stored positions of these partitions. Partitions without one are left out."""
-
-    def store(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Store positions, all or none."""
-
-
-class LoggedPositions:
-    """Positions of one group, stored in ``__consumer_offsets`` of the log."""
-
-    def __init__(self, positions: GroupPositions, group: str) -> None:
-        self.positions = positions
-        self._group = group
-
-    def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        return self.positions.committed(self._group, partitions)
-
-    def store(self, positions: Mapping[TopicPartition, Position]) -> None:
-        self.positions.commit(self._group, positions)
-
-
-class ProgramPositions:
-    """Positions that the application stores in its own mapping, or by its own functions.
-
-    Exceptions of these functions reach the caller of the consumer.
-    """
-
-    def __init__(self, given: CallersPositions) -> None:
-        if isinstance(given, tuple):
-            if not all(map(callable, given)):
-                raise arguments.wrong("positions", given, "a mapping, or a pair of functions (load, store)")
-            self._load, self._store = given
-        else:
-            mapping = arguments.has("positions", given, ("update", "get"), "a mapping, or a pair of functions")
-            self._load = lambda partitions: {tp: mapping[tp] for tp in partitions if tp in mapping}
-            self._store = mapping.update
-
-    def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        found = self._load(partitions).items()
-        return {TopicPartition(*tp): at if isinstance(at, Position) else Position(at) for tp, at in found}
-
-    def store(self, positions: Mapping[TopicPartition, Position]) -> None:
-        self._store(positions)
 
 
 class LogAssignment:
@@ -140,26 +92,36 @@ class LogAssignment:
 
     poll_interval_s = 1.0
     commit_interval_s = 0.0
-    outlives_topics = False
 
     def __init__(
         self,
         group: str,
-        store: PositionStore,
+        logged: GroupPositions,
+        given: CallersPositions | None,
         *,
-        readers: GroupPositions,
         find: Callable[[str], object],
         topics: Callable[[], Mapping[str, TopicInfo]],
     ) -> None:
-        """Make an assignment without partitions. ``store``: store of the group's positions.
+        """Make an assignment without partitions. ``given``: store of the application. None: ``logged`` stores them.
 
-        ``readers``: register of the consumers in this log, so that two of a group never read the same partition.
+        ``logged`` also registers the consumers of this log, so that two of a group never read the same partition.
         ``find``: opens a topic by name, or raises UnknownTopicError. ``topics``: returns all topics of this log.
         """
         self.group = arguments.text_of("group", group, most_bytes=MAX_GROUP_BYTES)
-        self.store = store
-        self.logged = store.positions if isinstance(store, LoggedPositions) else None
-        self._readers = readers
+        self.kept_in: object = logged if given is None else None
+        self._load: Load
+        self._store: Store
+        if given is None:
+            self._load, self._store = partial(logged.committed, group), partial(logged.commit, group)
+        elif isinstance(given, tuple):
+            if not all(map(callable, given)):
+                raise arguments.wrong("positions", given, "a mapping, or a pair of functions (load, store)")
+            self._load, self._store = given
+        else:
+            mapping = arguments.has("positions", given, ("update", "get"), "a mapping, or a pair of functions")
+            self._load = lambda partitions: {tp: mapping[tp] for tp in partitions if tp in mapping}
+            self._store = mapping.update
+        self._readers = logged
         self._find = find
         self._topics = topics
         self._names: tuple[str, ...] = ()
@@ -168,44 +130,30 @@ class LogAssignment:
 
     def subscribe(self, topics: Collection[str]) -> None:
         """Read all partitions of these topics from the next poll on. Raises UnknownTopicError if one does not exist."""
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
-        for name in names:
+        for name in topics:
             self._find(name)
-        self._names, self._chosen = names, None
+        self._names, self._chosen = tuple(topics), None
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions instead of the present ones, from the next poll on.
-
-        Raises UnknownTopicError if one does not exist.
-        """
+        """Read these partitions from the next poll on. Raises UnknownTopicError if one does not exist."""
         chosen = frozenset(map(TopicPartition._make, partitions))
         for topic, number in chosen:
             self._find(topic)
-            count = self._topics()[topic].partitions
-            if not 0 <= number < count:
-                raise UnknownTopicError(
-                    f"topic {topic} has no partition {number}", hint=f"its partitions are 0 to {count - 1}"
-                )
+            arguments.chosen_partitions(topic, self._topics()[topic].partitions, number)
         self._names, self._chosen = (), chosen
 
     def poll(self, busy: Collection[TopicPartition]) -> Changes:
-        """Return the partitions that were added or removed since the last call.
+        """Return the partitions that were added or removed. A partition of a topic that was created again is both.
 
-        A partition of a topic that was created again is both. ``busy`` is not used. Raises ConfigError while another
-        consumer of this log reads a partition for the same group.
+        Raises ConfigError while another consumer of this log reads a partition for the same group.
         """
         wanted = dict(self._wanted())
         if wanted == self._ids:
             return Changes()
         lost = [tp for tp, topic_id in self._ids.items() if wanted.get(tp) != topic_id]
         new = [tp for tp, topic_id in wanted.items() if self._ids.get(tp) != topic_id]
-        try:
-            for tp in new:
-                self._readers.hold(self.group, tp, self)
-        except ConfigError:
-            self._readers.release(self.group, set(new) - self._ids.keys(), self)
-            raise
-        self._readers.release(self.group, [tp for tp in lost if tp not in wanted], self)
+        self._readers.hold(self.group, new, self)
+        self._readers.release(self.group, [tp for tp in lost if tp not in wanted])
         self._ids = wanted
         return Changes(dict.fromkeys(new), lost)
 
@@ -220,11 +168,7 @@ class LogAssignment:
                 yield from ((TopicPartition(name, number), info.topic_id) for number in range(info.partitions))
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Mapping[TopicPartition, TieredError]:
-        """Store positions. Return the error of each partition whose position was not stored.
-
-        A position is refused if its partition is not assigned here, or if its topic was deleted: a new topic of that
-        name has other records.
-        """
+        """Store positions, all or none of those whose partition is assigned here and has the same topic as then."""
         topics = self._topics()
         errors: dict[TopicPartition, TieredError] = {}
         for tp in positions:
@@ -241,20 +185,17 @@ class LogAssignment:
                 )
         rest = {tp: position for tp, position in positions.items() if tp not in errors}
         try:
-            self.store.store(rest)
+            self._store(rest)
         except TieredError as error:
             errors.update(dict.fromkeys(rest, error))
         return errors
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Return the stored positions of ``partitions``. Partitions without one are left out.
-
-        Raises CorruptionError if one is damaged, ConfigError if another protocol uses the group, and errors of the
-        application's own store.
-        """
-        return self.store.load(partitions)
+        """Return the stored positions. Raises CorruptionError if one is damaged, and errors of the caller's store."""
+        found = self._load(partitions).items()
+        return {TopicPartition(*tp): at if isinstance(at, Position) else Position(at) for tp, at in found}
 
     def close(self) -> None:
         """Release the partitions, so that another consumer of this log may read them for the group."""
-        self._readers.release(self.group, self._ids, self)
+        self._readers.release(self.group, self._ids)
         self._ids = {}

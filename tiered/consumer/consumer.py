@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from tiered import arguments
 from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
-from tiered.clock import SystemClock
 from tiered.consumer.assignment import Position
-from tiered.consumer.steps import MAX_POLL_RECORDS, ConsumerSteps, Request
-from tiered.display import names_without
+from tiered.consumer.steps import MAX_POLL_RECORDS, ConsumerFace, ConsumerSteps, Request
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import TopicPartition
 from tiered.read.fetch import PartitionFetch
@@ -22,21 +17,15 @@ from tiered.read.stream import ReadRange, ReadRequest
 from tiered.read.topic import arrow_of
 from tiered.store.base import Steps
 from tiered.store.driver import Runner
-from tiered.store.threads import ThreadPool
 from tiered.times import Time
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 
 ARROW = arrow_of(ReadRequest((), ReadRange()), COLUMNS)
 """Emitter of Arrow record batches with all columns."""
 
-_logger = logging.getLogger("tiered.consumer")
 
-
-class Consumer:
+class Consumer(ConsumerFace):
     """Consumer of a group, and a context manager. Leaving the block closes it.
 
     Only with ``commit_every``, and without an exception, leaving the block also commits. Use it from one thread at a
@@ -44,18 +33,10 @@ class Consumer:
     """
 
     def __init__(self, core: ConsumerSteps, runner: Runner) -> None:
-        self.core = core
+        super().__init__(core, runner.clock)
         self._runner = runner
-        self._clock = runner.clock or SystemClock()
         self._lock = threading.RLock()
         self._stream: Generator[Any, None, object] | None = None
-        self._committing: Future[None] | None = None
-        self._pool: ThreadPool | None = None
-
-    __dir__ = names_without("core")
-
-    def __repr__(self) -> str:
-        return f"<Consumer group={self.core.group!r} partitions={len(list(self.core.assigned()))}>"
 
     def __enter__(self) -> Self:
         return self
@@ -68,11 +49,6 @@ class Consumer:
                 self.commit()
         finally:
             self.close()
-
-    @property
-    def skipped(self) -> int:
-        """Return the number of offsets that were skipped by ``on_trimmed="jump"``."""
-        return self.core.skipped
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -88,9 +64,7 @@ class Consumer:
         polled too seldom, RemoteUnavailableError if the store is unreachable before the first read, and errors of
         automatic commits. After an error the next call continues at the positions, so no record is skipped.
         """
-        request = Request(
-            arguments.whole("max_records", max_records, least=1), arguments.duration_s("timeout", timeout)
-        )
+        request = Request.checked(max_records, timeout)
         with self._lock:
             return taken(self._next(request) or (), request.most)
 
@@ -117,8 +91,7 @@ class Consumer:
         ``timeout``: seconds or text such as "5s"; None: no limit. The iteration ends only by the options ``stop_at``
         and ``idle_timeout``.
         """
-        most = arguments.whole("max_records", max_records, least=1)
-        yield from self._lists(Request(most, arguments.duration_s("timeout", timeout), fill=True))
+        yield from self._lists(Request.checked(max_records, timeout, fill=True))
 
     def record_batches(self) -> RecordBatches:
         """Return Arrow record batches of about 1 MiB, with all columns. Loop over the result once, or pass it to Arrow.
@@ -163,30 +136,18 @@ class Consumer:
 
         Raises UnknownTopicError if a topic does not exist.
         """
-        with self._lock:
-            self.core.assignment.subscribe([topics] if isinstance(topics, str) else list(topics))
+        self._run(self.core.subscribe(topics))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions instead of the present ones. Raises UnknownTopicError if one does not exist.
 
         Raises ConfigError in a group whose members share the partitions.
         """
-        with self._lock:
-            self.core.assignment.assign(list(partitions))
+        self._run(self.core.assign(partitions))
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions that this consumer reads now."""
         return set(self._run(self.core.positions()))
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Return no more records of these partitions, until :meth:`resume`. Their positions stay."""
-        with self._lock:
-            self.core.pause(partitions, paused=True)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Return records of these paused partitions again."""
-        with self._lock:
-            self.core.pause(partitions, paused=False)
 
     # -- positions ---------------------------------------------------------------------------------------------------
 
@@ -245,49 +206,27 @@ class Consumer:
 
         Raises the first error after all partitions were tried. Examples are ConfigError for a partition that is not
         assigned, LogDestroyedError for a deleted topic, and PartitionLostError for a partition of another member.
-        ``async_``: return at once. The error of such a commit is raised by the next commit, or by :meth:`close`. A
-        group of a bucket stores positions of such commits at most once a second. A later poll or commit, or
-        :meth:`close`, then stores them.
+        ``async_``: return at once. The next poll stores the positions, in a group of a bucket at most once a second.
+        The next commit or :meth:`close` stores them, too, or raises the error of an earlier attempt.
         """
-        with self._lock:
-            self.core.check_open()
-            wanted = self.core.handed_out() if positions is None else self.core.checked(positions)
-            if async_ and self.core.defers(wanted, self._clock.monotonic()):
-                return
-            self._await_commit()
-            storing = self.core.commit(self.core.with_deferred(wanted))
-            if not async_:
-                self._runner.run(storing)
-                return
-            self._pool = self._pool or ThreadPool(1, "tiered-commit")
-            self.core.committing = self._committing = self._pool.submit(self._runner.run, storing)
-
-    def _await_commit(self) -> None:
-        """Wait for the running commit. Raise its error, or that of an earlier deferred commit."""
-        committing, self._committing = self._committing, None
-        if committing is not None:
-            committing.result()
-        self.core.raise_failure()
+        self._run(self.core.commit_now(positions, later=async_))
 
     def close(self) -> None:
         """Leave the group, without a new commit. Safe to call again, and from any thread.
 
-        Commits with ``async_`` are completed first, and their error is raised.
+        Positions of commits with ``async_`` are stored first, and their error is raised.
         """
         self.core.wake()
         with self._lock:
             if self.core.left:
                 return
             try:
-                self._await_commit()
-                self._runner.run(self.core.commit(self.core.with_deferred({})))
+                self._runner.run(self.core.settle())
             finally:
                 if self._stream is not None:
                     self._stream.close()
                     self._stream = None
                 self._runner.run(self.core.close())
-                if self._pool is not None:
-                    self._pool.shutdown(wait=False)
 
 
 def taken(fetches: Iterable[PartitionFetch], most: int) -> list[Any]:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 from tiered import arguments
+from tiered.clock import Clock, SystemClock
 from tiered.consumer.assignment import Assignment, Changes, Position
+from tiered.display import names_without
 from tiered.errors import (
     ClosedError,
     ConfigError,
@@ -144,25 +146,44 @@ class Request:
     fill: bool = False
     emit: Emitter = RECORDS
 
+    @classmethod
+    def checked(cls, max_records: int, timeout: float | str | None, *, fill: bool = False) -> Request:
+        """Return the request of a caller. Raises ConfigError for a wrong value."""
+        most = arguments.whole("max_records", max_records, least=1)
+        return cls(most, arguments.duration_s("timeout", timeout), fill)
 
-class Committing(Protocol):
-    """Running commit on another thread or task."""
 
-    def done(self) -> bool:
-        """Return True if the commit has ended."""
+class ConsumerFace:
+    """Base of the synchronous and the asyncio consumer."""
 
+    def __init__(self, core: ConsumerSteps, clock: Clock | None) -> None:
+        self.core = core
+        self._clock = clock or SystemClock()
 
-class AnyConsumer(Protocol):
-    """Synchronous or asyncio consumer, as seen by the steps."""
+    __dir__ = names_without("core")
 
-    core: ConsumerSteps
+    def __repr__(self) -> str:
+        return f"<Consumer group={self.core.group!r} partitions={len(list(self.core.assigned()))}>"
+
+    @property
+    def skipped(self) -> int:
+        """Return the number of offsets that were skipped by ``on_trimmed="jump"``."""
+        return self.core.skipped
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Return no more records of these partitions, until :meth:`resume`. Their positions stay."""
+        self.core.paused |= set(map(TopicPartition._make, partitions))
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Return records of these paused partitions again."""
+        self.core.paused -= set(map(TopicPartition._make, partitions))
 
 
 class ConsumerSteps:
     """State of one consumer, and its operations as steps functions. Not thread-safe, except :meth:`wake`.
 
-    ``request``: request that :meth:`loop` answers. ``closed``: no further call may begin. ``left``: the consumer has
-    left the group.
+    ``request``: request that :meth:`loop` answers. ``paused``: partitions of which no record is returned. ``closed``:
+    no further call may begin. ``left``: the consumer has left the group.
     """
 
     def __init__(
@@ -181,7 +202,7 @@ class ConsumerSteps:
         self._signal = self._stack.enter_context(followers.signal())
         self._fetches: dict[TopicPartition, PartitionFetch] = {}
         self._new: dict[TopicPartition, Position | None] = {}
-        self._paused: set[TopicPartition] = set()
+        self.paused: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()
         self._waits = self._is_incomplete = False
         self._stops: dict[TopicPartition, int] = {}
@@ -190,7 +211,6 @@ class ConsumerSteps:
         self._last_s = -math.inf
         self._commit_s = -math.inf
         self._commit_every_s = max(options.commit_every_s, assignment.commit_interval_s)
-        self.committing: Committing | None = None
         self._deferred: dict[TopicPartition, Position] = {}
         self._stored_s = -math.inf
         self._failure: TieredError | None = None
@@ -249,14 +269,13 @@ class ConsumerSteps:
 
     def _commit_due(self, now_s: float) -> Steps[None]:
         """Commit the positions after returned records if ``commit_every`` has passed, and deferred positions if due."""
-        if self._is_committing:
-            return
         if now_s - self._commit_s >= self._commit_every_s:
-            yield from self.commit(self.with_deferred(self.handed_out()))
+            yield from self.commit(self.handed_out())
             self._commit_s = now_s
+        # mutant commits-are-coalesced
         elif self._deferred and now_s >= self._stored_s + self.assignment.commit_interval_s:
             try:
-                yield from self.commit(self.with_deferred({}))
+                yield from self.commit({})
             except TieredError as error:
                 self._failure = error  # of the commit that deferred it, not of this poll
 
@@ -279,9 +298,7 @@ class ConsumerSteps:
         except OffsetOutOfRangeError as error:
             yield from self._move_into_range(fetch, error)
             return True
-        except LogDestroyedError:
-            if not self.assignment.outlives_topics:
-                raise
+        except LogDestroyedError:  # the assignment drops the partition
             fetch.defer(now_s + self.assignment.poll_interval_s)
             return False
         if fetch.gone:  # to another directory of this log, or its topic was made again
@@ -294,12 +311,12 @@ class ConsumerSteps:
     def hand_out(self, fetches: Sequence[PartitionFetch]) -> Any:
         """Return the next item of these fetches, and move the position to after it. None without an item."""
         for fetch in fetches:
-            if fetch.ready and fetch.tp not in self._paused and fetch.tp not in self._stopped and not self._waits:
+            if fetch.ready and fetch.tp not in self.paused and fetch.tp not in self._stopped and not self._waits:
                 return fetch.next_item()
         return None
 
     def _readable(self) -> list[PartitionFetch]:
-        held_back = self._fetches.keys() if self._waits else self._paused | self._stopped
+        held_back = self._fetches.keys() if self._waits else self.paused | self._stopped
         return [fetch for tp, fetch in self._fetches.items() if tp not in held_back]
 
     def _has_ended(self) -> bool:
@@ -314,8 +331,6 @@ class ConsumerSteps:
         commit_end_s = self._commit_s + self._commit_every_s if self.handed_out() else math.inf
         if self._deferred:
             commit_end_s = min(commit_end_s, self._stored_s + self.assignment.commit_interval_s)
-        if self._is_committing:
-            commit_end_s = math.inf
         next_s = min(deadline, idle_end_s, due_s, commit_end_s, now_s + self.assignment.poll_interval_s)
         return min(max(next_s - now_s, 0.0), LONGEST_WAIT_S)
 
@@ -330,8 +345,7 @@ class ConsumerSteps:
     def apply_changes(self) -> Steps[None]:
         """Poll the assignment, and open or close partitions by its changes. Raises ClosedError after a close.
 
-        A partition that cannot be opened is retried later. While no partition is open, its error is raised. In a group
-        of a bucket only RemoteUnavailableError is raised then.
+        A partition that cannot be opened is retried later. RemoteUnavailableError is raised while none is open.
         """
         self.check_open()
         yield from self._poll_assignment()
@@ -344,8 +358,7 @@ class ConsumerSteps:
             try:
                 yield from self._start_partition(tp, known.get(tp) if given is None else given)
             except (RemoteUnavailableError, LogDestroyedError, PartitionLostError) as error:
-                is_outage = isinstance(error, RemoteUnavailableError)
-                if not self._fetches and (is_outage or not self.assignment.outlives_topics):
+                if not self._fetches and isinstance(error, RemoteUnavailableError):
                     raise
                 _logger.warning("%s cannot be read yet: %s", tp, error)
                 break
@@ -388,7 +401,7 @@ class ConsumerSteps:
         if position is None:
             fetch.seek((yield from fetch.stream.first_offset(self._options.start, self._options.start_ms)))
             if self._options.start != "earliest":  # resolved once: the next process must not skip what comes meanwhile
-                yield from self.commit({tp: Position(fetch.position)})
+                yield from self.store({tp: Position(fetch.position)})
         else:
             fetch.seek(position.offset, position.leader_epoch)
             yield from self._check_lineage(fetch)
@@ -458,34 +471,30 @@ class ConsumerSteps:
             if fetch.position != self._committed.get(tp)
         }
 
-    @property
-    def _is_committing(self) -> bool:
-        return self.committing is not None and not self.committing.done()
+    def commit_now(self, given: Mapping[TopicPartition, Position | int] | None, *, later: bool) -> Steps[None]:
+        """Store the positions after the last returned records, or ``given``. ``later``: leave it to a later call.
 
-    def defers(self, positions: Mapping[TopicPartition, Position], now_s: float) -> bool:
-        """Defer ``positions`` to a later commit if a commit is running, or one was stored within the commit interval.
-
-        Returns:
-            True if they were deferred. False if the caller must commit them now.
+        Raises the error of an earlier deferred commit, without storing anything.
         """
-        # mutant commits-are-coalesced
-        if not self._is_committing and now_s >= self._stored_s + self.assignment.commit_interval_s:
-            return False
-        self._deferred.update(positions)
-        return True
+        self.check_open()
+        wanted = self.handed_out() if given is None else self.checked(given)
+        if later:
+            self._deferred.update(wanted)
+            return
+        self._raise_failure()
+        yield from self.commit(wanted)
 
-    def with_deferred(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
-        """Return ``positions`` together with the deferred ones. The caller must commit all of them."""
-        deferred, self._deferred = self._deferred, {}
-        return {**deferred, **positions}
-
-    def raise_failure(self) -> None:
-        """Raise the error of a failed deferred commit, if there is one. The next call does not raise it again."""
+    def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     def commit(self, positions: Mapping[TopicPartition, Position]) -> Steps[None]:
+        """Store the deferred positions, and ``positions``."""
+        deferred, self._deferred = self._deferred, {}
+        yield from self.store({**deferred, **positions})
+
+    def store(self, positions: Mapping[TopicPartition, Position]) -> Steps[None]:
         """Store positions, with the present time as commit time. Raise the first error after all were tried."""
         if not positions:
             return
@@ -505,10 +514,6 @@ class ConsumerSteps:
         """Return the positions with ``now_ms`` as their commit time."""
         return {tp: Position(each.offset, each.leader_epoch, each.metadata, now_ms) for tp, each in positions.items()}
 
-    def is_kept_in(self, positions: object) -> bool:
-        """Return True if this consumer stores its positions in ``positions``, the positions of all groups of a log."""
-        return getattr(self.assignment, "logged", None) is positions
-
     def note_committed(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Record that these positions are stored now."""
         self._committed.update(
@@ -516,10 +521,7 @@ class ConsumerSteps:
         )
 
     def checked(self, positions: Mapping[TopicPartition, Position | int]) -> dict[TopicPartition, Position]:
-        """Return the positions that a caller gave, with offsets converted to positions.
-
-        Raises ConfigError if ``positions`` is not a dict, or if an offset is not a whole number from 0 on.
-        """
+        """Return the positions that a caller gave. Raises ConfigError for a wrong type or a negative offset."""
         found = {}
         for tp, given in arguments.instance("positions", positions, dict, "{TopicPartition: offset}").items():
             position = given if isinstance(given, Position) else Position(arguments.whole("offset", given, least=0))
@@ -543,10 +545,7 @@ class ConsumerSteps:
         return iter(tuple(self._fetches))
 
     def seek(self, tp: TopicPartition, offset: int) -> Steps[None]:
-        """Set the position of ``tp`` to ``offset``, even if the position to start at cannot be found.
-
-        Raises UnknownTopicError if the partition is not assigned, ConfigError for an offset below 0.
-        """
+        """Set the position of ``tp`` to ``offset``, even if the position to start at cannot be found."""
         offset = arguments.whole("offset", offset, least=0)
         yield from self._poll_assignment()
         if tp in self._new:
@@ -585,19 +584,21 @@ class ConsumerSteps:
         return dict((yield Blocking(partial(self.assignment.committed, wanted))))
 
     def lag(self) -> Steps[dict[TopicPartition, int]]:
-        """Return the number of offsets between the position and the end of each partition.
-
-        With ``isolation="read_committed"`` the end is the last stable offset.
-        """
+        """Return the number of offsets between the position and the end of each partition."""
         found = {}
         for fetch in (yield from self.each()):
             yield from fetch.stream.refresh()
             found[fetch.tp] = max(0, (yield from self._end_of(fetch)) - fetch.position)
         return found
 
-    def pause(self, partitions: Collection[TopicPartition], *, paused: bool) -> None:
-        """Return no more records of these partitions, or with ``paused`` False return them again."""
-        (self._paused.update if paused else self._paused.difference_update)(map(TopicPartition._make, partitions))
+    def subscribe(self, topics: str | Iterable[str]) -> Steps[None]:
+        """Read these topics instead of the present ones, from the next poll on."""
+        names = [topics] if isinstance(topics, str) else list(topics)
+        yield Blocking(partial(self.assignment.subscribe, names))
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
+        """Read these partitions instead of the present ones, from the next poll on."""
+        yield Blocking(partial(self.assignment.assign, list(partitions)))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -605,6 +606,11 @@ class ConsumerSteps:
         """End a waiting poll, which then raises ClosedError. Any thread may call it."""
         self.closed = True
         self._signal.set()
+
+    def settle(self) -> Steps[None]:
+        """Store the deferred positions. Raises the error of an earlier deferred commit instead."""
+        self._raise_failure()
+        yield from self.commit({})
 
     def close(self) -> Steps[None]:
         """Leave the group, without a commit."""

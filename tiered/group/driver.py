@@ -71,7 +71,7 @@ class GroupMember:
     Thread-safe.
     """
 
-    outlives_topics = True
+    kept_in: object = None
     commit_interval_s = COMMIT_INTERVAL_S
 
     def __init__(self, member: Member, topics: BucketTopics, runner: Runner) -> None:

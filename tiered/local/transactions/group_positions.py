@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from tiered.errors import ConfigError, CorruptionError, TieredError
 from tiered.format.batch import decode_records, read_header
+from tiered.format.control import ControlType, control_type
 from tiered.format.coordinator_records import (
     OFFSETS_TOPIC,
     decode_group_key,
@@ -30,7 +32,6 @@ from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.state_log import STATE_CONFIG, PartitionHost
 from tiered.model import NewRecord, Position, TopicPartition
-from tiered.plan.visibility import Hidden
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -51,21 +52,60 @@ class _Key(NamedTuple):
 
 @dataclass(slots=True)
 class _Table:
-    """Positions read from one partition of the topic, from its records below offset ``end``.
+    """Positions in one partition of the topic ``tp``, by its records below offset ``end``.
 
-    ``at``: records below this offset are not read again. A damaged position has its error in its place.
-    ``protocols``: protocol type by group, ``""`` or "consumer" for consumers. ``damage``: the error of a record with a
-    damaged key, None without one.
+    ``positions``: offset of the newest record for a key, and its position: None if it deletes the position, the error
+    of a damaged one. ``pending``: records of open transactions, by producer. ``protocols``: protocol type by group.
     """
 
-    at: int = 0
-    end: int = 0
-    positions: dict[_Key, Position | TieredError] = field(default_factory=dict)
+    tp: TopicPartition
+    end: int
+    positions: dict[_Key, tuple[int, Position | TieredError | None]] = field(default_factory=dict)
+    pending: dict[int, list[Record]] = field(default_factory=dict)
     protocols: dict[str, str] = field(default_factory=dict)
-    damage: TieredError | None = None
 
-    def copy(self) -> _Table:
-        return _Table(self.at, self.end, dict(self.positions), dict(self.protocols), self.damage)
+    def apply(self, batch: bytes | memoryview) -> None:
+        """Apply the next batch of the partition. Positions of a transaction count from its COMMIT marker on."""
+        header, records = read_header(batch), list(decode_records(batch))
+        if header.is_control:
+            pending = self.pending.pop(header.producer_id, [])
+            records = pending if records and control_type(records[0]) is ControlType.COMMIT else []
+        elif header.is_transactional:
+            self.pending.setdefault(header.producer_id, []).extend(records)
+            records = []
+        for record in records:
+            self._apply_record(record)
+        self.end = header.next_offset
+
+    def _apply_record(self, record: Record) -> None:
+        """Apply one record. The error of a damaged value is stored in place of the position."""
+        try:
+            kind, group, tp = decode_group_key(record.key or b"")
+        except CorruptionError as error:
+            raise self._damaged(error, record) from error
+        if tp is None:
+            with suppress(CorruptionError):  # members of a broker's group, which no position depends on
+                protocol = group_protocol(kind, record.value)
+                if protocol is not None:
+                    self.protocols[group] = protocol
+            return
+        key = _Key(group, tp)
+        if self.positions.get(key, (-1, None))[0] > record.offset:
+            return  # it was committed after the one of this transaction
+        position: Position | TieredError | None
+        try:
+            position = None if record.value is None else decode_position(record.value)
+        except CorruptionError as error:
+            position = self._damaged(error, record, f" of group {group!r} in {tp}")
+        self.positions[key] = record.offset, position
+
+    def _damaged(self, error: CorruptionError, record: Record, whose: str = "") -> CorruptionError:
+        return CorruptionError(
+            f"{self.tp}: the position{whose} at offset {record.offset} cannot be read: {error.message}",
+            path_or_key=str(self.tp),
+            offset=record.offset,
+            hint=f"`tiered inspect {self.tp} --records` shows it; `tiered group reset` writes another position",
+        )
 
 
 class ReadHost(Protocol):
@@ -102,8 +142,7 @@ class GroupTable:
     def __init__(self, host: ReadHost) -> None:
         self._shown = host
         self._lock = threading.RLock()
-        self._stable: dict[int, _Table] = {}
-        self._now: dict[int, _Table] = {}
+        self._tables: dict[int, _Table] = {}
 
     @property
     def exists(self) -> bool:
@@ -117,57 +156,52 @@ class GroupTable:
         raised.
         """
         found: dict[str, dict[TopicPartition, Position]] = {}
-        for number in self._numbers():
+        info = self._shown.topics().get(OFFSETS_TOPIC)
+        for number in () if info is None else info.here:
             try:
-                positions = self._table(number).positions
+                positions = tuple(self._table(number).positions.items())
             except TieredError as error:
                 if not partial:
                     raise
                 LOGGER.warning("positions_unreadable partition=%s-%d error=%s", OFFSETS_TOPIC, number, error)
                 continue
-            for key, position in positions.items():
+            for key, (_, position) in positions:
                 if isinstance(position, TieredError):
                     LOGGER.warning("position_unreadable group=%s partition=%s error=%s", key.group, key.tp, position)
-                else:
+                elif position is not None:
                     found.setdefault(key.group, {})[key.tp] = position
         return dict(sorted(found.items()))
 
-    def committed(
-        self, group: str, partitions: Collection[TopicPartition] | None = None
-    ) -> dict[TopicPartition, Position]:
-        """Return the positions of a group in these partitions, or in all (None).
+    def committed(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Return the positions of a group in these partitions. Those without one are left out.
 
-        Partitions without a position are left out. Raises CorruptionError if one of the positions, or a key in the
-        group's partition of ``__consumer_offsets``, is damaged. Raises ConfigError if another protocol uses the group,
-        or if other brokers have some partitions of that topic.
+        Raises CorruptionError for a damaged position, and the errors of :meth:`check`.
         """
-        if not self.exists:
-            return {}
-        self.check(group)
-        found = {}
-        for key, position in self._table(self.place_of(group)).positions.items():
-            if key.group == group and (partitions is None or key.tp in partitions):
-                if isinstance(position, TieredError):
-                    raise position.with_traceback(None)
-                found[key.tp] = position
+        table, found = self.check(group), {}
+        for tp in partitions if table is not None else ():
+            _, position = table.positions.get(_Key(group, tp), (-1, None))
+            if isinstance(position, TieredError):
+                raise position.with_traceback(None)
+            if position is not None:
+                found[tp] = position
         return found
 
-    def check(self, group: str) -> None:
-        """Raise ConfigError if another protocol uses the group, or other brokers have parts of ``__consumer_offsets``.
+    def check(self, group: str) -> _Table | None:
+        """Return the table that has the group, None if no group has committed yet.
 
-        Raises CorruptionError for a damaged key in the group's partition of that topic.
+        Raises ConfigError if another protocol uses the group, or other brokers have parts of ``__consumer_offsets``.
+        Raises CorruptionError for damage in the group's partition of that topic.
         """
         if not self.exists:
-            return
+            return None
         table = self._table(self.place_of(group))
-        if table.damage is not None:
-            raise table.damage.with_traceback(None)
         protocol = table.protocols.get(group, "")
         if protocol not in _COMMON:
             hint = "give this consumer another group"
             raise ConfigError(
                 f"group {group!r} of {OFFSETS_TOPIC} is not a consumer group: its protocol is {protocol!r}", hint=hint
             )
+        return table
 
     def place_of(self, group: str) -> int:
         """Return the number of the partition of ``__consumer_offsets`` that has the group. The topic must exist.
@@ -203,44 +237,17 @@ class GroupTable:
                 found.append(GroupLag(group, tp, position, at.end_offset, seconds))
         return found
 
-    def _numbers(self) -> Iterable[int]:
-        info = self._shown.topics().get(OFFSETS_TOPIC)
-        return () if info is None else info.here
-
     def _table(self, number: int) -> _Table:
-        """Return the positions in partition ``number`` of the topic, read up to its present end.
-
-        Positions committed in open transactions are left out.
-        """
+        """Return the positions in partition ``number`` of the topic, read up to its present end."""
         with self._lock:
             log = self._shown.partition(TopicPartition(OFFSETS_TOPIC, number))
-            stable, end = self._stable.get(number), log.end_offset
-            if stable is None or end < stable.end:
-                stable = _Table(log.positions().local_start_offset)
-                self._stable[number] = self._now[number] = stable
-            if end > stable.at:
-                self._read_on(number, log, stable, end)
-            return self._now[number]
-
-    def _read_on(self, number: int, log: ReadLog, stable: _Table, end: int) -> None:
-        # In this order: a transaction that ends meanwhile counts as open, and is looked at again.
-        firsts = {txn.producer_id: txn.first_offset for txn in log.open_txns() if txn.first_offset < end}
-        hidden = Hidden(log.aborted_txns(stable.at, end))
-        bound = min(firsts.values(), default=end)
-        table = stable
-        for batch in log.read_batches(stable.at, end):
-            header = read_header(batch)
-            if header.base_offset >= bound and table is stable:
-                stable.at = stable.end = bound
-                table = stable.copy()
-            is_open = header.is_transactional and header.base_offset >= firsts.get(header.producer_id, end)
-            if not (header.is_control or is_open or hidden.hides(header)):
-                for record in decode_records(batch):
-                    _apply(table, record, log.tp)
-        if table is stable:
-            stable.at = end
-        stable.end = table.end = end
-        self._now[number] = table
+            table, end = self._tables.get(number), log.end_offset
+            if table is None or end < table.end:
+                table = self._tables[number] = _Table(log.tp, log.positions().local_start_offset)
+            for batch in log.read_batches(table.end, end) if table.end < end else ():
+                table.apply(batch)
+            table.end = max(table.end, end)
+            return table
 
 
 class GroupPositions(GroupTable):
@@ -256,19 +263,13 @@ class GroupPositions(GroupTable):
     def commit(self, group: str, positions: Mapping[TopicPartition, Position]) -> None:
         """Append the positions of a group as one batch. On return they are in the page cache.
 
-        Raises ConfigError for too long metadata, if another protocol uses the group, or other brokers have some
-        partitions of ``__consumer_offsets``. Raises CorruptionError for a damaged key in the group's partition of that
-        topic, LocalIOError or DiskFullError if the append fails.
+        Raises the errors of :meth:`records`, and LocalIOError or DiskFullError if the append fails.
         """
         if positions:
             self.log(self.partition_of(group)).append(self.records(group, positions))
 
     def records(self, group: str, positions: Mapping[TopicPartition, Position]) -> list[NewRecord]:
-        """Return the encoded records of a commit.
-
-        Raises ConfigError for too long metadata, if another protocol uses the group, or other brokers have some
-        partitions of ``__consumer_offsets``. Raises CorruptionError for a damaged key in the group's partition of it.
-        """
+        """Return the records of a commit. Raises ConfigError for too long metadata, and errors of :meth:`check`."""
         self.check(group)
         for tp, position in positions.items():
             if len(position.metadata) > MAX_METADATA_CHARS:
@@ -282,10 +283,7 @@ class GroupPositions(GroupTable):
         ]
 
     def delete(self, group: str, partitions: Collection[TopicPartition], now_ms: int) -> None:
-        """Delete the positions of a group in these partitions. ``now_ms``: timestamp of the records that delete them.
-
-        Raises ConfigError if other brokers have some partitions of ``__consumer_offsets``.
-        """
+        """Delete the positions of a group in these partitions. ``now_ms``: timestamp of the deletions."""
         if partitions:
             log = self.log(self.partition_of(group))
             log.append([NewRecord(None, encode_position_key(group, tp), now_ms) for tp in partitions])
@@ -312,10 +310,7 @@ class GroupPositions(GroupTable):
         return found
 
     def partition_of(self, group: str) -> int:
-        """Return the number of the partition of ``__consumer_offsets`` that has the group.
-
-        The topic is created if it is missing. Raises ConfigError if other brokers have some of its partitions.
-        """
+        """Return the result of :meth:`place_of`. Creates the topic if it is missing."""
         with self._lock:
             if not self.exists:
                 self._host.create_topic(OFFSETS_TOPIC, PARTITIONS, STATE_CONFIG)
@@ -325,24 +320,25 @@ class GroupPositions(GroupTable):
         """Return partition number ``partition`` of ``__consumer_offsets``, for writing."""
         return self._host.partition(TopicPartition(OFFSETS_TOPIC, partition))
 
-    def hold(self, group: str, tp: TopicPartition, reader: object) -> None:
-        """Register ``reader`` as the only reader of ``tp`` for ``group``.
+    def hold(self, group: str, tps: Collection[TopicPartition], reader: object) -> None:
+        """Register ``reader`` as the only reader of ``tps`` for ``group``.
 
-        Raises ConfigError while another reader is registered.
+        Raises ConfigError, and registers nothing, while another reader is registered for one of them.
         """
         with self._lock:
-            if self._readers.setdefault(_Key(group, tp), reader) is not reader:
-                raise ConfigError(
-                    f"{tp}: another consumer of this log reads it for group {group!r}",
-                    hint="close the other consumer, or give this one another group",
-                )
+            for tp in tps:
+                if self._readers.get(_Key(group, tp), reader) is not reader:
+                    raise ConfigError(
+                        f"{tp}: another consumer of this log reads it for group {group!r}",
+                        hint="close the other consumer, or give this one another group",
+                    )
+            self._readers.update(dict.fromkeys((_Key(group, tp) for tp in tps), reader))
 
-    def release(self, group: str, tps: Iterable[TopicPartition], reader: object) -> None:
-        """Remove the registrations that :meth:`hold` made for ``reader``."""
+    def release(self, group: str, tps: Iterable[TopicPartition]) -> None:
+        """Remove registrations of :meth:`hold`."""
         with self._lock:
             for tp in tps:
-                if self._readers.get(_Key(group, tp)) is reader:
-                    del self._readers[_Key(group, tp)]
+                self._readers.pop(_Key(group, tp), None)
 
     def rewind_lost(self, now_ms: int) -> None:
         """Set positions that are after the end of their partition back to that end.
@@ -350,7 +346,7 @@ class GroupPositions(GroupTable):
         A power cut lost records that a group had read. New records get the same offsets, and the group must not skip
         them. Partitions of a broker's topic are left as they are.
         """
-        for group, positions in self.groups().items() if self.exists else ():
+        for group, positions in self.groups(partial=True).items():
             lost: dict[TopicPartition, Position] = {}
             for tp, position in positions.items():
                 info = self._host.topics().get(tp.topic)
@@ -363,41 +359,3 @@ class GroupPositions(GroupTable):
                         "position_rewound group=%s partition=%s from=%d to=%d", group, tp, position.offset, end
                     )
             self.commit(group, lost)
-
-
-def _apply(table: _Table, record: Record, place: TopicPartition) -> None:
-    """Apply one record of the topic to ``table``.
-
-    For a damaged value its error is stored in place of the position. For a damaged key the error becomes
-    ``table.damage``. ``place``: the partition of the topic, for these errors.
-    """
-    try:
-        kind, group, tp = decode_group_key(record.key or b"")
-    except CorruptionError as error:
-        table.damage = _damaged(error, record, place)
-        return
-    if tp is None:
-        try:
-            protocol = group_protocol(kind, record.value)
-        except CorruptionError:
-            return  # members of a broker's group, which no position depends on
-        if protocol is not None:
-            table.protocols[group] = protocol
-        return
-    key = _Key(group, tp)
-    if record.value is None:
-        table.positions.pop(key, None)
-        return
-    try:
-        table.positions[key] = decode_position(record.value)
-    except CorruptionError as error:
-        table.positions[key] = _damaged(error, record, place, f" of group {group!r} in {tp}")
-
-
-def _damaged(error: CorruptionError, record: Record, place: TopicPartition, whose: str = "") -> CorruptionError:
-    return CorruptionError(
-        f"{place}: the position{whose} at offset {record.offset} cannot be read: {error.message}",
-        path_or_key=str(place),
-        offset=record.offset,
-        hint=f"`tiered inspect {place} --records` shows it; `tiered group reset` writes another position",
-    )
