@@ -178,8 +178,9 @@ class GroupTable:
         Raises CorruptionError for a damaged position, and the errors of :meth:`check`.
         """
         table, found = self.check(group), {}
-        for tp in partitions if table is not None else ():
-            _, position = table.positions.get(_Key(group, tp), (-1, None))
+        stored = {} if table is None else table.positions
+        for tp in partitions:
+            _, position = stored.get(_Key(group, tp), (-1, None))
             if isinstance(position, TieredError):
                 raise position.with_traceback(None)
             if position is not None:
