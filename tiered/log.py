@@ -55,7 +55,7 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.write_log import WriteLog
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
-from tiered.read.follow import Followers
+from tiered.read.fetch import Followers
 from tiered.read.stream import TierStream
 from tiered.remote.fetch import INDEX_CACHE_BYTES, ByteCache
 from tiered.remote.positions import refuse_shared

@@ -29,7 +29,8 @@ from tiered.local.partition.read_log import ReadLog
 from tiered.local.partition.read_only_partition import check_same_topic
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
-from tiered.read.follow import COUNT_S, Followers, PartitionCounter
+from tiered.read.fetch import Followers
+from tiered.read.follow import COUNT_S, PartitionCounter
 from tiered.read.stream import ReadRange, ReadRequest, TierStream
 from tiered.read.topic import TopicReads, arrow_of, release_steps
 from tiered.store.base import Blocking, Steps

@@ -16,7 +16,8 @@ from tiered.format.batch import HEADER_BYTES
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.partitioner import Partitioner
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
-from tiered.read.follow import COUNT_HERE_S, Followers, PartitionCounter
+from tiered.read.fetch import Followers
+from tiered.read.follow import COUNT_HERE_S, PartitionCounter
 from tiered.read.stream import TierStream
 from tiered.read.topic import TopicReads
 from tiered.store.base import Steps

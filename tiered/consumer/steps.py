@@ -34,9 +34,8 @@ from tiered.errors import (
 )
 from tiered.model import TopicPartition
 from tiered.plan.lineage import common_end, epoch_at
-from tiered.read.fetch import PartitionFetch, StreamOpener
-from tiered.read.follow import LONGEST_WAIT_S, Emitter, Followers, monotonic_s
-from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, ReadRange, ReadRequest
+from tiered.read.fetch import LONGEST_WAIT_S, Emitter, Followers, PartitionFetch, monotonic_s
+from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, ReadRange, ReadRequest, TierStream
 from tiered.read.topic import records_of
 from tiered.store.base import Blocking, Emit, Now, Steps, Wait
 from tiered.store.base import Time as Clocks
@@ -49,6 +48,8 @@ ON_TRUNCATED = ("raise", "rewind")
 _logger = logging.getLogger("tiered.consumer")
 
 Callback = Callable[[Collection[TopicPartition]], object]
+StreamOpener = Callable[[TopicPartition], Steps[TierStream]]
+"""Steps that open a refreshed stream of one partition."""
 RECORDS = records_of(ReadRequest((), ReadRange()))
 """Emitter of records."""
 
@@ -294,12 +295,12 @@ class ConsumerSteps:
 
     def _pull(self, fetch: PartitionFetch, now_s: float) -> Steps[bool]:
         try:
-            found = yield from fetch.pull(now_s, self._emit, self._followers, self._stops.get(fetch.tp))
+            found = yield from fetch.pull(now_s, self._emit, self._followers)
         except OffsetOutOfRangeError as error:
             yield from self._move_into_range(fetch, error)
             return True
         except LogDestroyedError:  # the assignment drops the partition
-            fetch.defer(now_s + self.assignment.poll_interval_s)
+            fetch.due = now_s + self.assignment.poll_interval_s
             return False
         if fetch.gone:  # to another directory of this log, or its topic was made again
             committed = self._committed.get(fetch.tp, fetch.position)
@@ -320,10 +321,9 @@ class ConsumerSteps:
         return [fetch for tp, fetch in self._fetches.items() if tp not in held_back]
 
     def _has_ended(self) -> bool:
-        stops = self._stops
         if self._waits or self._is_incomplete or self._new or not self._options.stops:
             return False
-        return all(fetch.reached >= stops.get(tp, 0) for tp, fetch in self._fetches.items())
+        return all(fetch.ended for fetch in self._fetches.values())
 
     def _wait_s(self, now_s: float, deadline: float) -> float:
         idle_end_s = self._last_s + self._options.idle_s
@@ -397,7 +397,8 @@ class ConsumerSteps:
 
         Raises LogTruncatedError if the log was truncated below ``position``, unless ``on_truncated`` is "rewind".
         """
-        fetch = yield from PartitionFetch.open(tp, self._opener, self._signal, isolation=self._options.isolation)
+        stream = yield from self._opener(tp)
+        fetch = yield from PartitionFetch.open(stream, self._signal, isolation=self._options.isolation)
         if position is None:
             fetch.seek((yield from fetch.stream.first_offset(self._options.start, self._options.start_ms)))
             if self._options.start != "earliest":  # resolved once: the next process must not skip what comes meanwhile
@@ -408,6 +409,7 @@ class ConsumerSteps:
         self._committed.setdefault(tp, fetch.position if position is None else position.offset)
         if self._options.stops and tp not in self._stops:
             self._stops[tp] = yield from self._end_of(fetch)
+        fetch.stop = self._stops.get(tp)
         self._fetches[tp] = fetch
 
     def _end_of(self, fetch: PartitionFetch) -> Steps[int]:

@@ -16,7 +16,8 @@ from tiered.format.kernels import ConsumerRecord
 from tiered.model import Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier
 from tiered.plan.visibility import Hidden
-from tiered.read.follow import Emitter, Followers, Following, PartitionCounter
+from tiered.read.fetch import Emitter, Followers
+from tiered.read.follow import Following, PartitionCounter
 from tiered.read.stream import (
     ISOLATION_LEVELS,
     ON_TRIMMED,
@@ -112,7 +113,7 @@ def records_of(wanted: ReadRequest) -> Emitter:
 
     The range is the :class:`Part` that is passed to the function.
     """
-    return partial(_part_records, wanted)
+    return Emitter(partial(_part_records, wanted), buffers=False)
 
 
 def arrow_of(wanted: ReadRequest, columns: Sequence[str]) -> Emitter:
@@ -120,7 +121,7 @@ def arrow_of(wanted: ReadRequest, columns: Sequence[str]) -> Emitter:
 
     ``columns``: names of their columns. The range is the :class:`Part` that is passed to the function.
     """
-    return partial(_part_arrow, wanted, columns)
+    return Emitter(partial(_part_arrow, wanted, columns), buffers=True)
 
 
 def _part_records(wanted: ReadRequest, stream: TierStream, part: Part, cursor: Cursor | None) -> Steps[None]:
@@ -296,7 +297,7 @@ class TopicReads:
         for partition in wanted.partitions:
             stream = yield from self._open_steps(partition, opened)
             for part in (yield from stream.shown(wanted.span, wanted.isolation)):
-                yield from emit(stream, part, None)
+                yield from emit.steps(stream, part, None)
             yield from stream.release()
 
     def read_batches(

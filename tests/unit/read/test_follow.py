@@ -27,6 +27,7 @@ from tiered.errors import (
 )
 from tiered.format.locks import Signal
 from tiered.model import NewRecord
+from tiered.store.base import Get
 from tiered.testing.clock import FakeClock
 
 IDLE_S = 100.0
@@ -232,6 +233,25 @@ def test_an_outage_ends_nothing(url: str, tiered_log: tiered.Log, monkeypatch: p
             lambda: away.__setitem__(0, False),
         ]
         assert values(reader.topic("t").read(follow=True, idle_timeout=600)) == [b"a", b"b"]
+
+
+def test_rows_that_arrow_still_buffers_survive_an_outage(url: str, tiered_log: tiered.Log) -> None:
+    topic = tiered_log.topic("t", create=True, config=SMALL)
+    send(topic, [b"%04d" % number * 100 for number in range(60)])
+    tiered_log.sync(timeout=60)
+    with tiered.open_reader(url, clock=ScriptedClock()) as reader:
+        assert reader._bucket is not None
+        store, failures = reader._bucket.store, iter([False, False, True, True, True])
+        execute = store.execute
+
+        def failing(request: object) -> object:
+            if isinstance(request, Get) and request.key.endswith(".log") and next(failures, False):
+                raise RemoteUnavailableError("the store does not answer")
+            return execute(request)  # type: ignore[arg-type]
+
+        store.execute = failing  # type: ignore[method-assign,assignment]
+        found = reader.topic("t").read_batches(0, follow=True, idle_timeout=IDLE_S, columns=["offset"])
+        assert [offset for batch in found for offset in batch.column("offset").to_pylist()] == list(range(60))
 
 
 def test_a_topic_that_is_made_again_ends_the_read(tmp_path: Path, log: tiered.Log) -> None:
